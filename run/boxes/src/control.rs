@@ -1,36 +1,23 @@
-//! The control socket of a box: whoever connects writes one line, what is wanted, and gets an
-//! answer as JSON.
-//!
-//! It is served on a thread of its own, one client after the other: a client that dawdles keeps
-//! other clients waiting, and no frame.
+//! The control socket of a box: what can be asked there, and who asks. Answers are JSON.
 
 use crate::error::{Error, PathError};
 use crate::operation::Operated;
 use crate::runtime_dir::{RuntimeDirError, private_dir};
+use crate::socket;
 use crate::status::BoxStatus;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thiserror::Error;
 
 /// A box that does not answer for this long is stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long a client may keep the others waiting, from its first byte to its last.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
-
-/// The longest line that a client writes, in bytes.
-const REQUEST_BYTES_MAX: u64 = 64;
-
-/// Written at once, in bytes: little enough for the kernel to wait for room once, and not again for
-/// each part.
-const WRITE_BYTES: usize = 16 << 10;
 
 /// Puts what went wrong into words, for whoever asked.
 pub type Phrase = fn(&Error) -> String;
@@ -200,18 +187,8 @@ impl Control {
     /// into words by `phrase`.
     pub fn serve(&self, of: Arc<dyn Operated>, phrase: Phrase) -> Result<(), ControlError> {
         let listener = self.listener.try_clone().map_err(ControlError::Serve)?;
-        let serve = move || {
-            for stream in listener.incoming() {
-                match stream {
-                    // A client that goes away early is its own concern.
-                    Ok(stream) => drop(serve_one(stream, &*of, phrase)),
-                    // Out of descriptors, say; not to be met again at full speed.
-                    Err(_) => std::thread::sleep(CLIENT_PATIENCE),
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("control".to_string()).spawn(serve);
-        thread.map(drop).map_err(ControlError::Thread)
+        socket::serve(listener, move |line| answer(line, &*of, phrase))
+            .map_err(ControlError::Thread)
     }
 }
 
@@ -224,59 +201,32 @@ impl Drop for Control {
     }
 }
 
-fn serve_one(stream: UnixStream, of: &dyn Operated, phrase: Phrase) -> io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+fn answer(line: &[u8], of: &dyn Operated, phrase: Phrase) -> Option<Vec<u8>> {
     let outcome = |done: Result<Vec<String>, Error>| match done {
         Ok(done) => Outcome { done, error: None },
         Err(error) => Outcome { done: vec![], error: Some(phrase(&error)) },
     };
-    let answer = match read_request(&stream)? {
-        Some(Request::Status) => match of.status() {
-            Some(status) => serde_json::to_vec(&status)?,
-            None => return Ok(()),
-        },
+    let outcome = match read_request(line) {
+        Some(Request::Status) => return serde_json::to_vec(&of.status()?).ok(),
         Some(Request::Health) => {
             let reasons = of.not_ready();
             let error = (!reasons.is_empty()).then(|| reasons.join("; "));
-            serde_json::to_vec(&Outcome { done: of.notes(), error })?
+            Outcome { done: of.notes(), error }
         }
-        Some(Request::Reload) => serde_json::to_vec(&outcome(of.reload()))?,
-        Some(Request::Drain) => {
-            serde_json::to_vec(&outcome(of.set_draining(true).map(|()| vec![])))?
-        }
-        Some(Request::Undrain) => {
-            serde_json::to_vec(&outcome(of.set_draining(false).map(|()| vec![])))?
-        }
+        Some(Request::Reload) => outcome(of.reload()),
+        Some(Request::Drain) => outcome(of.set_draining(true).map(|()| vec![])),
+        Some(Request::Undrain) => outcome(of.set_draining(false).map(|()| vec![])),
         None => {
-            let error =
-                Some("it does not know this request: longhaul is of another version".to_string());
-            serde_json::to_vec(&Outcome { done: vec![], error })?
+            let error = "it does not know this request: longhaul is of another version";
+            Outcome { done: vec![], error: Some(error.to_string()) }
         }
     };
-    write_within(stream, &answer, CLIENT_PATIENCE)
+    serde_json::to_vec(&outcome).ok()
 }
 
 /// What a client wants; `None` for what is no request.
-fn read_request(stream: &UnixStream) -> io::Result<Option<Request>> {
-    let mut line = Vec::new();
-    // A read gives what there is, so that a client that writes byte by byte has as many times its
-    // patience.
-    BufReader::new(stream.take(REQUEST_BYTES_MAX)).read_until(b'\n', &mut line)?;
-    let line = line.trim_ascii();
-    Ok(if line.is_empty() { Some(Request::Status) } else { serde_json::from_slice(line).ok() })
-}
-
-fn write_within(mut stream: UnixStream, bytes: &[u8], limit: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + limit;
-    for part in bytes.chunks(WRITE_BYTES) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_write_timeout(Some(left))?;
-        stream.write_all(part)?;
-    }
-    Ok(())
+fn read_request(line: &[u8]) -> Option<Request> {
+    if line.is_empty() { Some(Request::Status) } else { serde_json::from_slice(line).ok() }
 }
 
 /// What became of asking a box.
@@ -396,16 +346,11 @@ fn does_not_answer(path: &Path, error: io::Error) -> ControlError {
 
 fn collect<T: DeserializeOwned>(
     path: &Path,
-    mut stream: UnixStream,
+    stream: UnixStream,
     request: Request,
 ) -> Result<T, ControlError> {
-    let mut answer = String::new();
-    let mut line = serde_json::to_vec(&request).unwrap_or_default();
-    line.push(b'\n');
-    let asked = stream.set_read_timeout(Some(ANSWER_WITHIN)).and_then(|()| stream.write_all(&line));
-    asked
-        .and_then(|()| stream.read_to_string(&mut answer))
-        .map_err(|e| does_not_answer(path, e))?;
+    let line = serde_json::to_vec(&request).unwrap_or_default();
+    let answer = socket::ask(stream, &line, ANSWER_WITHIN).map_err(|e| does_not_answer(path, e))?;
     if answer.is_empty() {
         return Err(ControlError::Ending(path.to_owned()));
     }
@@ -418,6 +363,7 @@ fn collect<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::thread;
 
     /// A directory for one test, removed in the end.
@@ -498,7 +444,8 @@ mod tests {
             let control = Control::listen(scratch.place(name)).unwrap();
             thread::spawn(move || {
                 let mut stream = control.listener.accept().unwrap().0;
-                assert_eq!(read_request(&stream).unwrap(), Some(Request::Status));
+                let line = socket::read_line(&stream).unwrap();
+                assert_eq!(read_request(&line), Some(Request::Status));
                 stream.write_all(says.as_bytes()).unwrap()
             })
         });
@@ -544,7 +491,8 @@ mod tests {
         let (served, mut client) = UnixStream::pair().unwrap();
         client.write_all(line).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        serve_one(served, &Obedient, |error| format!("{error}; do not")).unwrap();
+        let phrase = |error: &Error| format!("{error}; do not");
+        socket::serve_one(served, |line| super::answer(line, &Obedient, phrase)).unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         serde_json::from_str(&answer).unwrap()
@@ -564,19 +512,5 @@ mod tests {
         for line in [&b"\"fly\"\n"[..], b"{\n", &[0xff; 64], &[b'['; 64]] {
             assert!(outcome_of(line).error.is_some_and(|error| error.contains("does not know")));
         }
-    }
-
-    #[test]
-    fn a_client_that_reads_slowly_is_left_in_the_end() {
-        let (served, mut client) = UnixStream::pair().unwrap();
-        let reader = thread::spawn(move || {
-            let mut some = vec![0; 16 << 10];
-            while client.read(&mut some).is_ok_and(|n| n > 0) {
-                thread::sleep(Duration::from_millis(1));
-            }
-        });
-        // Each part is taken soon; all of them would take more than four seconds.
-        assert!(write_within(served, &vec![0; 64 << 20], Duration::from_millis(100)).is_err());
-        reader.join().unwrap();
     }
 }

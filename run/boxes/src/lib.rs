@@ -26,6 +26,7 @@ pub mod quantity;
 mod run;
 pub mod runtime_dir;
 pub mod settings;
+pub mod socket;
 pub mod state;
 pub mod status;
 mod xdp;

@@ -138,6 +138,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ports/dpdk",
         ],
     ),
+    (
+        "run/lab",
+        &[
+            "run/boxes",
+            "proto/units",
+            "proto/wire",
+            "proto/node",
+            "proto/accel",
+            "proto/eswitch",
+            "proto/link",
+            "proto/switch",
+            "proto/wan",
+            "proto/wan_box",
+            "host",
+            "ports/port",
+            "ports/memif",
+            "verbs/rdma",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

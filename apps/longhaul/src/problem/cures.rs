@@ -4,7 +4,8 @@ use super::Problem;
 use longhaul_boxes::control::ControlError;
 use longhaul_boxes::runtime_dir::RuntimeDirError;
 use longhaul_boxes::settings::{KeyFileError, SettingsError};
-use longhaul_boxes::{CoresError, Error, PlanError, PortError, PrivilegesError};
+use longhaul_boxes::{CoresError, Error, PathError, PlanError, PortError, PrivilegesError};
+use longhaul_lab::LabName;
 
 impl Problem {
     /// What a box says of an error, to its journal and to whoever asks it.
@@ -20,6 +21,18 @@ impl Problem {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         Problem::of(&error, of_box(&error))
+    }
+}
+
+impl From<longhaul_lab::Error> for Problem {
+    fn from(error: longhaul_lab::Error) -> Self {
+        Problem::of(&error, of_lab(&error))
+    }
+}
+
+impl From<PathError> for Problem {
+    fn from(error: PathError) -> Self {
+        Problem::of(&error, None)
     }
 }
 
@@ -213,6 +226,45 @@ fn of_runtime_dir(error: &RuntimeDirError) -> Option<String> {
             "remove it, or set XDG_RUNTIME_DIR to a directory of yours with a short path"
                 .to_string(),
         ),
+    }
+}
+
+fn of_lab(error: &longhaul_lab::Error) -> Option<String> {
+    use longhaul_lab::Error;
+    match error {
+        Error::RuntimeDir(error) => of_runtime_dir(error),
+        Error::UpAlready(name) => {
+            Some(format!("stop it with 'longhaul lab down --name {name}' or choose another --name"))
+        }
+        Error::NotUp(name) => {
+            let is_default = *name == LabName::default();
+            let option = if is_default { String::new() } else { format!(" --name {name}") };
+            Some(format!("start it with 'longhaul lab up{option} --distance 1000km'"))
+        }
+        Error::OtherSpec { .. } => Some("restart the lab".to_string()),
+        Error::HostIsFull { .. } => {
+            Some("wait for one to end, or start a second lab with --name".to_string())
+        }
+        Error::NoAnswer { log, .. } => Some(format!("see {}", log.display())),
+        Error::OtherVersion { .. } => Some("restart it".to_string()),
+        Error::Path(_)
+        | Error::FindProgram(_)
+        | Error::Start(_)
+        | Error::Describe(_)
+        | Error::EndedEarly(_)
+        | Error::Refused(_)
+        | Error::ReadSpec(_)
+        | Error::NoSpec(_)
+        | Error::Link(_)
+        | Error::Box(_)
+        | Error::Switch(_)
+        | Error::Signals(_)
+        | Error::OfferPort { .. }
+        | Error::Record { .. }
+        | Error::Run(_)
+        | Error::ControlThread(_)
+        | Error::Stderr(_)
+        | Error::DoesNotEnd { .. } => None,
     }
 }
 

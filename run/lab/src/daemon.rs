@@ -1,15 +1,15 @@
 //! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is
 //! told to stop.
 
-use super::control::{self, Control};
-use super::dir::LabDir;
-use super::fabric::{Fabric, Sites, Wire};
-use super::log::{Log, Recording};
-use super::node::{LabNode, Sides};
-use super::spec::{Accelerate, HostName, Spec};
-use super::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
-use crate::output;
-use crate::problem::Problem;
+use crate::control::Control;
+use crate::dir::LabDir;
+use crate::error::Error;
+use crate::fabric::{Fabric, Sites, Wire};
+use crate::log::{Log, Recording};
+use crate::node::{LabNode, Sides};
+use crate::spec::{Accelerate, HostName, Spec};
+use crate::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
+use longhaul_boxes::Cause;
 use longhaul_boxes::state::LinkStatus;
 use longhaul_host::{
     Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig,
@@ -23,107 +23,24 @@ use longhaul_units::{Duration as Span, Instant as Moment};
 use longhaul_wan_box::{Identity, Path as WanPath, Sizing, WanBox};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// How long a lab lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifetime {
-    /// Until `longhaul lab down`.
-    UntilDown,
-    /// Until the process that started it ends, however it ends.
-    OfParent,
-}
-
-/// A lab that this process has started; stopped when dropped, unless detached.
-pub struct Lab {
-    dir: LabDir,
-    child: Option<Child>,
-}
-
-impl Lab {
-    /// Starts the daemon and waits until its hosts can be used.
-    pub fn start(spec: &Spec, lifetime: Lifetime) -> Result<Self, Problem> {
-        let dir = LabDir::of(&spec.name)?;
-        let program = std::env::current_exe()
-            .map_err(|e| Problem::plain(format!("cannot find this program: {e}")))?;
-        let mut command = Command::new(program);
-        command.args(["lab", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        match lifetime {
-            Lifetime::OfParent => crate::demo::die_with_parent(&mut command),
-            // A group of its own: the terminal's Ctrl-C is not for it.
-            Lifetime::UntilDown => drop(command.process_group(0)),
-        }
-        let mut child =
-            command.spawn().map_err(|e| Problem::plain(format!("cannot start the lab: {e}")))?;
-        let text = serde_json::to_string(spec)
-            .map_err(|e| Problem::plain(format!("cannot describe the lab: {e}")))?;
-        let told = child.stdin.take().map(|mut stdin| stdin.write_all(text.as_bytes()));
-        let mut answer = String::new();
-        let heard = child.stdout.take().map(|stdout| BufReader::new(stdout).read_line(&mut answer));
-        let lab = Lab { dir, child: Some(child) };
-        match (told, heard, answer.trim_end()) {
-            (Some(Ok(())), Some(Ok(_)), READY) => Ok(lab),
-            (_, _, "") => Err(Problem::plain(match lab.dir.last_words() {
-                Some(words) => format!("the lab ended before it was up: {words}"),
-                None => "the lab ended before it was up".to_string(),
-            })),
-            (_, _, refusal) => Err(Problem::plain(refusal.to_owned())),
-        }
-    }
-
-    /// Its directory.
-    pub fn dir(&self) -> &LabDir {
-        &self.dir
-    }
-
-    /// Leaves it running.
-    pub fn detach(mut self) {
-        self.child = None;
-    }
-
-    fn stop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        // SAFETY: the child was not waited for yet, so that its number is still its own.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-        let deadline = Instant::now() + ENDS_WITHIN;
-        while matches!(child.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                // There is nothing to do about a child that cannot be killed.
-                let _ = child.kill().and_then(|()| child.wait());
-                self.dir.remove();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-/// A daemon that is told to stop and runs for longer is stuck.
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// The daemon's word that the hosts can be used.
-const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 
-/// `longhaul lab serve`: the spec comes on standard input, readiness or a refusal goes to standard
-/// output.
-pub fn serve() -> ExitCode {
+/// The main function of a daemon: the spec comes on standard input, readiness or a refusal, put
+/// into words by `phrase`, goes to standard output.
+pub fn serve(phrase: fn(Error) -> String) -> ExitCode {
     let say = |line: &str| writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
     let daemon = match read_spec().and_then(|spec| Daemon::open(&spec, Stderr::ToLog)) {
         Ok(daemon) => daemon,
-        Err(problem) => {
+        Err(error) => {
             // The parent may be gone.
-            let _ = say(&problem.to_string());
+            let _ = say(&phrase(error));
             return ExitCode::FAILURE;
         }
     };
@@ -137,24 +54,16 @@ pub fn serve() -> ExitCode {
     }
 }
 
-fn read_spec() -> Result<Spec, Problem> {
+fn read_spec() -> Result<Spec, Error> {
     let mut text = String::new();
-    io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|e| Problem::plain(format!("cannot read the lab's spec: {e}")))?;
-    serde_json::from_str(&text).map_err(|e| Problem::plain(format!("not a lab's spec: {e}")))
-}
-
-/// `longhaul lab run`: a lab that lives as long as this process.
-pub fn run_in_foreground(spec: &Spec) -> Result<ExitCode, Problem> {
-    let daemon = Daemon::open(spec, Stderr::AsItIs)?;
-    output::print(&format!("lab '{}' runs: {}; Ctrl-C ends it\n", spec.name, spec.summary()))?;
-    Ok(daemon.run())
+    io::stdin().read_to_string(&mut text).map_err(Error::ReadSpec)?;
+    serde_json::from_str(&text).map_err(Error::NoSpec)
 }
 
 /// Where a daemon's standard error goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stderr {
+pub enum Stderr {
+    /// Where it went.
     AsItIs,
     /// Once there is a log.
     ToLog,
@@ -167,7 +76,7 @@ const HOOK_INTERVAL: Span = Span::from_ms(10);
 const RECEIVE_BUFFER_SPARE_BYTES: u64 = 64 << 20;
 
 /// Everything that a running lab holds.
-struct Daemon {
+pub struct Daemon {
     spec: Spec,
     dir: LabDir,
     /// Held until the end: it says that the lab is up.
@@ -183,7 +92,11 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn open(spec: &Spec, stderr: Stderr) -> Result<Self, Problem> {
+    /// A lab that is ready to run.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn open(spec: &Spec, stderr: Stderr) -> Result<Self, Error> {
         let node = build_node(spec)?;
         let dir = LabDir::of(&spec.name)?;
         let lock = dir.claim()?;
@@ -205,11 +118,10 @@ impl Daemon {
         lock: File,
         log: Log,
         node: LabNode<Fabric>,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT, SIGHUP] {
-            signal_hook::flag::register(signal, stop.clone())
-                .map_err(|e| Problem::plain(format!("cannot handle signals: {e}")))?;
+            signal_hook::flag::register(signal, stop.clone()).map_err(Error::Signals)?;
         }
         let (listeners, ports) = open_ports(spec, dir, &log)?;
         let control = Control::listen(dir)?;
@@ -219,8 +131,8 @@ impl Daemon {
             hook_interval: HOOK_INTERVAL,
             ..DriverConfig::default()
         };
-        let (driver, handle) = Driver::new(node, ports, Clock::start(), config)
-            .map_err(|e| Problem::plain(format!("cannot run: {e}")))?;
+        let (driver, handle) =
+            Driver::new(node, ports, Clock::start(), config).map_err(Error::Run)?;
         Ok(Daemon {
             spec: spec.clone(),
             dir: dir.clone(),
@@ -235,19 +147,26 @@ impl Daemon {
         })
     }
 
-    fn run(self) -> ExitCode {
+    /// Runs it until it is told to stop.
+    pub fn run(self) -> ExitCode {
         let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } =
             self;
         let slots = spec.slots();
-        let served = control.serve(Observer { spec, started, handle: handle.clone() });
+        let asked = handle.clone();
+        let status = move || {
+            let spec = spec.clone();
+            asked.ask(move |_, node| status_of(spec, started, node)).ok()
+        };
+        let stopped = handle.clone();
+        let served = control.serve(status, move || stopped.stop());
         let code = match served {
             Ok(()) => {
                 let finished = driver.run(Keeper { sides: Sides::new(slots), handle, stop, log });
                 drop((finished, listeners));
                 ExitCode::SUCCESS
             }
-            Err(problem) => {
-                log.line(&problem.to_string());
+            Err(error) => {
+                log.line(&error.to_string());
                 ExitCode::FAILURE
             }
         };
@@ -266,17 +185,18 @@ impl Daemon {
 type Ports = Vec<Box<dyn Port>>;
 
 /// Offers the ports of all hosts, and records at one of them if that is wanted.
-fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Ports), Problem> {
+fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Ports), Error> {
     let mut listeners = Vec::new();
     let mut ports = Ports::new();
     let sides = Sides::new(spec.slots());
     for host in spec.hosts() {
         let socket = dir.memif_socket(host);
-        let refused = |e| Problem::plain(format!("cannot offer host {host}'s port: {e}"));
-        let listener = Listener::bind(&socket).map_err(refused)?;
+        let refused = |error: Cause| Error::OfferPort { host, error };
+        let listener = Listener::bind(&socket).map_err(|e| refused(e.into()))?;
         for slot in 0..sides.slots() {
             let config = MemifConfig::new(&format!("{host}{slot}"));
-            ports.push(Box::new(listener.port(slot as u32, config).map_err(refused)?));
+            let port = listener.port(slot as u32, config).map_err(|e| refused(e.into()))?;
+            ports.push(Box::new(port));
         }
         listeners.push(listener);
     }
@@ -286,28 +206,10 @@ fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Po
         let inner = std::mem::replace(&mut ports[tapped], Box::new(NullPort::new("tapped", 0)));
         let tap = Recording::create(path, log.clone())
             .and_then(|recording| TapPort::new(inner, recording, config))
-            .map_err(|e| Problem::plain(format!("cannot record to {}: {e}", path.display())))?;
+            .map_err(|error| Error::Record { path: path.clone(), error })?;
         ports[tapped] = Box::new(tap);
     }
     Ok((listeners, ports))
-}
-
-/// What the control thread sees of the lab.
-struct Observer {
-    spec: Spec,
-    started: Instant,
-    handle: Handle<LabNode<Fabric>>,
-}
-
-impl control::Lab for Observer {
-    fn status(&self) -> Option<LabStatus> {
-        let (spec, started) = (self.spec.clone(), self.started);
-        self.handle.ask(move |_, node| status_of(spec, started, node)).ok()
-    }
-
-    fn stop(&self) {
-        self.handle.stop();
-    }
 }
 
 /// What the daemon does beside moving frames.
@@ -349,13 +251,11 @@ fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
 
 /// The hosts, the fibre between the sites, an accelerator at each site that is to have one, and
 /// switches when there are more than two hosts.
-fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
+fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Error> {
     let fibre = spec.fibre();
-    let link = fibre.link().map_err(|e| Problem::plain(e.to_string()))?;
-    let site = |present: bool, number: u64| -> Result<Option<WanBox>, Problem> {
-        let build =
-            || WanBox::new(box_config(spec, number)).map_err(|e| Problem::plain(e.to_string()));
-        present.then(build).transpose()
+    let link = fibre.link()?;
+    let site = |present: bool, number: u64| {
+        present.then(|| WanBox::new(box_config(spec, number))).transpose()
     };
     let (near, far) = (site(spec.accelerate.at_a(), 0)?, site(spec.accelerate.at_b(), 1)?);
     let wire: Wire = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
@@ -369,7 +269,7 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Problem> {
                 ..SwitchConfig::new(2, spec.rate)
             };
             let sites = Sites::new(usize::from(hosts), &config, wire);
-            Fabric::Switched(Box::new(sites.map_err(|e| Problem::plain(e.to_string()))?))
+            Fabric::Switched(Box::new(sites?))
         }
     };
     // A store may empty itself at once into a program that is off its core; the rest is for a

@@ -4,8 +4,9 @@
 //! of a killed daemon, whatever files it still has. Each program that runs on a host holds that
 //! host's lock for its slot.
 
-use super::spec::{HostName, LabName, Spec};
-use crate::problem::Problem;
+use crate::error::Error;
+use crate::spec::{HostName, LabName, Spec};
+use longhaul_boxes::PathError;
 use longhaul_boxes::runtime_dir::{base, check_private, is_preloadable};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -28,7 +29,7 @@ impl LabDir {
     /// # Errors
     /// When the directory around it is open to others: what lies in it decides which memory
     /// programs share.
-    pub fn of(name: &LabName) -> Result<Self, Problem> {
+    pub fn of(name: &LabName) -> Result<Self, Error> {
         let base = base();
         check_private(&base)?;
         Ok(LabDir { name: name.clone(), path: base.join(name.as_str()), base })
@@ -64,7 +65,7 @@ impl LabDir {
     }
 
     /// The socket that `status` and `down` use.
-    pub fn control_socket(&self) -> PathBuf {
+    pub(crate) fn control_socket(&self) -> PathBuf {
         self.path.join("control")
     }
 
@@ -74,7 +75,7 @@ impl LabDir {
     }
 
     /// The end of the log, on one line; `None` where there is none.
-    pub fn last_words(&self) -> Option<String> {
+    pub(crate) fn last_words(&self) -> Option<String> {
         const LINES: usize = 4;
         let text = fs::read_to_string(self.log()).ok()?;
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
@@ -87,7 +88,7 @@ impl LabDir {
     }
 
     /// Creates the directory and takes its lock: done once per lab, by its daemon.
-    pub fn claim(&self) -> Result<File, Problem> {
+    pub(crate) fn claim(&self) -> Result<File, Error> {
         // A daemon that ends at this moment removes the directory, and its lock with it.
         const PATIENCE: Duration = Duration::from_millis(100);
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -97,25 +98,19 @@ impl LabDir {
                 Ok(Some(lock)) => return Ok(lock),
                 Ok(None) | Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
                 Ok(None) => {
-                    return Err(Problem::new(
-                        format!("a lab called '{}' is up already", self.name),
-                        format!(
-                            "stop it with 'longhaul lab down --name {}' or choose another --name",
-                            self.name
-                        ),
-                    ));
+                    return Err(Error::UpAlready(self.name.clone()));
                 }
-                Err(problem) => return Err(problem),
+                Err(error) => return Err(error),
             }
         }
     }
 
     /// The lock, or `None` while somebody else has it.
-    fn try_claim(&self) -> Result<Option<File>, Problem> {
+    fn try_claim(&self) -> Result<Option<File>, Error> {
         for path in [&self.base, &self.path] {
             match fs::DirBuilder::new().mode(0o700).create(path) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(Problem::io("create", path, &e));
+                    return Err(PathError::new("create", path, e).into());
                 }
                 _ => check_private(path)?,
             }
@@ -124,10 +119,10 @@ impl LabDir {
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(e)) => return Err(Problem::io("lock", &self.path, &e)),
+            Err(TryLockError::Error(e)) => return Err(PathError::new("lock", &self.path, e).into()),
         }
         // The lock of a file that is no longer there keeps nobody out.
-        let held = lock.metadata().map_err(|e| Problem::io("lock", &self.path, &e))?;
+        let held = lock.metadata().map_err(|e| PathError::new("lock", &self.path, e))?;
         let there =
             fs::metadata(self.path.join("lock")).is_ok_and(|there| there.ino() == held.ino());
         Ok(there.then_some(lock))
@@ -143,7 +138,7 @@ impl LabDir {
         matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
-    fn open_lock(&self, name: &str) -> Result<File, Problem> {
+    fn open_lock(&self, name: &str) -> Result<File, Error> {
         let path = self.path.join(name);
         OpenOptions::new()
             .read(true)
@@ -152,56 +147,47 @@ impl LabDir {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .map_err(|e| Problem::io("open", &path, &e))
+            .map_err(|e| PathError::new("open", &path, e).into())
     }
 
     /// Writes the description that [`LabDir::spec`] reads.
-    pub fn describe(&self, spec: &Spec) -> Result<(), Problem> {
+    pub(crate) fn describe(&self, spec: &Spec) -> Result<(), Error> {
         let path = self.description();
-        let text = serde_json::to_string_pretty(spec)
-            .map_err(|e| Problem::plain(format!("cannot describe the lab: {e}")))?;
-        fs::write(&path, text).map_err(|e| Problem::io("write", &path, &e))
+        let text = serde_json::to_string_pretty(spec).map_err(Error::Describe)?;
+        Ok(fs::write(&path, text).map_err(|e| PathError::new("write", &path, e))?)
     }
 
     /// What the lab consists of.
-    pub fn spec(&self) -> Result<Spec, Problem> {
+    ///
+    /// # Errors
+    /// When it is not up, or its description cannot be read.
+    pub fn spec(&self) -> Result<Spec, Error> {
         if !self.is_up() {
             return Err(self.not_up());
         }
         let path = self.description();
-        let text = fs::read_to_string(&path).map_err(|e| Problem::io("read", &path, &e))?;
-        serde_json::from_str(&text).map_err(|e| {
-            Problem::new(
-                format!("{} was written by another version: {e}", path.display()),
-                "restart the lab",
-            )
-        })
+        let text = fs::read_to_string(&path).map_err(|e| PathError::new("read", &path, e))?;
+        serde_json::from_str(&text).map_err(|error| Error::OtherSpec { path, error })
     }
 
-    /// What to tell a user who wants something from a lab that is not there.
-    pub fn not_up(&self) -> Problem {
-        let name = &self.name;
-        let option =
-            if *name == LabName::default() { String::new() } else { format!(" --name {name}") };
-        Problem::new(
-            format!("no lab called '{name}' is up"),
-            format!("start it with 'longhaul lab up{option} --distance 1000km'"),
-        )
+    /// For whoever wants something from a lab that is not there.
+    pub(crate) fn not_up(&self) -> Error {
+        Error::NotUp(self.name.clone())
     }
 
     /// Takes a free slot of the `slots` of `host`: one per running program. The lock lives as long
     /// as the file is open.
-    pub fn take_slot(&self, host: HostName, slots: usize) -> Result<(usize, File), Problem> {
+    ///
+    /// # Errors
+    /// When all are taken.
+    pub fn take_slot(&self, host: HostName, slots: usize) -> Result<(usize, File), Error> {
         for slot in 0..slots {
             let lock = self.open_lock(&format!("host-{host}.slot-{slot}"))?;
             if lock.try_lock().is_ok() {
                 return Ok((slot, lock));
             }
         }
-        Err(Problem::new(
-            format!("host {host} runs {slots} programs already"),
-            "wait for one to end, or start a second lab with --name",
-        ))
+        Err(Error::HostIsFull { host, slots })
     }
 
     /// Where a link to the library that programs load can stand, for the program in `slot` of
@@ -212,7 +198,7 @@ impl LabDir {
 
     /// Removes the directory with everything in it, the lock last: the next daemon of this name
     /// waits for that.
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         let lock = self.path.join("lock");
         let others = fs::read_dir(&self.path).into_iter().flatten().flatten();
         // Nothing is left to do about what will not go.
@@ -226,16 +212,19 @@ impl LabDir {
 
 /// A path to `library` that LD_PRELOAD can hold: the library's own where that will do, and
 /// otherwise `link`, which is made to lead there.
-pub fn preloadable(library: PathBuf, link: &Path) -> Result<PathBuf, Problem> {
+///
+/// # Errors
+/// When the link cannot be made.
+pub fn preloadable(library: PathBuf, link: &Path) -> Result<PathBuf, PathError> {
     if is_preloadable(&library) {
         return Ok(library);
     }
     match fs::remove_file(link) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            return Err(Problem::io("remove", link, &e));
+            return Err(PathError::new("remove", link, e));
         }
         _ => {}
     }
-    symlink(&library, link).map_err(|e| Problem::io("create", link, &e))?;
+    symlink(&library, link).map_err(|e| PathError::new("create", link, e))?;
     Ok(link.to_path_buf())
 }

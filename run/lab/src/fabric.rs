@@ -1,6 +1,6 @@
 //! What joins the hosts of a lab: the wire between two hosts, or a switch at each end of it.
 
-use super::spec::HostName;
+use crate::spec::HostName;
 use longhaul_link::Link;
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
 use longhaul_switch::{PortCounters, Switch, SwitchConfig, SwitchError};

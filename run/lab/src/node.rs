@@ -1,6 +1,6 @@
 //! The lab as one node: its hosts, and what joins them.
 
-use super::spec::HostName;
+use crate::spec::HostName;
 use longhaul_eswitch::{DropReason, EmbeddedSwitch, Route};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Transmit};
 use longhaul_units::Instant;

@@ -1,10 +1,10 @@
 //! The daemon's log: what goes wrong in a running lab.
 
-use super::dir::LabDir;
-use crate::problem::Problem;
+use crate::dir::LabDir;
+use crate::error::Error;
+use longhaul_boxes::PathError;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,25 +21,17 @@ pub struct Log {
 
 impl Log {
     /// Opens the log of the lab in `dir`, after what a daemon that was killed left in it.
-    pub fn open(dir: &LabDir) -> Result<Self, Problem> {
+    pub fn open(dir: &LabDir) -> Result<Self, Error> {
         let path = dir.log();
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
-        let file = Arc::new(file.map_err(|e| Problem::io("open", &path, &e))?);
+        let file = Arc::new(file.map_err(|e| PathError::new("open", &path, e))?);
         Ok(Log { file, lines: Arc::default() })
     }
 
     /// Has everything that this process writes to standard error from here on go to the log: a
     /// panic leaves a trace.
-    pub fn take_over_stderr(&self) -> Result<(), Problem> {
-        // SAFETY: both descriptors are open, and Rust's standard error works with any file behind
-        // its number.
-        match unsafe { libc::dup2(self.file.as_raw_fd(), libc::STDERR_FILENO) } {
-            -1 => {
-                let error = io::Error::last_os_error();
-                Err(Problem::plain(format!("cannot send standard error to the log: {error}")))
-            }
-            _ => Ok(()),
-        }
+    pub fn take_over_stderr(&self) -> Result<(), Error> {
+        rustix::stdio::dup2_stderr(&self.file).map_err(|e| Error::Stderr(e.into()))
     }
 
     /// Adds a line.

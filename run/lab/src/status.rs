@@ -1,8 +1,9 @@
 //! What a lab says about itself, for people and as JSON.
+#![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
-use super::fabric::SitePort;
-use super::node::HostCounters;
-use super::spec::{HostName, Spec};
+use crate::fabric::SitePort;
+use crate::node::HostCounters;
+use crate::spec::{HostName, Spec};
 use longhaul_accel::Accelerator;
 use longhaul_boxes::state::{
     Flow, LinkStatus, Named, TransportState, marked, nonzero, write_flow, write_link,
@@ -136,10 +137,12 @@ impl AcceleratorStatus {
     }
 }
 
-/// For people.
-pub fn to_text(status: &LabStatus) -> String {
-    let mut text = String::new();
-    write_text(status, &mut text).map_or_else(|_| String::new(), |()| text)
+impl LabStatus {
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        write_text(self, &mut text).map_or_else(|_| String::new(), |()| text)
+    }
 }
 
 fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
