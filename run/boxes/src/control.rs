@@ -47,7 +47,7 @@ pub enum ControlError {
     #[error("cannot start the control thread: {0}")]
     Thread(io::Error),
     /// There is no box of this name, or none at all.
-    #[error("{}", .0.as_ref().map_or("no box runs here".to_string(), |name| format!("no box called '{name}' runs here")))]
+    #[error("no box {}runs here", called(.0.as_deref()))]
     Nobody(Option<String>),
     /// There is more than one to choose from.
     #[error("several boxes run here: {}", .0.join(", "))]
@@ -77,6 +77,10 @@ pub enum ControlError {
     /// The box says why it does not do what it was told.
     #[error("{0}")]
     Refused(String),
+}
+
+fn called(name: Option<&str>) -> String {
+    name.map(|name| format!("called '{name}' ")).unwrap_or_default()
 }
 
 /// What a client wants. It is written as a line of JSON: its name in quotes.

@@ -221,25 +221,24 @@ fn fixed_in_pair<S: Kind>(from: &Pair<S>, to: &Pair<S>) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::cores::Cores;
-    use crate::plan::{Difference, Settings};
+    use crate::plan::Settings;
     use crate::port::PortName;
     use crate::settings::SettingsError;
+    use crate::settings::table::settings;
     use longhaul_host::Spread;
     use longhaul_link::Link;
     use serde::Deserialize;
     use std::num::NonZeroUsize;
 
-    #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-    struct Numbers {
-        live: u32,
-        fixed: u32,
+    settings! {
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+        pub struct Numbers {
+            live: Option<u32> => Live;
+            fixed: Option<u32> => Restart;
+        }
     }
 
     impl Settings for Numbers {
-        fn over(&self, _below: &Self) -> Self {
-            self.clone()
-        }
-
         fn cores(&self) -> Cores {
             Cores::default()
         }
@@ -257,13 +256,6 @@ mod tests {
 
         fn build(&self, _behind: &[PortName]) -> Result<Vec<Link>, SettingsError> {
             Err(SettingsError::FixedFibre)
-        }
-
-        fn differences(&self, to: &Self) -> Vec<Difference> {
-            let all =
-                [("live", self.live == to.live, true), ("fixed", self.fixed == to.fixed, false)];
-            let differing = all.into_iter().filter(|(_, same, _)| !same);
-            differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
         }
 
         fn change(&self, _behind: &[PortName]) -> Result<std::convert::Infallible, SettingsError> {
@@ -286,7 +278,7 @@ mod tests {
                 name: "one".to_string(),
                 ports: vec![port("eth1"), port("eth2")],
                 pcaps: vec![None, None],
-                settings: Numbers { live: 1, fixed: 1 },
+                settings: Numbers { live: Some(1), fixed: Some(1) },
             }],
         }
     }
@@ -299,8 +291,8 @@ mod tests {
             fixed_differences(&plan(), &to).join(", ")
         };
         assert_eq!(changed(|_| ()), "");
-        assert_eq!(changed(|to| to.pairs[0].settings.live = 2), "");
-        assert_eq!(changed(|to| to.pairs[0].settings.fixed = 2), "pair one: fixed");
+        assert_eq!(changed(|to| to.pairs[0].settings.live = Some(2)), "");
+        assert_eq!(changed(|to| to.pairs[0].settings.fixed = Some(2)), "pair one: fixed");
         assert_eq!(changed(|to| to.user = Some("x".to_string())), "user");
         assert_eq!(
             changed(|to| to.pairs[0].ports[1] = "eth3".parse().unwrap()),

@@ -6,6 +6,7 @@ use crate::error::PathError;
 use crate::journal::Form;
 use crate::port::{Dpdk, PortName};
 use crate::settings::SettingsError;
+use crate::settings::table::{Changes, Key, Table};
 use longhaul_host::Spread;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
@@ -117,7 +118,7 @@ pub struct Process {
 }
 
 /// Settings of a pair, each of which may be left out.
-pub trait Settings: Clone + Default + DeserializeOwned {
+pub trait Settings: Table + Clone + Default + DeserializeOwned {
     /// How many ports a pair may have on its second side.
     ///
     /// # Errors
@@ -127,7 +128,33 @@ pub trait Settings: Clone + Default + DeserializeOwned {
     }
 
     /// These, and what they leave out from `below`.
-    fn over(&self, below: &Self) -> Self;
+    fn over(&self, below: &Self) -> Self {
+        let mut all = self.clone();
+        for key in Self::KEYS {
+            (key.fill)(&mut all, self, below);
+        }
+        all
+    }
+
+    /// Whether a box of these has a transport.
+    fn has_transport(&self) -> bool {
+        false
+    }
+
+    /// In what `to` is not the same.
+    fn differences(&self, to: &Self) -> Vec<Difference> {
+        let has_transport = self.has_transport() || to.has_transport();
+        let differing = Self::KEYS.iter().filter(|key| !(key.is_same)(self, to));
+        let difference = |key: &Key<Self>| Difference {
+            key: key.name,
+            is_live: match key.changes {
+                Changes::Live => true,
+                Changes::LiveWithoutTransport => !has_transport,
+                Changes::Restart => false,
+            },
+        };
+        differing.map(difference).collect()
+    }
 
     /// The cores that share a pair's ports.
     fn cores(&self) -> Cores;
@@ -200,9 +227,6 @@ pub trait Kind: Settings + Send + Sync + 'static {
     fn is_precise(&self) -> bool {
         false
     }
-
-    /// In what `to` is not the same.
-    fn differences(&self, to: &Self) -> Vec<Difference>;
 
     /// What a running element with these ports behind the first is told so that it goes by these
     /// settings. Asked for when all differences are live.
@@ -424,9 +448,9 @@ struct File<S: Settings> {
     policy: Vec<toml::Table>,
     far: Vec<toml::Table>,
     #[serde(bound(deserialize = ""))]
-    defaults: Table<S>,
+    defaults: Section<S>,
     #[serde(bound(deserialize = ""))]
-    pair: Vec<Table<S>>,
+    pair: Vec<Section<S>>,
 }
 
 impl<S: Settings> Default for File<S> {
@@ -442,7 +466,7 @@ impl<S: Settings> Default for File<S> {
             dpdk: Dpdk::default(),
             policy: Vec::new(),
             far: Vec::new(),
-            defaults: Table::default(),
+            defaults: Section::default(),
             pair: Vec::new(),
         }
     }
@@ -451,20 +475,20 @@ impl<S: Settings> Default for File<S> {
 /// Settings, and other keys.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = ""))]
-struct Table<S: Settings> {
+struct Section<S: Settings> {
     #[serde(flatten)]
     settings: S,
     #[serde(flatten)]
     unknown: BTreeMap<String, toml::Value>,
 }
 
-impl<S: Settings> Default for Table<S> {
+impl<S: Settings> Default for Section<S> {
     fn default() -> Self {
-        Table { settings: S::default(), unknown: BTreeMap::new() }
+        Section { settings: S::default(), unknown: BTreeMap::new() }
     }
 }
 
-impl<S: Settings> Table<S> {
+impl<S: Settings> Section<S> {
     fn into_pair(mut self, sides: [&str; 2], above: &S, below: &S) -> Result<Pair<S>, String> {
         let (first, second) = (self.port(sides[0])?, self.ports(sides[1])?);
         let mut pcaps = vec![self.pcap(sides[0])?];
@@ -577,31 +601,25 @@ pub fn by<'de, D: Deserializer<'de>, T>(
 mod tests {
     use super::*;
     use crate::cores::cores_written;
+    use crate::settings::table::settings;
     use longhaul_host::placement::CoreList;
 
-    #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-    #[serde(default)]
-    struct Numbers {
-        #[serde(deserialize_with = "written")]
-        one: Option<u32>,
-        two: Option<u32>,
-        #[serde(deserialize_with = "cores_written")]
-        cores: Option<CoreList>,
-        numa: Option<u32>,
+    settings! {
+        #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+        #[serde(default)]
+        pub struct Numbers {
+            #[serde(deserialize_with = "written")]
+            one: Option<u32> => Live;
+            two: Option<u32> => Live;
+            #[serde(deserialize_with = "cores_written")]
+            cores: Option<CoreList> => Restart;
+            numa: Option<u32> => Restart;
+        }
     }
 
     impl Settings for Numbers {
-        fn over(&self, below: &Self) -> Self {
-            Numbers {
-                one: self.one.or(below.one),
-                two: self.two.or(below.two),
-                cores: self.cores.clone().or_else(|| below.cores.clone()),
-                numa: self.numa.or(below.numa),
-            }
-        }
-
         fn cores(&self) -> Cores {
-            Cores { list: self.cores.clone(), numa: self.numa }
+            Cores::new(&self.cores, self.numa)
         }
     }
 
@@ -680,13 +698,13 @@ mod tests {
 
     #[test]
     fn a_list_of_ports_is_several_where_that_is_allowed() {
-        let mut table: Table<Numbers> =
+        let mut table: Section<Numbers> =
             toml::from_str("lan = 'eth1'\nwan = ['eth2', 'eth3']\npcap_wan = ['x', 'y']").unwrap();
         let ports: Vec<String> =
             table.ports("wan").unwrap().iter().map(PortName::to_string).collect();
         assert_eq!(ports, ["eth2", "eth3"]);
         assert!(table.pcaps("wan", 3).unwrap_err().contains("has 2 paths and 'wan' 3 ports"));
-        let mut one: Table<Numbers> =
+        let mut one: Section<Numbers> =
             toml::from_str("lan = 'eth1'\nwan = 'eth2'\npcap_wan = 'x'").unwrap();
         assert_eq!(one.ports("wan").unwrap().len(), 1);
         assert_eq!(one.pcaps("wan", 2).unwrap(), [Some("x".into()), None]);

@@ -5,12 +5,15 @@ mod acceleration;
 mod emulation;
 mod far;
 mod key;
+mod reference;
+pub(crate) mod table;
 mod wan_rate;
 
 pub use acceleration::Acceleration;
 pub use emulation::Emulation;
 pub use far::Far;
 pub use key::{FILE_BYTES_MAX, KeyFileError, Peer, Psk, read_key, seed};
+pub use reference::reference;
 pub use wan_rate::WanRate;
 
 use crate::error::Cause;

@@ -30,7 +30,7 @@ pub enum Error {
     #[error("cannot describe the lab: {0}")]
     Describe(serde_json::Error),
     /// The daemon ended before it was up: its last words, if it had any.
-    #[error("the lab ended before it was up{}", .0.as_ref().map_or_else(String::new, |words| format!(": {words}")))]
+    #[error("the lab ended before it was up{}", after_colon(.0.as_deref()))]
     EndedEarly(Option<String>),
     /// The daemon says why it cannot run.
     #[error("{0}")]
@@ -126,4 +126,8 @@ pub enum Error {
         /// Its log.
         log: PathBuf,
     },
+}
+
+fn after_colon(words: Option<&str>) -> String {
+    words.map(|words| format!(": {words}")).unwrap_or_default()
 }

@@ -1,9 +1,10 @@
 //! The settings of an accelerator between two ports, and the box that they make.
 
+use super::table::settings;
 use super::{Far, Peer, Psk, SettingsError, WanRate, far, read_key, seed};
 use crate::cores::{Cores, cores_written};
 use crate::journal::{self, Level};
-use crate::plan::{Difference, Kind, Pair, Settings, by, written};
+use crate::plan::{Kind, Pair, Settings, by, written};
 use crate::port::{PortName, mtu};
 use crate::quantity::{Distance, Size, memory};
 use crate::random_seed;
@@ -29,6 +30,7 @@ const TRANSPORT_OVERHEAD: u32 = 64;
 const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box with a key serves crosses the WAN in the \
      clear, and is taken from it";
 
+settings! {
 /// What an accelerator is given.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(default)]
@@ -36,101 +38,102 @@ pub struct Acceleration {
     /// Rate of the long path, which is not exceeded [default: as fast as the port takes frames]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
-    rate: Option<BitRate>,
+    rate: Option<BitRate> => LiveWithoutTransport;
     /// Length of the long path, for the window
     #[arg(long)]
     #[serde(deserialize_with = "written")]
-    distance: Option<Distance>,
+    distance: Option<Distance> => LiveWithoutTransport;
     /// How far a host may run ahead of the other end [default: four times what is under way in a
     /// round trip, at least 16M; 64M without rate and distance]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "written")]
-    window: Option<Size>,
+    window: Option<Size> => Live;
     /// Memory for the store [default: 1G]
     #[arg(long, value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
-    memory: Option<Size>,
+    memory: Option<Size> => Live;
     /// Silence of the other end after which its flows are given up [default: 20s]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
-    give_up: Option<Span>,
+    give_up: Option<Span> => Live;
     /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all
     /// of it to the box there, which has this set too, by a transport that repairs what the path
     /// loses. Frames that are too long for the path go in parts: best is an MTU of the WAN port,
     /// and of the path, that is 64 more than the hosts'
     #[arg(long)]
-    transport: bool,
+    transport: bool => Restart;
     /// How fast the transport sends: 'adaptive' finds what the path has room for, shares it with
     /// others and never exceeds --rate; 'port' is as fast as the port takes frames; or a rate
     /// [default: --rate, otherwise port]
     #[arg(long, value_name = "adaptive|port|RATE")]
-    wan_rate: Option<WanRate>,
+    wan_rate: Option<WanRate> => Restart;
     /// This box's private key, made by 'longhaul key new': what the transport sends is encrypted,
     /// and nothing else is taken from the WAN for it. Needs --peer, and 32 bytes more of the path's
     /// MTU
     #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
+    key: Option<PathBuf> => Restart;
     /// Another site's box, by a name and its public key; may be repeated
     #[arg(long, value_name = "NAME=KEY")]
-    peer: Vec<Peer>,
+    peer: Vec<Peer> => Restart;
     /// A secret that this box shares with a peer besides, in a file made by 'longhaul key psk'; may
     /// be repeated
     #[arg(long, value_name = "NAME=FILE")]
-    psk: Vec<Psk>,
+    psk: Vec<Psk> => Restart;
     /// With --key: addresses beyond the WAN whose RDMA traffic may cross it in the clear, for hosts
     /// without a box; all other RDMA traffic is encrypted or dropped; may be repeated
     #[arg(long, value_name = "PREFIX")]
     #[serde(deserialize_with = "prefixes_written")]
-    clear: Vec<Prefix>,
+    clear: Vec<Prefix> => Restart;
     /// With --key: let any RDMA traffic that no box with a key serves cross the WAN in the clear,
     /// instead of dropping it. Who drops the encrypted datagrams then gets to read the traffic
     #[arg(long)]
-    key_optional: bool,
+    key_optional: bool => Restart;
     /// Fetch at once what commands of these protocols let their target READ, which saves writes a
     /// round trip: nvme (NVMe-oF), rpc (NFS over RDMA). At both sites, with --transport; their
     /// connections then need both boxes [default: none]
     #[arg(long, value_name = "nvme,rpc", value_delimiter = ',')]
     #[serde(deserialize_with = "protocols_written")]
-    read_ahead: Vec<Protocol>,
+    read_ahead: Vec<Protocol> => Restart;
     /// A site's addresses, and an address behind its box that is asked for in place of them all;
     /// without one, each is asked for by itself. Other addresses are then not asked for, unless
     /// --probe; may be repeated
     #[arg(long, value_name = "PREFIX[=ADDRESS]")]
-    far: Vec<Far>,
+    far: Vec<Far> => Restart;
     /// Besides --far, ask along the path whether a box serves any other address that hosts send to,
     /// as without --far
     #[arg(long)]
-    probe: bool,
+    probe: bool => Restart;
     /// Bits of a host's IPv4 address that name its tenant: tenants share the memory, each has as
     /// much as the others if it needs as much [default: 32]
     #[arg(long, value_name = "BITS")]
-    tenant_prefix_ipv4: Option<u8>,
+    tenant_prefix_ipv4: Option<u8> => Restart;
     /// As --tenant-prefix-ipv4, of IPv6 addresses [default: 128]
     #[arg(long, value_name = "BITS")]
-    tenant_prefix_ipv6: Option<u8>,
+    tenant_prefix_ipv6: Option<u8> => Restart;
     /// Flows known at once [default: 4096]
     #[arg(long, value_name = "N")]
-    flows: Option<u32>,
+    flows: Option<u32> => Restart;
     /// What a completion says of flows that no policy rule of a file fits: early (this box has it),
     /// far (the other site's box has it; without one as off), tail or off (the responder has it)
     /// [default: early]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
-    mode: Option<Mode>,
+    mode: Option<Mode> => Live;
     /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2.
     /// All that two hosts send each other is of one core; with --transport both boxes need as many;
     /// docs/cores.md says what NICs are told [default: 1]
     #[arg(long, value_name = "LIST")]
     #[serde(deserialize_with = "cores_written")]
-    cores: Option<CoreList>,
+    cores: Option<CoreList> => Restart;
     /// NUMA node whose processors the cores run on, where --cores says how many [default: that of
     /// the first port's device, where there are several]
     #[arg(long, value_name = "NODE")]
-    numa: Option<u32>,
+    numa: Option<u32> => Restart;
     /// Rules of a file, which go before `mode`.
     #[arg(skip)]
     #[serde(skip)]
-    policy: Option<Vec<Rule>>,
+    policy: Option<Vec<Rule>> => Live;
+}
 }
 
 /// A `[[policy]]` of a file.
@@ -199,39 +202,12 @@ impl Settings for Acceleration {
         Err(why.to_string())
     }
 
-    fn over(&self, below: &Self) -> Self {
-        Acceleration {
-            rate: self.rate.or(below.rate),
-            distance: self.distance.or(below.distance),
-            window: self.window.or(below.window),
-            memory: self.memory.or(below.memory),
-            give_up: self.give_up.or(below.give_up),
-            transport: self.transport || below.transport,
-            wan_rate: self.wan_rate.or(below.wan_rate),
-            key: self.key.clone().or_else(|| below.key.clone()),
-            peer: if self.peer.is_empty() { below.peer.clone() } else { self.peer.clone() },
-            psk: if self.psk.is_empty() { below.psk.clone() } else { self.psk.clone() },
-            clear: if self.clear.is_empty() { below.clear.clone() } else { self.clear.clone() },
-            key_optional: self.key_optional || below.key_optional,
-            read_ahead: if self.read_ahead.is_empty() {
-                below.read_ahead.clone()
-            } else {
-                self.read_ahead.clone()
-            },
-            far: if self.far.is_empty() { below.far.clone() } else { self.far.clone() },
-            probe: self.probe || below.probe,
-            tenant_prefix_ipv4: self.tenant_prefix_ipv4.or(below.tenant_prefix_ipv4),
-            tenant_prefix_ipv6: self.tenant_prefix_ipv6.or(below.tenant_prefix_ipv6),
-            flows: self.flows.or(below.flows),
-            mode: self.mode.or(below.mode),
-            cores: self.cores.clone().or_else(|| below.cores.clone()),
-            numa: self.numa.or(below.numa),
-            policy: self.policy.clone().or_else(|| below.policy.clone()),
-        }
+    fn has_transport(&self) -> bool {
+        self.transport
     }
 
     fn cores(&self) -> Cores {
-        Cores { list: self.cores.clone(), numa: self.numa }
+        Cores::new(&self.cores, self.numa)
     }
 
     fn take_policy(&mut self, rules: Vec<toml::Table>) -> Result<(), String> {
@@ -311,35 +287,6 @@ impl Kind for Acceleration {
     fn notes(&self) -> Vec<String> {
         let is_optional = self.key_optional && self.key.is_some();
         is_optional.then(|| KEYS_ARE_OPTIONAL.to_string()).into_iter().collect()
-    }
-
-    fn differences(&self, to: &Self) -> Vec<Difference> {
-        // A transport is made for its path.
-        let is_whole = self.transport || to.transport;
-        let all = [
-            ("rate", self.rate == to.rate, !is_whole),
-            ("distance", self.distance == to.distance, !is_whole),
-            ("window", self.window == to.window, true),
-            ("memory", self.memory == to.memory, true),
-            ("give_up", self.give_up == to.give_up, true),
-            ("transport", self.transport == to.transport, false),
-            ("wan_rate", self.wan_rate == to.wan_rate, false),
-            ("key", self.key == to.key, false),
-            ("peer", self.peer == to.peer, false),
-            ("psk", self.psk == to.psk, false),
-            ("clear", self.clear == to.clear, false),
-            ("key_optional", self.key_optional == to.key_optional, false),
-            ("read_ahead", self.read_ahead == to.read_ahead, false),
-            ("far", self.far == to.far, false),
-            ("probe", self.probe == to.probe, false),
-            ("flows", self.flows == to.flows, false),
-            ("mode", self.mode == to.mode, true),
-            ("policy", self.policy == to.policy, true),
-            ("cores", self.cores == to.cores, false),
-            ("numa", self.numa == to.numa, false),
-        ];
-        let differing = all.into_iter().filter(|(_, same, _)| !same);
-        differing.map(|(key, _, is_live)| Difference { key, is_live }).collect()
     }
 
     fn change(&self, behind: &[PortName]) -> Result<Halves, SettingsError> {
@@ -739,6 +686,26 @@ mod tests {
         assert_eq!(compute.settings, settings("--rate 25G --distance 1000km --memory 2G"));
         // A service has a user, and may not choose another.
         assert_eq!((&*storage.name, plan.user.as_deref()), ("storage", None));
+    }
+
+    #[test]
+    fn a_reload_names_each_key_that_differs_and_whether_it_takes_a_restart() {
+        let differences = |from: &str, to: &str| {
+            let differences = settings(from).differences(&settings(to)).into_iter();
+            differences.map(|one| (one.key, one.is_live)).collect::<Vec<_>>()
+        };
+        assert_eq!(differences("--rate 1G", "--rate 1G"), []);
+        assert_eq!(
+            differences("--rate 1G", "--rate 2G --mode far"),
+            [("rate", true), ("mode", true)]
+        );
+        assert_eq!(differences("--transport --rate 1G", "--transport"), [("rate", false)]);
+        assert_eq!(
+            differences("", "--transport --distance 1km"),
+            [("distance", false), ("transport", false)]
+        );
+        // Tenants are counted by prefixes of the length that the box began with.
+        assert_eq!(differences("", "--tenant-prefix-ipv4 24"), [("tenant_prefix_ipv4", false)]);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The settings of a fibre between two ports, and the link that they make.
 
 use super::SettingsError;
+use super::table::settings;
 use crate::cores::{Cores, cores_written};
 use crate::element::Element;
 use crate::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
-use crate::plan::{Difference, Kind, Settings, by, written};
+use crate::plan::{Kind, Settings, by, written};
 use crate::port::PortName;
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_host::Spread;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer};
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
 
+settings! {
 /// What a fibre is like. Names and meanings are those of `longhaul lab up`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(default)]
@@ -22,91 +24,92 @@ pub struct Emulation {
     /// Length of the fibre, at 5 µs per km one way [default: 0km]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
-    distance: Option<Distance>,
+    distance: Option<Distance> => Restart, given with delay;
     /// Its delay one way, instead of a length
     #[arg(long, value_name = "TIME", conflicts_with = "distance")]
     #[serde(deserialize_with = "written")]
-    delay: Option<Span>,
+    delay: Option<Span> => Restart, given with distance;
     /// Its rate [default: 10G]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
-    rate: Option<BitRate>,
+    rate: Option<BitRate> => Restart;
     /// Probability that it loses a frame [default: 0]
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
-    loss: Option<f64>,
+    loss: Option<f64> => Restart;
     /// Mean length of bursts of losses, in frames (Gilbert and Elliott's model); --loss is the mean
     /// over all [default: each frame is lost by itself]
     #[arg(long, value_name = "FRAMES")]
-    loss_burst: Option<f64>,
+    loss_burst: Option<f64> => Restart;
     /// Probability that a frame in a burst is lost [default: 1]
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
-    loss_in_burst: Option<f64>,
+    loss_in_burst: Option<f64> => Restart;
     /// Cut it again and again for so long: what is sent in between is lost
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
-    cut_for: Option<Span>,
+    cut_for: Option<Span> => Restart;
     /// From one cut to the next [default: 10s]
     #[arg(long, value_name = "TIME", requires = "cut_for")]
     #[serde(deserialize_with = "written")]
-    cut_every: Option<Span>,
+    cut_every: Option<Span> => Restart;
     /// Probability that a frame is late, so that those behind it overtake it [default: 0]
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
-    reorder: Option<f64>,
+    reorder: Option<f64> => Restart;
     /// How late it is [default: 1ms]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
-    reorder_delay: Option<Span>,
+    reorder_delay: Option<Span> => Restart;
     /// Probability that a frame arrives twice [default: 0]
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
-    duplicate: Option<f64>,
+    duplicate: Option<f64> => Restart;
     /// Probability that a bit of a frame is turned over [default: 0]
     #[arg(long, value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
-    corrupt: Option<f64>,
+    corrupt: Option<f64> => Restart;
     /// Do something to some frames alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in
     /// 'read-response from a: lose 1%'. May be given several times; docs/emulator.md has all of it
     #[arg(long, value_name = "RULE")]
     #[serde(deserialize_with = "as_texts::deserialize")]
-    rule: Vec<Rule>,
+    rule: Vec<Rule> => Restart;
     /// Have it change at a time from the start: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G',
     /// '60s delay 20ms'. May be given several times
     #[arg(long, value_name = "CHANGE")]
     #[serde(deserialize_with = "as_texts::deserialize")]
-    at: Vec<Change>,
+    at: Vec<Change> => Restart;
     /// Queue in front of it, each way; what does not fit is dropped [default: 16M]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
-    queue: Option<Size>,
+    queue: Option<Size> => Restart;
     /// Have the queue mark packets whose sender reacts to it (ECN): never up to Kmin, always beyond
     /// Kmax, in between with a probability that rises to Pmax, 0.1 unless given. Without a value,
     /// Kmin is a sixteenth of the queue and Kmax a quarter [default: off]
     #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
     #[serde(deserialize_with = "written")]
-    ecn: Option<Ecn>,
+    ecn: Option<Ecn> => Restart;
     /// Memory for frames that are under way [default: 4G]
     #[arg(long, value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
-    memory: Option<Size>,
+    memory: Option<Size> => Restart;
     /// Neither sleep nor yield, so that what is due leaves at once; each pair of ports takes a
     /// whole processor, all of the time
     #[arg(long)]
-    precise: bool,
+    precise: bool => Restart;
     /// Seed of all that chance decides [default: 1]
     #[arg(long)]
-    seed: Option<u64>,
+    seed: Option<u64> => Restart;
     /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2.
     /// With two, each direction has one [default: 1]
     #[arg(long, value_name = "LIST")]
     #[serde(deserialize_with = "cores_written")]
-    cores: Option<CoreList>,
+    cores: Option<CoreList> => Restart;
     /// NUMA node whose processors the cores run on, where --cores says how many [default: that of
     /// the first port's device, where there are several]
     #[arg(long, value_name = "NODE")]
-    numa: Option<u32>,
+    numa: Option<u32> => Restart;
+}
 }
 
 fn memory_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
@@ -118,43 +121,9 @@ fn probability_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>
     probability(&number.to_string()).map(Some).map_err(serde::de::Error::custom)
 }
 
-/// A list that is given at all stands for another.
-fn one_or_other<T: Clone>(above: &[T], below: &[T]) -> Vec<T> {
-    if above.is_empty() { below } else { above }.to_vec()
-}
-
 impl Settings for Emulation {
-    fn over(&self, below: &Self) -> Self {
-        // Two ways to say one thing: whoever says either has said it.
-        let says_how_long = self.delay.is_some() || self.distance.is_some();
-        let long = if says_how_long { self } else { below };
-        Emulation {
-            distance: long.distance,
-            delay: long.delay,
-            rate: self.rate.or(below.rate),
-            loss: self.loss.or(below.loss),
-            loss_burst: self.loss_burst.or(below.loss_burst),
-            loss_in_burst: self.loss_in_burst.or(below.loss_in_burst),
-            cut_for: self.cut_for.or(below.cut_for),
-            cut_every: self.cut_every.or(below.cut_every),
-            reorder: self.reorder.or(below.reorder),
-            reorder_delay: self.reorder_delay.or(below.reorder_delay),
-            duplicate: self.duplicate.or(below.duplicate),
-            corrupt: self.corrupt.or(below.corrupt),
-            rule: one_or_other(&self.rule, &below.rule),
-            at: one_or_other(&self.at, &below.at),
-            queue: self.queue.or(below.queue),
-            ecn: self.ecn.or(below.ecn),
-            memory: self.memory.or(below.memory),
-            precise: self.precise || below.precise,
-            seed: self.seed.or(below.seed),
-            cores: self.cores.clone().or_else(|| below.cores.clone()),
-            numa: self.numa.or(below.numa),
-        }
-    }
-
     fn cores(&self) -> Cores {
-        Cores { list: self.cores.clone(), numa: self.numa }
+        Cores::new(&self.cores, self.numa)
     }
 }
 
@@ -182,11 +151,6 @@ impl Kind for Emulation {
 
     fn is_precise(&self) -> bool {
         self.precise
-    }
-
-    fn differences(&self, to: &Self) -> Vec<Difference> {
-        let same = self == to;
-        (!same).then_some(Difference { key: "the fibre", is_live: false }).into_iter().collect()
     }
 
     fn change(&self, _behind: &[PortName]) -> Result<Infallible, SettingsError> {
