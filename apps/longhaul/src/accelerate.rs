@@ -25,17 +25,14 @@ Examples:
   longhaul accelerate --config /etc/longhaul/accelerate.toml
   longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1:9100      health and metrics by HTTP
   longhaul box status accelerate --watch
-  longhaul accelerate drain        before it is ended: its connections live on without it
+  longhaul accelerate drain        before it is ended: its connections live on without it";
 
-PORT is an interface that exists (eth1), the same by AF_XDP with less work for each frame (xdp:eth1[,OPTION...]), tap:NAME, which is made if need be, memif:PATH[,master|slave], where longhaul was built
-with DPDK dpdk:DEVICE with arguments of its driver (dpdk:0000:3b:00.0), or for a layer-2 circuit
-between two stations ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], which carries all frames under that EtherType (0x88b5) to the far
-box's port, whose address is MAC. Give interfaces
-no addresses, and set their MTU to the hosts'. RoCEv2 is accelerated untagged or behind one 802.1Q tag; everything else
-passes as it is. Runs until Ctrl-C or SIGTERM; SIGUSR1 prints the status, SIGHUP reads the file of --config again.";
+const NOTES: &str = "\
+RoCEv2 is accelerated untagged or behind one 802.1Q tag; everything else passes as it is. Runs until
+Ctrl-C or SIGTERM; SIGUSR1 prints the status, SIGHUP reads the file of --config again.";
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(after_help = boxes::help(EXAMPLES, NOTES), args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     task: Option<Task>,

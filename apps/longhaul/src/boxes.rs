@@ -11,7 +11,7 @@ use crate::output;
 use crate::problem::Problem;
 use answer::Answer;
 use clap::Subcommand;
-use longhaul_boxes::Ended;
+use longhaul_boxes::{Ended, PortName};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -87,6 +87,11 @@ fn show_status(args: &Status) -> Result<ExitCode, Problem> {
         sleep(Duration::from_secs(seconds));
         output::print("\n")?;
     }
+}
+
+/// What follows the options of a command that runs a box.
+pub fn help(examples: &str, notes: &str) -> String {
+    format!("{examples}\n\n{}\n{notes}", PortName::HELP)
 }
 
 /// Prints what a box was in the end.

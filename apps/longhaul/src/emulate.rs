@@ -21,14 +21,13 @@ Examples:
   longhaul emulate --a dpdk:0000:3b:00.0 --b dpdk:0000:3b:00.1 --distance 100km --rate 100G
   longhaul emulate --a eth1 --b eth2 --distance 100km --cores 2,3      each direction on a core of its own: processors 2 and 3
   longhaul emulate --config /etc/longhaul/emulate.toml
-  longhaul box status emulate --json
+  longhaul box status emulate --json";
 
-PORT is an interface that exists (eth1), the same by AF_XDP with less work for each frame (xdp:eth1[,OPTION...]), tap:NAME, which is made if need be, memif:PATH[,master|slave], or, where longhaul
-was built with DPDK, dpdk:DEVICE with arguments of its driver (dpdk:0000:3b:00.0). Give interfaces no addresses, and set their MTU to the hosts'. Everything is delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1
-prints the status.";
+const NOTES: &str = "\
+Everything is delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1 prints the status.";
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = boxes::help(EXAMPLES, NOTES))]
 pub struct Args {
     /// Port at one end; one for each --b
     #[arg(long, value_name = "PORT")]

@@ -112,7 +112,7 @@ pub struct Outcome {
 const OF_SERVICES: &str = "/run/longhaul";
 
 /// Where a control socket is.
-pub struct Place {
+pub(crate) struct Place {
     box_name: String,
     path: PathBuf,
     /// The directory that the socket has for itself.
@@ -169,7 +169,7 @@ impl Place {
 }
 
 /// The box's end of the socket. The socket is removed when this is dropped, where that is allowed.
-pub struct Control {
+pub(crate) struct Control {
     listener: UnixListener,
     place: Place,
 }

@@ -168,15 +168,17 @@ impl<S: Kind> Operated for Operation<S> {
 
 /// What of `to` takes a restart, in words.
 fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
+    // Without `..`: a key that is missing here does not compile.
+    let Plan { name, user, keep_privileges, control, health, log, pcap_frames, dpdk, pairs } = from;
     let mut fixed: Vec<String> = [
-        ("name", from.name == to.name),
-        ("user", from.user == to.user),
-        ("keep_privileges", from.keep_privileges == to.keep_privileges),
-        ("control", from.control == to.control),
-        ("health", from.health == to.health),
-        ("log", from.log == to.log),
-        ("pcap_frames", from.pcap_frames == to.pcap_frames),
-        ("dpdk", from.dpdk == to.dpdk),
+        ("name", *name == to.name),
+        ("user", *user == to.user),
+        ("keep_privileges", *keep_privileges == to.keep_privileges),
+        ("control", *control == to.control),
+        ("health", *health == to.health),
+        ("log", *log == to.log),
+        ("pcap_frames", *pcap_frames == to.pcap_frames),
+        ("dpdk", *dpdk == to.dpdk),
     ]
     .into_iter()
     .filter(|(_, same)| !same)
@@ -192,7 +194,7 @@ fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
         ));
         return fixed;
     }
-    fixed.extend(from.pairs.iter().zip(&to.pairs).flat_map(|(from, to)| fixed_in_pair(from, to)));
+    fixed.extend(pairs.iter().zip(&to.pairs).flat_map(|(from, to)| fixed_in_pair(from, to)));
     fixed
 }
 

@@ -191,6 +191,20 @@ pub struct Opening {
 }
 
 impl PortName {
+    /// How ports are named, for the help of commands that take them.
+    pub const HELP: &str = "\
+PORT is one of
+  eth1                       an interface that exists
+  xdp:eth1[,OPTION...]       the same by AF_XDP, with less work for each frame
+  tap:NAME                   a TAP device, made if need be
+  memif:PATH[,master|slave]  shared memory
+  dpdk:DEVICE                a device with arguments of its driver (dpdk:0000:3b:00.0), where
+                             longhaul was built with DPDK
+  ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]
+                             a layer-2 circuit between two stations: all frames go to MAC, the
+                             address of the port at the other end, under that EtherType (0x88b5)
+Give interfaces no addresses, and set their MTU to the hosts'.";
+
     /// True when both cannot be open at once.
     pub fn is_same_as(&self, other: &PortName) -> bool {
         use PortName::{Dpdk, Memif};

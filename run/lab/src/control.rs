@@ -22,7 +22,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The daemon's end of the socket.
-pub struct Control {
+pub(crate) struct Control {
     listener: UnixListener,
 }
 
