@@ -1,5 +1,6 @@
 //! Settings as tables: a row for each key says all that there is to say about it.
 
+use super::{Far, Peer, Psk, WanRate};
 use crate::cores::Cores;
 use crate::fibre::Ecn;
 use crate::quantity::{Distance, Size};
@@ -10,10 +11,9 @@ use longhaul_readahead::Protocol;
 use longhaul_units::{BitRate, Duration};
 use std::path::PathBuf;
 
-use super::{Far, Peer, Psk, WanRate};
-
 /// A key of settings `S`. Its flag and help are in the attributes of its row.
 pub struct Key<S> {
+    /// As files have it.
     pub(crate) name: &'static str,
     /// What a file has as its value.
     pub(crate) form: &'static str,
@@ -22,8 +22,10 @@ pub struct Key<S> {
     pub(crate) given_with: &'static [&'static str],
     /// When it can change while a box runs.
     pub(crate) changes: Changes,
+    /// Whether two settings agree in it.
     pub(crate) is_same: fn(&S, &S) -> bool,
-    /// Gives the first what the second has, unless the first has it.
+    /// Gives the first the value of the third, unless the second has one: what is below, unless
+    /// what is above says it.
     pub(crate) fill: fn(&mut S, &S, &S),
 }
 
