@@ -3,9 +3,9 @@
 //! Each program's device keeps its counters as files, laid out as Linux lays out those of a NIC. A
 //! host's counters are the sums over the programs that run or have run on it.
 
-use crate::lab::{HostName, LabDir, LabName};
 use crate::output;
 use crate::problem::Problem;
+use longhaul_lab::{HostName, LabDir, LabName};
 use longhaul_rnic::Counter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

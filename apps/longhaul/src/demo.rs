@@ -6,12 +6,11 @@ mod perftest;
 mod plot;
 mod results;
 
-use crate::fibre::Ecn;
-use crate::lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 use crate::output;
 use crate::problem::Problem;
-use crate::quantity::{Distance, Size};
-pub use perftest::die_with_parent;
+use longhaul_boxes::fibre::Ecn;
+use longhaul_boxes::quantity::{Distance, Size};
+use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 
 use cell::Cell;
 use longhaul_units::BitRate;
@@ -136,7 +135,7 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
         pcap: record.then(|| args.out.join("packets.pcap")),
         pcap_frames: 1000,
     };
-    Lab::start(&spec, Lifetime::OfParent)
+    Ok(Lab::start(&spec, Lifetime::OfParent)?)
 }
 
 /// One line that says how far the work is.

@@ -4,8 +4,8 @@
 mod segment;
 mod udp;
 
-use crate::lab::{HostName, LabDir, LabName, preloadable};
 use crate::problem::Problem;
+use longhaul_lab::{HostName, LabDir, LabName, preloadable};
 use longhaul_rdma::attach;
 use std::ffi::OsString;
 use std::io;

@@ -2,18 +2,13 @@
 
 use crate::output;
 use crate::problem::Problem;
-use longhaul_seal::{KeyError, PresharedKey, PrivateKey, PublicKey, Seed};
-use serde::Deserialize;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use longhaul_boxes::settings::{read_key, seed};
+use longhaul_seal::{PresharedKey, PrivateKey};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
-use zeroize::Zeroizing;
-
-/// A key file is a line.
-const FILE_BYTES_MAX: u64 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,7 +40,7 @@ pub enum Command {
 pub fn run(command: &Command) -> Result<ExitCode, Problem> {
     let key = match command {
         Command::New { file } => make(file)?,
-        Command::Show { file } => read(file)?,
+        Command::Show { file } => read_key(file)?,
         Command::Psk { file } => {
             let key = PresharedKey::generate(&seed()?);
             write(file, &key.to_text(), "it may be in use already; remove it first to replace it")?;
@@ -88,93 +83,19 @@ fn write(file: &Path, text: &str, cure: &str) -> Result<(), Problem> {
     })
 }
 
-/// The private or pre-shared key in a file that nobody else may read.
-pub fn read<K: FromStr<Err = KeyError>>(file: &Path) -> Result<K, Problem> {
-    let failed = |e: io::Error| Problem::plain(format!("{}: {e}", file.display()));
-    let opened = File::open(file).map_err(failed)?;
-    let mode = opened.metadata().map_err(failed)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(Problem::new(
-            format!("{}: others may read this key (mode {:o})", file.display(), mode & 0o777),
-            format!("'chmod 600 {}', or make another if somebody may have read it", file.display()),
-        ));
-    }
-    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
-    opened.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
-    text.parse().map_err(|e| Problem::plain(format!("{}: {e}", file.display())))
-}
-
-/// 32 bytes from the operating system.
-pub fn seed() -> Result<Seed, Problem> {
-    let mut bytes = [0; 32];
-    let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
-    read.map_err(|e| Problem::plain(format!("/dev/urandom: {e}")))?;
-    Ok(Seed::new(bytes))
-}
-
-/// A far box: what it is called here, and its public key.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Peer {
-    pub name: String,
-    pub key: PublicKey,
-}
-
-impl FromStr for Peer {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, key) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or(
-            "write a name and the far box's public key, as in east=KEY; 'longhaul key show' prints it there",
-        )?;
-        // Base64 ends in = itself: a key alone is no name with a key.
-        let key = key.parse::<PublicKey>().map_err(|e| e.to_string())?;
-        Ok(Peer { name: name.to_string(), key })
-    }
-}
-
-impl TryFrom<String> for Peer {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-/// A file with the pre-shared key of a peer.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Psk {
-    /// The name that the peer is called by here.
-    pub peer: String,
-    pub file: PathBuf,
-}
-
-impl FromStr for Psk {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts =
-            text.split_once('=').filter(|(peer, file)| !peer.is_empty() && !file.is_empty());
-        let (peer, file) = parts.ok_or(
-            "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key psk' makes one",
-        )?;
-        Ok(Psk { peer: peer.to_string(), file: file.into() })
-    }
-}
-
-impl TryFrom<String> for Psk {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problem::Problem;
+    use longhaul_boxes::settings::{KeyFileError, Psk};
+    use longhaul_seal::KeyError;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::str::FromStr;
+
+    fn read<K: FromStr<Err = KeyError>>(file: &Path) -> Result<K, Problem> {
+        read_key(file).map_err(|e: KeyFileError| e.into())
+    }
 
     fn place(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("longhaul-key-{}-{name}", std::process::id()))
@@ -221,17 +142,5 @@ mod tests {
         );
         fs::remove_file(&file).unwrap();
         assert!("east".parse::<Psk>().is_err() && "=x".parse::<Psk>().is_err());
-    }
-
-    #[test]
-    fn peers_have_a_name_and_a_key() {
-        let key = PrivateKey::generate(&Seed::new([7; 32])).public();
-        let peer: Peer = format!("east={key}").parse().unwrap();
-        assert_eq!((&*peer.name, peer.key), ("east", key));
-        for text in
-            [format!("{key}"), format!("={key}"), "east".to_string(), "east=short".to_string()]
-        {
-            assert!(text.parse::<Peer>().is_err(), "{text}");
-        }
     }
 }

@@ -3,25 +3,10 @@
 //! `up` starts a daemon that drives accelerators and link between the hosts' ports; `exec` attaches
 //! programs to those ports; `status` and `down` talk to the daemon over its control socket.
 
-mod control;
-mod daemon;
-mod dir;
-mod fabric;
-mod log;
-mod node;
-mod spec;
-mod status;
-
-pub use daemon::{Lab, Lifetime};
-pub use dir::{LabDir, preloadable, private_dir};
-#[cfg(test)]
-pub use spec::box_config;
-pub use spec::{Accelerate, HostName, LabName, Spec};
-
 use crate::output;
 use crate::problem::Problem;
-use crate::state;
 use clap::Subcommand;
+use longhaul_lab::{Daemon, Error, Lab, LabDir, LabName, Lifetime, Spec, Stderr, control};
 use std::process::ExitCode;
 
 #[derive(Subcommand)]
@@ -83,8 +68,7 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
         Command::Up(up) => start(&up),
         Command::Status(args) => {
             let state = control::ask_status(&LabDir::of(&args.name)?)?;
-            let text =
-                if args.json { state::to_json(&state)? + "\n" } else { status::to_text(&state) };
+            let text = if args.json { output::to_json(&state)? + "\n" } else { state.to_text() };
             output::print(&text)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -92,8 +76,8 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
             control::ask_down(&LabDir::of(&args.name)?)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Run(up) => daemon::run_in_foreground(&up.spec),
-        Command::Serve => Ok(daemon::serve()),
+        Command::Run(up) => run_in_foreground(&up.spec),
+        Command::Serve => Ok(longhaul_lab::serve(|error: Error| Problem::from(error).to_string())),
     }
 }
 
@@ -102,7 +86,7 @@ fn start(up: &Up) -> Result<ExitCode, Problem> {
     Lab::start(&up.spec, Lifetime::UntilDown)?.detach();
     let spec = &up.spec;
     let text = if up.json {
-        state::to_json(spec)? + "\n"
+        output::to_json(spec)? + "\n"
     } else {
         let hosts: String =
             spec.hosts().map(|host| format!("  host {host}  {}\n", host.ip())).collect();
@@ -114,4 +98,24 @@ fn start(up: &Up) -> Result<ExitCode, Problem> {
     };
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A lab that lives as long as this process.
+fn run_in_foreground(spec: &Spec) -> Result<ExitCode, Problem> {
+    let daemon = Daemon::open(spec, Stderr::AsItIs)?;
+    output::print(&format!("lab '{}' runs: {}; Ctrl-C ends it\n", spec.name, spec.summary()))?;
+    Ok(daemon.run())
+}
+
+/// The box at the first site of a lab of these options.
+#[cfg(test)]
+pub fn box_config(arguments: &str) -> longhaul_wan_box::Config {
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        up: Up,
+    }
+    let arguments = std::iter::once("up").chain(arguments.split_whitespace());
+    let cli: Cli = clap::Parser::try_parse_from(arguments).unwrap();
+    longhaul_lab::box_config(&cli.up.spec, 0)
 }

@@ -10,22 +10,17 @@ mod demo;
 mod doctor;
 mod emulate;
 mod exec;
-mod far;
-mod fibre;
 mod key;
 mod lab;
 mod output;
 mod plan;
 mod problem;
-mod quantity;
 mod report;
 mod reproduce;
 #[cfg(test)]
 mod same_box;
 mod sim;
-mod state;
 mod sweep;
-mod wan_rate;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};

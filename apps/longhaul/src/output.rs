@@ -1,6 +1,7 @@
 //! Standard output.
 
 use crate::problem::Problem;
+use serde::Serialize;
 use std::io::{self, Write};
 
 /// Prints `text`. A reader who has gone wants no more of it.
@@ -12,4 +13,10 @@ pub fn print(text: &str) -> Result<(), Problem> {
         }
         _ => Ok(()),
     }
+}
+
+/// As JSON, indented.
+pub fn to_json(value: &impl Serialize) -> Result<String, Problem> {
+    serde_json::to_string_pretty(value)
+        .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))
 }

@@ -8,7 +8,7 @@ mod text;
 
 use crate::output;
 use crate::problem::Problem;
-use crate::quantity::{Distance, probability};
+use longhaul_boxes::quantity::{Distance, probability};
 use longhaul_planner::{
     Accelerator, Invalid, MTUS, NicError, NicProfile, Op, Path, Plan, Request, UseCase,
     interface_mtu, roce_mtu,

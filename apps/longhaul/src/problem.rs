@@ -1,5 +1,7 @@
 //! What goes wrong at the command line: one line that names the cause and the cure.
 
+mod cures;
+
 use std::fmt;
 use std::io;
 use std::path::Path;

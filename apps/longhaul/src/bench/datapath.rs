@@ -9,10 +9,10 @@ pub(super) mod text;
 
 use super::reporting::{Reporting, Run};
 use crate::problem::Problem;
-use crate::quantity::{Distance, Size, probability};
 use crate::sim::Failure;
 use boxes::{Cell, Kind, Setup};
 use clap::ValueEnum;
+use longhaul_boxes::quantity::{Distance, Size, probability};
 use longhaul_datapath::{FLOWS_MAX, LoadConfig, PAYLOAD_MAX, Plan};
 use longhaul_units::{BitRate, Duration as Span};
 use longhaul_wan::Parity;

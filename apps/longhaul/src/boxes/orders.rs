@@ -1,11 +1,11 @@
 //! What boxes that run are told to do: read their configuration again, drain; and whether they are
 //! well.
 
-use super::control::{Reached, Request};
-use super::status::BoxStatus;
 use crate::output;
 use crate::problem::Problem;
-use crate::state::Flow;
+use longhaul_boxes::control::{Reached, Request};
+use longhaul_boxes::state::Flow;
+use longhaul_boxes::status::BoxStatus;
 use longhaul_units::Duration as Span;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@
 mod sample;
 mod view;
 
-use super::control::{self, Answer};
+use super::answer::{self, Answer};
 use crate::output;
 use crate::problem::Problem;
 use ratatui::Terminal;
@@ -137,7 +137,7 @@ pub fn top(args: &Top) -> Result<ExitCode, Problem> {
 }
 
 fn look(name: Option<&str>) -> Result<Sample, Problem> {
-    let boxes = control::ask(name, None)?;
+    let boxes = answer::ask(name, None)?;
     Ok(Sample { at: Instant::now(), boxes })
 }
 

@@ -1,6 +1,6 @@
 //! The combinations that the demo measures.
 
-use crate::quantity::{Distance, Size};
+use longhaul_boxes::quantity::{Distance, Size};
 use std::fmt;
 
 /// One run of ib_write_bw.

@@ -4,15 +4,14 @@ use super::cell::Cell;
 use super::results::Run;
 use super::{CLIENT, SERVER};
 use crate::exec;
-use crate::lab::{HostName, Lab};
 use crate::problem::Problem;
+use longhaul_lab::{HostName, Lab, die_with_parent};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
@@ -201,17 +200,6 @@ fn has_listener(table: &str, port: u16) -> bool {
             (columns.next().unwrap_or_default(), columns.nth(1).unwrap_or_default());
         state == LISTEN && local.ends_with(&format!(":{port:04X}"))
     })
-}
-
-/// Has the kernel kill the child when this process goes, however it goes.
-pub fn die_with_parent(command: &mut Command) {
-    // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What the demo measured: results.json and the table.
 
 use crate::problem::Problem;
-use crate::quantity::{Distance, Size};
+use longhaul_boxes::quantity::{Distance, Size};
 use longhaul_units::BitRate;
 use serde::Serialize;
 use std::fmt::Write;

@@ -2,8 +2,8 @@
 
 use super::Program;
 use super::udp::largest_path_mtu;
-use crate::lab::private_dir;
 use crate::problem::Problem;
+use longhaul_boxes::runtime_dir::private_dir;
 use longhaul_netdev::{NetdevError, interface};
 use longhaul_rdma::attach;
 use longhaul_wire::MacAddr;

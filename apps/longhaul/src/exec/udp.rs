@@ -1,8 +1,8 @@
 //! Programs on this machine's own network.
 
 use super::Program;
-use crate::lab::private_dir;
 use crate::problem::Problem;
+use longhaul_boxes::runtime_dir::private_dir;
 use longhaul_rdma::attach;
 use nix::ifaddrs::getifaddrs;
 use std::ffi::OsString;

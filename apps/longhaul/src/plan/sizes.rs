@@ -1,6 +1,6 @@
 //! A range of message sizes.
 
-use crate::quantity::Size;
+use longhaul_boxes::quantity::Size;
 use std::str::FromStr;
 
 /// From one size to another, doubling.

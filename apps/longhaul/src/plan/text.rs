@@ -1,7 +1,7 @@
 //! A plan in words.
 
 use super::probe::Measured;
-use crate::quantity::Size;
+use longhaul_boxes::quantity::Size;
 use longhaul_planner::{Limit, Plan, Reach, Row, Step};
 use std::fmt::Write as _;
 

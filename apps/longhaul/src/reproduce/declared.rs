@@ -375,7 +375,9 @@ impl Arithmetic {
         let mut rows = Vec::new();
         for row in table.rows() {
             let times = |columns: &[String]| {
-                columns.iter().try_fold(1.0, |product, column| Ok(product * row.number(column)?))
+                columns.iter().try_fold(1.0, |product, column| {
+                    row.number(column).map(|number| product * number)
+                })
             };
             let quotient = times(&self.product)? / times(&self.by)?;
             let result = if self.reduction_percent { 100.0 * (1.0 - quotient) } else { quotient };

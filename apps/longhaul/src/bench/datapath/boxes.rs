@@ -1,10 +1,10 @@
 //! What can be measured, and how it is put between requesters and responders.
 
-use crate::fibre::{Ecn, Fibre};
 use crate::problem::Problem;
-use crate::quantity::{Distance, Size};
 use clap::ValueEnum;
 use longhaul_accel::{Accelerator, Config, DropReason, FlowState};
+use longhaul_boxes::fibre::{Ecn, Fibre};
+use longhaul_boxes::quantity::{Distance, Size};
 use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, RingEnd, Row, Seen, Stage};
 use longhaul_link::{Impairments, Link, LinkConfig};
 use longhaul_seal::{PeerConfig, PrivateKey, Seed};
@@ -133,7 +133,7 @@ pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, Problem> {
         ..LinkConfig::default()
     };
     let memory = sized.memory_bytes_needed().map_or(Fibre::MEMORY, Size::from_bytes);
-    fibre(memory.max(Fibre::MEMORY)).link()
+    fibre(memory.max(Fibre::MEMORY)).link().map_err(|e| Problem::plain(e.to_string()))
 }
 
 /// What is between paired boxes: only when it is more than a cable.

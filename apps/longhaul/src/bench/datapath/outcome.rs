@@ -233,7 +233,7 @@ mod tests {
     use super::super::boxes::{self, Kind};
     use super::*;
     use crate::bench::reporting::Outcome as _;
-    use crate::quantity::Distance;
+    use longhaul_boxes::quantity::Distance;
     use longhaul_datapath::{LoadConfig, Plan};
     use longhaul_units::{BitRate, Duration as Span};
     use std::time::Duration;

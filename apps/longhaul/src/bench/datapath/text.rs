@@ -3,7 +3,7 @@
 use super::boxes::Kind;
 use super::outcome::Outcome;
 use crate::bench::machine::Machine;
-use crate::quantity::Size;
+use longhaul_boxes::quantity::Size;
 use longhaul_datapath::Measured;
 use std::fmt::Write as _;
 

@@ -1,10 +1,10 @@
 //! What the two ends are joined by.
 
 use super::figures::{EndFigures, Start};
-use crate::boxes::xdp::Xdp;
 use crate::problem::Problem;
 use crate::sim::Failure;
 use longhaul_af_xdp::XdpPort;
+use longhaul_boxes::Xdp;
 use longhaul_datapath::{End, Introduction, Role, TransferConfig, resident_bytes};
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_port::loopback::{self, LoopbackPort};

@@ -4,7 +4,7 @@ use super::outcome::{Cost, Outcome};
 use crate::bench::datapath::text::aligned;
 use crate::bench::machine::Machine;
 use crate::bench::reporting::Outcome as _;
-use crate::quantity::Size;
+use longhaul_boxes::quantity::Size;
 use longhaul_datapath::Part;
 use std::fmt::Write as _;
 

@@ -1,9 +1,9 @@
 //! What boxes said at two moments, and the rates between.
 
 use super::Order;
-use crate::boxes::control::Answer;
-use crate::boxes::status::{BoxStatus, PairStatus};
-use crate::state::Flow;
+use crate::boxes::answer::Answer;
+use longhaul_boxes::state::{Flow, PathState};
+use longhaul_boxes::status::{BoxStatus, PairStatus};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -179,7 +179,7 @@ fn flow_counts(place: &str, flow: &Flow) -> (String, Counts) {
 fn paths<'a>(
     place: &str,
     pair: &'a PairStatus,
-) -> impl Iterator<Item = (String, String, &'a crate::state::PathState)> {
+) -> impl Iterator<Item = (String, String, &'a PathState)> {
     let sessions = pair.transport.iter().flat_map(|transport| &transport.sessions);
     sessions
         .flat_map(move |session| {
@@ -194,7 +194,7 @@ fn paths<'a>(
         })
 }
 
-fn path_counts(path: &crate::state::PathState) -> Counts {
+fn path_counts(path: &PathState) -> Counts {
     [path.sent, path.lost, path.parity_sent, path.repaired]
 }
 

@@ -1,0 +1,182 @@
+//! The cores that a pair of ports is shared by: how many, where they run, and whether its ports can
+//! be shared.
+
+use crate::error::{Cause, Error};
+use crate::journal::{self, Level};
+use crate::plan::{Kind, Pair};
+use crate::port::{BoxPort, Dpdk};
+use longhaul_host::Spread;
+use longhaul_host::placement::{self, CoreList, list_text};
+use serde::{Deserialize, Deserializer};
+use std::io::ErrorKind;
+use std::num::NonZeroUsize;
+use thiserror::Error;
+
+/// The rings to a core from all others together, for each side, in bytes: what comes within
+/// milliseconds, while it waits for its processor, as a socket of its own holds it. More costs its
+/// frames their place in the processor's caches.
+const RINGS_BYTES: usize = 4 << 20;
+/// A ring between two cores at least: a hundred frames of 4 KiB, thousands of ACKs.
+const RING_BYTES_MIN: usize = 512 << 10;
+
+/// Why a pair cannot have the cores that it asks for.
+#[derive(Debug, Error)]
+pub enum CoresError {
+    /// The processors of a list cannot be used.
+    #[error("--cores {list}: {error}")]
+    List {
+        /// The list.
+        list: CoreList,
+        /// Why.
+        error: Cause,
+    },
+    /// A node is named beside the processors themselves.
+    #[error("--numa beside --cores {0}, which says which processors")]
+    NodeBeside(CoreList),
+    /// The processors of a node cannot be told.
+    #[error("--numa {node}: {error}")]
+    Node {
+        /// The node's number.
+        node: u32,
+        /// What the system answers.
+        error: std::io::Error,
+    },
+    /// There is no such node.
+    #[error("there is no NUMA node {0}")]
+    NoNode(u32),
+    /// The node has fewer processors for this process.
+    #[error("{count} cores on NUMA node {node}, of whose processors this process may use {has}")]
+    TooFew {
+        /// How many cores there are to be.
+        count: NonZeroUsize,
+        /// The node's number.
+        node: u32,
+        /// Those that it may use.
+        has: String,
+    },
+}
+
+/// What is said of the cores of a pair.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cores {
+    pub list: Option<CoreList>,
+    /// The NUMA node whose processors they run on.
+    pub numa: Option<u32>,
+}
+
+/// A list of cores in a file: a number, or a text as on the command line.
+pub fn cores_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CoreList>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+    let text = match Written::deserialize(from)? {
+        Written::Number(number) => number.to_string(),
+        Written::Text(text) => text,
+    };
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+impl Cores {
+    /// How many.
+    pub fn count(&self) -> NonZeroUsize {
+        self.list.as_ref().map_or(NonZeroUsize::MIN, CoreList::count)
+    }
+}
+
+/// The processors that each of a pair's cores may run on; none: wherever the system puts it.
+pub type Places = Vec<Option<Vec<usize>>>;
+
+/// Decides where the cores of a pair run, before anything is opened.
+///
+/// # Errors
+/// When there are too few processors, its ports cannot be shared, or its settings rule several
+/// cores out.
+pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Error> {
+    let asked = pair.settings.cores();
+    let count = asked.count();
+    if count > NonZeroUsize::MIN {
+        pair.settings.allows_cores(count)?;
+        for port in &pair.ports {
+            port.check_queues(count, S::SPREAD)?;
+        }
+    }
+    let Some(list) = &asked.list else {
+        return match asked.numa {
+            None => Ok(vec![None]),
+            Some(node) => Ok(vec![Some(of_node(node, count)?)]),
+        };
+    };
+    let failed = |error: Cause| CoresError::List { list: list.clone(), error };
+    let allowed = placement::allowed().map_err(|e| failed(e.into()))?;
+    list.check(&allowed).map_err(|e| failed(e.into()))?;
+    let near = pair.ports.iter().find_map(|port| placement::node_of_interface(port.interface()?));
+    match list {
+        CoreList::These(_) if asked.numa.is_some() => {
+            Err(CoresError::NodeBeside(list.clone()).into())
+        }
+        CoreList::These(processors) => {
+            if let Some(node) = near {
+                warn_of_node(pair, node, processors);
+            }
+            Ok(processors.iter().map(|one| Some(vec![*one])).collect())
+        }
+        CoreList::Any(_) => {
+            let node = asked.numa.map(|node| of_node(node, count)).transpose()?;
+            // Where the device's node has too few, any will do.
+            let processors = node.or_else(|| of_node(near?, count).ok());
+            Ok(vec![processors; count.get()])
+        }
+    }
+}
+
+/// The processors of a NUMA node that this process may use.
+fn of_node(node: u32, count: NonZeroUsize) -> Result<Vec<usize>, CoresError> {
+    let failed = |error: std::io::Error| CoresError::Node { node, error };
+    let of_node = placement::processors_of_node(node).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => CoresError::NoNode(node),
+        _ => failed(e),
+    })?;
+    let allowed = placement::allowed().map_err(failed)?;
+    let processors: Vec<usize> = of_node.into_iter().filter(|one| allowed.contains(one)).collect();
+    if processors.len() < count.get() {
+        let has = if processors.is_empty() { "none".to_string() } else { list_text(&processors) };
+        return Err(CoresError::TooFew { count, node, has });
+    }
+    Ok(processors)
+}
+
+fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
+    let Ok(near) = placement::processors_of_node(node) else { return };
+    let far: Vec<usize> = processors.iter().copied().filter(|one| !near.contains(one)).collect();
+    if !far.is_empty() {
+        let text = format!(
+            "processors {} are on another NUMA node than the ports' device, which is at node {node} with processors {}: each frame \
+             crosses between the nodes",
+            list_text(&far),
+            list_text(&near)
+        );
+        journal::of_pair(Level::Warning, &pair.name, &text);
+    }
+}
+
+/// Which core a frame of the pair belongs to: where all of its ports' devices spread by addresses
+/// alike, they decide.
+pub fn spread<S: Kind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
+    let cores = pair.settings.cores().count();
+    let devices_decide = pair.ports.iter().all(|port| port.spreads_by_addresses(dpdk, cores));
+    if S::SPREAD == Spread::ByPair && devices_decide { Spread::AsItArrives } else { S::SPREAD }
+}
+
+/// Joins the queues of each core, `queues[core][side]`. One core has them as they are.
+pub fn join(queues: Vec<Vec<BoxPort>>, spread: Spread) -> std::io::Result<Vec<Vec<BoxPort>>> {
+    let others = queues.len().saturating_sub(1);
+    if others == 0 {
+        return Ok(queues);
+    }
+    let joined = longhaul_host::join(queues, spread, (RINGS_BYTES / others).max(RING_BYTES_MIN))?;
+    let port = |port| BoxPort::Shared(Box::new(port));
+    Ok(joined.into_iter().map(|ports| ports.into_iter().map(port).collect()).collect())
+}

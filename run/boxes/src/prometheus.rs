@@ -1,0 +1,588 @@
+//! What boxes count, in Prometheus' text format.
+
+use crate::state::{Flow, PathState, ReadAheadState, SealState, TransportState};
+use crate::status::{
+    AcceleratorState, BoxStatus, CoreStatus, FibreState, PairStatus, PortStatus, Tenant,
+};
+use longhaul_accel::{Counters, DropReason, FlowState, Mode, PassReason};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Flows of a pair that have metrics of their own.
+const FLOWS_LISTED: usize = 256;
+
+/// Metrics by name: each with its samples together, as the format wants it.
+#[derive(Default)]
+struct Metrics(BTreeMap<String, Metric>);
+
+struct Metric {
+    help: String,
+    kind: &'static str,
+    samples: String,
+}
+
+/// All that boxes in these states count.
+pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String {
+    let mut metrics = Metrics::default();
+    let mut text = String::new();
+    for one in states {
+        metrics.gauge(
+            "longhaul_box_uptime_seconds",
+            "Time since the box was started.",
+            &labels(&[("box", &one.name)]),
+            one.uptime_s,
+        );
+        metrics.gauge(
+            "longhaul_box_ready",
+            "1 while the box does what it is there for: ports up, not draining, and a far box reached where there is a transport.",
+            &labels(&[("box", &one.name)]),
+            f64::from(u8::from(one.not_ready.is_empty())),
+        );
+        for pair in &one.pairs {
+            metrics.pair(&one.name, pair);
+        }
+    }
+    for (name, metric) in metrics.0 {
+        let _ = write!(
+            text,
+            "# HELP {name} {}\n# TYPE {name} {}\n{}",
+            metric.help, metric.kind, metric.samples
+        );
+    }
+    text
+}
+
+fn labels(pairs: &[(&str, &str)]) -> String {
+    let escaped =
+        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let parts: Vec<String> =
+        pairs.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    parts.join(",")
+}
+
+impl Metrics {
+    fn sample(&mut self, name: &str, kind: &'static str, help: &str, labels: &str, value: f64) {
+        let metric = self.0.entry(name.to_string()).or_insert_with(|| Metric {
+            help: help.trim().to_string(),
+            kind,
+            samples: String::new(),
+        });
+        let _ = writeln!(metric.samples, "{name}{{{labels}}} {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: &str, value: f64) {
+        self.sample(name, "gauge", help, labels, value);
+    }
+
+    fn count(&mut self, name: &str, help: &str, labels: &str, value: u64) {
+        self.sample(&format!("{name}_total"), "counter", help, labels, value as f64);
+    }
+
+    fn pair(&mut self, box_name: &str, pair: &PairStatus) {
+        for port in &pair.ports {
+            self.port(box_name, pair, port);
+        }
+        let of_pair = [("box", box_name), ("pair", &*pair.name)];
+        let lateness = pair.frame_loop.lateness_us_max / 1e6;
+        self.gauge(
+            "longhaul_box_lateness_seconds_max",
+            "The latest that anything left after it was due.",
+            &labels(&of_pair),
+            lateness,
+        );
+        for core in &pair.cores {
+            self.core(of_pair, core);
+        }
+        for (half, state) in [("requesters", &pair.accelerator), ("responders", &pair.responders)] {
+            if let Some(state) = state {
+                self.accelerator(&[&of_pair[..], &[("half", half)]].concat(), state);
+            }
+        }
+        if let Some(accelerator) = &pair.accelerator {
+            self.flows(of_pair, &accelerator.flows);
+        }
+        if let Some(transport) = &pair.transport {
+            self.transport(of_pair, transport);
+        }
+        if let Some(state) = &pair.read_ahead {
+            self.read_ahead(of_pair, state);
+        }
+        if let Some(fibre) = &pair.fibre {
+            self.fibre(of_pair, fibre);
+        }
+    }
+
+    fn core(&mut self, of_pair: [(&str, &str); 2], core: &CoreStatus) {
+        let number = core.core.to_string();
+        let of_core = labels(&[&of_pair[..], &[("core", &*number)]].concat());
+        for (name, help, value) in [
+            (
+                "received_frames",
+                "Frames from a core's own queues of the ports.",
+                core.received_frames,
+            ),
+            (
+                "handed_over",
+                "Frames of them given to the cores that they belong to.",
+                core.handed_over,
+            ),
+            (
+                "ring_full",
+                "Frames dropped because the ring to their core was full.",
+                core.ring_full,
+            ),
+            ("sleeps", "Times that a core slept.", core.sleeps),
+        ] {
+            self.count(&format!("longhaul_box_core_{name}"), help, &of_core, value);
+        }
+    }
+
+    fn port(&mut self, box_name: &str, pair: &PairStatus, port: &PortStatus) {
+        let of_port = [
+            ("box", box_name),
+            ("pair", &*pair.name),
+            ("side", &*port.side),
+            ("port", &*port.port),
+        ];
+        let plain = labels(&of_port);
+        self.gauge(
+            "longhaul_box_port_up",
+            "1 while the link is up.",
+            &plain,
+            f64::from(u8::from(port.link_is_up)),
+        );
+        for (name, help, value) in [
+            ("rx_frames", "Frames received.", port.rx_frames),
+            ("rx_bytes", "Bytes received, without FCS.", port.rx_bytes),
+            ("tx_frames", "Frames sent.", port.tx_frames),
+            ("tx_bytes", "Bytes sent, without FCS.", port.tx_bytes),
+            ("link_ups", "Times the link came up.", port.link_ups),
+        ] {
+            self.count(&format!("longhaul_box_port_{name}"), help, &plain, value);
+        }
+        for (way, drops) in [("rx", &port.rx_drops), ("tx", &port.tx_drops)] {
+            for (reason, value) in drops {
+                let with_reason =
+                    [&of_port[..], &[("direction", way), ("reason", reason)]].concat();
+                self.count(
+                    "longhaul_box_port_drops",
+                    "Frames dropped at a port.",
+                    &labels(&with_reason),
+                    *value,
+                );
+            }
+        }
+    }
+
+    /// One half of a box: that for the requesters of its site, or that for the responders.
+    fn accelerator(&mut self, of_half: &[(&str, &str)], state: &AcceleratorState) {
+        let plain = labels(of_half);
+        self.gauge(
+            "longhaul_accelerator_draining",
+            "1 while no flows are taken in and those known are let go.",
+            &plain,
+            f64::from(u8::from(state.is_draining)),
+        );
+        self.gauge(
+            "longhaul_accelerator_store_bytes",
+            "Memory that stored requests take.",
+            &plain,
+            state.stored_bytes as f64,
+        );
+        self.gauge(
+            "longhaul_accelerator_store_bytes_max",
+            "Memory that stored requests may take.",
+            &plain,
+            state.stored_bytes_max as f64,
+        );
+        for tenant in &state.tenants {
+            self.tenant(of_half, tenant);
+        }
+        for (name, help) in Counters::NAMES {
+            let value = state.counters.get(*name).copied().unwrap_or(0);
+            self.count(&format!("longhaul_accelerator_{name}"), help, &plain, value);
+        }
+        for reason in DropReason::ALL {
+            let with_reason = [of_half, &[("reason", reason.name())]].concat();
+            let value = state.drops.get(reason.name()).copied().unwrap_or(0);
+            self.count(
+                "longhaul_accelerator_drops",
+                "Frames taken off the wire on purpose.",
+                &labels(&with_reason),
+                value,
+            );
+        }
+    }
+
+    /// One of those that store most.
+    fn tenant(&mut self, of_half: &[(&str, &str)], tenant: &Tenant) {
+        let of_tenant = labels(&[of_half, &[("tenant", &*tenant.prefix)]].concat());
+        for (name, help, value) in [
+            ("store_bytes", "Memory that a tenant's stored requests take.", tenant.stored_bytes),
+            (
+                "share_bytes",
+                "Memory above which a tenant's requests are acknowledged no sooner than delivered.",
+                tenant.share_bytes,
+            ),
+            ("flows", "Flows of a tenant.", tenant.flows.into()),
+        ] {
+            self.gauge(
+                &format!("longhaul_accelerator_tenant_{name}"),
+                help,
+                &of_tenant,
+                value as f64,
+            );
+        }
+        self.count(
+            "longhaul_accelerator_tenant_refused_packets",
+            "A tenant's request packets refused for lack of memory.",
+            &of_tenant,
+            tenant.refused_packets,
+        );
+    }
+
+    /// Those of both halves.
+    fn flows(&mut self, of_pair: [(&str, &str); 2], flows: &[Flow]) {
+        for kind in FlowState::ALL.map(FlowState::name) {
+            for mode in Mode::ALL.map(Mode::name) {
+                let count =
+                    flows.iter().filter(|flow| flow.state == kind && flow.mode == mode).count();
+                let with_state = [&of_pair[..], &[("state", kind), ("mode", mode)]].concat();
+                self.gauge(
+                    "longhaul_accelerator_flows",
+                    "Flows known.",
+                    &labels(&with_state),
+                    count as f64,
+                );
+            }
+        }
+        for reason in PassReason::ALL.map(PassReason::name) {
+            let count =
+                flows.iter().filter(|flow| flow.pass_reason.as_deref() == Some(reason)).count();
+            let with_reason = [&of_pair[..], &[("reason", reason)]].concat();
+            let help = "Flows that pass untouched, by the reason.";
+            self.gauge(
+                "longhaul_accelerator_passing_flows",
+                help,
+                &labels(&with_reason),
+                count as f64,
+            );
+        }
+        let mut listed: Vec<&Flow> = flows.iter().collect();
+        listed
+            .sort_by_key(|flow| std::cmp::Reverse((flow.stored_bytes, flow.stored_payload_bytes)));
+        listed.truncate(FLOWS_LISTED);
+        self.gauge(
+            "longhaul_accelerator_flows_unlisted",
+            "Flows that have no metrics of their own: those beyond the first 256 by stored bytes and by bytes ever stored.",
+            &labels(&of_pair),
+            (flows.len() - listed.len()) as f64,
+        );
+        for flow in listed {
+            self.flow(of_pair, flow);
+        }
+    }
+
+    fn flow(&mut self, of_pair: [(&str, &str); 2], flow: &Flow) {
+        let requester_qpn = flow.requester_qpn.map_or_else(String::new, |qpn| qpn.to_string());
+        let (responder_qpn, vlan) = (flow.responder_qpn.to_string(), flow.vlan.to_string());
+        let of_flow = [
+            ("requester", &*flow.requester),
+            ("requester_qpn", &*requester_qpn),
+            ("responder", &*flow.responder),
+            ("responder_qpn", &*responder_qpn),
+            ("vlan", &*vlan),
+            ("mode", &*flow.mode),
+            ("role", &*flow.role),
+            ("state", &*flow.state),
+        ];
+        let of_flow = [&of_pair[..], &of_flow].concat();
+        let plain = labels(&of_flow);
+        self.gauge(
+            "longhaul_accelerator_flow_store_bytes",
+            "Memory that a flow's stored requests take.",
+            &plain,
+            flow.stored_bytes as f64,
+        );
+        for (name, help, value) in [
+            ("rtt_seconds", "Smoothed round trip from the box to the responder.", flow.rtt_us),
+            (
+                "ack_delay_seconds",
+                "How long requests wait for their pseudo-ACK, smoothed.",
+                flow.ack_delay_us,
+            ),
+        ] {
+            if let Some(us) = value {
+                self.gauge(&format!("longhaul_accelerator_flow_{name}"), help, &plain, us / 1e6);
+            }
+        }
+        for (name, help, value) in [
+            ("stored_packets", "Request packets stored.", flow.stored_packets),
+            (
+                "stored_payload_bytes",
+                "Payload bytes of request packets stored.",
+                flow.stored_payload_bytes,
+            ),
+            ("passed_packets", "Request packets passed untouched.", flow.passed_packets),
+            (
+                "delivered_packets",
+                "Request packets known to have reached the responder.",
+                flow.delivered_packets,
+            ),
+            ("pseudo_acks", "Pseudo-ACKs sent.", flow.pseudo_acks),
+        ] {
+            self.count(&format!("longhaul_accelerator_flow_{name}"), help, &plain, value);
+        }
+        for (cause, value) in [
+            ("nak", flow.retransmits_nak),
+            ("rnr", flow.retransmits_rnr),
+            ("timeout", flow.retransmits_timeout),
+        ] {
+            let with_cause = labels(&[&of_flow[..], &[("cause", cause)]].concat());
+            let help =
+                "Packets sent again, by what made the box do so: what the path has lost, and more.";
+            self.count("longhaul_accelerator_flow_retransmits", help, &with_cause, value);
+        }
+    }
+
+    fn transport(&mut self, of_pair: [(&str, &str); 2], state: &TransportState) {
+        let plain = labels(&of_pair);
+        for (name, value) in &state.counters {
+            let help = "As docs/wan-transport.md has it.";
+            self.count(&format!("longhaul_transport_{name}"), help, &plain, *value);
+        }
+        for (reason, value) in &state.drops {
+            let with_reason = [&of_pair[..], &[("reason", &**reason)]].concat();
+            let help = "Frames that the transport did not pass on.";
+            self.count("longhaul_transport_drops", help, &labels(&with_reason), *value);
+        }
+        if let Some(seal) = &state.seal {
+            self.seal(of_pair, seal);
+        }
+        for session in &state.sessions {
+            let of_session = [&of_pair[..], &[("far_box", &*session.far_box)]].concat();
+            for (name, help, value) in [
+                (
+                    "send_bytes",
+                    "Memory of what the far box has not acknowledged.",
+                    session.send_bytes,
+                ),
+                ("receive_bytes", "Memory of what waits for its turn.", session.receive_bytes),
+            ] {
+                let name = format!("longhaul_transport_{name}");
+                self.gauge(&name, help, &labels(&of_session), value as f64);
+            }
+            for (number, path) in (1..).zip(&session.paths) {
+                let number = i32::to_string(&number);
+                self.path(&labels(&[&of_session[..], &[("path", &*number)]].concat()), path);
+            }
+        }
+    }
+
+    fn path(&mut self, of_path: &str, path: &PathState) {
+        let rtt = path.rtt_us.unwrap_or(0.0) / 1e6;
+        for (name, help, value) in [
+            ("up", "1 while the path answers.", f64::from(u8::from(path.is_up))),
+            ("rtt_seconds", "Smoothed round trip.", rtt),
+            ("loss", "Part that is lost, before repair.", path.loss),
+            ("residual_loss", "Part that stays lost after repair.", path.residual),
+            ("mtu_bytes", "Longest IP packet that is known to get through.", path.mtu.into()),
+        ] {
+            self.gauge(&format!("longhaul_transport_path_{name}"), help, of_path, value);
+        }
+        for (name, help, value) in [
+            (
+                "split",
+                "Frames and parts that were split because the path does not take them.",
+                path.split,
+            ),
+            ("black_holes", "Times that long packets no longer got through.", path.black_holes),
+            ("sent", "Numbered transmissions.", path.sent),
+            ("lost", "Transmissions taken for lost.", path.lost),
+            ("outages", "Times that the path was taken for out.", path.outages),
+            ("parity_sent", "Parities sent.", path.parity_sent),
+            ("repaired", "Transmissions that parity brought at the far box.", path.repaired),
+        ] {
+            self.count(&format!("longhaul_transport_path_{name}"), help, of_path, value);
+        }
+    }
+
+    fn read_ahead(&mut self, of_pair: [(&str, &str); 2], state: &ReadAheadState) {
+        let plain = labels(&of_pair);
+        let help = "Memory set aside for what has been fetched ahead.";
+        self.gauge("longhaul_read_ahead_held_bytes", help, &plain, state.held_bytes as f64);
+        for (name, help) in longhaul_readahead::Counters::NAMES {
+            let value = state.counters.get(*name).copied().unwrap_or(0);
+            self.count(&format!("longhaul_read_ahead_{name}"), help, &plain, value);
+        }
+    }
+
+    fn seal(&mut self, of_pair: [(&str, &str); 2], state: &SealState) {
+        for (name, value) in &state.counters {
+            let help = "As docs/wan-encryption.md has it.";
+            self.count(&format!("longhaul_seal_{name}"), help, &labels(&of_pair), *value);
+        }
+        for (reason, value) in &state.drops {
+            let with_reason = labels(&[&of_pair[..], &[("reason", &**reason)]].concat());
+            self.count(
+                "longhaul_seal_drops",
+                "Frames that the seal did not pass on.",
+                &with_reason,
+                *value,
+            );
+        }
+        for peer in &state.peers {
+            let of_peer = labels(&[&of_pair[..], &[("peer", &*peer.name)]].concat());
+            let help = "1 while there are keys with a far box.";
+            let has_keys = f64::from(u8::from(peer.key_age_s.is_some()));
+            self.gauge("longhaul_seal_peer_has_keys", help, &of_peer, has_keys);
+            if let Some(age) = peer.key_age_s {
+                self.gauge(
+                    "longhaul_seal_peer_key_age_seconds",
+                    "Age of the keys in use.",
+                    &of_peer,
+                    age,
+                );
+            }
+            let help = "Handshakes with a far box that came to keys.";
+            self.count("longhaul_seal_peer_handshakes", help, &of_peer, peer.handshakes);
+        }
+    }
+
+    fn fibre(&mut self, of_pair: [(&str, &str); 2], state: &FibreState) {
+        let plain = labels(&of_pair);
+        self.gauge("longhaul_fibre_delay_seconds", "Delay one way.", &plain, state.delay_us / 1e6);
+        self.gauge(
+            "longhaul_fibre_memory_bytes",
+            "Memory of the frames under way.",
+            &plain,
+            state.memory_bytes as f64,
+        );
+        for direction in &state.directions {
+            let way = [&of_pair[..], &[("direction", &*direction.direction)]].concat();
+            let labelled = labels(&way);
+            for (name, help, value) in [
+                ("entered_frames", "Frames that came to the queue.", direction.entered_frames),
+                (
+                    "delivered_frames",
+                    "Frames that left at the other end.",
+                    direction.delivered_frames,
+                ),
+                ("delivered_bytes", "Bytes that left at the other end.", direction.delivered_bytes),
+                ("ecn_marked_frames", "Frames that the queue marked.", direction.ecn_marked_frames),
+                ("late_frames", "Frames that others could overtake.", direction.late_frames),
+                ("duplicated_frames", "Frames that arrive twice.", direction.duplicated_frames),
+                (
+                    "corrupted_frames",
+                    "Frames of which a bit was turned over.",
+                    direction.corrupted_frames,
+                ),
+            ] {
+                self.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
+            }
+            for (reason, value) in &direction.drops {
+                let with_reason = [&way[..], &[("reason", &**reason)]].concat();
+                self.count(
+                    "longhaul_fibre_drops",
+                    "Frames that did not get through.",
+                    &labels(&with_reason),
+                    *value,
+                );
+            }
+            for rule in &direction.rules {
+                let number = rule.number.to_string();
+                let of_rule =
+                    labels(&[&way[..], &[("number", &*number), ("rule", &*rule.rule)]].concat());
+                let help = "Frames that a rule selected.";
+                self.count(
+                    "longhaul_fibre_rule_selected_frames",
+                    help,
+                    &of_rule,
+                    rule.selected_frames,
+                );
+                let help = "Frames that a rule did something to.";
+                self.count("longhaul_fibre_rule_struck_frames", help, &of_rule, rule.struck_frames);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(number: u32) -> Flow {
+        Flow {
+            requester: "10.0.0.1".to_string(),
+            requester_qpn: Some(1),
+            responder: "10.0.0.2".to_string(),
+            responder_qpn: number,
+            vlan: 0,
+            state: "terminated".to_string(),
+            mode: "early".to_string(),
+            role: "near".to_string(),
+            learnt: "cm".to_string(),
+            rtt_us: Some(10_000.0),
+            ack_delay_us: Some(20.0),
+            stored_bytes: u64::from(number),
+            stored_frames: 0,
+            outstanding_reads: 0,
+            back_pressure: false,
+            pass_reason: None,
+            stored_packets: 1,
+            stored_payload_bytes: 2,
+            passed_packets: 3,
+            delivered_packets: 4,
+            pseudo_acks: 5,
+            acks_absorbed: 6,
+            retransmits_nak: 7,
+            retransmits_rnr: 8,
+            retransmits_timeout: 9,
+            drops: crate::state::Named::new(),
+        }
+    }
+
+    #[test]
+    fn the_fullest_flows_have_metrics_and_the_others_are_counted() {
+        let flows: Vec<Flow> = (0..300).map(flow).collect();
+        let mut metrics = Metrics::default();
+        metrics.flows([("box", "b"), ("pair", "p")], &flows);
+        let samples = |name: &str| metrics.0[name].samples.clone();
+        let delays = samples("longhaul_accelerator_flow_ack_delay_seconds");
+        assert_eq!(delays.lines().count(), FLOWS_LISTED);
+        assert!(
+            delays.contains("responder_qpn=\"299\"") && !delays.contains("responder_qpn=\"43\"")
+        );
+        assert!(delays.lines().all(|line| line.ends_with(" 0.00002")), "{delays}");
+        assert_eq!(
+            samples("longhaul_accelerator_flows_unlisted"),
+            "longhaul_accelerator_flows_unlisted{box=\"b\",pair=\"p\"} 44\n"
+        );
+        let retransmits = samples("longhaul_accelerator_flow_retransmits_total");
+        assert_eq!(retransmits.lines().count(), 3 * FLOWS_LISTED);
+        let retransmits = &metrics.0["longhaul_accelerator_flow_retransmits_total"];
+        assert_eq!((retransmits.kind, retransmits.help.is_empty()), ("counter", false));
+    }
+
+    #[test]
+    fn a_tenant_has_its_share_in_metrics() {
+        let tenant = Tenant {
+            prefix: "10.1.0.0/16".to_string(),
+            flows: 3,
+            stored_bytes: 1000,
+            share_bytes: 5000,
+            refused_packets: 7,
+        };
+        let mut metrics = Metrics::default();
+        metrics.tenant(&[("box", "b"), ("half", "requesters")], &tenant);
+        for (name, value) in [
+            ("tenant_store_bytes", 1000),
+            ("tenant_share_bytes", 5000),
+            ("tenant_refused_packets_total", 7),
+        ] {
+            let name = format!("longhaul_accelerator_{name}");
+            let labels = "box=\"b\",half=\"requesters\",tenant=\"10.1.0.0/16\"";
+            assert_eq!(metrics.0[&*name].samples, format!("{name}{{{labels}}} {value}\n"));
+        }
+    }
+}

@@ -1,0 +1,807 @@
+//! The settings of an accelerator between two ports, and the box that they make.
+
+use super::table::settings;
+use super::{Far, Peer, Psk, SettingsError, WanRate, far, read_key, seed};
+use crate::cores::{Cores, cores_written};
+use crate::journal::{self, Level};
+use crate::plan::{Kind, Pair, Settings, by, written};
+use crate::port::{PortName, mtu};
+use crate::quantity::{Distance, Size, memory};
+use crate::random_seed;
+use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
+use longhaul_host::Spread;
+use longhaul_host::placement::CoreList;
+use longhaul_readahead::Protocol;
+use longhaul_seal::Cleartext;
+use longhaul_units::{BitRate, Duration as Span};
+use longhaul_wan_box::{Halves, Identity, Path, Sizing, WanBox};
+use serde::Deserialize;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Paths of one transport.
+const PATHS_MAX: usize = 15;
+
+/// Bytes by which the transport lengthens a frame at most: those that carry parity are the longest.
+const TRANSPORT_OVERHEAD: u32 = 64;
+
+/// What --key-optional means for whoever relies on the keys.
+const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box with a key serves crosses the WAN in the \
+     clear, and is taken from it";
+
+settings! {
+/// What an accelerator is given.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+#[serde(default)]
+pub struct Acceleration {
+    /// Rate of the long path, which is not exceeded [default: as fast as the port takes frames]
+    #[arg(long)]
+    #[serde(deserialize_with = "written")]
+    rate: Option<BitRate> => LiveWithoutTransport;
+    /// Length of the long path, for the window
+    #[arg(long)]
+    #[serde(deserialize_with = "written")]
+    distance: Option<Distance> => LiveWithoutTransport;
+    /// How far a host may run ahead of the other end [default: four times what is under way in a
+    /// round trip, at least 16M; 64M without rate and distance]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(deserialize_with = "written")]
+    window: Option<Size> => Live;
+    /// Memory for the store [default: 1G]
+    #[arg(long, value_parser = memory)]
+    #[serde(deserialize_with = "memory_written")]
+    memory: Option<Size> => Live;
+    /// Silence of the other end after which its flows are given up [default: 20s]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "written")]
+    give_up: Option<Span> => Live;
+    /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all
+    /// of it to the box there, which has this set too, by a transport that repairs what the path
+    /// loses. Frames that are too long for the path go in parts: best is an MTU of the WAN port,
+    /// and of the path, that is 64 more than the hosts'
+    #[arg(long)]
+    transport: bool => Restart;
+    /// How fast the transport sends: 'adaptive' finds what the path has room for, shares it with
+    /// others and never exceeds --rate; 'port' is as fast as the port takes frames; or a rate
+    /// [default: --rate, otherwise port]
+    #[arg(long, value_name = "adaptive|port|RATE")]
+    wan_rate: Option<WanRate> => Restart;
+    /// This box's private key, made by 'longhaul key new': what the transport sends is encrypted,
+    /// and nothing else is taken from the WAN for it. Needs --peer, and 32 bytes more of the path's
+    /// MTU
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf> => Restart;
+    /// Another site's box, by a name and its public key; may be repeated
+    #[arg(long, value_name = "NAME=KEY")]
+    peer: Vec<Peer> => Restart;
+    /// A secret that this box shares with a peer besides, in a file made by 'longhaul key psk'; may
+    /// be repeated
+    #[arg(long, value_name = "NAME=FILE")]
+    psk: Vec<Psk> => Restart;
+    /// With --key: addresses beyond the WAN whose RDMA traffic may cross it in the clear, for hosts
+    /// without a box; all other RDMA traffic is encrypted or dropped; may be repeated
+    #[arg(long, value_name = "PREFIX")]
+    #[serde(deserialize_with = "prefixes_written")]
+    clear: Vec<Prefix> => Restart;
+    /// With --key: let any RDMA traffic that no box with a key serves cross the WAN in the clear,
+    /// instead of dropping it. Who drops the encrypted datagrams then gets to read the traffic
+    #[arg(long)]
+    key_optional: bool => Restart;
+    /// Fetch at once what commands of these protocols let their target READ, which saves writes a
+    /// round trip: nvme (NVMe-oF), rpc (NFS over RDMA). At both sites, with --transport; their
+    /// connections then need both boxes [default: none]
+    #[arg(long, value_name = "nvme,rpc", value_delimiter = ',')]
+    #[serde(deserialize_with = "protocols_written")]
+    read_ahead: Vec<Protocol> => Restart;
+    /// A site's addresses, and an address behind its box that is asked for in place of them all;
+    /// without one, each is asked for by itself. Other addresses are then not asked for, unless
+    /// --probe; may be repeated
+    #[arg(long, value_name = "PREFIX[=ADDRESS]")]
+    far: Vec<Far> => Restart;
+    /// Besides --far, ask along the path whether a box serves any other address that hosts send to,
+    /// as without --far
+    #[arg(long)]
+    probe: bool => Restart;
+    /// Bits of a host's IPv4 address that name its tenant: tenants share the memory, each has as
+    /// much as the others if it needs as much [default: 32]
+    #[arg(long, value_name = "BITS")]
+    tenant_prefix_ipv4: Option<u8> => Restart;
+    /// As --tenant-prefix-ipv4, of IPv6 addresses [default: 128]
+    #[arg(long, value_name = "BITS")]
+    tenant_prefix_ipv6: Option<u8> => Restart;
+    /// Flows known at once [default: 4096]
+    #[arg(long, value_name = "N")]
+    flows: Option<u32> => Restart;
+    /// What a completion says of flows that no policy rule of a file fits: early (this box has it),
+    /// far (the other site's box has it; without one as off), tail or off (the responder has it)
+    /// [default: early]
+    #[arg(long)]
+    #[serde(deserialize_with = "written")]
+    mode: Option<Mode> => Live;
+    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2.
+    /// All that two hosts send each other is of one core; with --transport both boxes need as many;
+    /// docs/cores.md says what NICs are told [default: 1]
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "cores_written")]
+    cores: Option<CoreList> => Restart;
+    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of
+    /// the first port's device, where there are several]
+    #[arg(long, value_name = "NODE")]
+    numa: Option<u32> => Restart;
+    /// Rules of a file, which go before `mode`.
+    #[arg(skip)]
+    #[serde(skip)]
+    policy: Option<Vec<Rule>> => Live;
+}
+}
+
+/// A `[[policy]]` of a file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleWritten {
+    mode: String,
+    source: Option<String>,
+    destination: Option<String>,
+    qpn: Option<toml::Value>,
+    dscp: Option<u8>,
+}
+
+impl RuleWritten {
+    fn rule(self) -> Result<Rule, String> {
+        let prefix = |text: Option<String>| text.map(|text| text.parse::<Prefix>()).transpose();
+        let prefix = |text| prefix(text).map_err(|e| e.to_string());
+        Ok(Rule {
+            source: prefix(self.source)?,
+            destination: prefix(self.destination)?,
+            qpns: self.qpn.as_ref().map(qpns).transpose()?,
+            dscp: self.dscp,
+            mode: self.mode.parse::<Mode>().map_err(|e| e.to_string())?,
+        })
+    }
+}
+
+/// `17`, or `"100-200"`.
+fn qpns(written: &toml::Value) -> Result<RangeInclusive<u32>, String> {
+    let text = match written {
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) => Ok(first..=last),
+        _ => Err(format!("qpn = {written}: write a number, or two as in \"100-200\"")),
+    }
+}
+
+fn protocols_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Protocol>, D::Error> {
+    let words = Vec::<String>::deserialize(from)?;
+    words.iter().map(|word| word.parse().map_err(serde::de::Error::custom)).collect()
+}
+
+fn prefixes_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Prefix>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
+}
+
+fn memory_written<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Size>, D::Error> {
+    by(from, memory)
+}
+
+impl Settings for Acceleration {
+    fn allows(&self, paths: usize) -> Result<(), String> {
+        let why = match paths {
+            1 => return Ok(()),
+            _ if !self.transport => {
+                "several are the paths of a transport: add --transport, or a --lan for each"
+            }
+            2..=PATHS_MAX => return Ok(()),
+            _ => "a transport has 1 to 15 paths",
+        };
+        Err(why.to_string())
+    }
+
+    fn has_transport(&self) -> bool {
+        self.transport
+    }
+
+    fn cores(&self) -> Cores {
+        Cores::new(&self.cores, self.numa)
+    }
+
+    fn take_policy(&mut self, rules: Vec<toml::Table>) -> Result<(), String> {
+        let read = |(number, table): (usize, toml::Table)| {
+            let rule = table.try_into::<RuleWritten>().map_err(|e| e.message().to_string());
+            rule.and_then(RuleWritten::rule).map_err(|why| format!("policy rule {number}: {why}"))
+        };
+        let rules = (1..).zip(rules).map(read).collect::<Result<Vec<Rule>, String>>()?;
+        // Refused here, where the file's name is told.
+        Policy::new(rules.clone(), Mode::default()).map_err(|e| e.to_string())?;
+        self.policy = Some(rules);
+        Ok(())
+    }
+
+    fn take_far(&mut self, boxes: Vec<toml::Table>) -> Result<(), String> {
+        self.far = Far::read_all(boxes)?;
+        // Refused here, where the file's name is told.
+        longhaul_wan::Config { far: self.far_boxes(), ..Default::default() }
+            .check()
+            .map_err(|e| e.to_string())
+    }
+}
+
+impl Kind for Acceleration {
+    type Element = WanBox;
+    const COMMAND: &'static str = "accelerate";
+    const SPREAD: Spread = Spread::ByPair;
+    const STAMPS: bool = false;
+
+    fn allows_cores(&self, count: NonZeroUsize) -> Result<(), SettingsError> {
+        let with_address = self.far.iter().find_map(|far| Some((far.0.prefix, far.0.via?)));
+        if let Some((prefix, via)) = with_address {
+            return Err(SettingsError::ViaWithCores { prefix, via, count });
+        }
+        self.wan_box(vec![None])
+            .map(drop)
+            .map_err(|error| SettingsError::PartOfCore { count, error: Box::new(error) })
+    }
+
+    fn summary(&self) -> Option<String> {
+        let count = self.cores().count();
+        if count == NonZeroUsize::MIN {
+            return None;
+        }
+        let sizing = self.sizing(vec![None]);
+        let config = sizing.accelerator();
+        let rate = match self.rate {
+            None => String::new(),
+            Some(rate) if self.transport => sizing
+                .part_of_rate(rate)
+                .map_or_else(String::new, |part| format!(", at up to {part}")),
+            Some(rate) => format!(", at up to {rate} together"),
+        };
+        Some(format!(
+            "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of the flows{rate}",
+            Size::from_bytes(config.total_bytes_max),
+            config.flows_max,
+        ))
+    }
+
+    fn build(&self, behind: &[PortName]) -> Result<Vec<WanBox>, SettingsError> {
+        let sizing = self.sizing(behind.iter().map(mtu).collect());
+        let accelerator = self.accelerator(&sizing)?;
+        let of_core = |_| self.of_core(&sizing, accelerator.clone());
+        (0..sizing.cores.get()).map(of_core).collect()
+    }
+
+    fn warn(pairs: &[Pair<Self>]) {
+        warn_of_mtus(pairs);
+        for pair in pairs {
+            for note in pair.settings.notes() {
+                journal::of_pair(Level::Warning, &pair.name, &note);
+            }
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let is_optional = self.key_optional && self.key.is_some();
+        is_optional.then(|| KEYS_ARE_OPTIONAL.to_string()).into_iter().collect()
+    }
+
+    fn change(&self, behind: &[PortName]) -> Result<Halves, SettingsError> {
+        let sizing = self.sizing(behind.iter().map(mtu).collect());
+        Halves::new(self.accelerator(&sizing)?, sizing.round_trip(), self.transport)
+            .map_err(SettingsError::Halves)
+    }
+}
+
+impl Acceleration {
+    /// With a path for each port of which this is the MTU.
+    fn sizing(&self, mtus: Vec<Option<u32>>) -> Sizing {
+        let defaults = Sizing::default();
+        let path = |mtu| Path {
+            capacity: self.rate,
+            rate: WanRate::or_known(self.wan_rate, self.rate),
+            mtu,
+        };
+        Sizing {
+            paths: mtus.into_iter().map(path).collect(),
+            delay: self.distance.map(|distance| Span::of_fibre_m(distance.metres())),
+            memory_bytes: self.memory.map_or(defaults.memory_bytes, Size::bytes),
+            window_bytes: self.window.map(Size::bytes),
+            flows_max: self.flows.unwrap_or(defaults.flows_max),
+            cores: self.cores().count(),
+            ..defaults
+        }
+    }
+
+    /// The accelerator of each core. What cores have in common is in it: it is asked for once for
+    /// all of them.
+    fn accelerator(&self, sizing: &Sizing) -> Result<Config, SettingsError> {
+        let rules = self.policy.clone().unwrap_or_default();
+        let policy = Policy::new(rules, self.mode.unwrap_or_default())?;
+        let sized = sizing.accelerator();
+        Ok(Config {
+            tenant_prefix_ipv4: self.tenant_prefix_ipv4.unwrap_or(sized.tenant_prefix_ipv4),
+            tenant_prefix_ipv6: self.tenant_prefix_ipv6.unwrap_or(sized.tenant_prefix_ipv6),
+            give_up_after: self.give_up.unwrap_or(sized.give_up_after),
+            policy,
+            ..sized
+        })
+    }
+
+    /// What encrypts, if the boxes have keys.
+    fn sealing(&self) -> Result<Option<longhaul_seal::Config>, SettingsError> {
+        let Some(file) = &self.key else {
+            let what = [
+                self.peer.first().map(|peer| format!("--peer {}", peer.name)),
+                self.psk.first().map(|psk| format!("--psk for {}", psk.peer)),
+                self.clear.first().map(|prefix| format!("--clear {prefix}")),
+                self.key_optional.then(|| "--key-optional".to_string()),
+            ];
+            return match what.into_iter().flatten().next() {
+                None => Ok(None),
+                Some(what) => Err(SettingsError::WithoutKey(what)),
+            };
+        };
+        if !self.transport {
+            return Err(SettingsError::KeyWithoutTransport);
+        }
+        if self.peer.is_empty() {
+            return Err(SettingsError::KeyWithoutPeer);
+        }
+        let peer = |peer: &Peer| {
+            let psk = self.psk.iter().find(|psk| psk.peer == peer.name);
+            Ok(longhaul_seal::PeerConfig {
+                name: peer.name.clone(),
+                public_key: peer.key,
+                preshared_key: psk.map(|psk| read_key(&psk.file)).transpose()?,
+            })
+        };
+        let peers = self.peer.iter().map(peer).collect::<Result<Vec<_>, SettingsError>>()?;
+        if let Some(psk) =
+            self.psk.iter().find(|psk| peers.iter().all(|peer| peer.name != psk.peer))
+        {
+            return Err(SettingsError::PskOfNobody(psk.peer.clone()));
+        }
+        let config = longhaul_seal::Config::new(read_key(file)?, peers, seed()?);
+        let ciphers = longhaul_seal::Cipher::for_this_processor();
+        Ok(Some(longhaul_seal::Config { ciphers, cleartext: self.cleartext()?, ..config }))
+    }
+
+    /// What RDMA may cross the WAN in the clear although there are keys.
+    fn cleartext(&self) -> Result<Cleartext, SettingsError> {
+        if self.key_optional {
+            return match self.clear.first() {
+                None => Ok(Cleartext::Any),
+                Some(prefix) => Err(SettingsError::ClearWithKeyOptional(*prefix)),
+            };
+        }
+        for clear in &self.clear {
+            let overlaps = |far: &&Far| far.0.prefix.covers(clear) || clear.covers(&far.0.prefix);
+            if let Some(far) = self.far.iter().find(overlaps) {
+                return Err(SettingsError::ClearOverlapsFar { clear: *clear, far: far.0.prefix });
+            }
+        }
+        Ok(Cleartext::Of(self.clear.clone()))
+    }
+
+    fn far_boxes(&self) -> Vec<longhaul_wan::FarBox> {
+        self.far.iter().map(|far| far.0).collect()
+    }
+
+    /// An only core's, with a path for each port of which this is the MTU.
+    fn wan_box(&self, mtus: Vec<Option<u32>>) -> Result<WanBox, SettingsError> {
+        let sizing = self.sizing(mtus);
+        self.of_core(&sizing, self.accelerator(&sizing)?)
+    }
+
+    /// One core's.
+    fn of_core(&self, sizing: &Sizing, accelerator: Config) -> Result<WanBox, SettingsError> {
+        let config = self.core_config(sizing, accelerator)?;
+        Ok(WanBox::new(config)?)
+    }
+
+    /// What an only core's box is made of, on one path of which nothing more is known.
+    ///
+    /// # Errors
+    /// When the settings make no sense together.
+    pub fn box_config(&self) -> Result<longhaul_wan_box::Config, SettingsError> {
+        let sizing = self.sizing(vec![None]);
+        self.core_config(&sizing, self.accelerator(&sizing)?)
+    }
+
+    /// What one core's box is made of.
+    fn core_config(
+        &self,
+        sizing: &Sizing,
+        accelerator: Config,
+    ) -> Result<longhaul_wan_box::Config, SettingsError> {
+        let accelerator = Config { seed: random_seed(), ..accelerator };
+        let sealing = self.sealing()?;
+        far::check_not_own(&self.far)?;
+        let config = if self.transport {
+            let identity = Identity { box_id: random_seed(), seed: seed()? };
+            let around = if sealing.is_some() { longhaul_seal::OVERHEAD } else { 0 };
+            let transport = longhaul_wan::Config {
+                far: self.far_boxes(),
+                asks_others: self.far.is_empty() || self.probe,
+                ..sizing.transport(identity, around)
+            };
+            longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip())
+        } else {
+            self.allows_no_transport()?;
+            longhaul_wan_box::Config::alone(accelerator)
+        };
+        let config = config.sealed(sealing);
+        let read_ahead = (!self.read_ahead.is_empty()).then(|| longhaul_readahead::Config {
+            seed: random_seed(),
+            ..sizing.read_ahead(longhaul_readahead::Config::of(&self.read_ahead))
+        });
+        Ok(config.reading_ahead(read_ahead))
+    }
+
+    /// Whether nothing was asked for that takes a transport.
+    fn allows_no_transport(&self) -> Result<(), SettingsError> {
+        if !self.far.is_empty() {
+            Err(SettingsError::FarWithoutTransport)
+        } else if !self.read_ahead.is_empty() {
+            Err(SettingsError::ReadAheadWithoutTransport)
+        } else if self.wan_rate.is_some() {
+            Err(SettingsError::WanRateWithoutTransport)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Frames of full length that will not get through whole are better told of before they come.
+fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
+    for pair in pairs.iter().filter(|pair| pair.settings.transport) {
+        let Some((lan, wans)) = pair.ports.split_first() else { continue };
+        let sealed = if pair.settings.key.is_some() { longhaul_seal::OVERHEAD as u32 } else { 0 };
+        let overhead = TRANSPORT_OVERHEAD + sealed;
+        let Some(hosts) = mtu(lan) else { continue };
+        let mtus = wans.iter().filter_map(|wan| Some((wan, mtu(wan)?)));
+        for (wan, path) in mtus.filter(|(_, path)| *path < hosts + overhead) {
+            let text = format!(
+                "the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it is {path}: \
+                 frames of full length will go in parts; raise it, and the path's, or lower the hosts'",
+                hosts + overhead
+            );
+            journal::of_pair(Level::Warning, &pair.name, &text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::Element;
+    use crate::plan::{Given, Process, plan};
+    use clap::Parser;
+    use longhaul_accel::JointRate;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        settings: Acceleration,
+    }
+
+    const SIDES: [&str; 2] = WanBox::SIDES;
+
+    pub fn settings(arguments: &str) -> Acceleration {
+        let arguments = std::iter::once("accelerate").chain(arguments.split_whitespace());
+        Cli::try_parse_from(arguments).unwrap().settings
+    }
+
+    fn accelerator(arguments: &str) -> Config {
+        let settings = settings(arguments);
+        settings.accelerator(&settings.sizing(vec![None])).unwrap()
+    }
+
+    #[test]
+    fn the_window_follows_rate_and_distance_unless_it_is_given() {
+        let window = |arguments| accelerator(arguments).ack_window_bytes;
+        assert_eq!(window(""), Config::default().ack_window_bytes);
+        assert_eq!(window("--rate 10G --distance 1000km"), 50_000_000);
+        assert_eq!(window("--rate 10G --distance 1km"), 16 << 20);
+        assert_eq!(window("--rate 10G --distance 1000km --window 7M"), 7 << 20);
+    }
+
+    #[test]
+    fn cores_have_their_parts_of_what_is_bounded_for_all() {
+        let one = accelerator("--rate 10G --distance 1000km --memory 1G --flows 4096");
+        let four = accelerator("--rate 10G --distance 1000km --memory 1G --flows 4096 --cores 4");
+        assert_eq!(
+            (four.total_bytes_max, four.flows_max),
+            (one.total_bytes_max / 4, one.flows_max / 4)
+        );
+        // The rate they share, those that are made together and those that are told of a change.
+        assert_eq!(
+            (four.wan_rate, four.wan_joint.map(|joint| joint.rate())),
+            (one.wan_rate, one.wan_rate)
+        );
+        assert_eq!(one.wan_joint, None);
+        let built =
+            settings("--rate 10G --memory 1G --cores 2").build(&["eth1".parse().unwrap()]).unwrap();
+        let joints = built.iter().map(|one| one.near().config().wan_joint.clone().unwrap());
+        let joints: Vec<JointRate> = joints.collect();
+        assert!(joints.len() == 2 && joints[0] == joints[1], "{joints:?}");
+        assert_eq!(four.passthrough_bytes_max, one.passthrough_bytes_max / 4);
+        assert_eq!(four.connections_max, one.connections_max / 4);
+        assert_eq!(four.ack_window_bytes, one.ack_window_bytes, "a flow's is its own");
+        // A transport has its part of it, and of the memory that goes by it.
+        let whole = settings("--rate 10G --distance 1000km --memory 1G --transport --cores 4");
+        let built = whole.build(&["eth1".parse().unwrap()]).unwrap();
+        assert_eq!(built.len(), 4);
+        for one in &built {
+            let transport = one.transport().unwrap().config();
+            assert_eq!(transport.paths[0].rate.most().map(BitRate::as_bps), Some(2_500_000_000));
+            assert_eq!((transport.cores, transport.send_bytes_max), (4, 2 * 12_500_000 / 4));
+        }
+        assert!(four.flow_bytes_max <= four.total_bytes_max);
+    }
+
+    #[test]
+    fn several_paths_are_those_of_a_transport() {
+        for (arguments, paths, part) in [
+            ("", 2, "add --transport, or a --lan for each"),
+            ("--transport", 16, "1 to 15 paths"),
+            ("--transport", 0, "1 to 15 paths"),
+        ] {
+            let refusal = settings(arguments).allows(paths).unwrap_err();
+            assert!(refusal.contains(part), "{arguments}: {refusal}");
+        }
+        assert!(
+            settings("").allows(1).is_ok() && settings("--transport --key x").allows(2).is_ok()
+        );
+        let fifteen = settings("--transport --rate 1G --distance 10km");
+        assert!(fifteen.allows(15).is_ok() && fifteen.wan_box(vec![None; 15]).is_ok());
+    }
+
+    #[test]
+    fn keys_are_for_all_paths() {
+        let file = std::env::temp_dir().join(format!("longhaul-paths-{:x}.key", random_seed()));
+        let own = longhaul_seal::PrivateKey::generate(&longhaul_seal::Seed::new([1; 32]));
+        let far = longhaul_seal::PrivateKey::generate(&longhaul_seal::Seed::new([2; 32])).public();
+        std::fs::write(&file, own.to_text().as_bytes()).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let arguments = format!("--transport --key {} --peer east={far}", file.display());
+        let built = [1, 2, 15].map(|paths| settings(&arguments).wan_box(vec![None; paths]));
+        std::fs::remove_file(&file).unwrap();
+        for (paths, made) in [1, 2, 15].into_iter().zip(built) {
+            let made = made.unwrap_or_else(|why| panic!("{paths} paths: {why}"));
+            let count = |of: Option<usize>| of.expect("a whole box");
+            assert_eq!(count(made.transport().map(|node| node.config().paths.len())), paths);
+            assert_eq!(count(made.seal().map(|seal| seal.config().paths.into())), paths);
+        }
+    }
+
+    #[test]
+    fn keys_fail_closed_unless_they_are_told_otherwise() {
+        let dir = std::env::temp_dir().join(format!("longhaul-keys-{:x}", random_seed()));
+        std::fs::create_dir(&dir).unwrap();
+        let seed = |n: u8| longhaul_seal::Seed::new([n; 32]);
+        let write = |name: &str, text: &str| {
+            let file = dir.join(name);
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            file.display().to_string()
+        };
+        let own = write("key", &longhaul_seal::PrivateKey::generate(&seed(1)).to_text());
+        let psk = write("psk", &longhaul_seal::PresharedKey::generate(&seed(3)).to_text());
+        let far = longhaul_seal::PrivateKey::generate(&seed(2)).public();
+        let with =
+            |more: &str| settings(&format!("--transport --key {own} --peer east={far} {more}"));
+        let built = |more: &str| with(more).wan_box(vec![None]).map_err(|e| e.to_string());
+        let seal_of = |made: &WanBox| made.seal().unwrap().config().clone();
+        let of_transport = |made: &WanBox| made.transport().unwrap().config().clone();
+
+        let closed = built("").unwrap();
+        assert_eq!(seal_of(&closed).cleartext, Cleartext::Of(vec![]));
+        assert!(of_transport(&closed).waiting_bytes_max > 0, "frames wait instead of passing");
+        assert!(of_transport(&closed).box_id != 0 && with("").notes().is_empty());
+        let some = built("--clear 10.9.0.0/16").unwrap();
+        let prefix: Prefix = "10.9.0.0/16".parse().unwrap();
+        assert_eq!(seal_of(&some).cleartext, Cleartext::Of(vec![prefix]));
+        assert_eq!(of_transport(&some).without_box, [prefix]);
+        let open = built("--key-optional").unwrap();
+        assert_eq!(seal_of(&open).cleartext, Cleartext::Any);
+        assert_eq!(of_transport(&open).waiting_bytes_max, 0);
+        assert_eq!(with("--key-optional").notes(), [KEYS_ARE_OPTIONAL]);
+        assert!(seal_of(&closed).peers[0].preshared_key.is_none());
+        let shared = built(&format!("--psk east={psk}")).unwrap();
+        assert!(seal_of(&shared).peers[0].preshared_key.is_some());
+
+        for (more, part) in [
+            (format!("--psk west={psk}"), "--psk for 'west', which no --peer names"),
+            (format!("--psk east={psk}x"), "No such file"),
+            (
+                "--clear 10.9.0.0/16 --key-optional".to_string(),
+                "--clear 10.9.0.0/16 with --key-optional",
+            ),
+            ("--clear 10.9.0.0/16 --far 10.9.1.0/24".to_string(), "10.9.1.0/24 overlap"),
+        ] {
+            let refusal = built(&more).err().unwrap();
+            assert!(refusal.contains(part), "{more}: {refusal}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+        for (arguments, part) in [
+            ("--transport --key-optional", "--key-optional without --key"),
+            ("--transport --clear 10.0.0.0/8", "--clear 10.0.0.0/8 without --key"),
+            ("--transport --psk east=x", "--psk for east without --key"),
+        ] {
+            let refusal = settings(arguments).wan_box(vec![None]).err().unwrap().to_string();
+            assert!(refusal.contains(part), "{arguments}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn what_it_is_given_can_always_be_built() {
+        for arguments in [
+            "",
+            "--memory 64K",
+            "--rate 400G --distance 20000km",
+            "--window 4K",
+            "--memory 1T --flows 1",
+            "--transport",
+            "--transport --rate 400G --distance 20000km",
+            "--transport --wan-rate adaptive",
+            "--transport --wan-rate 25G --distance 1000km",
+        ] {
+            assert!(settings(arguments).wan_box(vec![None]).is_ok(), "{arguments}");
+        }
+        assert!(
+            settings("--transport --far 10.2.0.0/16=192.0.2.7 --far fd00::/8 --probe")
+                .wan_box(vec![None])
+                .is_ok()
+        );
+        for (arguments, part) in [
+            ("--far 10.2.0.0/16", "--far without --transport"),
+            (
+                "--transport --far 10.2.0.0/16 --far 10.2.3.0/24",
+                "10.2.0.0/16 and 10.2.3.0/24 overlap",
+            ),
+            ("--transport --far 127.0.0.0/8=127.0.0.1", "this machine's own address 127.0.0.1"),
+        ] {
+            let refusal = settings(arguments).wan_box(vec![None]).err().unwrap().to_string();
+            assert!(refusal.contains(part), "{arguments}: {refusal}");
+        }
+        let refusal = settings("--wan-rate port").wan_box(vec![None]).err().unwrap().to_string();
+        assert!(refusal.contains("--wan-rate without --transport"), "{refusal}");
+        let refusal = settings("--flows 0").wan_box(vec![None]).err().unwrap().to_string();
+        assert!(refusal.contains("flows_max is 0; it must lie between 1 and"), "{refusal}");
+    }
+
+    #[test]
+    fn the_example_file_is_read() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples/accelerate.toml");
+        let process = Process { config: Some(file.into()), ..Process::default() };
+        let plan = plan("accelerate", SIDES, Given::default(), &process, &settings("")).unwrap();
+        let [storage, compute] = &plan.pairs[..] else { panic!("{plan:?}") };
+        assert_eq!(storage.settings, settings("--rate 10G --distance 1000km --memory 2G"));
+        assert_eq!(compute.settings, settings("--rate 25G --distance 1000km --memory 2G"));
+        // A service has a user, and may not choose another.
+        assert_eq!((&*storage.name, plan.user.as_deref()), ("storage", None));
+    }
+
+    #[test]
+    fn a_reload_names_each_key_that_differs_and_whether_it_takes_a_restart() {
+        let differences = |from: &str, to: &str| {
+            let differences = settings(from).differences(&settings(to)).into_iter();
+            differences.map(|one| (one.key, one.is_live)).collect::<Vec<_>>()
+        };
+        assert_eq!(differences("--rate 1G", "--rate 1G"), []);
+        assert_eq!(
+            differences("--rate 1G", "--rate 2G --mode far"),
+            [("rate", true), ("mode", true)]
+        );
+        assert_eq!(differences("--transport --rate 1G", "--transport"), [("rate", false)]);
+        assert_eq!(
+            differences("", "--transport --distance 1km"),
+            [("distance", false), ("transport", false)]
+        );
+        // Tenants are counted by prefixes of the length that the box began with.
+        assert_eq!(differences("", "--tenant-prefix-ipv4 24"), [("tenant_prefix_ipv4", false)]);
+    }
+
+    #[test]
+    fn every_setting_can_be_written_in_a_file() {
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true\ncores = '4-5'\nnuma = 1\npsk = ['east=/x/psk']\nclear = ['10.9.0.0/16', 'fd00::/8']\nkey_optional = true";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1 --psk east=/x/psk --clear 10.9.0.0/16 --clear fd00::/8 --key-optional";
+        assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
+        assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
+        assert!(
+            toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(),
+            "no such protocol"
+        );
+    }
+
+    #[test]
+    fn reading_ahead_takes_a_whole_box() {
+        let alone = settings("--read-ahead nvme").wan_box(vec![None]);
+        assert!(alone.err().unwrap().to_string().contains("--read-ahead without --transport"));
+        let whole = settings("--read-ahead nvme --transport").wan_box(vec![None]).unwrap();
+        let config = whole.read_ahead().unwrap().config();
+        assert_eq!(config.protocols, [(Protocol::Nvme, 4420)]);
+        assert!(
+            settings("--transport").wan_box(vec![None]).unwrap().read_ahead().is_none(),
+            "off by default"
+        );
+    }
+
+    #[test]
+    fn far_boxes_of_a_file_are_those_of_its_pairs() {
+        let text = "transport = true\n[[far]]\nprefix = '10.2.0.0/16'\nbox = '192.0.2.7'\n[[far]]\nprefix = '10.3.0.0/16'";
+        let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
+        let config = made.transport().unwrap().config();
+        assert_eq!((config.far.len(), config.asks_others), (2, false));
+        let refusal = planned(&format!("{text}\n[[far]]\nprefix = '10.3.4.0/24'")).unwrap_err();
+        assert!(refusal.starts_with("FILE: 10.3.0.0/16 and 10.3.4.0/24 overlap"), "{refusal}");
+    }
+
+    /// A plan from a file of one pair and `text`, or why there is none.
+    fn planned(text: &str) -> Result<Acceleration, String> {
+        let name = format!("longhaul-policy-{}-{:x}.toml", std::process::id(), random_seed());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, format!("[[pair]]\nlan = 'eth1'\nwan = 'eth2'\n{text}")).unwrap();
+        let process = Process { config: Some(path.clone()), ..Process::default() };
+        let made = plan("accelerate", SIDES, Given::default(), &process, &settings(""));
+        std::fs::remove_file(&path).unwrap();
+        let pairs =
+            made.map_err(|e| e.to_string().replace(&path.display().to_string(), "FILE"))?.pairs;
+        Ok(pairs[0].settings.clone())
+    }
+
+    #[test]
+    fn rules_of_a_file_go_before_the_mode() {
+        let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = 'tail'\n\
+                    [[policy]]\ndestination = 'fd00::1'\ndscp = 26\nqpn = 17\nmode = 'off'";
+        let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
+        let accelerator = made.near();
+        assert_eq!(
+            accelerator.config().policy.to_string(),
+            "source 10.1.0.0/16 qpn 100-200 mode tail; destination fd00::1/128 qpn 17-17 dscp 26 mode off; default far"
+        );
+    }
+
+    #[test]
+    fn rules_that_cannot_be_are_refused_with_their_number() {
+        let rule = "[[policy]]\nsource = '10.0.0.0/8'\nmode = 'off'\n";
+        for (text, part) in [
+            (
+                format!("{rule}[[policy]]\nmode = 'fast'\ndscp = 1"),
+                "policy rule 2: 'fast' is no mode: say early, far",
+            ),
+            (
+                format!("{rule}[[policy]]\nsource = '10.1.0.0/16'\nmode = 'tail'"),
+                "policy rule 2: it says 'tail', but rule 1",
+            ),
+            (
+                "[[policy]]\nsource = 'here'\nmode = 'off'".into(),
+                "policy rule 1: 'here' is no address prefix",
+            ),
+            (
+                "[[policy]]\nsauce = '10.0.0.1'\nmode = 'off'".into(),
+                "policy rule 1: unknown field `sauce`",
+            ),
+            ("[[policy]]\ndscp = 1".into(), "policy rule 1: missing field `mode`"),
+            (
+                "[[policy]]\nqpn = 'all'\nmode = 'off'".into(),
+                "policy rule 1: qpn = \"all\": write a number",
+            ),
+            (
+                "[[policy]]\nqpn = -1\nmode = 'off'".into(),
+                "policy rule 1: qpn = -1: write a number",
+            ),
+            ("[[policy]]\ndscp = 300\nmode = 'off'".into(), "policy rule 1: "),
+            ("mode = 'fast'".into(), "'fast' is no mode: say early, far, tail or off"),
+        ] {
+            let refusal = planned(&text).unwrap_err();
+            assert!(refusal.starts_with("FILE") && refusal.contains(part), "{text}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Settings as tables: a row for each key says all that there is to say about it.
+
+use super::{Far, Peer, Psk, WanRate};
+use crate::cores::Cores;
+use crate::fibre::Ecn;
+use crate::quantity::{Distance, Size};
+use longhaul_accel::{Mode, Prefix};
+use longhaul_host::placement::CoreList;
+use longhaul_link::{Change, Rule};
+use longhaul_readahead::Protocol;
+use longhaul_units::{BitRate, Duration};
+use std::path::PathBuf;
+
+/// A key of settings `S`. Its flag and help are in the attributes of its row.
+pub struct Key<S> {
+    /// As files have it.
+    pub(crate) name: &'static str,
+    /// What a file has as its value.
+    pub(crate) form: &'static str,
+    /// The keys that are given together with this one, itself among them: whoever gives any of them
+    /// has given all.
+    pub(crate) given_with: &'static [&'static str],
+    /// When it can change while a box runs.
+    pub(crate) changes: Changes,
+    /// Whether two settings agree in it.
+    pub(crate) is_same: fn(&S, &S) -> bool,
+    /// Gives the first the value of the third, unless the second has one: what is below, unless
+    /// what is above says it.
+    pub(crate) fill: fn(&mut S, &S, &S),
+}
+
+/// When a key can change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changes {
+    /// While the box runs.
+    Live,
+    /// While the box runs, unless it has a transport, which is made for its path.
+    LiveWithoutTransport,
+    /// With a restart.
+    Restart,
+}
+
+/// Settings that are a table.
+pub trait Table: Sized + 'static {
+    /// A row for each key, in the order of the struct.
+    const KEYS: &'static [Key<Self>];
+}
+
+/// What a key's value can be: given, or left out.
+pub trait Value {
+    /// What a file has as such a value.
+    const FORM: &'static str;
+
+    /// Whether it was given.
+    fn is_given(&self) -> bool;
+}
+
+/// A value as a file has it, and a list of such.
+pub trait Written {
+    /// One of them.
+    const ONE: &'static str;
+}
+
+macro_rules! written {
+    ($($form:literal: $($type:ty),*;)*) => {
+        $($(impl Written for $type { const ONE: &'static str = $form; })*)*
+    };
+}
+
+written! {
+    "string": BitRate, Distance, Size, Duration, Mode, WanRate, Ecn, PathBuf;
+    "string": Peer, Psk, Prefix, Far, Protocol, Rule, Change;
+    "integer": u8, u32, u64;
+    "number": f64;
+    "integer or string": CoreList;
+}
+
+impl<T: Written> Value for Option<T> {
+    const FORM: &'static str = T::ONE;
+
+    fn is_given(&self) -> bool {
+        self.is_some()
+    }
+}
+
+impl<T: Written> Value for Vec<T> {
+    const FORM: &'static str = "list of strings";
+
+    fn is_given(&self) -> bool {
+        !self.is_empty()
+    }
+}
+
+impl Value for Option<Vec<longhaul_accel::Rule>> {
+    const FORM: &'static str = "[[policy]] tables";
+
+    fn is_given(&self) -> bool {
+        self.is_some()
+    }
+}
+
+impl Value for bool {
+    const FORM: &'static str = "boolean";
+
+    fn is_given(&self) -> bool {
+        *self
+    }
+}
+
+impl Cores {
+    pub(crate) fn new(list: &Option<CoreList>, numa: Option<u32>) -> Self {
+        Cores { list: list.clone(), numa }
+    }
+}
+
+/// Declares settings, with a row for each key:
+///
+/// ```text
+/// /// Help
+/// #[arg(…)]                 its flag
+/// #[serde(…)]               its form in a file, where it is not serde's own
+/// key: Type => Live;        when it can change
+/// key: Type => Live, given with other;      whoever gives either has given both
+/// ```
+macro_rules! settings {
+    (
+        $(#[$of_all:meta])*
+        pub struct $name:ident {
+            $(
+                $(#[$of_key:meta])*
+                $key:ident: $type:ty => $changes:ident $(, given with $other:ident)?;
+            )*
+        }
+    ) => {
+        $(#[$of_all])*
+        pub struct $name {
+            $($(#[$of_key])* $key: $type,)*
+        }
+
+        impl $crate::settings::table::Table for $name {
+            const KEYS: &'static [$crate::settings::table::Key<Self>] = &[
+                $($crate::settings::table::Key {
+                    name: stringify!($key),
+                    form: <$type as $crate::settings::table::Value>::FORM,
+                    given_with: &[stringify!($key) $(, stringify!($other))?],
+                    changes: $crate::settings::table::Changes::$changes,
+                    is_same: |one, other| one.$key == other.$key,
+                    fill: |to, above, below| {
+                        use $crate::settings::table::Value;
+                        let is_given = Value::is_given(&above.$key)
+                            $(|| Value::is_given(&above.$other))?;
+                        if !is_given {
+                            to.$key = below.$key.clone();
+                        }
+                    },
+                },)*
+            ];
+        }
+    };
+}
+
+pub(crate) use settings;

@@ -1,0 +1,70 @@
+//! How fast a transport sends, as it is written.
+
+use longhaul_units::BitRate;
+use longhaul_wan::Rate;
+use serde::Deserialize;
+use std::str::FromStr;
+
+/// `adaptive`, `port`, or a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum WanRate {
+    /// What the path has room for.
+    Adaptive,
+    /// As fast as the port takes frames.
+    Port,
+    /// This.
+    Fixed(BitRate),
+}
+
+impl FromStr for WanRate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "adaptive" => Ok(WanRate::Adaptive),
+            "port" => Ok(WanRate::Port),
+            rate => {
+                let rate = rate.parse().map(WanRate::Fixed);
+                rate.map_err(|e| format!("{e}; or say adaptive, or port"))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for WanRate {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl WanRate {
+    /// The rate of a path of which `known` is said: without more, that is kept to.
+    pub fn or_known(of: Option<Self>, known: Option<BitRate>) -> Rate {
+        match of {
+            None => known.into(),
+            Some(WanRate::Adaptive) => Rate::Adaptive { most: known },
+            Some(WanRate::Port) => Rate::Port,
+            Some(WanRate::Fixed(rate)) => Rate::Fixed(rate),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_word_or_a_number() {
+        let most = BitRate::from_gbps(10);
+        let rate = |text: &str| text.parse().map(|of| WanRate::or_known(Some(of), most));
+        assert_eq!(rate("adaptive"), Ok(Rate::Adaptive { most }));
+        assert_eq!(rate("port"), Ok(Rate::Port));
+        assert_eq!(rate("25G"), Ok(Rate::Fixed(BitRate::from_gbps(25).unwrap())));
+        assert!(rate("fast").unwrap_err().ends_with("or say adaptive, or port"));
+        assert_eq!(WanRate::or_known(None, most), Rate::Fixed(most.unwrap()));
+        assert_eq!(WanRate::or_known(None, None), Rate::Port);
+    }
+}

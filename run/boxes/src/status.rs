@@ -1,0 +1,384 @@
+//! What a box says about itself, for people and as JSON.
+#![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
+
+use crate::quantity::Size;
+use crate::state::{
+    Flow, LinkStatus, Named, ReadAheadState, TransportState, nonzero, write_flow, write_link,
+    write_read_ahead, write_transport,
+};
+use longhaul_accel::TenantStatus;
+use longhaul_host::{DriverCounters, HandedOver};
+use longhaul_port::PortCounters;
+use longhaul_units::Duration as Span;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Result, Write};
+
+/// A box at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BoxStatus {
+    pub name: String,
+    /// `accelerate` or `emulate`.
+    pub command: String,
+    pub pid: u32,
+    pub user: String,
+    pub uptime_s: f64,
+    /// Why it does not do what it is there for, in words; empty: it does.
+    #[serde(default)]
+    pub not_ready: Vec<String>,
+    /// What weakens it by its configuration, in words.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    pub pairs: Vec<PairStatus>,
+}
+
+/// Its ports and what is between them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PairStatus {
+    pub name: String,
+    pub ports: Vec<PortStatus>,
+    pub frame_loop: LoopStatus,
+    /// With the flows of both halves of a box.
+    pub accelerator: Option<AcceleratorState>,
+    /// Of a whole box, its half for the responders of this site.
+    #[serde(default)]
+    pub responders: Option<AcceleratorState>,
+    #[serde(default)]
+    pub transport: Option<TransportState>,
+    /// Where it is on.
+    #[serde(default)]
+    pub read_ahead: Option<ReadAheadState>,
+    pub fibre: Option<FibreState>,
+    /// What each core does, where several share the ports.
+    #[serde(default)]
+    pub cores: Vec<CoreStatus>,
+}
+
+/// One of several cores that share a pair's ports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CoreStatus {
+    pub core: usize,
+    /// The processors that it may run on, as `4` or `0-3`; none: wherever the system puts it.
+    pub processors: Option<String>,
+    /// Frames from its own queues of the ports, those that belong to other cores among them.
+    pub received_frames: u64,
+    /// Frames given to the cores that they belong to, and taken from others.
+    pub handed_over: u64,
+    pub taken_over: u64,
+    /// Frames dropped because the ring to their core was full.
+    pub ring_full: u64,
+    pub turns: u64,
+    pub sleeps: u64,
+}
+
+impl CoreStatus {
+    /// Adds what a port of the core handed over.
+    pub fn add(&mut self, handed_over: HandedOver) {
+        self.handed_over += handed_over.given;
+        self.taken_over += handed_over.taken;
+        self.ring_full += handed_over.ring_full;
+    }
+}
+
+/// A port. Bytes are those of frames, without FCS.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// `lan`, `wan`, `a` or `b`.
+    pub side: String,
+    pub port: String,
+    /// How it moves frames, where there are several ways: `native, zero copy, 2 queues`.
+    #[serde(default)]
+    pub manner: Option<String>,
+    pub link_is_up: bool,
+    pub link_ups: u64,
+    pub rx_frames: u64,
+    pub rx_bytes: u64,
+    pub tx_frames: u64,
+    pub tx_bytes: u64,
+    pub rates: Rates,
+    pub rx_drops: Named,
+    pub tx_drops: Named,
+    pub peer_violations: u64,
+    /// What only this kind of port counts.
+    pub other: Named,
+}
+
+/// Averages over the last full second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    pub rx_frames_per_s: f64,
+    pub rx_bits_per_s: f64,
+    pub tx_frames_per_s: f64,
+    pub tx_bits_per_s: f64,
+}
+
+impl Rates {
+    /// From what was counted `elapsed` apart.
+    pub fn between(then: &PortCounters, now: &PortCounters, elapsed: Span) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        let per_s = |then: u64, now: u64| now.wrapping_sub(then) as f64 / seconds;
+        Rates {
+            rx_frames_per_s: per_s(then.rx_frames, now.rx_frames),
+            rx_bits_per_s: per_s(then.rx_bytes, now.rx_bytes) * 8.0,
+            tx_frames_per_s: per_s(then.tx_frames, now.tx_frames),
+            tx_bits_per_s: per_s(then.tx_bytes, now.tx_bytes) * 8.0,
+        }
+    }
+}
+
+/// The loop that moves the frames of a pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoopStatus {
+    pub turns: u64,
+    pub sleeps: u64,
+    /// Frames that claimed to be RoCEv2 and were not well formed; they were carried all the same.
+    pub malformed_frames: u64,
+    /// Frames that no port took, those that were too long among them.
+    pub refused_frames: u64,
+    pub port_errors: u64,
+    /// The latest that anything left after it was due.
+    pub lateness_us_max: f64,
+}
+
+impl LoopStatus {
+    /// From what the loop counts.
+    pub fn of(counters: &DriverCounters) -> Self {
+        LoopStatus {
+            turns: counters.turns,
+            sleeps: counters.sleeps,
+            malformed_frames: counters.malformed_frames,
+            refused_frames: counters.refused_frames,
+            port_errors: counters.port_errors,
+            lateness_us_max: counters.lateness_max.as_secs_f64() * 1e6,
+        }
+    }
+}
+
+/// An accelerator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AcceleratorState {
+    pub stored_bytes: u64,
+    pub stored_bytes_max: u64,
+    /// It takes in no flows and lets go of those that it has.
+    #[serde(default)]
+    pub is_draining: bool,
+    pub counters: Named,
+    pub drops: Named,
+    /// Those that store most.
+    #[serde(default)]
+    pub tenants: Vec<Tenant>,
+    pub flows: Vec<Flow>,
+}
+
+/// Requesters whose addresses begin alike, and what they have of the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tenant {
+    pub prefix: String,
+    pub flows: u32,
+    pub stored_bytes: u64,
+    /// Above this its requests are acknowledged no sooner than delivered.
+    pub share_bytes: u64,
+    /// Request packets refused for lack of memory.
+    pub refused_packets: u64,
+}
+
+impl Tenant {
+    /// From what an accelerator says.
+    pub fn of(tenant: &TenantStatus) -> Self {
+        Tenant {
+            prefix: tenant.prefix.to_string(),
+            flows: tenant.flows,
+            stored_bytes: tenant.stored_bytes,
+            share_bytes: tenant.share_bytes,
+            refused_packets: tenant.refused_packets,
+        }
+    }
+}
+
+/// In words.
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tenant { prefix, flows, stored_bytes, share_bytes, refused_packets } = self;
+        write!(
+            f,
+            "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of {share_bytes}"
+        )?;
+        if *refused_packets > 0 { write!(f, ", {refused_packets} packets refused") } else { Ok(()) }
+    }
+}
+
+/// An emulated fibre.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FibreState {
+    /// One way.
+    pub delay_us: f64,
+    pub rate_bits_per_s: u64,
+    /// Of the frames that are under way.
+    pub memory_bytes: u64,
+    pub memory_bytes_max: u64,
+    pub directions: Vec<LinkStatus>,
+}
+
+impl PairStatus {
+    /// Memory of what its accelerators store, in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.accelerator.iter().chain(&self.responders).map(|one| one.stored_bytes).sum()
+    }
+
+    /// Why it does not do what it is there for, in words.
+    pub fn not_ready(&self) -> Vec<String> {
+        let mut reasons: Vec<String> = Vec::new();
+        let (near, behind) = self.ports.split_at(self.ports.len().min(1));
+        // One path of several is enough.
+        let behind = if behind.iter().any(|port| port.link_is_up) { &[] } else { behind };
+        let down = near.iter().chain(behind).filter(|port| !port.link_is_up);
+        reasons.extend(down.map(|port| format!("{} port {} is down", port.side, port.port)));
+        if self.accelerator.as_ref().is_some_and(|accelerator| accelerator.is_draining) {
+            reasons.push(format!("it drains, with {} bytes stored", self.stored_bytes()));
+        }
+        if let Some(transport) = &self.transport {
+            reasons.extend(transport.not_ready());
+        }
+        reasons.iter().map(|reason| format!("pair {}: {reason}", self.name)).collect()
+    }
+}
+
+impl BoxStatus {
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).map_or_else(|_| String::new(), |()| text)
+    }
+
+    fn write(&self, text: &mut String) -> Result {
+        let BoxStatus { name, command, pid, user, uptime_s, not_ready, notes, pairs } = self;
+        writeln!(text, "{command} '{name}', up {uptime_s:.0} s (pid {pid}, user {user})")?;
+        if !not_ready.is_empty() {
+            writeln!(text, "not ready: {}", not_ready.join("; "))?;
+        }
+        for note in notes {
+            writeln!(text, "note: {note}")?;
+        }
+        for pair in pairs {
+            writeln!(text, "pair {}", pair.name)?;
+            for port in &pair.ports {
+                write_port(port, text)?;
+            }
+            for core in &pair.cores {
+                write_core(core, text)?;
+            }
+            if let Some(accelerator) = &pair.accelerator {
+                write_accelerator(accelerator, text)?;
+            }
+            if let Some(transport) = &pair.transport {
+                write_transport(transport, text)?;
+            }
+            if let Some(read_ahead) = &pair.read_ahead {
+                write_read_ahead(read_ahead, text)?;
+            }
+            if let Some(fibre) = &pair.fibre {
+                write_fibre(fibre, pair.frame_loop.lateness_us_max, text)?;
+            }
+            if pair.frame_loop.malformed_frames > 0 {
+                writeln!(
+                    text,
+                    "  {} malformed RoCEv2 frames carried",
+                    pair.frame_loop.malformed_frames
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_port(port: &PortStatus, text: &mut String) -> Result {
+    let link = if port.link_is_up { "up" } else { "down" };
+    let manner = port.manner.as_ref().map_or_else(String::new, |manner| format!(" ({manner})"));
+    let way = |frames: u64, bytes: u64, bits_per_s: f64, frames_per_s: f64| {
+        format!(
+            "{frames} frames, {bytes} bytes ({} Gbit/s, {frames_per_s:.0} frames/s)",
+            gigabits(bits_per_s)
+        )
+    };
+    let r = &port.rates;
+    writeln!(
+        text,
+        "  {} {}{manner}, {link}: in {}; out {}; drops in: {}; out: {}",
+        port.side,
+        port.port,
+        way(port.rx_frames, port.rx_bytes, r.rx_bits_per_s, r.rx_frames_per_s),
+        way(port.tx_frames, port.tx_bytes, r.tx_bits_per_s, r.tx_frames_per_s),
+        nonzero(&port.rx_drops),
+        nonzero(&port.tx_drops),
+    )
+}
+
+fn write_core(core: &CoreStatus, text: &mut String) -> Result {
+    let CoreStatus {
+        core,
+        processors,
+        received_frames,
+        handed_over,
+        taken_over,
+        ring_full,
+        sleeps,
+        ..
+    } = core;
+    let place = processors.as_ref().map_or_else(String::new, |of| format!(" on processor {of}"));
+    writeln!(
+        text,
+        "  core {core}{place}: {received_frames} frames in, {handed_over} of them handed over, {taken_over} taken over, {ring_full} \
+         dropped at full rings; {sleeps} sleeps"
+    )
+}
+
+/// Three digits behind the point, none for zero.
+fn gigabits(bits_per_s: f64) -> String {
+    if bits_per_s == 0.0 { "0".to_string() } else { format!("{:.3}", bits_per_s / 1e9) }
+}
+
+fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Result {
+    let count = |name: &str| accelerator.counters.get(name).copied().unwrap_or(0);
+    let retransmits: u64 = accelerator
+        .counters
+        .iter()
+        .filter(|(name, _)| name.starts_with("retransmits_"))
+        .map(|(_, n)| n)
+        .sum();
+    writeln!(
+        text,
+        "  store: {} bytes of {} in {} flows ({} learnt by cm, {} by traffic, {} failed); {} packets stored, {} pseudo-ACKs, \
+         {retransmits} retransmits, {} frames passed; drops: {}",
+        accelerator.stored_bytes,
+        Size::from_bytes(accelerator.stored_bytes_max),
+        accelerator.flows.len(),
+        count("flows_from_cm"),
+        count("flows_from_traffic"),
+        count("flows_failed"),
+        count("stored_packets"),
+        count("pseudo_acks"),
+        count("passed"),
+        nonzero(&accelerator.drops),
+    )?;
+    for tenant in &accelerator.tenants {
+        writeln!(text, "  {tenant}")?;
+    }
+    for flow in &accelerator.flows {
+        write_flow(flow, text)?;
+    }
+    Ok(())
+}
+
+fn write_fibre(fibre: &FibreState, lateness_us_max: f64, text: &mut String) -> Result {
+    writeln!(
+        text,
+        "  fibre: {} ms one way at {} Gbit/s; {} bytes under way of {}; at most {lateness_us_max:.0} µs late",
+        fibre.delay_us / 1e3,
+        fibre.rate_bits_per_s as f64 / 1e9,
+        fibre.memory_bytes,
+        Size::from_bytes(fibre.memory_bytes_max),
+    )?;
+    for direction in &fibre.directions {
+        write_link("  fibre ", direction, text)?;
+    }
+    Ok(())
+}

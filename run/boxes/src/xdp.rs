@@ -1,0 +1,167 @@
+//! How AF_XDP ports are named:
+//! `xdp:INTERFACE[,native|generic][,copy|zerocopy][,queues=N][,frames=N][,only=roce]`.
+
+use longhaul_af_xdp::{Copying, Mode, Wanted, XdpConfig};
+use std::fmt;
+use std::str::FromStr;
+
+/// An interface, and how to attach to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xdp {
+    /// Its name.
+    pub interface: String,
+    mode: Mode,
+    copying: Copying,
+    wanted: Wanted,
+    queues: Option<u16>,
+    /// For each queue; `None`: the port's default.
+    frames: Option<u32>,
+}
+
+impl Xdp {
+    /// What its port is opened with.
+    pub fn config(&self, frame_bytes_max: usize) -> XdpConfig {
+        XdpConfig {
+            mode: self.mode,
+            copying: self.copying,
+            wanted: self.wanted,
+            queues: self.queues,
+            receive_frames: self.frames,
+            frame_bytes_max,
+            ..XdpConfig::new(&self.interface)
+        }
+    }
+
+    fn set(&mut self, option: &str) -> Result<(), String> {
+        match option.split_once('=') {
+            None if option == "native" => self.mode = Mode::Native,
+            None if option == "generic" => self.mode = Mode::Generic,
+            None if option == "copy" => self.copying = Copying::Copy,
+            None if option == "zerocopy" => self.copying = Copying::ZeroCopy,
+            Some(("only", "roce")) => self.wanted = Wanted::Roce,
+            Some(("queues", number)) => {
+                let queues = number
+                    .parse()
+                    .ok()
+                    .filter(|queues| (1..=XdpConfig::QUEUES_MAX).contains(queues));
+                self.queues = Some(queues.ok_or_else(|| {
+                    format!(
+                        "'{number}' is no number of queues: they go from 1 to {}",
+                        XdpConfig::QUEUES_MAX
+                    )
+                })?);
+            }
+            Some(("frames", number)) => {
+                let frames = number.parse::<u32>().ok();
+                let frames = frames
+                    .filter(|frames| frames.is_power_of_two() && (64..=16384).contains(frames));
+                self.frames = Some(frames.ok_or_else(|| {
+                    format!(
+                        "'{number}' is no number of frames: write a power of two from 64 to 16384"
+                    )
+                })?);
+            }
+            _ => {
+                return Err(format!(
+                    "'{option}' is no option of an xdp: port: write native or generic, copy or zerocopy, queues=N, frames=N, \
+                     only=roce"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Xdp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let interface = parts.next().unwrap_or_default();
+        if interface.is_empty() || interface.contains(['/', ' ', ':']) {
+            return Err(
+                "an AF_XDP port is xdp:INTERFACE[,OPTION...], as in xdp:eth1,queues=4".into()
+            );
+        }
+        let mut xdp = Xdp {
+            interface: interface.to_string(),
+            mode: Mode::Auto,
+            copying: Copying::Auto,
+            wanted: Wanted::Everything,
+            queues: None,
+            frames: None,
+        };
+        parts.try_for_each(|option| xdp.set(option))?;
+        if (xdp.mode, xdp.copying) == (Mode::Generic, Copying::ZeroCopy) {
+            return Err("generic mode copies: leave out 'generic' or 'zerocopy'".into());
+        }
+        Ok(xdp)
+    }
+}
+
+impl fmt::Display for Xdp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "xdp:{}", self.interface)?;
+        f.write_str(match self.mode {
+            Mode::Auto => "",
+            Mode::Native => ",native",
+            Mode::Generic => ",generic",
+        })?;
+        f.write_str(match self.copying {
+            Copying::Auto => "",
+            Copying::Copy => ",copy",
+            Copying::ZeroCopy => ",zerocopy",
+        })?;
+        if let Some(queues) = self.queues {
+            write!(f, ",queues={queues}")?;
+        }
+        if let Some(frames) = self.frames {
+            write!(f, ",frames={frames}")?;
+        }
+        f.write_str(if self.wanted == Wanted::Roce { ",only=roce" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_written() {
+        for text in [
+            "xdp:eth1",
+            "xdp:eth1,native",
+            "xdp:eth1,generic,queues=4",
+            "xdp:eth1,copy,only=roce",
+            "xdp:eth1,native,zerocopy,queues=64,frames=4096,only=roce",
+        ] {
+            let xdp: Xdp = text.strip_prefix("xdp:").unwrap().parse().unwrap();
+            assert_eq!(xdp.to_string(), text);
+        }
+        let xdp: Xdp = "eth1,native,queues=2,frames=512,only=roce".parse().unwrap();
+        let config = xdp.config(9000);
+        assert_eq!(
+            (config.mode, config.queues, config.wanted),
+            (Mode::Native, Some(2), Wanted::Roce)
+        );
+        assert_eq!((config.receive_frames, config.frame_bytes_max), (Some(512), 9000));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, part) in [
+            ("", "an AF_XDP port is xdp:INTERFACE"),
+            ("a b", "an AF_XDP port is xdp:INTERFACE"),
+            ("eth1,fast", "'fast' is no option"),
+            ("eth1,", "'' is no option"),
+            ("eth1,only=tcp", "'only=tcp' is no option"),
+            ("eth1,queues=0", "'0' is no number of queues"),
+            ("eth1,queues=65", "1 to 64"),
+            ("eth1,frames=100", "power of two"),
+            ("eth1,generic,zerocopy", "generic mode copies"),
+        ] {
+            let refusal = text.parse::<Xdp>().unwrap_err();
+            assert!(refusal.contains(part), "{text}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is
+//! told to stop.
+
+use crate::control::Control;
+use crate::dir::LabDir;
+use crate::error::Error;
+use crate::fabric::{Fabric, Sites, Wire};
+use crate::log::{Log, Recording};
+use crate::node::{LabNode, Sides};
+use crate::spec::{Accelerate, HostName, Spec};
+use crate::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
+use longhaul_boxes::Cause;
+use longhaul_boxes::state::LinkStatus;
+use longhaul_host::{
+    Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig,
+};
+use longhaul_memif::{Listener, MemifConfig};
+use longhaul_node::{Chain, Mirrored, Side};
+use longhaul_port::tap::{TapConfig, TapPort};
+use longhaul_port::{LinkState, NullPort, Port, PortError};
+use longhaul_switch::SwitchConfig;
+use longhaul_units::{Duration as Span, Instant as Moment};
+use longhaul_wan_box::{Identity, Path as WanPath, Sizing, WanBox};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// The daemon's word that the hosts can be used.
+pub(crate) const READY: &str = "ready";
+
+/// The main function of a daemon: the spec comes on standard input, readiness or a refusal, put
+/// into words by `phrase`, goes to standard output.
+pub fn serve(phrase: fn(Error) -> String) -> ExitCode {
+    let say = |line: &str| writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
+    let daemon = match read_spec().and_then(|spec| Daemon::open(&spec, Stderr::ToLog)) {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            // The parent may be gone.
+            let _ = say(&phrase(error));
+            return ExitCode::FAILURE;
+        }
+    };
+    match say(READY) {
+        Ok(()) => daemon.run(),
+        Err(_) => {
+            // Whoever wanted the lab was interrupted, and would not know of it.
+            daemon.close();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_spec() -> Result<Spec, Error> {
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text).map_err(Error::ReadSpec)?;
+    serde_json::from_str(&text).map_err(Error::NoSpec)
+}
+
+/// Where a daemon's standard error goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Stderr {
+    /// Where it went.
+    AsItIs,
+    /// Once there is a log.
+    ToLog,
+}
+
+/// How soon a program that attaches is seen, and a stop is obeyed.
+const HOOK_INTERVAL: Span = Span::from_ms(10);
+
+/// What a host's receive buffer takes beyond all that an accelerator stores of one flow.
+const RECEIVE_BUFFER_SPARE_BYTES: u64 = 64 << 20;
+
+/// Everything that a running lab holds.
+pub struct Daemon {
+    spec: Spec,
+    dir: LabDir,
+    /// Held until the end: it says that the lab is up.
+    lock: File,
+    control: Control,
+    log: Log,
+    /// Keep the sockets in place.
+    listeners: Vec<Listener>,
+    driver: Driver<LabNode<Fabric>, Box<dyn Port>>,
+    handle: Handle<LabNode<Fabric>>,
+    stop: Arc<AtomicBool>,
+    started: Instant,
+}
+
+impl Daemon {
+    /// A lab that is ready to run.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn open(spec: &Spec, stderr: Stderr) -> Result<Self, Error> {
+        let node = build_node(spec)?;
+        let dir = LabDir::of(&spec.name)?;
+        let lock = dir.claim()?;
+        let opened = Log::open(&dir).and_then(|log| {
+            if stderr == Stderr::ToLog {
+                log.take_over_stderr()?;
+            }
+            Self::open_claimed(spec, &dir, lock, log, node)
+        });
+        if opened.is_err() {
+            dir.remove();
+        }
+        opened
+    }
+
+    fn open_claimed(
+        spec: &Spec,
+        dir: &LabDir,
+        lock: File,
+        log: Log,
+        node: LabNode<Fabric>,
+    ) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            signal_hook::flag::register(signal, stop.clone()).map_err(Error::Signals)?;
+        }
+        let (listeners, ports) = open_ports(spec, dir, &log)?;
+        let control = Control::listen(dir)?;
+        dir.describe(spec)?;
+        let config = DriverConfig {
+            turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
+            hook_interval: HOOK_INTERVAL,
+            ..DriverConfig::default()
+        };
+        let (driver, handle) =
+            Driver::new(node, ports, Clock::start(), config).map_err(Error::Run)?;
+        Ok(Daemon {
+            spec: spec.clone(),
+            dir: dir.clone(),
+            lock,
+            control,
+            log,
+            listeners,
+            driver,
+            handle,
+            stop,
+            started: Instant::now(),
+        })
+    }
+
+    /// Runs it until it is told to stop.
+    pub fn run(self) -> ExitCode {
+        let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } =
+            self;
+        let slots = spec.slots();
+        let asked = handle.clone();
+        let status = move || {
+            let spec = spec.clone();
+            asked.ask(move |_, node| status_of(spec, started, node)).ok()
+        };
+        let stopped = handle.clone();
+        let served = control.serve(status, move || stopped.stop());
+        let code = match served {
+            Ok(()) => {
+                let finished = driver.run(Keeper { sides: Sides::new(slots), handle, stop, log });
+                drop((finished, listeners));
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                log.line(&error.to_string());
+                ExitCode::FAILURE
+            }
+        };
+        dir.remove();
+        drop(lock);
+        code
+    }
+
+    /// Ends a lab that has not run.
+    fn close(self) {
+        self.dir.remove();
+    }
+}
+
+/// The port of each program that may come, in the order of the node's sides.
+type Ports = Vec<Box<dyn Port>>;
+
+/// Offers the ports of all hosts, and records at one of them if that is wanted.
+fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Ports), Error> {
+    let mut listeners = Vec::new();
+    let mut ports = Ports::new();
+    let sides = Sides::new(spec.slots());
+    for host in spec.hosts() {
+        let socket = dir.memif_socket(host);
+        let refused = |error: Cause| Error::OfferPort { host, error };
+        let listener = Listener::bind(&socket).map_err(|e| refused(e.into()))?;
+        for slot in 0..sides.slots() {
+            let config = MemifConfig::new(&format!("{host}{slot}"));
+            let port = listener.port(slot as u32, config).map_err(|e| refused(e.into()))?;
+            ports.push(Box::new(port));
+        }
+        listeners.push(listener);
+    }
+    if let Some(path) = &spec.pcap {
+        let tapped = sides.of(HostName::A, 0);
+        let config = TapConfig { frames_max: Some(spec.pcap_frames), ..TapConfig::default() };
+        let inner = std::mem::replace(&mut ports[tapped], Box::new(NullPort::new("tapped", 0)));
+        let tap = Recording::create(path, log.clone())
+            .and_then(|recording| TapPort::new(inner, recording, config))
+            .map_err(|error| Error::Record { path: path.clone(), error })?;
+        ports[tapped] = Box::new(tap);
+    }
+    Ok((listeners, ports))
+}
+
+/// What the daemon does beside moving frames.
+struct Keeper {
+    sides: Sides,
+    handle: Handle<LabNode<Fabric>>,
+    stop: Arc<AtomicBool>,
+    log: Log,
+}
+
+impl Hook<LabNode<Fabric>, Box<dyn Port>> for Keeper {
+    fn attend(
+        &mut self,
+        _now: Moment,
+        node: &mut LabNode<Fabric>,
+        ports: &mut [Box<dyn Port>],
+        _: &DriverCounters,
+    ) {
+        attach_programs(node, ports);
+        if self.stop.load(Ordering::Relaxed) {
+            self.handle.stop();
+        }
+    }
+
+    fn port_error(&mut self, side: Side, error: PortError) {
+        let (host, slot) = self.sides.program_at(side);
+        self.log.line(&format!("host {host}, program {slot}: {error}"));
+    }
+}
+
+/// Tells the hosts' switches which programs are there.
+fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
+    let sides = node.sides();
+    for (side, port) in ports.iter().enumerate() {
+        let (host, slot) = sides.program_at(side);
+        node.set_attached(host, slot, port.link_state() == LinkState::Up);
+    }
+}
+
+/// The hosts, the fibre between the sites, an accelerator at each site that is to have one, and
+/// switches when there are more than two hosts.
+fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Error> {
+    let fibre = spec.fibre();
+    let link = fibre.link()?;
+    let site = |present: bool, number: u64| {
+        present.then(|| WanBox::new(box_config(spec, number))).transpose()
+    };
+    let (near, far) = (site(spec.accelerate.at_a(), 0)?, site(spec.accelerate.at_b(), 1)?);
+    let wire: Wire = Chain::new(near, Some(Chain::new(Some(link), far.map(Mirrored))));
+    let fabric = match spec.hosts {
+        2 => Fabric::Direct(wire),
+        hosts => {
+            let config = SwitchConfig {
+                queue_bytes: spec.queue.bytes(),
+                ecn: spec.ecn(),
+                seed: spec.seed,
+                ..SwitchConfig::new(2, spec.rate)
+            };
+            let sites = Sites::new(usize::from(hosts), &config, wire);
+            Fabric::Switched(Box::new(sites?))
+        }
+    };
+    // A store may empty itself at once into a program that is off its core; the rest is for a
+    // turn's worth of others.
+    let stored = sizing(spec).accelerator().flow_bytes_max;
+    let receive_buffer_bytes = stored.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize;
+    Ok(LabNode::new(spec.hosts(), Sides::new(spec.slots()), fabric, receive_buffer_bytes))
+}
+
+fn sizing(spec: &Spec) -> Sizing {
+    Sizing {
+        paths: vec![WanPath::of_capacity(Some(spec.rate))],
+        delay: Some(spec.fibre().delay),
+        memory_bytes: spec.memory.bytes(),
+        ..Sizing::default()
+    }
+}
+
+/// The box of a site: 0 or 1.
+pub fn box_config(spec: &Spec, site: u64) -> longhaul_wan_box::Config {
+    let sizing = sizing(spec);
+    let accelerator = longhaul_accel::Config {
+        // The link's queue takes what a turn of this thread that came late lets go at once.
+        burst_bytes: spec.queue.bytes() / 4,
+        // Programs that share a core with others answer when it is their turn.
+        rto_min: Span::from_ms(30),
+        seed: spec.seed,
+        ..sizing.accelerator()
+    };
+    match spec.accelerate {
+        Accelerate::Transport => {
+            let identity = Identity::of_scenario(spec.seed.wrapping_add(site));
+            let transport = sizing.transport(identity, 0);
+            longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip())
+        }
+        _ => longhaul_wan_box::Config::alone(accelerator),
+    }
+}
+
+fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus {
+    let wire = node.fabric.wire();
+    let beyond = wire.right();
+    let boxes = [wire.left(), beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)];
+    let site_names = [HostName::A, HostName::B];
+    LabStatus {
+        pid: std::process::id(),
+        uptime_s: started.elapsed().as_secs_f64(),
+        hosts: spec.hosts().map(|host| host_status(node, host)).collect(),
+        switches: node.fabric.sites().map_or_else(Vec::new, |sites| {
+            (0..2).map(|site| SwitchStatus::of(site_names[site], sites.ports(site))).collect()
+        }),
+        link: beyond.and_then(Chain::left).map(LinkStatus::of).unwrap_or_default(),
+        accelerators: site_names
+            .into_iter()
+            .zip(boxes)
+            .filter_map(|(site, whole)| {
+                let whole = whole?;
+                Some(AcceleratorStatus::of(site, whole.near(), whole.transport()))
+            })
+            .collect(),
+        spec,
+    }
+}
+
+fn host_status(node: &LabNode<Fabric>, host: HostName) -> HostStatus {
+    HostStatus {
+        name: host,
+        programs: node.programs(host),
+        waiting_frames: node.waiting(host),
+        counters: node.counters(host),
+    }
+}

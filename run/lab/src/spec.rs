@@ -1,0 +1,494 @@
+//! What a lab consists of.
+
+use longhaul_boxes::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
+use longhaul_boxes::quantity::{Distance, Size, memory, probability};
+use longhaul_host::PORTS_MAX;
+use longhaul_link::{Change, Impairments, RedConfig, Rule};
+use longhaul_units::{BitRate, Duration as Span};
+use longhaul_wire::MacAddr;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Everything that defines a lab; written to its directory and echoed into results.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub struct Spec {
+    /// Name, where several labs run side by side
+    #[arg(long, default_value_t)]
+    pub name: LabName,
+    /// Hosts, 2 to 26: a, c, e ... at one end of the fibre, b, d, f ... at the other. With more
+    /// than two, each end has a switch
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=HOSTS_MAX))]
+    pub hosts: u8,
+    /// Length of the fibre between the sites, at 5 µs per km one way
+    #[arg(long, default_value = "0km")]
+    pub distance: Distance,
+    /// Rate of the hosts' ports, of the switches' and of the fibre
+    #[arg(long, default_value = "10G")]
+    #[serde(with = "rate_as_bps")]
+    pub rate: BitRate,
+    /// Put accelerators into the wire: at both sites, or at one; or boxes with the WAN transport
+    /// between them, which repairs what the fibre loses
+    #[arg(long, value_enum, num_args = 0..=1, default_value = "none", default_missing_value = "both")]
+    pub accelerate: Accelerate,
+    /// Probability that the fibre loses a frame
+    #[arg(long, default_value = "0", value_parser = probability)]
+    pub loss: f64,
+    /// Have losses come in bursts of this mean length, in frames (Gilbert and Elliott's model);
+    /// --loss is the mean over all
+    #[arg(long, value_name = "FRAMES", requires = "loss")]
+    pub loss_burst: Option<f64>,
+    /// Cut the fibre again and again for so long: what is sent in between is lost
+    #[arg(long, value_name = "TIME")]
+    #[serde(with = "time_as_ps", default)]
+    pub cut_for: Option<Span>,
+    /// From one cut to the next [default: 10s]
+    #[arg(long, value_name = "TIME", requires = "cut_for")]
+    #[serde(with = "time_as_ps", default)]
+    pub cut_every: Option<Span>,
+    /// Do something to some frames on the fibre alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]',
+    /// as in 'read-response from a: lose 1%'. May be given several times; docs/emulator.md has all
+    /// of it
+    #[arg(long, value_name = "RULE")]
+    #[serde(with = "as_texts", default)]
+    pub rule: Vec<Rule>,
+    /// Have the fibre change at a time from the start of the lab: '10s cut 50ms', '5s-20s loss
+    /// 1e-3', '30s rate 1G', '60s delay 20ms'. May be given several times
+    #[arg(long, value_name = "CHANGE")]
+    #[serde(with = "as_texts", default)]
+    pub at: Vec<Change>,
+    /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is
+    /// dropped
+    #[arg(long, default_value = "16M")]
+    pub queue: Size,
+    /// Have these queues mark packets whose sender reacts to it (ECN): never up to Kmin, always
+    /// beyond Kmax, in between with a probability that rises to Pmax, 0.1 unless given. Without a
+    /// value, Kmin is a sixteenth of the queue and Kmax a quarter
+    #[arg(long, num_args = 0..=1, default_value = "off", default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
+    pub ecn: Ecn,
+    /// Memory for frames: this much for the fibre, and as much again for each accelerator's store
+    #[arg(long, default_value = "4G", value_parser = memory)]
+    pub memory: Size,
+    /// Seed of everything random: losses, PSNs, ids
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Record the first frames at host a's port into this file
+    #[arg(long)]
+    pub pcap: Option<PathBuf>,
+    /// How many frames to record
+    #[arg(long, default_value_t = 1000)]
+    pub pcap_frames: u64,
+}
+
+impl Spec {
+    /// A line for people.
+    pub fn summary(&self) -> String {
+        let accelerators = match self.accelerate {
+            Accelerate::None => "no accelerators".to_string(),
+            Accelerate::Both => "accelerators at both sites".to_string(),
+            Accelerate::Transport => {
+                "accelerators at both sites and a transport between them".to_string()
+            }
+            one => format!("an accelerator at site {one}"),
+        };
+        let hosts = if self.hosts == 2 { String::new() } else { format!("{} hosts, ", self.hosts) };
+        let ecn = match self.ecn() {
+            Some(red) => format!(
+                ", ECN from {} to {}",
+                Size::from_bytes(red.kmin_bytes),
+                Size::from_bytes(red.kmax_bytes)
+            ),
+            None => String::new(),
+        };
+        let bursts =
+            self.loss_burst.map(|frames| format!(" in bursts of {frames}")).unwrap_or_default();
+        let loss =
+            if self.loss > 0.0 { format!(", loss {}{bursts}", self.loss) } else { String::new() };
+        let cuts =
+            self.cut_for.map(|lasts| format!(", cut for {lasts} at a time")).unwrap_or_default();
+        let rules = match self.rule.len() + self.at.len() {
+            0 => String::new(),
+            count => format!(", {count} rules and changes"),
+        };
+        format!(
+            "{hosts}{} of fibre at {}{loss}{cuts}{rules}{ecn}, {accelerators}",
+            self.distance, self.rate
+        )
+    }
+
+    /// The lab's hosts, from a on.
+    pub fn hosts(&self) -> impl Iterator<Item = HostName> + use<> {
+        (0..self.hosts).map(HostName)
+    }
+
+    /// `host`, when the lab has it.
+    ///
+    /// # Errors
+    /// A text that names the hosts that it has.
+    pub fn check_host(&self, host: HostName) -> Result<(), String> {
+        if host.0 < self.hosts {
+            return Ok(());
+        }
+        let names: Vec<String> = self.hosts().map(|h| format!("{h} ({})", h.ip())).collect();
+        let (last, others) = names.split_last().ok_or("the lab has no hosts")?;
+        Err(format!("no host '{host}' in the lab: its hosts are {} and {last}", others.join(", ")))
+    }
+
+    /// Programs that each host can run at a time, a power of two: fewer when there are many hosts,
+    /// since all of them together are looked after by one loop.
+    pub fn slots(&self) -> usize {
+        let most = (PORTS_MAX / usize::from(self.hosts).max(1)).clamp(1, SLOTS_MAX);
+        1 << most.ilog2()
+    }
+
+    /// When the queues mark; `None`: never.
+    pub fn ecn(&self) -> Option<RedConfig> {
+        self.ecn.of_queue(self.queue)
+    }
+
+    /// The fibre between the sites.
+    pub fn fibre(&self) -> Fibre {
+        Fibre {
+            delay: Span::of_fibre_m(self.distance.metres()),
+            rate: self.rate,
+            loss: self.loss,
+            bursts: bursts(self.loss_burst, None),
+            cut: cuts(self.cut_for, self.cut_every),
+            impairments: Impairments::default(),
+            rules: self.rule.clone(),
+            changes: self.at.clone(),
+            queue: self.queue,
+            ecn: self.ecn,
+            memory: self.memory,
+            seed: self.seed,
+        }
+    }
+}
+
+mod time_as_ps {
+    use super::Span;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &Option<Span>, to: S) -> Result<S::Ok, S::Error> {
+        time.map(Span::as_ps).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Span>, D::Error> {
+        Ok(Option::<u64>::deserialize(from)?.map(Span::from_ps))
+    }
+}
+
+mod rate_as_bps {
+    use super::BitRate;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(rate: &BitRate, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u64(rate.as_bps())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<BitRate, D::Error> {
+        BitRate::from_bps(u64::deserialize(d)?).ok_or_else(|| D::Error::custom("a rate of zero"))
+    }
+}
+
+/// Which sites have an accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerate {
+    /// Neither.
+    None,
+    /// Both.
+    Both,
+    /// Both, with the WAN transport between them.
+    Transport,
+    /// Host a's alone.
+    A,
+    /// Host b's alone.
+    B,
+}
+
+impl Accelerate {
+    /// True when host a's site has one.
+    pub fn at_a(self) -> bool {
+        matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::A)
+    }
+
+    /// True when host b's site has one.
+    pub fn at_b(self) -> bool {
+        matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::B)
+    }
+}
+
+impl fmt::Display for Accelerate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accelerate::None => "none",
+            Accelerate::Both => "both",
+            Accelerate::Transport => "transport",
+            Accelerate::A => "a",
+            Accelerate::B => "b",
+        })
+    }
+}
+
+/// Hosts have the letters for names.
+const HOSTS_MAX: i64 = 26;
+/// Programs that a host of a small lab can run.
+const SLOTS_MAX: usize = 16;
+
+/// A host of a lab, by its number: a is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostName(u8);
+
+impl HostName {
+    /// The first host at the first site, 10.77.0.1.
+    pub const A: HostName = HostName(0);
+    /// The first host at the second site, 10.77.0.2.
+    pub const B: HostName = HostName(1);
+
+    /// Its number.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The host with this number, which is below 26.
+    pub fn of_index(index: usize) -> Self {
+        debug_assert!(index < HOSTS_MAX as usize);
+        HostName(index as u8)
+    }
+
+    /// Its address.
+    pub const fn ip(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, self.0 + 1)
+    }
+
+    /// Its Ethernet address.
+    pub fn mac(self) -> MacAddr {
+        longhaul_rdma::attach::mac_of(self.ip().into())
+    }
+
+    /// Which site it is at: 0 for a, c, e ..., 1 for b, d, f ...
+    pub const fn site(self) -> usize {
+        self.index() % 2
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", char::from(b'a' + self.0))
+    }
+}
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.as_bytes() {
+            [letter] if letter.is_ascii_alphabetic() => {
+                Ok(HostName(letter.to_ascii_lowercase() - b'a'))
+            }
+            _ => Err(format!(
+                "no host '{text}' in any lab: hosts are a ({}), b ({}), c and so on",
+                HostName::A.ip(),
+                HostName::B.ip()
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<HostName> for String {
+    fn from(host: HostName) -> String {
+        host.to_string()
+    }
+}
+
+/// Name of a lab: it becomes a directory name, and socket paths are short.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LabName(String);
+
+impl LabName {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for LabName {
+    fn default() -> Self {
+        LabName("default".to_string())
+    }
+}
+
+impl fmt::Display for LabName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for LabName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fits = !text.is_empty()
+            && text.len() <= 32
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        if fits {
+            Ok(LabName(text.to_string()))
+        } else {
+            Err("a lab's name is 1 to 32 letters, digits, - or _".to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use longhaul_boxes::settings::Emulation;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        spec: Spec,
+    }
+
+    pub fn spec(arguments: &str) -> Result<Spec, String> {
+        let arguments = std::iter::once("up").chain(arguments.split_whitespace());
+        Cli::try_parse_from(arguments).map(|cli| cli.spec).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn hosts_are_letters_with_addresses_in_their_order() {
+        let spec = spec("--hosts 26").unwrap();
+        let hosts: Vec<HostName> = spec.hosts().collect();
+        assert_eq!(hosts.len(), 26);
+        assert_eq!(hosts[25].to_string(), "z");
+        assert_eq!(hosts[25].ip(), Ipv4Addr::new(10, 77, 0, 26));
+        assert_eq!(hosts[2].mac(), MacAddr([2, 0, 10, 77, 0, 3]));
+        assert_eq!(
+            ["A".parse(), "a".parse(), "z".parse()],
+            [Ok(hosts[0]), Ok(hosts[0]), Ok(hosts[25])]
+        );
+        for text in ["", "aa", "7", "ä"] {
+            assert!(text.parse::<HostName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_the_lab_has_not_is_answered_with_those_that_it_has() {
+        let spec = spec("--hosts 3").unwrap();
+        assert_eq!(spec.check_host("c".parse().unwrap()), Ok(()));
+        assert_eq!(
+            spec.check_host("d".parse().unwrap()).unwrap_err(),
+            "no host 'd' in the lab: its hosts are a (10.77.0.1), b (10.77.0.2) and c (10.77.0.3)"
+        );
+    }
+
+    #[test]
+    fn all_programs_together_fit_one_loop() {
+        for hosts in 2..=26 {
+            let spec = spec(&format!("--hosts {hosts}")).unwrap();
+            assert!(
+                spec.slots().is_power_of_two() && spec.slots() * hosts <= PORTS_MAX,
+                "{hosts} hosts"
+            );
+            assert!(spec.slots() >= 4, "{hosts} hosts");
+        }
+        assert_eq!(spec("").unwrap().slots(), 16);
+        for hosts in ["0", "1", "27", "many"] {
+            assert!(spec(&format!("--hosts {hosts}")).is_err(), "{hosts} hosts");
+        }
+    }
+
+    #[test]
+    fn marking_is_off_or_by_thresholds() {
+        assert_eq!(spec("").unwrap().ecn(), None);
+        let red = spec("--queue 16M --ecn").unwrap().ecn().unwrap();
+        assert_eq!((red.kmin_bytes, red.kmax_bytes, red.pmax), (1 << 20, 4 << 20, 0.1));
+        let red = spec("--ecn 100K:400K:0.02").unwrap().ecn().unwrap();
+        assert_eq!((red.kmin_bytes, red.kmax_bytes, red.pmax), (100 << 10, 400 << 10, 0.02));
+        for text in ["maybe", "1M", "4M:1M", "1M:4M:2", "1M:4M:0.1:7", "x:y"] {
+            assert!(spec(&format!("--ecn {text}")).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_down_is_read_back() {
+        for arguments in ["", "--hosts 5 --ecn", "--ecn 64K:1M:0.25 --loss 1e-4"] {
+            let spec = spec(arguments).unwrap();
+            let text = serde_json::to_string(&spec).unwrap();
+            let read: Spec = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+            assert_eq!((read.hosts, read.ecn), (spec.hosts, spec.ecn));
+        }
+    }
+
+    #[derive(Parser)]
+    struct Emulate {
+        #[command(flatten)]
+        settings: Emulation,
+    }
+
+    fn emulation<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Emulation {
+        let arguments = std::iter::once("emulate").chain(arguments);
+        Emulate::try_parse_from(arguments).unwrap_or_else(|e| panic!("{e}")).settings
+    }
+
+    const LISTS: [&str; 8] = [
+        "--rule",
+        "read-response from a: lose 1%",
+        "--rule",
+        "qpn 0x17: mark",
+        "--at",
+        "10s cut 50ms",
+        "--at",
+        "5s-20s loss 1e-3",
+    ];
+
+    #[test]
+    fn rules_and_changes_reach_the_fibre_of_a_box_and_of_a_lab() {
+        let lab = Cli::parse_from(std::iter::once("up").chain(LISTS)).spec;
+        let written = serde_json::to_string(&lab).unwrap();
+        let read: Spec = serde_json::from_str(&written).unwrap();
+        let link = emulation(LISTS).link().unwrap();
+        assert_eq!(
+            (&read.fibre().rules, &read.fibre().changes),
+            (&link.config().rules, &link.config().changes)
+        );
+        assert_eq!((link.config().rules.len(), link.config().changes.len()), (2, 2));
+        let refusal = Emulate::try_parse_from(["emulate", "--rule", "write: loose 1%"])
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(refusal.contains("character 8") && refusal.contains("say lose"), "{refusal}");
+    }
+
+    #[test]
+    fn options_mean_what_they_mean_to_a_lab() {
+        for arguments in [
+            "",
+            "--distance 1000km --rate 1G",
+            "--loss 1e-4 --queue 2M --ecn",
+            "--ecn 64K:1M --memory 1G --seed 7",
+        ] {
+            let lab = Cli::parse_from(std::iter::once("up").chain(arguments.split_whitespace()));
+            assert_eq!(
+                emulation(arguments.split_whitespace()).fibre().unwrap(),
+                lab.spec.fibre(),
+                "{arguments}"
+            );
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What a lab says about itself, for people and as JSON.
+#![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
+
+use crate::fabric::SitePort;
+use crate::node::HostCounters;
+use crate::spec::{HostName, Spec};
+use longhaul_accel::Accelerator;
+use longhaul_boxes::state::{
+    Flow, LinkStatus, Named, TransportState, marked, nonzero, write_flow, write_link,
+    write_transport,
+};
+use longhaul_switch::PortCounters;
+use longhaul_wan::Transport;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// A lab at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LabStatus {
+    pub spec: Spec,
+    pub pid: u32,
+    pub uptime_s: f64,
+    pub hosts: Vec<HostStatus>,
+    /// Empty when there are two hosts.
+    pub switches: Vec<SwitchStatus>,
+    pub link: Vec<LinkStatus>,
+    pub accelerators: Vec<AcceleratorStatus>,
+}
+
+/// A host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostStatus {
+    pub name: HostName,
+    /// Programs that are attached.
+    pub programs: usize,
+    /// Frames that wait for its programs.
+    pub waiting_frames: usize,
+    pub counters: HostCounters,
+}
+
+/// The switch of one site.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Named after its first host.
+    pub site: HostName,
+    pub ports: Vec<SwitchPort>,
+}
+
+/// A port of a switch: what came in by it, and what its output did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SwitchPort {
+    /// `host c`, or `fibre`.
+    pub leads_to: String,
+    pub received_frames: u64,
+    pub received_bytes: u64,
+    /// Of those received, frames that went to all other ports.
+    pub flooded_frames: u64,
+    pub unlearnt_frames: u64,
+    /// Of frames received.
+    pub drops: Named,
+    /// Frames that came to the output.
+    pub output_frames: u64,
+    pub delivered_frames: u64,
+    pub delivered_bytes: u64,
+    pub queued_frames: u64,
+    pub ecn_marked_frames: u64,
+    pub queue_bytes_max: u64,
+    /// Of frames that came to the output.
+    pub output_drops: Named,
+}
+
+/// The accelerator of one site.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AcceleratorStatus {
+    pub site: HostName,
+    pub counters: Named,
+    pub drops: Named,
+    pub flows: Vec<Flow>,
+    /// What is between it and the other site's.
+    #[serde(default)]
+    pub transport: Option<TransportState>,
+}
+
+impl SwitchStatus {
+    /// Of the switch at `site` with these ports.
+    pub fn of(site: HostName, ports: impl Iterator<Item = (SitePort, PortCounters)>) -> Self {
+        SwitchStatus {
+            site,
+            ports: ports.map(|(name, counters)| SwitchPort::of(name, &counters)).collect(),
+        }
+    }
+}
+
+impl SwitchPort {
+    fn of(name: SitePort, c: &PortCounters) -> Self {
+        SwitchPort {
+            leads_to: match name {
+                SitePort::Host(host) => format!("host {host}"),
+                SitePort::Wire => "fibre".to_string(),
+            },
+            received_frames: c.received_frames,
+            received_bytes: c.received_bytes,
+            flooded_frames: c.flooded_frames,
+            unlearnt_frames: c.unlearnt_frames,
+            drops: c.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+            output_frames: c.output.entered_frames,
+            delivered_frames: c.output.delivered_frames,
+            delivered_bytes: c.output.delivered_bytes,
+            queued_frames: c.output.in_flight_frames,
+            ecn_marked_frames: c.output.ecn_marked_frames,
+            queue_bytes_max: c.output.queue_bytes_max,
+            output_drops: c
+                .output
+                .drops
+                .iter()
+                .map(|(reason, n)| (reason.name().to_string(), n))
+                .collect(),
+        }
+    }
+}
+
+impl AcceleratorStatus {
+    /// Of the accelerator at `site`, and the transport behind it if there is one.
+    pub fn of(site: HostName, accelerator: &Accelerator, transport: Option<&Transport>) -> Self {
+        let counters = accelerator.counters();
+        AcceleratorStatus {
+            site,
+            counters: counters.values().map(|(name, n)| (name.to_string(), n)).collect(),
+            drops: counters
+                .drops
+                .iter()
+                .map(|(reason, n)| (reason.name().to_string(), n))
+                .collect(),
+            flows: accelerator.flows().map(|flow| Flow::of(&flow)).collect(),
+            transport: transport.map(|transport| TransportState::of(transport, None)),
+        }
+    }
+}
+
+impl LabStatus {
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        write_text(self, &mut text).map_or_else(|_| String::new(), |()| text)
+    }
+}
+
+fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
+    let spec = &status.spec;
+    writeln!(
+        text,
+        "lab '{}', up {:.0} s (pid {}): {}",
+        spec.name,
+        status.uptime_s,
+        status.pid,
+        spec.summary()
+    )?;
+    for host in &status.hosts {
+        write_host(host, text)?;
+    }
+    for switch in &status.switches {
+        for port in &switch.ports {
+            write_switch_port(switch.site, port, text)?;
+        }
+    }
+    for link in &status.link {
+        write_link("fibre ", link, text)?;
+    }
+    for accelerator in &status.accelerators {
+        writeln!(
+            text,
+            "accelerator at site {}: drops: {}",
+            accelerator.site,
+            nonzero(&accelerator.drops)
+        )?;
+        for flow in &accelerator.flows {
+            write_flow(flow, text)?;
+        }
+        if let Some(transport) = &accelerator.transport {
+            write_transport(transport, text)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_host(host: &HostStatus, text: &mut String) -> std::fmt::Result {
+    let c = &host.counters;
+    writeln!(
+        text,
+        "host {} {}: {} programs, sent {} frames, received {}, {} waiting; drops: no such QP {}, receive buffer {}, not RoCE {}",
+        host.name,
+        host.name.ip(),
+        host.programs,
+        c.tx_frames,
+        c.rx_frames,
+        host.waiting_frames,
+        c.drops_no_function,
+        c.drops_receive_buffer,
+        c.drops_not_roce
+    )
+}
+
+fn write_switch_port(site: HostName, port: &SwitchPort, text: &mut String) -> std::fmt::Result {
+    let flooded = match port.flooded_frames {
+        0 => String::new(),
+        frames => format!(" ({frames} to all)"),
+    };
+    let mut drops = port.drops.clone();
+    for (reason, count) in &port.output_drops {
+        *drops.entry(reason.clone()).or_default() += count;
+    }
+    writeln!(
+        text,
+        "switch at site {site}, {}: {} frames in{flooded}, {} out, {} queued{}, longest queue {} bytes; drops: {}",
+        port.leads_to,
+        port.received_frames,
+        port.delivered_frames,
+        port.queued_frames,
+        marked(port.ecn_marked_frames),
+        port.queue_bytes_max,
+        nonzero(&drops)
+    )
+}
