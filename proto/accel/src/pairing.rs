@@ -67,8 +67,8 @@ impl Accelerator {
     /// The only flow that an ACK to an unknown QP can be for, and the messages that its requester
     /// has completed by then.
     ///
-    /// Of several that have used the PSN it is the only one whose messages since its first packet
-    /// are as many as the responder has counted since the connection began.
+    /// A flow that has used the PSN is ruled out if it has completed more messages than its
+    /// responder counts, a number that no gap in its trace explains.
     fn owner_of_ack(
         &mut self,
         now: Instant,
@@ -79,28 +79,23 @@ impl Accelerator {
         if !candidates.are_complete(now) || !self.shared.looks.take(now, candidates.len()) {
             return None;
         }
-        let (mut fitting, mut exact) = ((None, 0), (None, 0));
+        let (mut owner, mut possible) = (None, 0);
         for slot in candidates.acknowledged_by(packet.psn()) {
             let learning = self.flows.get(slot).and_then(|flow| flow.learning());
             match learning.map(|learning| learning.trace.fit(now, packet.psn())) {
                 None | Some(Fit::No) => {}
-                Some(Fit::Maybe) => fitting.1 += 2,
+                Some(Fit::Maybe) => possible += 1,
+                Some(Fit::Yes(count)) if count.exceeds(msn) => {}
                 Some(Fit::Yes(count)) => {
-                    fitting = (Some((slot, count)), fitting.1 + 1);
-                    if count.is_from_the_start(msn.get()) {
-                        exact = (Some((slot, count)), exact.1 + 1);
-                    }
+                    possible += 1;
+                    owner = Some((slot, count));
                 }
             }
         }
-        match (fitting, exact) {
-            ((owner, 1), _) | (_, (owner, 1)) => owner,
-            ((_, 0), _) => None,
-            _ => {
-                self.shared.counters.pairing_ambiguous += 1;
-                None
-            }
+        if possible > 1 {
+            self.shared.counters.pairing_ambiguous += 1;
         }
+        owner.filter(|_| possible == 1)
     }
 
     /// An ACK to the requester of a flow that is learnt. False when it cannot be for that flow, so

@@ -4,7 +4,7 @@
 //! A trace keeps numbers, no frames, so that thousands of flows between two hosts can be followed
 //! at once.
 
-use longhaul_units::{Duration, Instant, Psn};
+use longhaul_units::{Duration, Instant, Msn, Psn};
 use std::collections::VecDeque;
 
 /// Runs of equal messages kept: 16 bytes each, and one is enough while all messages are of a
@@ -20,6 +20,9 @@ pub(crate) const OUTSTANDING_MAX: u64 = 1 << 18;
 /// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than
 /// loss on a LAN.
 pub(crate) const GAP_MAX: u64 = 4096;
+
+/// Messages that are held against an MSN: an MSN that came round is below this once in 4096 times.
+const COUNTED_MAX: u32 = 1 << 12;
 
 /// The requests of one flow, by number.
 #[derive(Debug)]
@@ -86,9 +89,10 @@ impl Count {
         (self.epoch == before.epoch).then(|| self.messages.wrapping_sub(before.messages))
     }
 
-    /// True if all messages since the flow's first packet are counted, and are so many.
-    pub(crate) fn is_from_the_start(self, messages: u32) -> bool {
-        self.epoch == 0 && self.messages == messages
+    /// True if these are more messages than `msn` counts. A trace may have missed messages, but has
+    /// none too many. False where an MSN, of 24 bits, may have come round.
+    pub(crate) fn exceeds(self, msn: Msn) -> bool {
+        self.messages <= COUNTED_MAX && self.messages > msn.get()
     }
 }
 
@@ -351,6 +355,6 @@ mod tests {
         trace.note(at(5), request(START + (1 << 23), true));
         assert_eq!(trace.fit(at(5), Psn::from_sequence(ends[3])), Fit::No);
         assert!(matches!(trace.fit(at(5), Psn::from_sequence(START + (1 << 23))), Fit::Yes(count)
-            if count.is_from_the_start(1)));
+            if count.messages == 1));
     }
 }

@@ -448,3 +448,45 @@ fn those_of_some_seeds() {
         runs(first..end);
     }
 }
+
+/// QPs that send the same messages from the same PSN on: PSNs tell their ACKs apart no more, and
+/// counts of messages only where the LAN has lost none.
+fn alike(seed: u64) -> Setup {
+    let mut rng = SplitMix64::new(seed);
+    let rng = &mut rng;
+    let boxes = one_of(rng, &[Boxes::One, Boxes::Both, Boxes::Paired]);
+    let setup = Setup::new(seed, boxes);
+    let fibre = LinkConfig::fibre_km(one_of(rng, &[1, 100, 1000]), setup.rate);
+    Setup {
+        fibre: LinkConfig { loss: one_of(rng, &[0.0, 1e-3, 1e-2]), ..fibre },
+        mix: one_of(rng, &[Mix::SendsAndWrites, Mix::SendsAndWrites, Mix::Everything]),
+        qps: one_of(rng, &[4, 20]),
+        messages: 60,
+        size_max: one_of(rng, &[1 << 10, 64 << 10]),
+        are_alike: true,
+        stagger: Duration::from_us(one_of(rng, &[0, 1000, 20_000])),
+        receives: one_of(rng, &[1, 4]),
+        receive_delay: Duration::from_us(one_of(rng, &[0, 1000, 20_000, 200_000])),
+        both_ways: rng.chance(0.3),
+        depth: one_of(rng, &[4, 16]),
+        ..setup
+    }
+}
+
+fn alike_are_served(seeds: impl Iterator<Item = u64>) {
+    for seed in seeds {
+        let outcome = run(&alike(seed));
+        assert!(outcome.is_clean(), "seed {seed}: {}", show(&outcome));
+    }
+}
+
+#[test]
+fn queue_pairs_that_are_alike() {
+    alike_are_served(0..100);
+}
+
+#[test]
+#[ignore = "nightly: two thousand of `queue_pairs_that_are_alike`"]
+fn queue_pairs_that_are_alike_many() {
+    alike_are_served(100..2100);
+}

@@ -122,6 +122,8 @@ pub struct Setup {
     /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if
     /// `None`.
     pub psn_step: Option<(usize, i32)>,
+    /// All QPs send the same messages from the same PSN on, as those of one library do.
+    pub are_alike: bool,
     pub kills: Vec<Kill>,
     /// What the second host sends from then on, but for the connection manager's messages, passes
     /// no box.
@@ -157,6 +159,7 @@ impl Setup {
             stagger: Duration::ZERO,
             random_ports: true,
             psn_step: None,
+            are_alike: false,
             kills: Vec::new(),
             detour_from: None,
             time_max: Duration::from_ms(120_000),
@@ -170,13 +173,26 @@ impl Setup {
 
     fn plan(&self) -> Plan {
         let mut seeds = SplitMix64::new(self.seed);
-        let mut stream = |host| {
+        let first = seeds.clone();
+        let stream = |seeds: &mut SplitMix64, host| {
             let messages = if self.sends(host) { self.messages } else { 0 };
             Stream::draw(seeds.next_u64(), self.mix, messages, self.lives, self.size_max)
         };
-        let streams = (0..self.qps).map(|_| [stream(0), stream(1)]).collect();
+        let streams = (0..self.qps).map(|_| {
+            if self.are_alike {
+                seeds = first.clone();
+            }
+            [stream(&mut seeds, 0), stream(&mut seeds, 1)]
+        });
+        let streams = streams.collect();
         let stride = u64::from(self.size_max).next_multiple_of(64) + 64;
-        Plan { streams, stride, seed: self.seed, psn_step: self.psn_step }
+        Plan {
+            streams,
+            stride,
+            seed: self.seed,
+            psn_step: self.psn_step,
+            are_alike: self.are_alike,
+        }
     }
 }
 

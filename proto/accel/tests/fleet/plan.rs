@@ -171,12 +171,14 @@ pub struct Plan {
     /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if
     /// `None`.
     pub psn_step: Option<(usize, i32)>,
+    pub are_alike: bool,
 }
 
 impl Plan {
     /// The first PSN that a host sends on a QP in a life.
     pub fn first_psn(&self, qp: usize, host: usize, life: usize) -> Psn {
-        let drawn = |life| self.number(qp, host, life, 1) as u32;
+        let drawn_for = if self.are_alike { 0 } else { qp };
+        let drawn = |life| self.number(drawn_for, host, life, 1) as u32;
         let first = match self.psn_step {
             None => drawn(life),
             Some((places, step)) => drawn(life % places).wrapping_add_signed(step * life as i32),
