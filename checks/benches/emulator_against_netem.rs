@@ -226,7 +226,8 @@ fn curve(args: &Args) -> Value {
             let boxes = hosts.join(Between { mbits: 10_000, ..Between::plain(0) }, None);
             for guest in hosts.guests() {
                 let netem = format!(
-                    "tc qdisc replace dev eth0 root netem delay {}us rate {MBITS}mbit 24 loss {}% limit 100000",
+                    "tc qdisc replace dev eth0 root netem delay {}us rate {MBITS}mbit 24 loss {}% \
+                     limit 100000",
                     km * 5,
                     loss * 100.0
                 );

@@ -201,7 +201,8 @@ mod a_fibre {
     fn several_pairs_run_side_by_side_and_a_file_says_what_they_are() {
         let Some(network) = Network::new("several pairs", 1500) else { return };
         let file = network.runtime.path().join("emulate.toml");
-        let text = "name = 'two'\n[defaults]\nrate = '1G'\n[[pair]]\na = 'west'\nb = 'east'\n[[pair]]\nname = 'taps'\n\
+        let text = "name = 'two'\n[defaults]\nrate = '1G'\n[[pair]]\na = 'west'\nb = 'east'\n\
+                    [[pair]]\nname = 'taps'\n\
                     a = 'tap:lhx'\nb = 'tap:lhy'\ndelay = '2ms'\n";
         fs::write(&file, text).expect("a file");
         let mut command = network
@@ -365,7 +366,8 @@ mod accelerators {
         let near = start(0, "near", "--lan west --wan w1");
         let crossed = network.runtime.path().join("crossed.pcap");
         let fibre = network.start(&format!(
-            "emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-2 --reorder 1e-2 --keep-privileges --pcap-a {}",
+            "emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-2 --reorder 1e-2 \
+             --keep-privileges --pcap-a {}",
             crossed.display()
         ));
         let far = start(1, "far", "--lan east --wan e1");
@@ -470,7 +472,8 @@ mod accelerators {
         let near = start(0, "near", &format!("--lan west --wan ethernet:w1,{east}@100"));
         let crossed = network.runtime.path().join("crossed.pcap");
         let fibre = network.start(&format!(
-            "emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-3 --keep-privileges --pcap-a {}",
+            "emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-3 --keep-privileges \
+             --pcap-a {}",
             crossed.display()
         ));
         let far = start(1, "far", &format!("--lan east --wan ethernet:e1,{west}@100"));

@@ -303,7 +303,8 @@ fn record_a_port_into_one_file() {
     let Some(network) = network("a recording of a port that two cores share", 1500) else { return };
     let file = std::env::temp_dir().join(format!("longhaul-cores-{}.pcap", std::process::id()));
     let command = format!(
-        "accelerate --name near --lan west --wan east --cores 2 --pcap-lan {} --pcap-frames 0 --keep-privileges",
+        "accelerate --name near --lan west --wan east --cores 2 --pcap-lan {} --pcap-frames 0 \
+         --keep-privileges",
         file.display()
     );
     let near = network.start(&command);

@@ -45,13 +45,14 @@ impl<'a> Chain<'a> {
         let mut others = Vec::new();
         for (name, host, file) in [("near", "west", near_lan), ("far", "east", far_lan)] {
             others.push(network.start(&format!(
-                "emulate --name {name}-lan --a {host} --b {},master --rate 100G --pcap-a {file} --pcap-frames 0",
+                "emulate --name {name}-lan --a {host} --b {},master --rate 100G --pcap-a {file} \
+                 --pcap-frames 0",
                 memif(network, name)
             )));
         }
         others.push(network.start(&format!(
-            "emulate --a w2 --b e2 --distance 1000km --rate 200M --pcap-a {near_wan} --pcap-b {far_wan} \
-             --pcap-frames 0"
+            "emulate --a w2 --b e2 --distance 1000km --rate 200M --pcap-a {near_wan} \
+             --pcap-b {far_wan} --pcap-frames 0"
         )));
         let accelerators = [0, 1].map(|end| accelerate(network, end));
         Chain { network, accelerators, others, files }
@@ -126,7 +127,8 @@ fn memif(network: &Network, name: &str) -> String {
 fn accelerate(network: &Network, end: usize) -> RunningBox {
     let (name, wan) = (NAMES[end], ["w1", "e1"][end]);
     let accelerator = network.start(&format!(
-        "accelerate --name {name} --lan {},slave --wan {wan} --rate 200M --distance 1000km --give-up 3s",
+        "accelerate --name {name} --lan {},slave --wan {wan} --rate 200M --distance 1000km \
+         --give-up 3s",
         memif(network, name)
     ));
     network.wait_for(&accelerator, "attached", |status| {

@@ -145,7 +145,8 @@ mod another_configuration {
             (format!("user = 'daemon'\n{}", near("")), "takes a restart: user"),
             (
                 format!(
-                    "{}[[policy]]\nsource = '10.0.0.0/8'\nmode = 'off'\n[[policy]]\nsource = '10.1.0.0/16'\n\
+                    "{}[[policy]]\nsource = '10.0.0.0/8'\nmode = 'off'\n[[policy]]\n\
+                     source = '10.1.0.0/16'\n\
                      mode = 'early'\n",
                     near("")
                 ),

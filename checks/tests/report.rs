@@ -236,7 +236,8 @@ mod in_a_browser {
         let scratch = Scratch::new("report-wrong");
         let wrong = "<!DOCTYPE html><body><main><div style='width:2000px'>x</div>\
                      <svg width='100' height='100' aria-label='a'></svg>\
-                     <svg width='100' height='100'><text x='90' y='50'>cut off</text><text x='92' y='50'>cut off</text></svg>\
+                     <svg width='100' height='100'><text x='90' y='50'>cut off</text>\
+                     <text x='92' y='50'>cut off</text></svg>\
                      <a href='#nowhere'>x</a><img src='missing.png'>\
                      <script>console.error('something went wrong')</script></main></body>";
         let (probe, console) = probe(&scratch, wrong, WIDTH);

@@ -14,7 +14,8 @@ fn chain(network: &Network, loss: &str) -> ([RunningBox; 3], [PathBuf; 4]) {
     let accelerate = "accelerate --rate 1G --distance 100km --pcap-frames 0";
     let boxes = [
         network.start(&format!(
-            "{accelerate} --name near --lan west --wan w1 --pcap-lan {near_lan} --pcap-wan {near_wan}"
+            "{accelerate} --name near --lan west --wan w1 --pcap-lan {near_lan} \
+             --pcap-wan {near_wan}"
         )),
         network.start(&format!("emulate --a w2 --b e2 --distance 100km --rate 1G {loss}")),
         network.start(&format!(

@@ -156,8 +156,8 @@ mod a_run {
         assert_eq!(record["values"]["setup_mean_ns"], flow["setup"]["mean_ns"]);
         let ended = place.run("sim x.toml --set flow.connect=cm --set flow.listen=false");
         assert_eq!(ended.status.code(), Some(1), "{ended}");
-        let cause = "flow flow1 failed: 0 of 1 QPs were connected: the responder rejected the request: \
-                     invalid service id: nobody listens (8)";
+        let cause = "flow flow1 failed: 0 of 1 QPs were connected: the responder rejected the \
+                     request: invalid service id: nobody listens (8)";
         assert!(ended.stdout.contains(cause), "{ended}");
     }
 
@@ -265,7 +265,8 @@ mod captures {
     fn are_explained_by_the_doctor() {
         let place = Place::new(SCENARIO);
         place.succeed(
-            "sim x.toml --set path.accelerators=none --set path.loss=0 --pcap wan=a.pcap --pcap wan@b=b.pcap",
+            "sim x.toml --set path.accelerators=none --set path.loss=0 --pcap wan=a.pcap \
+             --pcap wan@b=b.pcap",
         );
         let report = |name: &str| place.json(&format!("doctor --json {name}"));
         let at_requester = report("a.pcap");

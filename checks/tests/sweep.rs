@@ -220,7 +220,8 @@ mod refusals {
     fn keep_two_sweeps_out_of_one_directory() {
         let place = Place::new();
         let mut command = place.command(
-            "sweep x.toml --set flow.iterations=1000000 --vary flow.size=64K..128K,+1K --jobs 1 --out o",
+            "sweep x.toml --set flow.iterations=1000000 --vary flow.size=64K..128K,+1K --jobs 1 \
+             --out o",
         );
         let program = Program::start_group(&mut command);
         let manifest = place.runtime.path().join("o/results.jsonl");

@@ -101,6 +101,7 @@ proptest! {
         let path = Path::of_km(km, 100e9);
         let predicted = Prediction::new(&path, &nic, &work).unwrap().goodput_bps;
         let looped = endless(&path, &nic, &work);
-        prop_assert!((predicted / looped - 1.0).abs() < 0.02, "{predicted} {looped} {work:?} {wqes} {km}");
+        prop_assert!((predicted / looped - 1.0).abs() < 0.02, "{predicted} {looped} {work:?} \
+                                                               {wqes} {km}");
     }
 }

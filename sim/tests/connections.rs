@@ -243,7 +243,8 @@ fn who_does_not_listen_fails_the_flow_and_no_other() {
     let failure = outcome.flows[0].failure.as_deref().unwrap();
     assert_eq!(
         failure,
-        "0 of 3 QPs were connected: the responder rejected the request: invalid service id: nobody listens (8)"
+        "0 of 3 QPs were connected: the responder rejected the request: invalid service id: nobody \
+         listens (8)"
     );
     assert_eq!((outcome.unfinished, outcome.flows[1].failure.as_ref()), (None, None));
     assert_eq!(outcome.flows[1].messages, 12);

@@ -16,7 +16,8 @@ fn incast(senders: usize, switch: &str, hosts: &str) -> String {
     }
     for number in 1..=senders {
         text += &format!(
-            "[[flow]]\nname = \"f{number}\"\nfrom = \"s{number}\"\nto = \"sink\"\nop = \"write\"\nsize = \"64K\"\n\
+            "[[flow]]\nname = \"f{number}\"\nfrom = \"s{number}\"\nto = \"sink\"\nop = \"write\"\n\
+             size = \"64K\"\n\
              tx_depth = 64\niterations = 100\n"
         );
     }
@@ -121,8 +122,10 @@ mod a_slow_receiver {
     /// Takes in a packet each 200 ns: 21 of the link's 100 Gbit/s and more.
     fn slow(pfc: &str) -> String {
         format!(
-            "[path]\ndelay = \"300ns\"\nnic = \"ideal\"\nrate = \"400G\"\nreceive_packet = \"200ns\"\n\
-             receive_buffer = \"256K\"\npfc = \"{pfc}\"\n[[flow]]\nop = \"write\"\nsize = \"64K\"\niterations = 200\n"
+            "[path]\ndelay = \"300ns\"\nnic = \"ideal\"\nrate = \"400G\"\n\
+             receive_packet = \"200ns\"\n\
+             receive_buffer = \"256K\"\npfc = \"{pfc}\"\n[[flow]]\nop = \"write\"\nsize = \"64K\"\n\
+             iterations = 200\n"
         )
     }
 
@@ -174,7 +177,8 @@ mod two_switches {
         text += "[[host]]\nname = \"slow\"\nnic = \"ideal\"\n";
         text += "[[link]]\nbetween = [\"slow\", \"right\"]\nrate = \"10G\"\n";
         text += &format!(
-            "[[link]]\nname = \"trunk\"\nbetween = [\"left\", \"right\"]\nrate = \"400G\"\n{between}\n"
+            "[[link]]\nname = \"trunk\"\nbetween = [\"left\", \"right\"]\nrate = \"400G\"\n\
+             {between}\n"
         );
         for (name, from, to) in [("culprit", "a", "slow"), ("victim", "b", "free")] {
             text += &format!(

@@ -6,9 +6,11 @@ use longhaul_sim::file::ScenarioFile;
 /// Milliseconds that 64 WRITEs of 64 KiB take over a round trip of 10 ms, so many at a time.
 fn millis(mode: &str, tx_depth: u32, loss: f64) -> f64 {
     let text = format!(
-        "[path]\ndistance = '1000km'\nrate = '100G'\nloss = {loss}\nnic = 'connectx6'\naccelerators = 'both'\npaired = true\n\
+        "[path]\ndistance = '1000km'\nrate = '100G'\nloss = {loss}\nnic = 'connectx6'\n\
+         accelerators = 'both'\npaired = true\n\
          [path.accelerator]\nmode = '{mode}'\n\
-         [[flow]]\nop = 'write'\nsize = '64K'\niterations = 64\ntx_depth = {tx_depth}\nstart = '1ms'\n"
+         [[flow]]\nop = 'write'\nsize = '64K'\niterations = 64\ntx_depth = {tx_depth}\n\
+         start = '1ms'\n"
     );
     let loaded = ScenarioFile::parse("modes.toml", &text)
         .and_then(|file| file.load(&mut |name| Err(name.into())));

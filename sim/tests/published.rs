@@ -155,7 +155,8 @@ mod trains {
                 let ((alone, lost, events), (together, lost_too, fewer)) =
                     (goodput(1), goodput(train));
                 println!(
-                    "{one_way_us} {loss} {train} {alone} {together} {lost} {lost_too} {events} {fewer}"
+                    "{one_way_us} {loss} {train} {alone} {together} {lost} {lost_too} {events} \
+                     {fewer}"
                 );
                 assert_within(
                     together,

@@ -98,12 +98,14 @@ fn two_paths_carry_twice_as_much() {
         let link = |path: usize| {
             let side = if path == 1 { String::new() } else { path.to_string() };
             format!(
-                "[[link]]\nname = 'wan{path}'\nbetween = ['near.wan{side}', 'far.wan{side}']\ndistance = '400km'\nrate = '5G'\n"
+                "[[link]]\nname = 'wan{path}'\nbetween = ['near.wan{side}', 'far.wan{side}']\n\
+                 distance = '400km'\nrate = '5G'\n"
             )
         };
         let text = format!(
             "[[host]]\nname = 'a'\nnic = 'connectx6'\n[[host]]\nname = 'b'\nnic = 'connectx6'\n\
-             [[accelerator]]\nname = 'near'\n{WHOLE}\nmode = 'far'\n[[accelerator]]\nname = 'far'\n{WHOLE}\nmode = 'far'\n\
+             [[accelerator]]\nname = 'near'\n{WHOLE}\nmode = 'far'\n[[accelerator]]\nname = 'far'\n\
+             {WHOLE}\nmode = 'far'\n\
              [[link]]\nbetween = ['a', 'near.lan']\n[[link]]\nbetween = ['far.lan', 'b']\n{}\
              [[flow]]\nfrom = 'a'\nto = 'b'\nsize = '64K'\nduration = '200ms'\nconnect = 'cm'\n",
             (1..=count).map(link).collect::<String>()

@@ -21,7 +21,8 @@ fn path(keys: &str, boxes: &str, flow: &str) -> Outcome {
 
 fn seeded(seed: u64, keys: &str, boxes: &str, flow: &str) -> Outcome {
     run(&format!(
-        "seed = {seed}\n[path]\ndistance = '1000km'\nrate = '5G'\nnic = 'connectx6'\naccelerators = 'both'\n{keys}\n\
+        "seed = {seed}\n[path]\ndistance = '1000km'\nrate = '5G'\nnic = 'connectx6'\n\
+         accelerators = 'both'\n{keys}\n\
          [path.accelerator]\ntransport = true\n{boxes}\n[[flow]]\nconnect = 'cm'\n{flow}\n"
     ))
 }
@@ -31,7 +32,8 @@ fn seeded(seed: u64, keys: &str, boxes: &str, flow: &str) -> Outcome {
 fn completed(ms: u64, cut: &str) -> u64 {
     let link = |n: &str, cut: &str| {
         format!(
-            "[[link]]\nname = 'wan{n}'\nbetween = ['near.wan{n}', 'far.wan{n}']\ndistance = '1000km'\nrate = '2G'\n{cut}\n"
+            "[[link]]\nname = 'wan{n}'\nbetween = ['near.wan{n}', 'far.wan{n}']\n\
+             distance = '1000km'\nrate = '2G'\n{cut}\n"
         )
     };
     let outcome = run(&format!(
@@ -39,7 +41,8 @@ fn completed(ms: u64, cut: &str) -> u64 {
          [[accelerator]]\nname = 'near'\ntransport = true\nmode = 'far'\n\
          [[accelerator]]\nname = 'far'\ntransport = true\nmode = 'far'\n\
          [[link]]\nbetween = ['a', 'near.lan']\n[[link]]\nbetween = ['far.lan', 'b']\n{}{}\
-         [[flow]]\nfrom = 'a'\nto = 'b'\nsize = '256K'\ntx_depth = 64\nduration = '{ms}ms'\nconnect = 'cm'\n",
+         [[flow]]\nfrom = 'a'\nto = 'b'\nsize = '256K'\ntx_depth = 64\nduration = '{ms}ms'\n\
+         connect = 'cm'\n",
         link("", ""),
         link("2", cut),
     ));
@@ -67,7 +70,8 @@ fn fifty_milliseconds_after_a_path_is_cut_the_other_one_is_full() {
 #[test]
 fn reordering_costs_no_goodput() {
     let goodput = |keys: &str| {
-        let flow = "name = 'first'\nduration = '150ms'\n[[flow]]\nname = 'measured'\nstart = '200ms'\nsize = '256K'\n\
+        let flow = "name = 'first'\nduration = '150ms'\n[[flow]]\nname = 'measured'\n\
+                    start = '200ms'\nsize = '256K'\n\
                     duration = '600ms'\nconnect = 'cm'";
         path(keys, "mode = 'far'", flow).flows[1].goodput_bps
     };
@@ -118,7 +122,8 @@ fn nearly_all_writes_complete_without_a_repetition_though_frames_are_lost() {
     // Percentile 99.9 in round trips. The first flow shows the boxes what the path loses; of 32
     // WRITEs at once the last wait a third of a round trip for the others.
     let p999 = |seed: u64, mode: &str, parity: &str, loss: &str| {
-        let flow = "name = 'first'\nduration = '1500ms'\ntx_depth = 32\n[[flow]]\nname = 'measured'\nstart = '1600ms'\n\
+        let flow = "name = 'first'\nduration = '1500ms'\ntx_depth = 32\n[[flow]]\n\
+                    name = 'measured'\nstart = '1600ms'\n\
                     tx_depth = 32\nduration = '1s'\nconnect = 'cm'";
         let boxes = format!("mode = '{mode}'\nparity = '{parity}'");
         let outcome = seeded(seed, &format!("loss = {loss}"), &boxes, flow);
@@ -201,14 +206,17 @@ fn two_hosts_that_write_to_one_over_a_path_take_as_long_as_side_by_side() {
 /// what the switch drops.
 fn behind_a_slower_port(dcqcn: &str) -> (f64, u64) {
     let outcome = run(&format!(
-        "time_max = '2s'\n[[host]]\nname = 'a'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n[[host]]\nname = 'b'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n\
+        "time_max = '2s'\n[[host]]\nname = 'a'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n[[host]]\n\
+         name = 'b'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n\
          [[switch]]\nname = 'leaf'\nqueue = '2M'\necn = '100K:400K:0.2'\n\
-         [[accelerator]]\nname = 'near'\ntransport = true\n[[accelerator]]\nname = 'far'\ntransport = true\n\
+         [[accelerator]]\nname = 'near'\ntransport = true\n[[accelerator]]\nname = 'far'\n\
+         transport = true\n\
          [[link]]\nbetween = ['a', 'near.lan']\nrate = '10G'\n\
          [[link]]\nbetween = ['near.wan', 'far.wan']\nrate = '10G'\ndelay = '5ms'\n\
          [[link]]\nbetween = ['far.lan', 'leaf']\nrate = '10G'\n\
          [[link]]\nbetween = ['leaf', 'b']\nrate = '5G'\n\
-         [[flow]]\nfrom = 'a'\nto = 'b'\nsize = '64K'\ntx_depth = 128\nduration = '400ms'\nconnect = 'cm'\n"
+         [[flow]]\nfrom = 'a'\nto = 'b'\nsize = '64K'\ntx_depth = 128\nduration = '400ms'\n\
+         connect = 'cm'\n"
     ));
     let dropped = outcome.switches[0]
         .ports

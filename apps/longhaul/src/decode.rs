@@ -64,7 +64,8 @@ enum Failure {
     #[error("{0} is damaged: it {1}; {2} frames were read before")]
     Damaged(String, CaptureError, u64),
     #[error(
-        "{0} holds frames of link type {1} instead of Ethernet; capture on one interface, not on \"any\""
+        "{0} holds frames of link type {1} instead of Ethernet; capture on one interface, not on \
+         \"any\""
     )]
     LinkType(String, u16),
     #[error("cannot write: {0}")]

@@ -50,7 +50,8 @@ pub fn run(command: &Command) -> Result<ExitCode, Problem> {
             let key = PresharedKey::generate(&seed()?);
             write(file, &key.to_text(), "it may be in use already; remove it first to replace it")?;
             let text = format!(
-                "{}: copy this file to the other box by a way that nobody reads, and name it in --psk at both\n",
+                "{}: copy this file to the other box by a way that nobody reads, and name it in \
+                 --psk at both\n",
                 file.display()
             );
             output::print(&text)?;
@@ -125,7 +126,8 @@ impl FromStr for Peer {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, key) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or(
-            "write a name and the far box's public key, as in east=KEY; 'longhaul key show' prints it there",
+            "write a name and the far box's public key, as in east=KEY; 'longhaul key show' prints \
+             it there",
         )?;
         // Base64 ends in = itself: a key alone is no name with a key.
         let key = key.parse::<PublicKey>().map_err(|e| e.to_string())?;
@@ -157,7 +159,8 @@ impl FromStr for Psk {
         let parts =
             text.split_once('=').filter(|(peer, file)| !peer.is_empty() && !file.is_empty());
         let (peer, file) = parts.ok_or(
-            "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key psk' makes one",
+            "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key \
+             psk' makes one",
         )?;
         Ok(Psk { peer: peer.to_string(), file: file.into() })
     }

@@ -111,7 +111,8 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     let base = opened.load()?;
     if base.links.iter().any(|link| link.record.is_some()) && args.share.is_none() {
         eprintln!(
-            "longhaul sweep: the file's 'record' is left out: all points would record to the same file"
+            "longhaul sweep: the file's 'record' is left out: all points would record to the same \
+             file"
         );
     }
     let grid = Grid::new(&opened, &args.vary, args.repeat, args.max_points)?;
@@ -192,7 +193,8 @@ fn finish(
     let path = store.path().display();
     if interrupt.came() {
         eprintln!(
-            "longhaul sweep: stopped; {} new points of {} are in {path}, and the same command goes on with the rest",
+            "longhaul sweep: stopped; {} new points of {} are in {path}, and the same command goes \
+             on with the rest",
             tally.finished,
             missing.len()
         );

@@ -55,11 +55,13 @@ mod schema {
             (r#"{"schema":1}"#, "x.jsonl line 1: not a result: missing field `experiment`"),
             (
                 r#"{"schema":1,"experiment":"../../etc/x","source":"simulated","point":{},"values":{}}"#,
-                "x.jsonl line 1: \"../../etc/x\" is no name of an experiment: letters, digits, '.', '_' and '-'",
+                "x.jsonl line 1: \"../../etc/x\" is no name of an experiment: letters, digits, \
+                 '.', '_' and '-'",
             ),
             (
                 r#"{"schema":1,"experiment":"x","source":"guessed","point":{},"values":{}}"#,
-                "x.jsonl line 1: not a result: unknown variant `guessed`, expected one of `published`, `theory`, `predicted`, `simulated`, `measured`",
+                "x.jsonl line 1: not a result: unknown variant `guessed`, expected one of \
+                 `published`, `theory`, `predicted`, `simulated`, `measured`",
             ),
             (
                 r#"{"schema":1,"experiment":"x","source":"simulated","point":{},"values":{"a_bps":null}}"#,

@@ -67,8 +67,9 @@ fn near(experiment: &Experiment, cell: &PublishedCell, value: &str, records: &mu
 
 fn throughput_380km(records: &mut Vec<Record>) -> Experiment {
     let mut experiment = Experiment {
-        about: "Goodput of perftest's bandwidth tests between two sites 380 km apart, the maximum of 20 runs. WRITE and SEND \
-                keep 128 WQEs of each of 4 QPs outstanding, READ 16 of each of 16."
+        about: "Goodput of perftest's bandwidth tests between two sites 380 km apart, the maximum \
+                of 20 runs. WRITE and SEND keep 128 WQEs of each of 4 QPs outstanding, READ 16 of \
+                each of 16."
             .to_owned(),
         document: Some(Document {
             title: "IOWN GF, RDMA over Open APN, PoC report".to_owned(),
@@ -78,8 +79,16 @@ fn throughput_380km(records: &mut Vec<Record>) -> Experiment {
         series: vec!["op".to_owned()],
         labels: labels(&VERBS),
         expectations: vec![
-            Expectation::percent("goodput_bps", 1.0).only("op", "read").between("message_bytes", 4096.0, 262_144.0),
-            Expectation::percent("goodput_bps", 0.8).only("op", "send").between("message_bytes", 4096.0, 65_536.0),
+            Expectation::percent("goodput_bps", 1.0).only("op", "read").between(
+                "message_bytes",
+                4096.0,
+                262_144.0,
+            ),
+            Expectation::percent("goodput_bps", 0.8).only("op", "send").between(
+                "message_bytes",
+                4096.0,
+                65_536.0,
+            ),
         ],
         assumptions: vec![
             Assumption {
@@ -96,7 +105,8 @@ fn throughput_380km(records: &mut Vec<Record>) -> Experiment {
             },
         ],
         remarks: vec![
-            "SEND stays at 92 Gbit/s above 64 KiB in the document, which says no reason.".to_owned(),
+            "SEND stays at 92 Gbit/s above 64 KiB in the document, which says no reason."
+                .to_owned(),
         ],
         ..Experiment::new("iown2-c1", "Throughput over 380 km")
     };

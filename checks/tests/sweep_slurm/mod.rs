@@ -31,7 +31,8 @@ impl Slurm {
         for (command, package) in NEEDED {
             if find(command).is_none() {
                 eprintln!(
-                    "SKIPPED: a sweep as a job array, because {command} is missing: apt-get install {package}"
+                    "SKIPPED: a sweep as a job array, because {command} is missing: apt-get \
+                     install {package}"
                 );
                 return None;
             }

@@ -17,7 +17,8 @@ fn pass(script: &mut Script, psn: u32, msn: u32) {
     for n in 0..4 {
         let (psn, msn) = (psn + n, msn + n);
         script.go_on(&format!(
-            "lan: write_only {psn} A\n > wan write_only {psn} A\n wan: ack {psn} msn={msn}\n > lan ack {psn} msn={msn}"
+            "lan: write_only {psn} A\n > wan write_only {psn} A\n wan: ack {psn} msn={msn}\n \
+             > lan ack {psn} msn={msn}"
         ));
     }
 }

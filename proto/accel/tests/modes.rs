@@ -380,7 +380,8 @@ mod policy {
         let mut script = run(Mode::Early, Role::Near, ACKNOWLEDGED);
         script.accel.set_policy(Policy::all(Mode::Off));
         script.go_on(
-            "lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2\n wan: ack 101 msn=2",
+            "lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2\n \
+             wan: ack 101 msn=2",
         );
         assert_eq!(script.status().mode, Mode::Early);
         script.go_on("connect psn=500\n lan: write_only 500 A\n > wan write_only 500 A");

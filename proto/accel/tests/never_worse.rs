@@ -15,7 +15,8 @@ fn show(outcome: &Outcome) -> String {
     let Outcome { ended, failures, violations, unfinished, flows, .. } = outcome;
     let first: Vec<_> = failures.iter().take(8).collect();
     format!(
-        "after {ended}: {} failures, the first: {first:#?}\nviolations: {violations:#?}\nunfinished: {unfinished:#?}\n{}",
+        "after {ended}: {} failures, the first: {first:#?}\nviolations: {violations:#?}\n\
+         unfinished: {unfinished:#?}\n{}",
         failures.len(),
         flows.join("\n")
     )
@@ -423,7 +424,8 @@ fn runs(seeds: Range<u64>) {
     let all: Vec<u64> = bad.iter().map(|(seed, _)| *seed).collect();
     panic!(
         "worse than without boxes: {why}\nseeds {all:?}; repeat the first with\n    \
-         LONGHAUL_SEEDS={seed}..{} cargo test -p longhaul-accel --test never_worse those_of_some_seeds -- --ignored --nocapture",
+         LONGHAUL_SEEDS={seed}..{} cargo test -p longhaul-accel --test never_worse \
+         those_of_some_seeds -- --ignored --nocapture",
         seed + 1
     );
 }

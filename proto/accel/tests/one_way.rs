@@ -17,7 +17,8 @@ fn show(outcome: &Outcome) -> String {
     let Outcome { ended, failures, violations, unfinished, flows, .. } = outcome;
     let first: Vec<_> = failures.iter().take(8).collect();
     format!(
-        "after {ended}: {} failures, the first: {first:#?}\nviolations: {violations:#?}\nunfinished: {unfinished:#?}\n{}",
+        "after {ended}: {} failures, the first: {first:#?}\nviolations: {violations:#?}\n\
+         unfinished: {unfinished:#?}\n{}",
         failures.len(),
         flows.join("\n")
     )
@@ -225,7 +226,8 @@ mod step_by_step {
         script.go_on("wan: ack 101 msn=2");
         for (psn, msn) in [(102, 3), (103, 4)] {
             script.go_on(&format!(
-                "lan: write_only {psn} A\n > wan write_only {psn} A\n wan: ack {psn} msn={msn}\n > lan ack {psn} msn={msn}"
+                "lan: write_only {psn} A\n > wan write_only {psn} A\n wan: ack {psn} msn={msn}\n \
+                 > lan ack {psn} msn={msn}"
             ));
         }
         assert_eq!(script.status().state, FlowState::Terminated);

@@ -177,7 +177,8 @@ mod another_configuration {
     fn leaves_known_flows_their_mode_and_holds_for_others() {
         let mut script = run_with(
             config(),
-            "connect psn=100\n lan: write_first 100 A\n > wan write_first 100 A\n > lan ack 100 msn=0",
+            "connect psn=100\n lan: write_first 100 A\n > wan write_first 100 A\n \
+             > lan ack 100 msn=0",
         );
         let to = Config { policy: Policy::all(Mode::Tail), ..config() };
         script.accel.reconfigure(to).unwrap();
@@ -202,8 +203,10 @@ mod another_configuration {
         script.accel.reconfigure(to).unwrap();
         script.go_on("lan: write_only 164 A len=1024");
         script.go_on("wan: ack 163 msn=64\n > lan nak 164 sequence msn=64");
-        script
-            .go_on("lan: write_only 164 A len=1024\n > wan write_only 164 A len=1024\n > lan ack 164 msn=65");
+        script.go_on(
+            "lan: write_only 164 A len=1024\n > wan write_only 164 A len=1024\n \
+                    > lan ack 164 msn=65",
+        );
         assert_eq!(script.accel.counters().stored_lost, 0);
     }
 }

@@ -47,8 +47,10 @@ mod ack_frame {
     fn migreq_is_clear_when_the_responder_clears_it() {
         let mut script = run("");
         script.wire.responder_migreq = false;
-        script
-            .go_on("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+        script.go_on(
+            "connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n \
+                    > lan ack 100 msn=1",
+        );
         assert!(!Packet::parse(&first_ack(&script)).unwrap().unwrap().bth().migreq);
     }
 
@@ -60,8 +62,10 @@ mod ack_frame {
         path.destination_ip = "fd00::2".parse().unwrap();
         path.vlan = Some(42);
         script.wire.responder = path.reversed();
-        script
-            .go_on("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+        script.go_on(
+            "connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n \
+                    > lan ack 100 msn=1",
+        );
         let packet = first_ack(&script);
         assert_eq!(Packet::parse(&packet).unwrap().unwrap().path(), script.wire.responder);
     }
@@ -970,7 +974,8 @@ mod reset {
     fn one_that_begins_behind_what_is_stored_passes_when_it_insists() {
         let mut script = run(RESET);
         script.go_on(
-            "wan: ack 100 msn=1\n lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2",
+            "wan: ack 100 msn=1\n lan: write_only 101 A\n > wan write_only 101 A\n \
+             > lan ack 101 msn=2",
         );
         for _ in 0..3 {
             script.go_on("lan: write_only 100 A\n > lan ack 101 msn=2");
@@ -1080,7 +1085,8 @@ mod back_pressure {
         let mut script = run_with(roomy, "connect psn=100 mtu=4096");
         for psn in 100..111 {
             let text = format!(
-                "lan: write_only {psn} A len=4096\n > wan write_only {psn} A len=4096\n > lan ack {psn} msn={}",
+                "lan: write_only {psn} A len=4096\n > wan write_only {psn} A len=4096\n \
+                 > lan ack {psn} msn={}",
                 psn - 99
             );
             script.go_on(&text);
@@ -1333,7 +1339,8 @@ mod pairing {
         );
         assert_eq!(flow.stored_bytes, 0);
         script.go_on(
-            "wan: ack 1199 msn=1\n > lan ack 1199 msn=1\n lan: write_only 1200 A\n > wan write_only 1200 A",
+            "wan: ack 1199 msn=1\n > lan ack 1199 msn=1\n lan: write_only 1200 A\n \
+             > wan write_only 1200 A",
         );
     }
 }
@@ -1636,15 +1643,19 @@ mod tags {
     fn the_same_addresses_and_numbers_in_two_vlans_are_two_flows() {
         let mut script = run("");
         in_vlan(&mut script, 5);
-        script
-            .go_on("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+        script.go_on(
+            "connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n \
+                    > lan ack 100 msn=1",
+        );
         in_vlan(&mut script, 6);
         script.go_on(
-            "lan: write_only 700 A\n > wan write_only 700 A\n wan: ack 700 msn=9\n > lan ack 700 msn=9",
+            "lan: write_only 700 A\n > wan write_only 700 A\n wan: ack 700 msn=9\n \
+             > lan ack 700 msn=9",
         );
         in_vlan(&mut script, 5);
         script.go_on(
-            "lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2\n wan: ack 101 msn=2",
+            "lan: write_only 101 A\n > wan write_only 101 A\n > lan ack 101 msn=2\n \
+             wan: ack 101 msn=2",
         );
         assert_eq!(script.accel.counters().flows_reset, 0);
         let mut vlans: Vec<u16> = script.accel.flows().map(|flow| flow.key.vlan).collect();
@@ -1657,8 +1668,10 @@ mod tags {
         let mut script = run("");
         in_vlan(&mut script, 3 << 13 | 5);
         script.wire.responder.vlan = Some(5);
-        script
-            .go_on("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1");
+        script.go_on(
+            "connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n \
+                    > lan ack 100 msn=1",
+        );
     }
 
     #[test]

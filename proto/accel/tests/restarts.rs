@@ -154,8 +154,8 @@ fn runs(seeds: Range<u64>, mode: Mode) -> Option<String> {
     let (first, _) = bad.first()?;
     let lines = bad.iter().map(|(seed, wrong)| format!("seed {seed}: {}", wrong.join("\n    ")));
     Some(format!(
-        "{mode}: {} seeds\n{}\nthe first: {:#?}\nrepeat it with\n    LONGHAUL_SEEDS={first}..{} cargo test -p longhaul-accel \
-         --test restarts those_of_some_seeds -- --ignored --nocapture",
+        "{mode}: {} seeds\n{}\nthe first: {:#?}\nrepeat it with\n    LONGHAUL_SEEDS={first}..{} \
+         cargo test -p longhaul-accel --test restarts those_of_some_seeds -- --ignored --nocapture",
         bad.len(),
         lines.collect::<Vec<_>>().join("\n"),
         drawn(*first, mode),

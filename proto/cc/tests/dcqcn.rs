@@ -560,7 +560,8 @@ mod shared_bottleneck {
             let outcome = run(flows, line, dcqcn);
             let Outcome { jain, utilisation, drops, cnps } = outcome;
             let what = format!(
-                "{name}, {flows} at {line}: Jain {jain:.3}, utilisation {utilisation:.3}, {cnps} CNPs, {drops} drops"
+                "{name}, {flows} at {line}: Jain {jain:.3}, utilisation {utilisation:.3}, {cnps} \
+                 CNPs, {drops} drops"
             );
             assert!(jain > 0.9, "{what}");
             assert!(utilisation > 0.85, "{what}");

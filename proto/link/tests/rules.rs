@@ -166,8 +166,11 @@ mod selection {
                     bytes[at] = byte;
                 }
             }
-            let rules = ["read-response dscp 1: duplicate", "qpn 5-9 psn 3-1: delay 1us", "roce: corrupt icrc",
-                "any: corrupt payload", "any: mark", "source fd00::/8: reorder 1us", "not-roce: lose"];
+            let rules = ["read-response dscp 1: duplicate", "qpn 5-9 psn 3-1: delay 1us", "roce: \
+                                                                                           corrupt \
+                                                                                           icrc",
+                "any: corrupt payload", "any: mark", "source fd00::/8: reorder 1us", "not-roce: \
+                                                                                      lose"];
             let head = Head::copy_of(&bytes);
             let received = Frame::received(&head, &bytes);
             let is_roce = received.is_ok_and(|frame| frame.trailer != Trailer::None);

@@ -228,7 +228,8 @@ mod text {
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(
-            text in "([0-9]{1,4}(\\.[0-9])?(us|ms|s)?-?){1,2} (cut|loss|rate|delay|distance)( [0-9e.-]{1,4}(us|km|G|%)?)?",
+            text in "([0-9]{1,4}(\\.[0-9])?(us|ms|s)?-?){1,2} (cut|loss|rate|delay|distance)( \
+                     [0-9e.-]{1,4}(us|km|G|%)?)?",
         ) {
             if let Ok(change) = text.parse::<Change>() {
                 prop_assert_eq!(change.to_string().parse::<Change>(), Ok(change), "{}", text);

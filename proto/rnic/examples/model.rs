@@ -35,7 +35,8 @@ fn main() -> ExitCode {
             Ok(outcome) => completions += outcome.completions,
             Err(_) => {
                 eprintln!(
-                    "seed {seed} fails. Again: LONGHAUL_SEED={seed} cargo test -p longhaul-rnic --test model"
+                    "seed {seed} fails. Again: LONGHAUL_SEED={seed} cargo test -p longhaul-rnic \
+                     --test model"
                 );
                 return ExitCode::FAILURE;
             }

@@ -72,7 +72,8 @@ pub enum PfcFault {
     },
     /// An input would go on before it was paused.
     #[error(
-        "it goes on at {xon_bytes} bytes, above the {xoff_bytes} at which it pauses: give xon at most xoff"
+        "it goes on at {xon_bytes} bytes, above the {xoff_bytes} at which it pauses: give xon at \
+         most xoff"
     )]
     Thresholds {
         /// The threshold given.

@@ -220,7 +220,8 @@ proptest! {
         prop_assert_eq!(qp.recv.in_use(), qp.recv.len());
         for (at, &byte) in qp.device.memory.0.iter().enumerate() {
             let at = at as u64;
-            prop_assert!(byte == 0xee || receives.contains(&at) || written.contains(&at), "{} written", at);
+            prop_assert!(byte == 0xee || receives.contains(&at) || written.contains(&at), "{} \
+                                                                                           written", at);
         }
     }
 }

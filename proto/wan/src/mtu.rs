@@ -301,7 +301,8 @@ mod tests {
             let expected = of.min(most);
             prop_assert!(mtu.get() <= expected);
             // A question lost three times in a row is one in four thousand.
-            prop_assert!(mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected, "{} of {expected}", mtu.get());
+            prop_assert!(mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected, "{} of \
+                                                                                             {expected}", mtu.get());
             prop_assert!(probes < 150 && took <= Instant::ZERO + RTT.times(200));
         }
     }

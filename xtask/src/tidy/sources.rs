@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn functions_are_measured() {
-        let text = "fn a() {\n    b();\n}\nimpl X {\n    pub const fn c() -> u8 {\n        1\n    }\n    fn d(&self);\n}";
+        let text = "fn a() {\n    b();\n}\nimpl X \
+                    {\n    pub const fn c() -> u8 {\n        1\n    }\n    fn d(&self);\n}";
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(functions(&lines), [("a".to_string(), 3), ("c".to_string(), 3)]);
     }

@@ -251,7 +251,8 @@ impl Args {
             }
             self.load(&cell).check().map_err(Failure::value)?;
             if self.over == Over::Memif && cell.kind == Kind::Paired {
-                let why = "--box paired --over memif: two boxes in a row are measured over rings: leave --over out";
+                let why = "--box paired --over memif: two boxes in a row are measured over rings: \
+                           leave --over out";
                 return Err(Failure::value(why));
             }
         }

@@ -218,7 +218,8 @@ fn direction(report: &Value, requester: &'static str, ip: &str) -> Option<Direct
 /// Markdown: a row for each, beside the same without accelerators, and what the doctor says.
 pub fn table(all: &[Measured]) -> String {
     let mut text = String::from(
-        "| | km | accelerators | IOPS | times plain | median | p99 | light alone | client's requests | server's requests |\n\
+        "| | km | accelerators | IOPS | times plain | median | p99 | light alone | client's \
+         requests | server's requests |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for one in all {

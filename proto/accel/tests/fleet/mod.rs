@@ -414,7 +414,8 @@ impl Fleet {
 fn in_words(accelerator: &Accelerator) -> String {
     let flows = accelerator.flows().map(|flow| {
         format!(
-            "\n  to {} {:#x} from {:x?}: {:?}, {} frames and {} B stored, expects {}, unacknowledged {}, undelivered {}",
+            "\n  to {} {:#x} from {:x?}: {:?}, {} frames and {} B stored, expects {}, \
+             unacknowledged {}, undelivered {}",
             flow.key.responder,
             flow.key.responder_qpn.get(),
             flow.requester_qpn.map(|qpn| qpn.get()),

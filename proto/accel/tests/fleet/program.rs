@@ -188,8 +188,8 @@ impl Host {
         let placed = self.rnic.memory().placed(qp);
         let theirs = &self.plan.streams[qp][1 - self.number];
         format!(
-            "QP {qp} ({:#x}) of host {}: life {life}, posted {posted}, completed {completed} of {}, received {received} of \
-             {}, placed {placed} of {}",
+            "QP {qp} ({:#x}) of host {}: life {life}, posted {posted}, completed {completed} of \
+             {}, received {received} of {}, placed {placed} of {}",
             qpn.get(),
             self.number,
             self.plan.streams[qp][self.number].messages.len(),

@@ -327,7 +327,8 @@ mod tests {
             let received = Frame::lent(&lease).unwrap();
             let taken = take_out(&mut pool, &received, &outer).unwrap();
             prop_assert_eq!(&bytes_of(&taken.as_frame()), &expected);
-            prop_assert!(lease.bytes().as_ptr_range().contains(&taken.payload().as_ptr()), "it was copied");
+            prop_assert!(lease.bytes().as_ptr_range().contains(&taken.payload().as_ptr()), "it was \
+                                                                                            copied");
             wire[crossed - 1] ^= 1;
             let head = Head::copy_of(&wire);
             let received = Frame::received(&head, &wire).unwrap();
