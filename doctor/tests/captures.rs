@@ -457,9 +457,17 @@ proptest! {
     #[test]
     fn any_packets_are_explained(
         packets in prop::collection::vec(
-            (any::<bool>(), any::<u8>(), 0_u32..64, any::<u32>(), any::<u8>(), 0_u64..5_000_000, 0_usize..20),
+            (
+                any::<bool>(),
+                any::<u8>(),
+                0_u32..64,
+                any::<u32>(),
+                any::<u8>(),
+                0_u64..5_000_000,
+                0_usize..20,
+            ),
             0..300,
-        )
+        ),
     ) {
         let mut script = Script::default();
         let mut now = 0;
@@ -501,7 +509,11 @@ proptest! {
     }
 
     #[test]
-    fn damaged_captures_are_explained(at in 24_usize..20_000, with in any::<u8>(), cut in 0_usize..20_248) {
+    fn damaged_captures_are_explained(
+        at in 24_usize..20_000,
+        with in any::<u8>(),
+        cut in 0_usize..20_248,
+    ) {
         let mut file = bytes("rc_psn_wrap");
         let at = at % file.len();
         file[at] ^= with;

@@ -67,7 +67,8 @@ proptest! {
         let cq_mod = lot.min(depth);
         let nic = nic(128, 100);
         let op = if is_read { Op::Read } else { Op::Write };
-        let work = Workload { op, size: 1 << log, qps: 1, tx_depth: depth, cq_mod, iterations: None };
+        let work =
+            Workload { op, size: 1 << log, qps: 1, tx_depth: depth, cq_mod, iterations: None };
         let path = Path::of_km(km, 100e9);
         let (predicted, looped) =
             (Prediction::new(&path, &nic, &work).unwrap().goodput_bps, endless(&path, &nic, &work));
@@ -82,10 +83,14 @@ proptest! {
         iterations in 100..3000_u64,
     ) {
         let nic = nic(128, 100);
-        let work = Workload { iterations: Some(iterations), ..Workload::perftest(Op::Write, 1 << log, 1, depth) };
+        let work = Workload {
+            iterations: Some(iterations),
+            ..Workload::perftest(Op::Write, 1 << log, 1, depth)
+        };
         let path = Path::of_km(km, 100e9);
         let predicted = Prediction::new(&path, &nic, &work).unwrap().goodput_bps;
-        let looped = iterations as f64 * work.size as f64 * 8.0 / run(&path, &nic, &work, iterations) * 1e9;
+        let looped =
+            iterations as f64 * work.size as f64 * 8.0 / run(&path, &nic, &work, iterations) * 1e9;
         prop_assert!((predicted / looped - 1.0).abs() < 0.02, "{predicted} {looped} {work:?} {km}");
     }
 

@@ -93,11 +93,18 @@ proptest! {
         asked_every in 8..100_u32,
         every in 8..100_u32,
     ) {
-        let nic = NicProfile { outstanding_psns: window, ack_request_every: asked_every, ack_every: every, ..rxe() };
+        let nic = NicProfile {
+            outstanding_psns: window,
+            ack_request_every: asked_every,
+            ack_every: every,
+            ..rxe()
+        };
         let (path, work) = (Path::of_km(km, 100e9), write(kib << 10, depth, lot.min(depth)));
         let deviation = deviation(&path, &nic, &work);
-        prop_assert!(deviation.abs() < 0.02, "{deviation} {work:?} {km} {window} {asked_every} \
-                                              {every}");
+        prop_assert!(
+            deviation.abs() < 0.02,
+            "{deviation} {work:?} {km} {window} {asked_every} {every}"
+        );
     }
 }
 

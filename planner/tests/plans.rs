@@ -266,14 +266,16 @@ proptest! {
         depth in 1..100_000_u32,
         iterations in prop_oneof![Just(None), (1..1_000_000_u64).prop_map(Some)],
     ) {
-        let path = Path { one_way_ns, loss, mtu: MTUS[mtu], ..Path::of_km(0.0, 10_f64.powf(rate_log)) };
+        let path =
+            Path { one_way_ns, loss, mtu: MTUS[mtu], ..Path::of_km(0.0, 10_f64.powf(rate_log)) };
         let name = NicProfile::names().nth(nic).unwrap();
         let nic = NicProfile::named(name).unwrap();
         let work = Workload { iterations, ..Workload::perftest(op, size, qps, depth) };
         let p = Prediction::new(&path, &nic, &work).unwrap();
         prop_assert!(p.goodput_bps.is_finite() && p.goodput_bps >= 0.0);
         // A run may end within a window, before its lots make it wait.
-        let closest = p.bounds.iter().find(|bound| iterations.is_none() || !bound.limit.is_window()).unwrap();
+        let closest =
+            p.bounds.iter().find(|bound| iterations.is_none() || !bound.limit.is_window()).unwrap();
         prop_assert!(p.goodput_bps <= closest.goodput_bps * 1.000_001, "{p:?}");
         prop_assert!(p.bounds[0].goodput_bps <= p.ceiling_bps * 1.000_001);
         prop_assert!(p.bounds.is_sorted_by(|a, b| a.goodput_bps <= b.goodput_bps));
@@ -318,7 +320,9 @@ proptest! {
         let nic = NicProfile::named("connectx6").unwrap();
         let goodput = |km, qps| {
             let path = Path { loss, ..Path::of_km(km, 100e9) };
-            Prediction::new(&path, &nic, &Workload::perftest(Op::Write, 1 << log, qps, 128)).unwrap().goodput_bps
+            Prediction::new(&path, &nic, &Workload::perftest(Op::Write, 1 << log, qps, 128))
+                .unwrap()
+                .goodput_bps
         };
         prop_assert!(goodput(km, qps + 1) >= goodput(km, qps) * 0.999_999);
         prop_assert!(goodput(km + 1.0, qps) <= goodput(km, qps) * 1.000_001);

@@ -222,7 +222,11 @@ mod tests {
         #[test]
         fn any_descriptors_are_taken_or_refused(
             descriptors in proptest::collection::vec(
-                (prop_oneof![any::<u64>(), 0..100 * EACH], prop_oneof![any::<u32>(), 0..5000_u32], any::<bool>()),
+                (
+                    prop_oneof![any::<u64>(), 0..100 * EACH],
+                    prop_oneof![any::<u32>(), 0..5000_u32],
+                    any::<bool>(),
+                ),
                 0..64,
             ),
         ) {

@@ -64,9 +64,14 @@ proptest! {
         for _ in 0..400 {
             wire.responder_qpn = 0x22 + rng.below(6) as u32 / 5;
             let (mut side, line) = LINES[rng.below(LINES.len() as u64) as usize];
-            let psn = if rng.chance(0.02) { rng.next_u64() as u32 & 0xff_ffff } else { 100 + rng.below(40) as u32 };
+            let psn = if rng.chance(0.02) {
+                rng.next_u64() as u32 & 0xff_ffff
+            } else {
+                100 + rng.below(40) as u32
+            };
             let line = line.replace("PSN", &psn.to_string());
-            let mut bytes = if side == LAN { wire.requester_frame(&line) } else { wire.responder_frame(&line) };
+            let mut bytes =
+                if side == LAN { wire.requester_frame(&line) } else { wire.responder_frame(&line) };
             if rng.chance(0.05) {
                 let at = rng.below(bytes.len() as u64) as usize;
                 bytes[at] ^= 1 << rng.below(8);
@@ -79,7 +84,10 @@ proptest! {
             }
             deliver(&mut node, now, side, &bytes);
             if rng.chance(0.5) {
-                node.poll_transmit(now, &mut Sink { room: Some(rng.below(4) as usize), ..Sink::default() });
+                node.poll_transmit(
+                    now,
+                    &mut Sink { room: Some(rng.below(4) as usize), ..Sink::default() },
+                );
             }
             if rng.chance(0.3) {
                 now += Duration::from_us(rng.below(50_000));

@@ -350,7 +350,11 @@ proptest! {
         seed in 1u64..1000,
         ops in proptest::collection::vec(op(), 10..50),
         acts in proptest::collection::vec(
-            (prop_oneof![3 => 0u64..25_000, 1 => 100_000u64..2_000_000], proptest::sample::select(vec![Role::Near, Role::Far]), act()),
+            (
+                prop_oneof![3 => 0u64..25_000, 1 => 100_000u64..2_000_000],
+                proptest::sample::select(vec![Role::Near, Role::Far]),
+                act(),
+            ),
             1..14,
         ),
     ) {

@@ -418,11 +418,27 @@ proptest! {
     /// order.
     #[test]
     fn any_mixture_of_ills_is_survived(
-        seed in any::<u64>(), lan in ills(), wan in ills(), cm in any::<bool>(),
-        second in any::<bool>(), both_ways in any::<bool>(), rnr in prop_oneof![Just(0.0), Just(0.02)],
+        seed in any::<u64>(),
+        lan in ills(),
+        wan in ills(),
+        cm in any::<bool>(),
+        second in any::<bool>(),
+        both_ways in any::<bool>(),
+        rnr in prop_oneof![Just(0.0), Just(0.02)],
     ) {
         let wan_delay = Duration::from_us(seed % 6000 + 10);
         let boxes = [true, second];
-        run_mixture(Setup { seed: seed >> 8, lan, wan, wan_delay, boxes, cm, rnr, messages: 60, both_ways, ..Setup::default() });
+        run_mixture(Setup {
+            seed: seed >> 8,
+            lan,
+            wan,
+            wan_delay,
+            boxes,
+            cm,
+            rnr,
+            messages: 60,
+            both_ways,
+            ..Setup::default()
+        });
     }
 }

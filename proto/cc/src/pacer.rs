@@ -256,7 +256,10 @@ mod tests {
         }
 
         #[test]
-        fn keeps_the_full_rate_when_always_asked(bps in 1_000_u64..1_000_000_000_000, burst in 0_u64..100_000) {
+        fn keeps_the_full_rate_when_always_asked(
+            bps in 1_000_u64..1_000_000_000_000,
+            burst in 0_u64..100_000,
+        ) {
             let rate = rate(bps);
             let mut pacer = Pacer::new(rate, burst);
             let mut now = Instant::ZERO;

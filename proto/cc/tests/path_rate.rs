@@ -157,10 +157,12 @@ proptest! {
     ) {
         let mut rate = PathRate::new(3, most);
         let mut now = Instant::ZERO;
-        for [step, next, arrived_to, arrived, lost, marked, sent_bytes, arrived_bytes, rtt] in news {
+        for [step, next, arrived_to, arrived, lost, marked, sent_bytes, arrived_bytes, rtt] in news
+        {
             now += Duration::from_ps(step);
             let rtt = Duration::from_ps(rtt);
-            let heard = Heard { next, arrived_to, arrived, lost, marked, sent_bytes, arrived_bytes, rtt };
+            let heard =
+                Heard { next, arrived_to, arrived, lost, marked, sent_bytes, arrived_bytes, rtt };
             rate.hear(now, &heard);
             prop_assert!(rate.rate().as_bps() > 0);
             prop_assert!(most.is_none_or(|most| rate.rate() <= most));

@@ -199,7 +199,12 @@ proptest! {
         let mut encoder = Encoder::new(Some(Layout::new(10, 2, 4).unwrap()));
         let mut sent = encode(&mut encoder, 0, &data);
         drain(&mut encoder, &mut sent);
-        let mut decoder = Decoder::new(DecoderConfig { reach: 512, quiet_reach: 512, held_bytes_max: 20_000, parities_max: 32 });
+        let mut decoder = Decoder::new(DecoderConfig {
+            reach: 512,
+            quiet_reach: 512,
+            held_bytes_max: 20_000,
+            parities_max: 32,
+        });
         let (mut forged, mut at) = (0, 0);
         for sent in &sent {
             if rng.chance(0.5) {
@@ -215,7 +220,8 @@ proptest! {
                     true => Body::bytes(&bytes),
                     false => Body::Virtual(rng.below(20_000) as usize),
                 };
-                let _ = decoder.on_parity(&Parity { id, head: &bytes[..bytes.len().min(60)], body }, |_| ());
+                let _ = decoder
+                    .on_parity(&Parity { id, head: &bytes[..bytes.len().min(60)], body }, |_| ());
                 let _ = Parity::parse(&bytes);
                 forged += 1;
             }
@@ -236,6 +242,8 @@ proptest! {
             prop_assert!(decoder.groups_under_repair() <= 32);
         }
         let c = *decoder.counters();
-        prop_assert!(forged > 0 && c.malformed + c.old + c.ahead + c.overlapping + c.inconsistent > 0);
+        prop_assert!(
+            forged > 0 && c.malformed + c.old + c.ahead + c.overlapping + c.inconsistent > 0
+        );
     }
 }

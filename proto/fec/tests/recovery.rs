@@ -67,7 +67,11 @@ proptest! {
 
     #[test]
     fn up_to_m_losses_of_a_group_are_repaired(
-        layout in layouts(), seed: u64, first in 0..1_u64 << 40, count in 1..900_usize, reordering in 0..40_u64,
+        layout in layouts(),
+        seed: u64,
+        first in 0..1_u64 << 40,
+        count in 1..900_usize,
+        reordering in 0..40_u64,
     ) {
         let mut rng = SplitMix64::new(seed);
         let data: Vec<_> = (0..count).map(|_| Datagram::random(&mut rng, 300)).collect();
@@ -135,12 +139,16 @@ proptest! {
 
     #[test]
     fn layouts_change_between_blocks_without_a_gap(
-        changes in prop::collection::vec((prop::option::weighted(0.8, layouts()), 1..300_usize, any::<bool>()), 1..6),
+        changes in prop::collection::vec(
+            (prop::option::weighted(0.8, layouts()), 1..300_usize, any::<bool>()),
+            1..6,
+        ),
         seed: u64,
     ) {
         let mut rng = SplitMix64::new(seed);
         let mut encoder = Encoder::new(None);
-        let (mut sent, mut data, mut unprotected) = (Vec::new(), Vec::<Rc<Datagram>>::new(), Vec::new());
+        let (mut sent, mut data, mut unprotected) =
+            (Vec::new(), Vec::<Rc<Datagram>>::new(), Vec::new());
         for (layout, count, flush) in changes {
             encoder.set_layout(layout);
             for _ in 0..count {
@@ -148,7 +156,10 @@ proptest! {
                 data.push(Datagram::random(&mut rng, 60));
                 let before = encoder.unprotected() + encoder.due();
                 sent.append(&mut encode(&mut encoder, number, &data[data.len() - 1..]));
-                if before == 0 && encoder.unprotected() == 0 && !matches!(sent.last(), Some(Sent::Parity { .. })) {
+                if before == 0
+                    && encoder.unprotected() == 0
+                    && !matches!(sent.last(), Some(Sent::Parity { .. }))
+                {
                     unprotected.push(number);
                 }
             }
@@ -173,7 +184,8 @@ proptest! {
         let ahead = data.len() as u64;
         receiver.sent.insert(ahead, Datagram::random(&mut rng, 9));
         receiver.take(&Sent::Data(ahead));
-        let mut lost = protected.iter().zip(lost).filter(|(_, lost)| *lost).map(|(sent, _)| sent).peekable();
+        let mut lost =
+            protected.iter().zip(lost).filter(|(_, lost)| *lost).map(|(sent, _)| sent).peekable();
         for sent in &sent {
             if lost.next_if(|lost| *lost == sent).is_none() {
                 receiver.take(sent);

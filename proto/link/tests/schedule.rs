@@ -240,25 +240,32 @@ mod text {
         /// shortest delay.
         #[test]
         fn order_holds_whatever_changes(
-            changes in prop::collection::vec((0_u64..1000, 1_u64..400, 0_u64..3, 1_u64..500), 0..10),
+            changes in
+                prop::collection::vec((0_u64..1000, 1_u64..400, 0_u64..3, 1_u64..500), 0..10),
             gaps in prop::collection::vec(0_u64..30, 1..200),
         ) {
-            let changes: Vec<Change> = changes.into_iter().map(|(at, lasts, kind, value)| Change {
-                at: Instant::ZERO + Duration::from_us(at),
-                lasts: Some(Duration::from_us(lasts)),
-                to: match kind {
-                    0 => Setting::Delay(Duration::from_us(value)),
-                    1 => Setting::Rate(BitRate::from_bps(value * 10_000_000).unwrap()),
-                    _ => Setting::Loss(value as f64 / 500.0),
-                },
-            }).collect();
-            let config = LinkConfig { changes, ..LinkConfig::fibre_km(10, BitRate::from_gbps(1).unwrap()) };
+            let changes: Vec<Change> = changes
+                .into_iter()
+                .map(|(at, lasts, kind, value)| Change {
+                    at: Instant::ZERO + Duration::from_us(at),
+                    lasts: Some(Duration::from_us(lasts)),
+                    to: match kind {
+                        0 => Setting::Delay(Duration::from_us(value)),
+                        1 => Setting::Rate(BitRate::from_bps(value * 10_000_000).unwrap()),
+                        _ => Setting::Loss(value as f64 / 500.0),
+                    },
+                })
+                .collect();
+            let config =
+                LinkConfig { changes, ..LinkConfig::fibre_km(10, BitRate::from_gbps(1).unwrap()) };
             let mut run = Run::new(&config, 0);
             let mut last = Instant::ZERO;
             for gap in gaps {
                 run.wait(Duration::from_us(gap));
                 if let Ok(arrival) = run.send(&WRITE) {
-                    prop_assert!(arrival.due >= last && arrival.due >= run.now + config.delay_min());
+                    prop_assert!(
+                        arrival.due >= last && arrival.due >= run.now + config.delay_min()
+                    );
                     last = arrival.due;
                 }
             }

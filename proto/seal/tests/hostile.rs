@@ -302,7 +302,11 @@ proptest! {
                     prop_assert!(bytes.len() <= frame.len());
                 }
             }
-            prop_assert!(is_all_counted(&before, node.counters()), "{before:#?} {:#?}", node.counters());
+            prop_assert!(
+                is_all_counted(&before, node.counters()),
+                "{before:#?} {:#?}",
+                node.counters()
+            );
             prop_assert_eq!(state(node, now), was);
             if rng.chance(0.05) {
                 now += Duration::from_us(rng.below(20_000));

@@ -419,7 +419,9 @@ mod any_traffic {
             for (number, event) in (0..).zip(&events) {
                 match event {
                     Event::Frame { from, to, dscp } => bench.send(*from, *to, *dscp, number),
-                    Event::Pause { side, priority, quanta } => bench.pause(*side, *priority, *quanta),
+                    Event::Pause { side, priority, quanta } => {
+                        bench.pause(*side, *priority, *quanta)
+                    }
                     Event::Room(room) => bench.out.room = *room,
                     Event::Wait(ns) => bench.run_for(Duration::from_ns(*ns)),
                     Event::Bytes(side, bytes) => {
@@ -433,7 +435,10 @@ mod any_traffic {
             for port in 0..PORTS {
                 let counters = bench.switch.counters(port);
                 let output = counters.output;
-                prop_assert_eq!(output.entered_frames, output.delivered_frames + output.drops.total());
+                prop_assert_eq!(
+                    output.entered_frames,
+                    output.delivered_frames + output.drops.total()
+                );
                 prop_assert_eq!((output.in_flight_frames, output.memory_bytes), (0, 0));
                 prop_assert_eq!(output.delivered_frames, bench.departures(port).len() as u64);
                 prop_assert!(counters.pause.held_bytes_max <= XOFF + 20 * FRAME);

@@ -440,7 +440,10 @@ mod any_traffic {
                 prop_assert_eq!(out.entered_frames, out.delivered_frames + out.drops.total());
                 prop_assert_eq!((out.in_flight_frames, out.memory_bytes), (0, 0));
                 prop_assert!(out.queue_bytes_max <= queue_bytes);
-                prop_assert_eq!(c.received_frames, frames.iter().filter(|f| usize::from(f.0) == port).count() as u64);
+                prop_assert_eq!(
+                    c.received_frames,
+                    frames.iter().filter(|f| usize::from(f.0) == port).count() as u64
+                );
             }
             // Per output first come, first served, and so per flow.
             let mut last = [None; PORTS];

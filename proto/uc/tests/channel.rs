@@ -149,7 +149,8 @@ proptest! {
             far.deliver(packet);
             while let Some(done) = far.next_completion() {
                 prop_assert_eq!(done.status, Status::Success);
-                let i = u32::from_be_bytes(done.immediate.expect("every message has its number")) as usize;
+                let i = u32::from_be_bytes(done.immediate.expect("every message has its number"))
+                    as usize;
                 completed.push(i);
                 prop_assert_eq!(done.byte_len, messages[i].len);
                 let (op, at) = match messages[i].kind {
@@ -157,7 +158,9 @@ proptest! {
                     _ => (CompletionOp::RecvWriteImmediate, i * SLOT as usize),
                 };
                 prop_assert_eq!(done.op, op);
-                for (k, &byte) in far.device.memory.0[at..at + done.byte_len as usize].iter().enumerate() {
+                for (k, &byte) in
+                    far.device.memory.0[at..at + done.byte_len as usize].iter().enumerate()
+                {
                     prop_assert_eq!(byte, content(i, k as u32), "message {} byte {}", i, k);
                 }
             }
@@ -211,7 +214,10 @@ proptest! {
             if done.status == Status::Success && done.op == CompletionOp::Recv {
                 prop_assert!(done.byte_len <= 700);
             }
-            prop_assert!(matches!(done.status, Status::Success | Status::WrFlush | Status::LocalLength));
+            prop_assert!(matches!(
+                done.status,
+                Status::Success | Status::WrFlush | Status::LocalLength
+            ));
             faults -= u64::from(done.status == Status::LocalLength);
         }
         prop_assert_eq!(faults, 0, "each fault ends one receive");
@@ -220,8 +226,11 @@ proptest! {
         prop_assert_eq!(qp.recv.in_use(), qp.recv.len());
         for (at, &byte) in qp.device.memory.0.iter().enumerate() {
             let at = at as u64;
-            prop_assert!(byte == 0xee || receives.contains(&at) || written.contains(&at), "{} \
-                                                                                           written", at);
+            prop_assert!(
+                byte == 0xee || receives.contains(&at) || written.contains(&at),
+                "{} written",
+                at
+            );
         }
     }
 }

@@ -217,7 +217,10 @@ proptest! {
     }
 
     #[test]
-    fn any_forty_bytes_are_a_network_header_or_none(area in prop::array::uniform32(any::<u8>()), rest: u64) {
+    fn any_forty_bytes_are_a_network_header_or_none(
+        area in prop::array::uniform32(any::<u8>()),
+        rest: u64,
+    ) {
         let mut forty = [0; GRH_LEN];
         forty[..32].copy_from_slice(&area);
         forty[32..].copy_from_slice(&rest.to_ne_bytes());

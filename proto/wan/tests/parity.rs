@@ -282,8 +282,13 @@ proptest! {
                 let (to, mut bytes) = taken.borrow()[place as usize].clone();
                 for _ in 0..rng.below(3) {
                     // Number, shape, head block, body; not path and session.
-                    let at = HEADER_AT + [8, 11, 12, 13, 14, 15, 24, 28, 40, 90][rng.below(10) as usize];
-                    bytes[at] = if rng.chance(0.5) { rng.next_u64() as u8 } else { bytes[at].wrapping_add(1) };
+                    let at =
+                        HEADER_AT + [8, 11, 12, 13, 14, 15, 24, 28, 40, 90][rng.below(10) as usize];
+                    bytes[at] = if rng.chance(0.5) {
+                        rng.next_u64() as u8
+                    } else {
+                        bytes[at].wrapping_add(1)
+                    };
                 }
                 if rng.chance(0.3) {
                     let least = HEADER_AT + HEADER_LEN;

@@ -126,7 +126,11 @@ mod delivery {
             let late_by = Duration::from_us(late_us);
             let impairments = Impairments { late, late_by, duplication, corruption };
             let delay = Duration::from_us(rtt_us);
-            transfer(Net::of(LinkConfig { loss, impairments, delay, seed, ..fibre(10, 1) }), streams, 400);
+            transfer(
+                Net::of(LinkConfig { loss, impairments, delay, seed, ..fibre(10, 1) }),
+                streams,
+                400,
+            );
         }
     }
 }

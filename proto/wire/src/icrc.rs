@@ -217,7 +217,9 @@ mod tests {
             is_ipv6: bool,
             vlan in prop::option::of(0..4096_u16),
             has_options: bool,
-            opcode in prop::sample::select(&[0x00_u8, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x11, 0x12, 0x13, 0x17, 0x64, 0x81]),
+            opcode in prop::sample::select(&[
+                0x00_u8, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x11, 0x12, 0x13, 0x17, 0x64, 0x81,
+            ]),
             noise in prop::collection::vec(any::<u8>(), 0..700),
             fill: u8,
         ) {

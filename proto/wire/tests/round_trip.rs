@@ -42,28 +42,51 @@ fn checksum(header: &[u8]) -> u32 {
 proptest! {
     #[test]
     fn every_header_comes_back(
-        path in any_path(), bth in any_bth(), wide: [u64; 3], narrow: [u32; 3], syndrome: u8, payload_len in 0..4100_usize,
-        identification: u16, dont_fragment: bool,
+        path in any_path(),
+        bth in any_bth(),
+        wide: [u64; 3],
+        narrow: [u32; 3],
+        syndrome: u8,
+        payload_len in 0..4100_usize,
+        identification: u16,
+        dont_fragment: bool,
     ) {
         let opcode = bth.opcode;
         let reth = Reth { virtual_address: wide[0], rkey: RKey(narrow[0]), len: narrow[1] };
         let aeth = Aeth { syndrome: Syndrome::read(syndrome), msn: Msn::new(narrow[2]) };
         let deth = Deth { qkey: narrow[0], reserved_8: syndrome, source_qp: Qpn::new(narrow[1]) };
         let atomic = AtomicEth {
-            virtual_address: wide[0], rkey: RKey(narrow[0]), swap_or_add: wide[1], compare: wide[2],
+            virtual_address: wide[0],
+            rkey: RKey(narrow[0]),
+            swap_or_add: wide[1],
+            compare: wide[2],
         };
         let original = AtomicAckEth { original: wide[1] };
         let immediate = narrow[2].to_be_bytes();
         let fragmentation = Ipv4Fragmentation { identification, dont_fragment };
         let template = PathTemplate::new(&path).with_ipv4_fragmentation(fragmentation);
         let mut head = Head::begin(&template, &bth);
-        if opcode.has_reth() { head.push_reth(&reth) }
-        if opcode.has_aeth() { head.push_aeth(&aeth) }
-        if opcode.has_deth() { head.push_deth(&deth) }
-        if opcode.has_atomic() { head.push_atomic(&atomic) }
-        if opcode == Opcode::RC_ATOMIC_ACK { head.push_atomic_ack(&original) }
-        if opcode.has_immediate() { head.push_immediate(immediate) }
-        if opcode.has_invalidate() { head.push_invalidate(RKey(narrow[2])) }
+        if opcode.has_reth() {
+            head.push_reth(&reth)
+        }
+        if opcode.has_aeth() {
+            head.push_aeth(&aeth)
+        }
+        if opcode.has_deth() {
+            head.push_deth(&deth)
+        }
+        if opcode.has_atomic() {
+            head.push_atomic(&atomic)
+        }
+        if opcode == Opcode::RC_ATOMIC_ACK {
+            head.push_atomic_ack(&original)
+        }
+        if opcode.has_immediate() {
+            head.push_immediate(immediate)
+        }
+        if opcode.has_invalidate() {
+            head.push_invalidate(RKey(narrow[2]))
+        }
         let pad = head.finish(&template, payload_len);
 
         let frame_len = head.bytes().len() + payload_len + usize::from(pad) + 4;
@@ -78,7 +101,10 @@ proptest! {
         prop_assert_eq!(packet.aeth(), opcode.has_aeth().then_some(aeth));
         prop_assert_eq!(packet.deth(), opcode.has_deth().then_some(deth));
         prop_assert_eq!(packet.atomic_eth(), opcode.has_atomic().then_some(atomic));
-        prop_assert_eq!(packet.atomic_ack_eth(), (opcode == Opcode::RC_ATOMIC_ACK).then_some(original));
+        prop_assert_eq!(
+            packet.atomic_ack_eth(),
+            (opcode == Opcode::RC_ATOMIC_ACK).then_some(original)
+        );
         prop_assert_eq!(packet.immediate(), opcode.has_immediate().then_some(immediate));
         prop_assert_eq!(packet.invalidate(), opcode.has_invalidate().then_some(RKey(narrow[2])));
         if layout.is_ipv6 {

@@ -330,8 +330,15 @@ mod splitting {
             }
             frame.truncate(cut.index(frame.len()) + 1);
             if !keeps_description {
-                let (needs_checksum, kind, segment_bytes, checksum_start, checksum_offset) = described;
-                offload = Offload { needs_checksum, kind, segment_bytes, checksum_start, checksum_offset };
+                let (needs_checksum, kind, segment_bytes, checksum_start, checksum_offset) =
+                    described;
+                offload = Offload {
+                    needs_checksum,
+                    kind,
+                    segment_bytes,
+                    checksum_start,
+                    checksum_offset,
+                };
             }
             let _ = split(&mut frame, &offload);
             let _ = complete(&mut frame, &offload);
