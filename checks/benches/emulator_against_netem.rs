@@ -252,9 +252,9 @@ fn curve(args: &Args) -> Value {
             print!("{:>32}", format!("{netem:.1} / {ours:.1} = {:.3}", ours / netem));
         }
         println!();
-        all.push(
-            json!({ "delay_us": km * 5, "loss": loss, "netem_mbits": rows[0], "longhaul_mbits": rows[1] }),
-        );
+        all.push(json!({
+            "delay_us": km * 5, "loss": loss, "netem_mbits": rows[0], "longhaul_mbits": rows[1],
+        }));
     }
     json!({ "mbits": MBITS, "message_bytes": SIZES, "fibres": all })
 }

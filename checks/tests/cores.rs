@@ -120,7 +120,8 @@ fn share_the_flows_of_an_accelerator() {
     let metrics = Program::start(&mut asked).succeed(LIMIT).stdout;
     for core in 0..2 {
         let sample = format!(
-            "longhaul_box_core_received_frames_total{{box=\"near\",pair=\"west-east\",core=\"{core}\"}}"
+            "longhaul_box_core_received_frames_total\
+             {{box=\"near\",pair=\"west-east\",core=\"{core}\"}}"
         );
         assert!(metrics.contains(&sample), "{metrics}");
     }

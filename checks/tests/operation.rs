@@ -315,7 +315,8 @@ mod health {
         let (code, metrics) = get(&network, "/metrics");
         assert_eq!(code, 200);
         assert!(metrics.contains(
-            "longhaul_accelerator_draining{box=\"accelerate\",pair=\"west-east\",half=\"requesters\"} 1\n"
+            "longhaul_accelerator_draining\
+             {box=\"accelerate\",pair=\"west-east\",half=\"requesters\"} 1\n"
         ));
         for line in metrics.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split('{').next().unwrap_or_default();

@@ -20,36 +20,43 @@ const WIDTH: u32 = 1280;
 const PROBE: &str = r#"<script>
 const svgs = [...document.querySelectorAll('svg')].map(svg => {
   const own = svg.getBoundingClientRect();
-  const shapes = [...svg.querySelectorAll('polyline, polygon, path, line, circle')].filter(shape => {
+  const drawn = svg.querySelectorAll('polyline, polygon, path, line, circle');
+  const shapes = [...drawn].filter(shape => {
     const box = shape.getBBox();
     return shape.getTotalLength() > 0 && (box.width > 0 || box.height > 0);
   });
   // Text that lies outside of the picture is cut off.
   const outside = [...svg.querySelectorAll('text')].filter(text => {
     const box = text.getBoundingClientRect();
-    return box.left < own.left - 1 || box.right > own.right + 1 || box.top < own.top - 1 || box.bottom > own.bottom + 1;
+    return box.left < own.left - 1 || box.right > own.right + 1 ||
+      box.top < own.top - 1 || box.bottom > own.bottom + 1;
   });
-  const names = [...svg.querySelectorAll('text')].map(text => ({ box: text.getBoundingClientRect(), text: text.textContent.trim() }));
+  const names = [...svg.querySelectorAll('text')].map(text =>
+    ({ box: text.getBoundingClientRect(), text: text.textContent.trim() }));
   const overlaps = [];
   names.forEach(({ box: a, text }, i) => names.slice(i + 1).forEach(({ box: b, text: other }) => {
     const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
     const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
     if (across > 1 && down > 3) overlaps.push(text + ' / ' + other);
   }));
-  return { label: svg.getAttribute('aria-label') || '', width: own.width, height: own.height, shapes: shapes.length,
-           texts: names.length, outside: outside.map(text => text.textContent.trim()), overlaps };
+  return { label: svg.getAttribute('aria-label') || '', width: own.width, height: own.height,
+           shapes: shapes.length, texts: names.length,
+           outside: outside.map(text => text.textContent.trim()), overlaps };
 });
-const wide = [...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1);
+const wide = [...document.querySelectorAll('main *')].filter(e =>
+  e.getBoundingClientRect().right > innerWidth + 1);
+const linked = [...document.querySelectorAll('[src], link[href]')].map(e => e.src || e.href);
+const links = [...document.querySelectorAll('a[href]')].map(a => a.getAttribute('href'));
 const probe = document.createElement('pre');
 probe.id = 'probe';
 probe.textContent = 'PROBE' + JSON.stringify({
   inner_width: innerWidth, scroll_width: document.documentElement.scrollWidth, svgs,
   wide: wide.slice(0, 5).map(e => e.outerHTML.slice(0, 120)),
   fetched: performance.getEntriesByType('resource').map(r => r.name)
-    .concat([...document.querySelectorAll('[src], link[href]')].map(e => e.src || e.href)).filter(url => !url.startsWith('data:')),
+    .concat(linked).filter(url => !url.startsWith('data:')),
   tables: document.querySelectorAll('table.cells').length,
   sections: document.querySelectorAll('section.experiment').length,
-  dead_links: [...document.querySelectorAll('a[href]')].filter(a => !document.querySelector(a.getAttribute('href'))).length,
+  dead_links: links.filter(link => !document.querySelector(link)).length,
 }) + 'EBORP';
 document.body.append(probe);
 </script></body>"#;

@@ -45,6 +45,8 @@ impl Port for RingEnd {
         self.port.transmit_lent(lease)
     }
 
-    forward_port!(|self| self.port => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+    forward_port!(
+        |self| self.port => receive, transmit_room, transmit, flush, arm, disarm, descriptors
+    );
     forward_port!(|self| self.port => service, link_state, capabilities, counters);
 }

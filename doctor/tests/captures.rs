@@ -447,7 +447,11 @@ mod memory {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_bytes_are_explained_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {

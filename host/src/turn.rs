@@ -342,7 +342,9 @@ mod tests {
             })
         }
 
-        forward_port!(|self| self.0 => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+        forward_port!(
+            |self| self.0 => receive, transmit_room, transmit, flush, arm, disarm, descriptors
+        );
         forward_port!(|self| self.0 => service, link_state, capabilities, counters);
     }
 

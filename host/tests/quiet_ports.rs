@@ -22,7 +22,9 @@ impl Port for Watched {
         self.state
     }
 
-    forward_port!(|self| self.inner => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+    forward_port!(
+        |self| self.inner => receive, transmit_room, transmit, flush, arm, disarm, descriptors
+    );
     forward_port!(|self| self.inner => capabilities, counters);
 }
 

@@ -215,7 +215,8 @@ fn perftest(plan: &Plan) -> Step {
     let size = if op == crate::Op::Atomic { String::new() } else { format!(" -s {}", chosen.size) };
     let arguments = |qps: u32, depth: u32| {
         format!(
-            "ib_{op}_bw -d \"$DEV\" -q {qps} -t {}{size}{reads} -m {} -u {} -n {} --report_gbits -F",
+            "ib_{op}_bw -d \"$DEV\" -q {qps} -t {}{size}{reads} -m {} -u {} -n {} \
+             --report_gbits -F",
             depth,
             plan.path.mtu,
             plan.timeouts.code,

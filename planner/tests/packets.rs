@@ -81,7 +81,11 @@ fn write(size: u64, tx_depth: u32, cq_mod: u32) -> Workload {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn goodput_agrees_within_2_percent(

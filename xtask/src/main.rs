@@ -19,16 +19,17 @@ usage: cargo xtask COMMAND
   tidy      layering, unsafe code, names and sizes of files
   ci        every check: format, clippy, tidy, tests, programs end to end
   sanitize  tests of unsafe code under AddressSanitizer, by a nightly toolchain
-  interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or those whose
-            names contain one of the words that follow; 'interop shell' gives commands to a guest with rxe
+  interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or
+            those whose names contain one of the words that follow; 'interop shell' gives commands
+            to a guest with rxe
   dpdk      what is built with DPDK, where it is installed: part of ci
-  soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre that loses and is
-            cut, between hosts that die and come again
-  nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them and how long they
-            take, '--minutes N' ends each after N minutes
+  soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre
+            that loses and is cut, between hosts that die and come again
+  nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them
+            and how long they take, '--minutes N' ends each after N minutes
   fuzz      coverage-guided fuzzing on the stable toolchain: every target for a minute, or
-            [TARGET ...] [--time SECONDS | --runs N]; '--list' lists the targets, '--minimise' puts into the committed
-            corpora what was found and covers something new
+            [TARGET ...] [--time SECONDS | --runs N]; '--list' lists the targets, '--minimise'
+            puts into the committed corpora what was found and covers something new
   count     instructions per packet of the hot paths, by valgrind's callgrind";
 
 fn main() -> ExitCode {

@@ -17,10 +17,13 @@ const FILE_BYTES_MAX: u64 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul key new /etc/longhaul/west.key          prints the public key, for the other site's --peer
+  longhaul key new /etc/longhaul/west.key
+      prints the public key, for the other site's --peer
   longhaul key show /etc/longhaul/west.key
-  longhaul key psk /etc/longhaul/west-east.psk     a further secret, for --psk at both sites: copy it there by a safe way
-  longhaul accelerate --lan eth1 --wan eth2 --transport --key /etc/longhaul/west.key --peer east=PUBLIC_KEY";
+  longhaul key psk /etc/longhaul/west-east.psk
+      a further secret, for --psk at both sites: copy it there by a safe way
+  longhaul accelerate --lan eth1 --wan eth2 --transport --key /etc/longhaul/west.key \\
+      --peer east=PUBLIC_KEY";
 
 #[derive(clap::Subcommand)]
 #[command(after_help = EXAMPLES)]

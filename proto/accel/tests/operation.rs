@@ -113,7 +113,8 @@ mod draining {
         assert_eq!((script.accel.stored_bytes(), script.status().state), (0, FlowState::Passing));
         script.go_on(
             "wan: ack 100 msn=1\n > lan ack 100 msn=1
-             lan: write_only 101 A\n > wan write_only 101 A\n wan: ack 101 msn=2\n > lan ack 101 msn=2",
+             lan: write_only 101 A\n > wan write_only 101 A\n \
+             wan: ack 101 msn=2\n > lan ack 101 msn=2",
         );
         assert_eq!(script.accel.stored_bytes(), 0);
     }
@@ -230,7 +231,11 @@ fn act() -> impl Strategy<Value = Act> {
         4 => any::<bool>().prop_map(Act::Drain),
         1 => (4u64 << 10..1 << 20).prop_map(Act::Window),
         1 => (64u64 << 10..1 << 20).prop_map(Act::Memory),
-        1 => proptest::option::of(prop_oneof![1_000_000u64..20_000_000, 1_000_000_000u64..20_000_000_000]).prop_map(Act::Rate),
+        1 => proptest::option::of(prop_oneof![
+            1_000_000u64..20_000_000,
+            1_000_000_000u64..20_000_000_000,
+        ])
+        .prop_map(Act::Rate),
         2 => mode.prop_map(Act::Policy),
         1 => (10_000u64..60_000).prop_map(Act::GiveUp),
         3 => Just(Act::Exchange),
@@ -340,7 +345,11 @@ fn a_box_is_exchanged_under_way_and_no_connection_notices() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 192,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn no_promise_is_broken_whatever_is_changed_and_when(

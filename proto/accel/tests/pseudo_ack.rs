@@ -34,9 +34,8 @@ mod ack_frame {
 
     #[test]
     fn before_any_real_frame_the_way_back_is_deduced_from_requests() {
-        let script = run(
-            "connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n > lan ack 100 msn=1",
-        );
+        let script = run("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A\n \
+             > lan ack 100 msn=1");
         let ack = first_ack(&script);
         let packet = Packet::parse(&ack).unwrap().unwrap();
         assert_eq!(packet.path(), script.wire.requester.reversed());
@@ -441,7 +440,7 @@ mod real_acks {
              > wan write_only 100 A
              > lan ack 100 msn=1
              wan: ack 105 msn=6
-             > lan ack 105 msn=6          # its requester knows whether it sent that, by another way");
+             > lan ack 105 msn=6          # its requester knows whether it sent that");
         assert_eq!(script.status().stored_frames, 1);
         let slow = Config { wan_rate: BitRate::from_gbps(1), burst_bytes: 1, ..config() };
         script.accel.reconfigure(slow).expect("valid");

@@ -324,7 +324,10 @@ mod any_sequence {
             initial_alpha_value in 1_u32..1024,
             rate_reduce_monitor_period in prop_oneof![Just(0), 0_u32..1000, any::<u32>()],
             rate_to_set_on_first_cnp in prop_oneof![Just(0), any::<u32>()],
-            (rpg_ai_rate, rpg_hai_rate) in prop_oneof![(1_u32..100, 1_u32..1000), (1..=u32::MAX, 1..=u32::MAX)],
+            (rpg_ai_rate, rpg_hai_rate) in prop_oneof![
+                (1_u32..100, 1_u32..1000),
+                (1..=u32::MAX, 1..=u32::MAX),
+            ],
             rpg_byte_reset in prop_oneof![Just(0), Just(1), any::<u32>()],
             rpg_time_reset in prop_oneof![1_u32..1000, 1..=u32::MAX],
             (rpg_threshold, rpg_gd, rpg_min_dec_fac) in (0_u32..32, 10_u32..12, 0_u32..101),
@@ -332,9 +335,9 @@ mod any_sequence {
         ) -> ReactionConfig {
             ReactionConfig {
                 enable: true, clamp_tgt_rate, clamp_tgt_rate_after_time_inc, dce_tcp_g, dce_tcp_rtt,
-                initial_alpha_value, rate_reduce_monitor_period, rate_to_set_on_first_cnp, rpg_ai_rate,
-                rpg_hai_rate, rpg_byte_reset, rpg_time_reset, rpg_threshold, rpg_gd, rpg_min_dec_fac,
-                rpg_min_rate, rpg_max_rate: 0,
+                initial_alpha_value, rate_reduce_monitor_period, rate_to_set_on_first_cnp,
+                rpg_ai_rate, rpg_hai_rate, rpg_byte_reset, rpg_time_reset, rpg_threshold, rpg_gd,
+                rpg_min_dec_fac, rpg_min_rate, rpg_max_rate: 0,
             }
         }
     }
@@ -348,7 +351,11 @@ mod any_sequence {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 1000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
         fn leaves_the_rate_between_least_and_line(

@@ -240,7 +240,11 @@ impl Victim {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_sequence_of_packets_is_survived(events in prop::collection::vec(events(), 1..200)) {

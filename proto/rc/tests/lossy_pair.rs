@@ -449,7 +449,11 @@ fn run(plan: Plan) -> Pair {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_operation_happens_exactly_once_and_in_order(plan in plans()) {

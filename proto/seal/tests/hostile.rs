@@ -278,7 +278,11 @@ fn mutate(rng: &mut SplitMix64, entry: &[u8], other: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 32,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Real datagrams with wrongs in them, replayed, in any order, and times that jump.
     #[test]

@@ -400,12 +400,13 @@ mod any_traffic {
                 .prop_map(|(side, priority, quanta)| Event::Pause { side, priority, quanta }),
             1 => (0_usize..3).prop_map(Event::Room),
             2 => (0_u64..5000).prop_map(Event::Wait),
-            1 => (0..PORTS, prop::collection::vec(any::<u8>(), 0..80)).prop_map(|(side, mut bytes)| {
-                if bytes.len() > 16 {
-                    bytes[..16].copy_from_slice(&Pause::of(3, 1).write(mac(9))[..16]);
-                }
-                Event::Bytes(side, bytes)
-            }),
+            1 => (0..PORTS, prop::collection::vec(any::<u8>(), 0..80))
+                .prop_map(|(side, mut bytes)| {
+                    if bytes.len() > 16 {
+                        bytes[..16].copy_from_slice(&Pause::of(3, 1).write(mac(9))[..16]);
+                    }
+                    Event::Bytes(side, bytes)
+                }),
         ];
         prop::collection::vec(event, 1..300)
     }

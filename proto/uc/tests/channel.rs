@@ -128,7 +128,11 @@ fn whole(arriving: &[(usize, u32, Sent)], messages: &[Message]) -> Vec<usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn exactly_the_messages_that_arrive_whole_are_delivered(
@@ -250,7 +254,11 @@ fn hostile() -> impl Strategy<Value = Hostile> {
     let opcode = prop_oneof![20 => 0x20..0x2cu8, 1 => any::<u8>()];
     let step = prop_oneof![9 => Just(1u32), 1 => 0..4u32, 1 => any::<u32>()];
     let len = prop_oneof![4 => Just(256u32), 2 => 0..257u32, 1 => 0..5000u32];
-    let dma = prop_oneof![3 => Just(None), 3 => (0..2100u32).prop_map(Some), 1 => any::<u32>().prop_map(Some)];
+    let dma = prop_oneof![
+        3 => Just(None),
+        3 => (0..2100u32).prop_map(Some),
+        1 => any::<u32>().prop_map(Some),
+    ];
     let address = prop_oneof![6 => 19_990..22_010u64, 1 => any::<u64>(), 1 => 0..30_000u64];
     let rkey = prop_oneof![6 => Just(KEY), 1 => any::<u32>()];
     (opcode, step, len, dma, address, rkey).prop_map(|(opcode, step, len, dma, address, rkey)| {

@@ -7,7 +7,8 @@ scripts! {
         a_send_of_several_packets: "
             config psn=16777215
             post send len=700 imm solicited
-            out send.first psn=16777215 len=256 to=0x000022 pkey=9234 is=ee migreq !ackreq !imm !solicited
+            out send.first psn=16777215 len=256 to=0x000022 pkey=9234 is=ee migreq !ackreq !imm \
+                !solicited
             out send.middle psn=0 len=256 !imm !solicited
             out send.last.imm psn=1 len=188 imm solicited !ackreq
             done 1 Success Send len=700

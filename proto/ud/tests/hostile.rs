@@ -55,10 +55,14 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (any::<u16>(), 0..400_u32, prop::bool::weighted(0.05))
             .prop_map(|(at, len, forbidden)| Event::Recv { at: at.into(), len, forbidden }),
         6 => (any::<bool>(), opcode, bytes, prop::bool::weighted(0.9), payload).prop_map(
-            |(v6, opcode, bytes, right_qkey, payload)| Event::Arrive { v6, opcode, bytes, right_qkey, payload }
+            |(v6, opcode, bytes, right_qkey, payload)| {
+                Event::Arrive { v6, opcode, bytes, right_qkey, payload }
+            }
         ),
         3 => (0..300_u32, 0..4_u32, prop::bool::weighted(0.1), any::<bool>(), any::<bool>())
-            .prop_map(|(len, ah, forbidden, inline, signaled)| Event::Post { len, ah, forbidden, inline, signaled }),
+            .prop_map(|(len, ah, forbidden, inline, signaled)| {
+                Event::Post { len, ah, forbidden, inline, signaled }
+            }),
         4 => Just(Event::Transmit),
         1 => Just(Event::Recover),
         1 => Just(Event::Flush),

@@ -7,7 +7,8 @@ scripts! {
         one_datagram_is_one_packet_and_complete_when_it_left: "
             post len=300
             none_done
-            out send psn=0 len=300 qpn=34 source=17 qkey=17 to=10.0.0.2 pkey=8001 !solicited !migreq !imm ee
+            out send psn=0 len=300 qpn=34 source=17 qkey=17 to=10.0.0.2 pkey=8001 !solicited \
+                !migreq !imm ee
             done 1 Success Send len=300 peer=34
         ";
         an_empty_one_needs_no_memory: "

@@ -194,7 +194,11 @@ fn streams_without_end_take_no_more_than_their_bounds() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Real datagrams with wrong bits, cut short and in any order, and times that jump: no panic,
     /// bounded memory, and the session still works or is made again.

@@ -271,7 +271,12 @@ fn a_question_that_is_cut_short_is_not_answered() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 20, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        max_shrink_iters: 20,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Each once, in order and byte for byte, whatever a path does, and whatever it takes from one
     /// moment to the next.

@@ -233,7 +233,11 @@ fn vouch(bytes: &mut [u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 16,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn everything_arrives_once_and_in_order_on_any_path(

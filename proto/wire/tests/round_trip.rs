@@ -10,16 +10,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 prop_compose! {
     fn any_path()(
-        macs: [[u8; 6]; 2], vlan in proptest::option::of(any::<u16>()), v6: Option<[[u8; 16]; 2]>,
-        v4: [[u8; 4]; 2], traffic_class: u8, hop_limit: u8, flow_label in 0..1_u32 << 20, udp_source_port: u16,
+        macs: [[u8; 6]; 2],
+        vlan in proptest::option::of(any::<u16>()),
+        v6: Option<[[u8; 16]; 2]>,
+        v4: [[u8; 4]; 2],
+        traffic_class: u8,
+        hop_limit: u8,
+        flow_label in 0..1_u32 << 20,
+        udp_source_port: u16,
     ) -> Path {
         let [source_ip, destination_ip] = match v6 {
             Some(ips) => ips.map(|b| IpAddr::V6(Ipv6Addr::from(b))),
             None => v4.map(|b| IpAddr::V4(Ipv4Addr::from(b))),
         };
         Path {
-            source_mac: MacAddr(macs[0]), destination_mac: MacAddr(macs[1]), vlan, source_ip, destination_ip,
-            traffic_class, hop_limit, flow_label: if v6.is_some() { flow_label } else { 0 }, udp_source_port,
+            source_mac: MacAddr(macs[0]),
+            destination_mac: MacAddr(macs[1]),
+            vlan,
+            source_ip,
+            destination_ip,
+            traffic_class,
+            hop_limit,
+            flow_label: if v6.is_some() { flow_label } else { 0 },
+            udp_source_port,
         }
     }
 }

@@ -485,7 +485,10 @@ impl<'a> Drafts<'a> {
         let mut group: Vec<usize> = (0..self.stations.len()).collect();
         for link in &self.links {
             let [one, other] = link.ends.map(|(station, _)| group[station]);
-            let is_whole = |(at, _): &(usize, Side)| matches!(&self.stations[*at].draft, Draft::Accelerator(settings) if settings.is_whole());
+            let is_whole = |(at, _): &(usize, Side)| match &self.stations[*at].draft {
+                Draft::Accelerator(settings) => settings.is_whole(),
+                _ => false,
+            };
             if one == other && link.ends.iter().all(is_whole) {
                 continue;
             }

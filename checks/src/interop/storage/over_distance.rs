@@ -269,7 +269,9 @@ mod tests {
             })
         };
         let flows = json!({ "flows": [
-            flow("10.0.0.1", 5, "sender"), flow("10.0.0.1", 90, "psn_window"), flow("10.0.0.2", 95, "sender"),
+            flow("10.0.0.1", 5, "sender"),
+            flow("10.0.0.1", 90, "psn_window"),
+            flow("10.0.0.2", 95, "sender"),
         ]});
         let expected = Direction {
             requester: "client",

@@ -21,7 +21,8 @@ fn hosts() -> (Host, Host) {
 fn configure(host: &Host, number: u8, device: &str) {
     host.sh(&format!(
         "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set {device} up
-         ip addr add 10.9.0.{number}/24 dev {device}; ip addr add fd09::{number}/64 nodad dev {device}"
+         ip addr add 10.9.0.{number}/24 dev {device}; \
+         ip addr add fd09::{number}/64 nodad dev {device}"
     ));
 }
 

@@ -1,7 +1,7 @@
 //! Wire scripts: what comes in by which side, and exactly what must go out.
 //!
 //! ```text
-//! connect psn=100 mtu=1024         REQ from the LAN, REP from the WAN, RTU: a flow learnt from the CM
+//! connect psn=100 mtu=1024         REQ (LAN), REP (WAN), RTU: a flow learnt from the CM
 //! lan: write_only 100 A len=64     a frame from the requester (A: AckReq)
 //! > wan write_only 100 A len=64    what must leave by the WAN side
 //! > lan ack 100 msn=1              and by the LAN side

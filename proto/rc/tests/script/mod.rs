@@ -1,12 +1,13 @@
 //! Wire scripts: one QP, a line per event, a line per packet expected.
 //!
 //! ```text
-//! config mtu=1024 psn=0 timeout=1ms retry=7    before anything else (adaptive=2ms too); what is left out keeps its
-//!                                              default
+//! config mtu=1024 psn=0 timeout=1ms retry=7    before anything else (adaptive=2ms too); what is
+//!                                              left out keeps its default
 //! post   write len=3000 imm                    requests are numbered 1, 2, …
 //! recv   len=4096                              receives are numbered r1, r2, …
 //! in     nak.seq psn=1                         a packet arrives
-//! out    write.middle psn=1 !ackreq            the next packet that leaves; every word must hold, ! negates
+//! out    write.middle psn=1 !ackreq            the next packet that leaves; every word must hold,
+//!                                              ! negates
 //! quiet                                        nothing leaves
 //! wait   1ms                                   time passes
 //! done   1 Success                             the next completion

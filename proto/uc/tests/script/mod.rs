@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! config mtu=256 psn=0                 before anything else; what is left out keeps its default
-//! post   write len=3000 va=8 imm       requests are numbered 1, 2, …; pieces=N spreads the data over N segments
+//! post   write len=3000 va=8 imm       requests are numbered 1, 2, …; pieces=N spreads the data
+//!                                      over N segments
 //! refuse read len=8                    a request that is not queued
 //! recv   at=0 len=4096                 receives are numbered r1, r2, …
 //! in     send.only psn=1 len=8         a packet arrives, filled with its PSN's low byte
-//! out    write.middle psn=1 !solicited the next packet that leaves; every word must hold, ! negates
+//! out    write.middle psn=1 !solicited the next packet that leaves; every word must hold,
+//!                                      ! negates
 //! quiet                                nothing leaves
 //! done   1 Success                     the next completion
 //! count  out_of_buffer 1               a counter

@@ -1,12 +1,15 @@
 //! Wire scripts: one QP, a line per event, a line per packet expected.
 //!
 //! ```text
-//! config mtu=1024 psn=0 qkey=17                before anything else; what is left out keeps its default
-//! post   len=300 ah=1 qpn=34 qkey=17 imm       requests are numbered 1, 2, …; op=write posts something else
+//! config mtu=1024 psn=0 qkey=17                before anything else; what is left out keeps its
+//!                                              default
+//! post   len=300 ah=1 qpn=34 qkey=17 imm       requests are numbered 1, 2, …; op=write posts
+//!                                              something else
 //! refuse len=300 inline                        a request that must not be queued
 //! recv   at=1000 len=4096 parts=2              receives are numbered r1, r2, …
 //! in     send psn=1 len=4 qkey=17 v6           a datagram arrives
-//! out    send.imm psn=1 !solicited             the next packet that leaves; every word must hold, ! negates
+//! out    send.imm psn=1 !solicited             the next packet that leaves; every word must hold,
+//!                                              ! negates
 //! quiet                                        nothing leaves
 //! done   1 Success                             the next completion
 //! count  qkey_viol_cntr 1                      a counter

@@ -92,7 +92,10 @@ pub struct RejectReason(pub u16);
 macro_rules! reasons {
     ($($code:literal $name:ident $text:literal;)*) => {
         impl RejectReason {
-            $(#[doc = concat!("Code ", $code, ": ", $text, ".")] pub const $name: RejectReason = RejectReason($code);)*
+            $(
+                #[doc = concat!("Code ", $code, ": ", $text, ".")]
+                pub const $name: RejectReason = RejectReason($code);
+            )*
 
             /// Every code that the standard defines, ascending.
             pub const ALL: &'static [RejectReason] = &[$(RejectReason::$name,)*];
