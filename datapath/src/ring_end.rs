@@ -1,3 +1,5 @@
+//! Port at one end of an in-process ring, which lends frames or copies them.
+
 use longhaul_port::loopback::{self, LoopbackPort};
 use longhaul_port::{Lease, Port, PortError, Received, forward_port};
 use std::io;

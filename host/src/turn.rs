@@ -1,3 +1,5 @@
+//! One turn of a node: receive from its ports, handle deadlines, transmit.
+
 use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, TRAILER_MAX, Transmit};
 use longhaul_port::{Port, PortError, Received};
 use longhaul_units::{Duration, Instant};

@@ -1,3 +1,5 @@
+//! Tests of the report: its summary, and that text, JSON and page agree.
+
 use crate::*;
 use std::path::Path;
 

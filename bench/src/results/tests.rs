@@ -1,3 +1,5 @@
+//! Tests of result files: the schema of a line, refusals, damaged files.
+
 use super::*;
 use crate::{Point, Source};
 

@@ -1,3 +1,5 @@
+//! Tests of the mesh between cores: each frame reaches the core of its host pair, in order.
+
 use super::*;
 use crate::{Parker, WakeUp, Woken};
 use longhaul_port::loopback::{self, LoopbackPort};

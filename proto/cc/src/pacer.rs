@@ -1,3 +1,5 @@
+//! Token bucket that paces a sender to a bit rate.
+
 use crate::wire_bytes;
 use longhaul_units::{BitRate, Duration, Instant};
 

@@ -1,3 +1,5 @@
+//! Configuration of a link: delay, rate, queue, loss and other impairments.
+
 use crate::direction::{MEMORY_PER_FRAME_MAX, MEMORY_PER_SHORT_FRAME, memory_of};
 use crate::rule::{Action, RULES_MAX, Rule};
 use crate::schedule::{CHANGES_MAX, Change, Setting};

@@ -1,3 +1,5 @@
+//! Priority-based flow control at one port: pauses sent, pauses obeyed.
+
 use longhaul_node::Deadline;
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{PRIORITIES, Pause};

@@ -1,3 +1,5 @@
+//! Data rates.
+
 use crate::Duration;
 use crate::written::number_and_unit;
 use std::fmt;

@@ -1,3 +1,5 @@
+//! Tests of `longhaul decode`: what it prints of good, damaged and cut frames.
+
 use super::*;
 use clap::Parser as _;
 use longhaul_wire::pcap::{RecordHeader, file_header};

@@ -1,3 +1,5 @@
+//! Tests of segmentation: each frame of a long one has right headers, lengths and checksums.
+
 use proptest::prelude::*;
 
 use super::*;

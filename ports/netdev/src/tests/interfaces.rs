@@ -1,3 +1,5 @@
+//! Tests of ports whose interface is set down, deleted, renamed or reconfigured.
+
 use longhaul_port::{DropReason, LinkState, Port};
 
 use super::*;

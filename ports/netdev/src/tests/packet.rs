@@ -1,3 +1,5 @@
+//! Tests of packet ports over a veth pair.
+
 use std::time::{Duration, Instant};
 
 use longhaul_port::{DropReason, LinkState, Port, PortError, Received};

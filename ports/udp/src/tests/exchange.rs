@@ -1,3 +1,5 @@
+//! Tests of the exchange of frames between two ports, with and without GSO and GRO.
+
 use super::*;
 
 /// Sends frames of these payload lengths and checks that they arrive in order, whole and with right

@@ -1,3 +1,5 @@
+//! The transport header, which every datagram of the transport carries.
+
 use crc32fast::Hasher;
 
 /// The version of the format that this crate speaks.

@@ -1,3 +1,5 @@
+//! Encapsulation of a RoCEv2 frame, and its reversal.
+
 use super::{HEADER_LEN, Header};
 use crate::DropReason;
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};

@@ -1,3 +1,5 @@
+//! REJ, and its reasons.
+
 use super::{BODY, Mad, field, put_body, put_field, u16_at, u32_at};
 use std::fmt;
 

@@ -1,3 +1,5 @@
+//! Tests of MADs: the Linux kernel's are read and written back byte for byte.
+
 use super::*;
 use crate::pcap;
 use longhaul_units::Psn;
