@@ -6,7 +6,7 @@
 
 #![allow(missing_docs, reason = "a program")]
 
-#[path = "../tests/network/mod.rs"]
+#[path = "../tests/all/network/mod.rs"]
 mod network;
 #[path = "../src/schedule.rs"]
 #[allow(unused_imports, reason = "its tests have none here")]

@@ -40,7 +40,7 @@ const LENGTHS: [Length; 7] = [
     length("LONGHAUL_NIGHTLY", 1, Counts::Nothing),
     // Cases of each property test that states no number of its own (256 otherwise).
     length("PROPTEST_CASES", 5000, Counts::Times),
-    // Episodes of random verbs calls in proto/rnic/tests/model.
+    // Episodes of random verbs calls in proto/rnic/tests/all/model.
     length("LONGHAUL_MODEL_EPISODES", 20_000, Counts::Times),
     // Mutations of each entry of a fuzz target's corpus.
     length("LONGHAUL_FUZZ_ROUNDS", 5000, Counts::Times),

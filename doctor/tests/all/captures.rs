@@ -1,15 +1,13 @@
 //! What the doctor says about captures of Linux's rxe, and about files that are damaged, cut or
 //! something else.
 
-mod script;
-
+use crate::script::*;
 use longhaul_doctor::report::{Confidence, Flow, Pairing};
 use longhaul_doctor::text::{Selection, render};
 use longhaul_doctor::{Doctor, End, Options, ReadError, Report, Trace, examine, write_svg};
 use longhaul_wire::Opcode;
 use longhaul_wire::pcap::{LinkType, RecordHeader, file_header, records};
 use proptest::prelude::*;
-use script::*;
 use std::path::{Path, PathBuf};
 
 fn path(name: &str) -> PathBuf {

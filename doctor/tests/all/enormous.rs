@@ -1,11 +1,9 @@
 //! A capture larger than any memory. Run by hand:
-//! `cargo test --release -p longhaul-doctor --test enormous -- --ignored`.
+//! `cargo test --release -p longhaul-doctor --test all enormous:: -- --ignored`.
 
-mod script;
-
+use crate::script::Script;
 use longhaul_doctor::{Doctor, Options, examine};
 use longhaul_wire::pcap::{LinkType, RecordHeader, file_header};
-use script::Script;
 use std::io::{self, Read};
 use std::time::Instant;
 

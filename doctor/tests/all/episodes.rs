@@ -1,10 +1,8 @@
 //! Loss, retries, NAKs and congestion, one rule at a time.
 
-mod script;
-
+use crate::script::*;
 use longhaul_doctor::report::Severity;
 use longhaul_wire::{NakCode, Opcode, Syndrome};
-use script::*;
 
 const SEQUENCE: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
 

@@ -1,12 +1,10 @@
 //! What limits a flow, one rule at a time.
 
-mod script;
-
+use crate::script::*;
 use longhaul_doctor::Options;
 use longhaul_doctor::report::Confidence;
 use longhaul_units::BitRate;
 use longhaul_wire::{Opcode, Syndrome};
-use script::*;
 
 /// `windows` times: `depth` messages of `payload` bytes 1 µs apart, acknowledged one by one a round
 /// trip later.

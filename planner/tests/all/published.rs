@@ -1,12 +1,10 @@
 //! The planner against what others measured. Cells that a constant was fitted to say so; the others
 //! are prediction.
 
-mod table;
-
+use crate::table::Table;
 use longhaul_planner::{
     Accelerator, Limit, NicProfile, Op, Path, Prediction, QueueDepth, Request, Workload,
 };
-use table::Table;
 
 /// Equipment on the 380 km path beyond 5 µs per km, one way: fitted to the READ cell of 16 KiB of
 /// table C-1.

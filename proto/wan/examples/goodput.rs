@@ -2,7 +2,7 @@
 //! frames take, in virtual time: `cargo run --release -p longhaul-wan --example goodput [GBIT/S
 //! [RTT_MS]] [off|adaptive|always|all] [brief]`.
 
-#[path = "../tests/net/mod.rs"]
+#[path = "../tests/all/net/mod.rs"]
 mod net;
 
 use longhaul_link::{Impairments, LinkConfig};

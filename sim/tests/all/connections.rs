@@ -1,12 +1,10 @@
 //! Connections that the RDMA connection manager makes and ends, over the network that the traffic
 //! takes.
 
-mod network;
-
+use crate::network::*;
 use longhaul_sim::*;
 use longhaul_units::Duration;
 use longhaul_wire::pcap;
-use network::*;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 

@@ -1,10 +1,8 @@
 //! The same scenario gives the same outcome, however it is run.
 
-mod network;
-
+use crate::network::*;
 use longhaul_sim::*;
 use longhaul_units::Duration;
-use network::*;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 

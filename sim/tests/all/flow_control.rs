@@ -1,10 +1,8 @@
 //! Priority-based flow control in a network: one module per rule.
 
-mod network;
-
+use crate::network::*;
 use longhaul_sim::file::ScenarioFile;
 use longhaul_sim::*;
-use network::*;
 
 /// Senders on one switch, and a receiver; the switch's and the senders' further keys.
 fn incast(senders: usize, switch: &str, hosts: &str) -> String {

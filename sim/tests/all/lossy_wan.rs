@@ -3,8 +3,8 @@
 use longhaul_sim::file::ScenarioFile;
 use longhaul_sim::{Outcome, Simulation};
 
-const SCENARIO: &str = include_str!("../../labs/scenarios/lossy-wan.toml");
-const NIC: &str = include_str!("../../labs/nics/connectx6.toml");
+const SCENARIO: &str = include_str!("../../../labs/scenarios/lossy-wan.toml");
+const NIC: &str = include_str!("../../../labs/nics/connectx6.toml");
 
 fn run(seed: u64) -> Outcome {
     let mut file = ScenarioFile::parse("lossy-wan.toml", SCENARIO).unwrap();

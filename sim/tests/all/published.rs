@@ -1,10 +1,8 @@
 //! Two hosts and a fibre: what theory and published measurements say of them.
 
-mod network;
-
+use crate::network::*;
 use longhaul_sim::*;
 use longhaul_units::Duration;
-use network::*;
 
 /// Payload of a full packet, and what it takes on the wire.
 const PAYLOAD: f64 = 4096.0;

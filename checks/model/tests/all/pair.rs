@@ -1,8 +1,7 @@
 //! Every order of events of two boxes between two hosts, within bounds; and that mistakes are
 //! found.
 
-mod explored;
-
+use crate::explored;
 use longhaul_model::pair::{Away, Mode, Pair, Role, Scenario, Slip, Victim, Wan};
 
 const BOXES: [Victim; 2] = [Victim::Box(Role::Near), Victim::Box(Role::Far)];

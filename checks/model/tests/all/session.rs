@@ -1,9 +1,7 @@
 //! Every order of events of the WAN transport between two boxes, within bounds; and that mistakes
 //! are found.
 
-mod explored;
-
-use explored::{finds, holds};
+use crate::explored::{finds, holds};
 use longhaul_model::session::{Scenario, Slip, Tunnel};
 
 fn tunnel(scenario: Scenario) -> Tunnel {

@@ -1,7 +1,5 @@
 //! Captures made by hand: packets with their times, between a requester and a responder.
 
-#![allow(dead_code, reason = "each test file uses a part")]
-
 use longhaul_doctor::report::{Finding, Flow};
 use longhaul_doctor::{Doctor, Options, Report};
 use longhaul_units::{Msn, Psn, Qpn, RKey};

@@ -1,10 +1,8 @@
 //! Connections with an alternate path (APM), frame by frame: they pass, on both paths.
 
-mod script;
-
+use crate::script::frames::{ALTERNATE_IPS, REQUESTER_IP, RESPONDER_IP};
+use crate::script::{Script, run};
 use longhaul_accel::{FlowState, FlowStatus, PassReason};
-use script::frames::{ALTERNATE_IPS, REQUESTER_IP, RESPONDER_IP};
-use script::{Script, run};
 
 fn migrate(script: &mut Script, [requester, responder]: [std::net::IpAddr; 2]) {
     let wire = &mut script.wire;

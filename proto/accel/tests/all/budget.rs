@@ -1,12 +1,8 @@
 //! Both hosts of the lab's chain at work at once, in virtual time: no work request may run out of
 //! retries.
 
-mod host;
-mod line;
-mod script;
-
-use host::{BASE, LOCAL, REMOTE};
-use line::{Line, Setup};
+use crate::host::{BASE, LOCAL, REMOTE};
+use crate::line::{Line, Setup};
 use longhaul_rnic::{RecvWr, SendOp, SendWr, Status};
 use longhaul_units::{Duration, Rng, SplitMix64};
 

@@ -1,11 +1,7 @@
 //! Software RNIC, accelerator, fibre, accelerator, software RNIC: the lab's chain in virtual time.
 
-mod host;
-mod line;
-mod script;
-
-use host::{BASE, LOCAL, REMOTE};
-use line::{Line, Setup};
+use crate::host::{BASE, LOCAL, REMOTE};
+use crate::line::{Line, Setup};
 use longhaul_accel::FlowState;
 use longhaul_rnic::{RecvWr, SendOp, SendWr, Status};
 use longhaul_units::{Duration, Rng, SplitMix64};

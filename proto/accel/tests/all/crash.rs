@@ -5,16 +5,11 @@
 //! it is run again with a crash behind each of them, and the box comes back with empty memory, at
 //! once or later.
 
-mod host;
-mod oracle;
-mod row;
-mod script;
-
+use crate::oracle::{Ill, check, check_going_on, run};
+use crate::row::{Crash, Row, Setup};
 use longhaul_accel::{Mode, Role};
 use longhaul_rnic::Status;
 use longhaul_units::Duration;
-use oracle::{Ill, check, check_going_on, run};
-use row::{Crash, Row, Setup};
 use std::collections::BTreeMap;
 
 /// Crashes each box behind each of its events. Returns how the requester ended, by the box, and how

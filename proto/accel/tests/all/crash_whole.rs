@@ -1,16 +1,11 @@
 //! As `crash.rs`, for whole boxes: near half, far half and the WAN transport go down together. A
 //! box comes back with the seed of another life, at once, later, or never.
 
-mod host;
-mod oracle;
-mod row;
-mod script;
-
+use crate::oracle::{FOREVER, Ill, check, check_going_on, run};
+use crate::row::{Crash, RowOf, Setup};
 use longhaul_accel::{Mode, Role};
 use longhaul_rnic::Status;
 use longhaul_units::Duration;
-use oracle::{FOREVER, Ill, check, check_going_on, run};
-use row::{Crash, RowOf, Setup};
 
 /// Crashes each box behind each of its events. With loss besides, the requester's patience can come
 /// to its end. Returns the runs, and those that had an error.

@@ -1,12 +1,11 @@
 //! Floods of RoCEv2 that belongs to no connection: known flows stay known, and new ones are learnt.
 
-mod script;
-
+use crate::script;
+use crate::script::frames::Wire;
+use crate::script::{Script, Sink, deliver, run_with};
 use longhaul_accel::{Config, FlowState, LAN};
 use longhaul_node::Node;
 use longhaul_units::Duration;
-use script::frames::Wire;
-use script::{Script, Sink, deliver, run_with};
 
 /// Sends two packets in a row to each of `count` QPs that nobody has, 10 µs apart; what leaves is
 /// forgotten.

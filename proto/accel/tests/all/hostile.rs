@@ -1,14 +1,12 @@
 //! Nothing that comes over a wire makes the accelerator panic, leak, or keep more than it was
 //! given.
 
-mod script;
-
+use crate::script::frames::Wire;
+use crate::script::{Sink, deliver};
 use longhaul_accel::{Accelerator, Config, LAN, WAN};
 use longhaul_node::{Frame, Node, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use proptest::prelude::*;
-use script::frames::Wire;
-use script::{Sink, deliver};
 
 const LINES: &[(usize, &str)] = &[
     (LAN, "req psn=100 mtu=1024"),

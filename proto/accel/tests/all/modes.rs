@@ -1,9 +1,7 @@
 //! What each mode acknowledges, and what it leaves to the responder; one module per mode.
 
-mod script;
-
+use crate::script::{Script, config, run_with};
 use longhaul_accel::{Config, FlowState, Mode, Policy, Prefix, Role, Rule};
-use script::{Script, config, run_with};
 
 /// DSCP of the scripts' requests.
 const DSCP: u8 = 26;

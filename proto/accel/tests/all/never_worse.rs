@@ -1,10 +1,8 @@
 //! A run with boxes has no error that the run without them lacks.
 
-mod fleet;
-
-use fleet::boxes::Boxes;
-use fleet::plan::Mix;
-use fleet::{Connect, End, Failure, Nic, Outcome, Setup, run};
+use crate::fleet::boxes::Boxes;
+use crate::fleet::plan::Mix;
+use crate::fleet::{Connect, End, Failure, Nic, Outcome, Setup, run};
 use longhaul_accel::Mode;
 use longhaul_link::{Bursts, Cut, Impairments, LinkConfig};
 use longhaul_rnic::{Mtu, Status};
@@ -424,8 +422,8 @@ fn runs(seeds: Range<u64>) {
     let all: Vec<u64> = bad.iter().map(|(seed, _)| *seed).collect();
     panic!(
         "worse than without boxes: {why}\nseeds {all:?}; repeat the first with\n    \
-         LONGHAUL_SEEDS={seed}..{} cargo test -p longhaul-accel --test never_worse \
-         those_of_some_seeds -- --ignored --nocapture",
+         LONGHAUL_SEEDS={seed}..{} cargo test -p longhaul-accel --test all \
+         never_worse::those_of_some_seeds -- --ignored --nocapture",
         seed + 1
     );
 }

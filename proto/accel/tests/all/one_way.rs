@@ -3,12 +3,10 @@
 //!
 //! No connection may notice, and boxes say what they see.
 
-mod fleet;
-mod script;
-
-use fleet::boxes::Boxes;
-use fleet::plan::Mix;
-use fleet::{Connect, Fleet, Outcome, Setup};
+use crate::fleet;
+use crate::fleet::boxes::Boxes;
+use crate::fleet::plan::Mix;
+use crate::fleet::{Connect, Fleet, Outcome, Setup};
 use longhaul_accel::{FlowState, Mode, PassReason};
 use longhaul_link::LinkConfig;
 use longhaul_units::{Duration, Instant};

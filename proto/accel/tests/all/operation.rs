@@ -1,17 +1,13 @@
 //! What an operator does to boxes that run: another configuration, draining, and an exchange once
 //! that is done.
 
-mod host;
-mod row;
-mod script;
-
-use host::{LOCAL, REMOTE};
+use crate::host::{LOCAL, REMOTE};
+use crate::row::{MTU, Op, Row, SLOT, Setup};
+use crate::script::{config, run, run_with};
 use longhaul_accel::{Accelerator, Config, ConfigError, FlowState, Mode, Policy, Role};
 use longhaul_rnic::Status;
 use longhaul_units::{BitRate, Duration};
 use proptest::prelude::*;
-use row::{MTU, Op, Row, SLOT, Setup};
-use script::{config, run, run_with};
 
 mod draining {
     use super::*;

@@ -1,14 +1,10 @@
 //! Both boxes of a pair between two unmodified RNICs: each completes the other.
 
-mod host;
-mod row;
-mod script;
-
-use host::{LOCAL, REMOTE};
+use crate::host::{LOCAL, REMOTE};
+use crate::row::{MTU, Op, Row, SLOT, Setup};
 use longhaul_accel::{FlowState, FlowStatus, LAN, Learnt, Mode, Policy, Role, Rule, WAN};
 use longhaul_rnic::{Counter, Status};
 use longhaul_units::{Duration, Instant};
-use row::{MTU, Op, Row, SLOT, Setup};
 
 const MODES: [Mode; 4] = Mode::ALL;
 

@@ -1,11 +1,9 @@
 //! The connection manager says one path MTU, and the QPs use another: the PSNs of READs go by
 //! theirs.
 
-mod fleet;
-
-use fleet::boxes::Boxes;
-use fleet::plan::Mix;
-use fleet::{Connect, Fleet, Setup};
+use crate::fleet::boxes::Boxes;
+use crate::fleet::plan::Mix;
+use crate::fleet::{Connect, Fleet, Setup};
 use longhaul_accel::{FlowState, Mode};
 use longhaul_link::LinkConfig;
 use longhaul_rnic::Mtu;

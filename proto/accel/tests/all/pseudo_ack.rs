@@ -1,12 +1,11 @@
 //! What a pseudo-ACK accelerator must get right, one module per rule.
 
-mod script;
-
+use crate::script;
+use crate::script::{Script, config, frames, run, run_with};
 use longhaul_accel::{Config, DropReason, FlowState, LAN, Learnt, PassReason, WAN};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration, Qpn};
 use longhaul_wire::{Head, Opcode, Packet, PathTemplate};
-use script::{Script, config, frames, run, run_with};
 
 /// Rule 1: the ACK frame.
 mod ack_frame {

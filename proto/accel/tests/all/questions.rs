@@ -1,10 +1,8 @@
 //! Asking a responder how far it is, for a requester whose packets lead nowhere: what was lost with
 //! a box that has ended since is told even where the responder's sequence NAK was lost with it.
 
-mod script;
-
+use crate::script::{Script, run};
 use longhaul_accel::FlowState;
-use script::{Script, run};
 
 /// 2^17 PSNs before 500.
 const QUESTION: &str = "write_middle 16646644 A len=0";

@@ -1,11 +1,9 @@
 //! Boxes are killed at random moments and come back with empty memory; docs/semantics.md says what
 //! may come of it.
 
-mod fleet;
-
-use fleet::boxes::{Boxes, Kill};
-use fleet::plan::Mix;
-use fleet::{Connect, Count, End, Failure, Fleet, Outcome, Setup};
+use crate::fleet::boxes::{Boxes, Kill};
+use crate::fleet::plan::Mix;
+use crate::fleet::{Connect, Count, End, Failure, Fleet, Outcome, Setup};
 use longhaul_accel::Mode;
 use longhaul_link::LinkConfig;
 use longhaul_rnic::{Mtu, Status};
@@ -155,7 +153,8 @@ fn runs(seeds: Range<u64>, mode: Mode) -> Option<String> {
     let lines = bad.iter().map(|(seed, wrong)| format!("seed {seed}: {}", wrong.join("\n    ")));
     Some(format!(
         "{mode}: {} seeds\n{}\nthe first: {:#?}\nrepeat it with\n    LONGHAUL_SEEDS={first}..{} \
-         cargo test -p longhaul-accel --test restarts those_of_some_seeds -- --ignored --nocapture",
+         cargo test -p longhaul-accel --test all restarts::those_of_some_seeds -- --ignored \
+         --nocapture",
         bad.len(),
         lines.collect::<Vec<_>>().join("\n"),
         drawn(*first, mode),

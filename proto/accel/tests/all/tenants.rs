@@ -3,14 +3,10 @@
 //! The first one's connections live for as long as its requesters' RNR retry counters say, and the
 //! neighbour keeps its goodput.
 
-mod host;
-mod script;
-mod sites;
-
+use crate::sites::{Boxes, MESSAGE_MAX, Pair, Setup, Sites, small_stores};
 use longhaul_accel::Mode;
 use longhaul_rnic::Status;
 use longhaul_units::{BitRate, Duration, Instant};
-use sites::{Boxes, MESSAGE_MAX, Pair, Setup, Sites, small_stores};
 
 const SLOW: usize = 0;
 const NEIGHBOUR: usize = 1;

@@ -4,19 +4,16 @@
 //! The peers check every ACK that they get (sent before, MSN exact, completions in order) and every
 //! byte; the simulation's oracle checks that no box acknowledges what it had not been given.
 
-mod peer;
-mod script;
-
+use crate::peer::{MTU, Peer, Work, pattern};
+use crate::script::frames::{REQUESTER_IP, REQUESTER_QPN, RESPONDER_IP, RESPONDER_QPN, Wire};
+use crate::script::{Sink, deliver};
 use longhaul_accel::{Accelerator, Config, Counters, FlowState, LAN, WAN};
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_sim::{Cable, Connection, Nodes, Watched};
 use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
 use longhaul_wan_box::WanBox;
-use peer::{MTU, Peer, Work, pattern};
 use proptest::prelude::*;
-use script::frames::{REQUESTER_IP, REQUESTER_QPN, RESPONDER_IP, RESPONDER_QPN, Wire};
-use script::{Sink, deliver};
 
 /// What a link does to frames, each with this probability.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,13 +1,11 @@
 //! The arithmetic of what stays lost, held against simulation, and what is chosen by it.
 
-mod path;
-
+use crate::path::{Datagram, Receiver, encode};
 use longhaul_fec::{
     Adaptation, Choice, DecoderConfig, Encoder, LatencyGoal, Layout, Measured, PathLoss, Report,
     choose, residual_loss,
 };
 use longhaul_units::{Duration, Rng, SplitMix64};
-use path::{Datagram, Receiver, encode};
 
 /// Gilbert's chain, one step for each datagram.
 struct Path {

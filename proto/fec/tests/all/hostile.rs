@@ -1,12 +1,10 @@
 //! What no encoder sends is refused and counted, and costs bounded memory.
 
-mod path;
-
+use crate::path::{Content, Datagram, Held, Receiver, Sent, drain, encode};
 use longhaul_fec::{
     BODY_MAX, Body, Decoder, DecoderConfig, Encoder, Layout, Parity, ParityId, Refusal,
 };
 use longhaul_units::{Rng, SplitMix64};
-use path::{Content, Datagram, Held, Receiver, Sent, drain, encode};
 use proptest::prelude::*;
 use std::rc::Rc;
 

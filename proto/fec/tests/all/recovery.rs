@@ -1,10 +1,8 @@
 //! What was lost comes back byte for byte, or not at all.
 
-mod path;
-
+use crate::path::{Content, Datagram, Receiver, Sent, drain, encode};
 use longhaul_fec::{AddError, BODY_MAX, Body, DecoderConfig, Encoder, HEAD_MAX, Layout};
 use longhaul_units::{Rng, SplitMix64};
-use path::{Content, Datagram, Receiver, Sent, drain, encode};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,8 +1,6 @@
 //! Rules: what they select, what they do, how they are written.
 
-mod frames;
-
-use frames::{Run, SEQUENCE_NAK, Sample, WRITE, acknowledge, of, rule, ruled};
+use crate::frames::{Run, SEQUENCE_NAK, Sample, WRITE, acknowledge, of, rule, ruled};
 use longhaul_link::{DropReason, Link, LinkConfig, LinkError, Rule, Wire};
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant};

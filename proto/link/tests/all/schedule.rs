@@ -1,8 +1,6 @@
 //! Scripted changes in virtual time.
 
-mod frames;
-
-use frames::{Run, Sample, WRITE};
+use crate::frames::{Run, Sample, WRITE};
 use longhaul_cc::wire_bytes;
 use longhaul_link::{Bursts, Change, DropReason, Link, LinkConfig, LinkError, Setting};
 use longhaul_units::{BitRate, Duration, Instant};

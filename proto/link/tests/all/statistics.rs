@@ -2,9 +2,7 @@
 //! chance to refuse what is right is one in a thousand. Seeds are fixed, so that each test passes
 //! always or never.
 
-mod frames;
-
-use frames::{Run, Sample, WRITE, ruled};
+use crate::frames::{Run, Sample, WRITE, ruled};
 use longhaul_link::{Bursts, DropReason, Impairments, LinkConfig, Wire};
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Duration, Instant};

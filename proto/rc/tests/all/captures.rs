@@ -1,8 +1,7 @@
 //! What the Linux kernel sent, replayed: our responder must answer as the kernel's did, and our
 //! requester, given the same work and the kernel's answers, must send the same packets.
 
-mod script;
-
+use crate::script::template;
 use longhaul_node::{Frame, Gather, Payload};
 use longhaul_rc::*;
 use longhaul_units::{LKey, Psn, Qpn, RKey};
@@ -10,7 +9,6 @@ use longhaul_wire::{
     AtomicEth, Head, NakCode, Opcode, Packet, PathTemplate, Position, Syndrome, Verb, pcap,
 };
 use longhaul_work::*;
-use script::template;
 use std::collections::HashMap;
 
 /// A device that allows everything and keeps nothing but what atomics work on.

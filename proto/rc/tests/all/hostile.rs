@@ -1,15 +1,13 @@
 //! Whole sequences of packets that no correct peer sends: nothing panics, nothing is completed
 //! twice, and no more is held than was promised.
 
-mod script;
-
+use crate::script::{Device, KEY, MEMORY, Words, template};
 use longhaul_node::Payload;
 use longhaul_rc::*;
 use longhaul_units::{Duration, Instant, LKey, Msn, Psn, Qpn, RKey};
 use longhaul_wire::{Aeth, AtomicEth, Bth, Head, NakCode, Opcode, Packet, Reth, Syndrome, Verb};
 use longhaul_work::*;
 use proptest::prelude::*;
-use script::{Device, KEY, MEMORY, Words, template};
 
 const READS: u32 = 2;
 

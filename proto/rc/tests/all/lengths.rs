@@ -1,13 +1,11 @@
 //! The longest and the shortest messages, from a requester to a responder, without the memory.
 
-mod script;
-
+use crate::script::template;
 use longhaul_node::{Frame, Gather, Payload};
 use longhaul_rc::*;
 use longhaul_units::{Instant, LKey, RKey};
 use longhaul_wire::{Head, Packet, PathTemplate, Verb};
 use longhaul_work::*;
-use script::template;
 
 /// A device with all the memory in the world, which keeps no byte of it.
 #[derive(Default)]

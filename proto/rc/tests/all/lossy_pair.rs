@@ -1,15 +1,13 @@
 //! A requester and a responder over a channel that loses, repeats and reorders: every operation
 //! happens exactly once and in order, whatever the channel does.
 
-mod script;
-
+use crate::script::{Device, KEY, template};
 use longhaul_node::{Frame, Payload};
 use longhaul_rc::*;
 use longhaul_units::{Duration, Instant, LKey, Psn, Qpn, RKey, Rng as _, SplitMix64};
 use longhaul_wire::{Opcode, Packet, Verb};
 use longhaul_work::*;
 use proptest::prelude::*;
-use script::{Device, KEY, template};
 
 /// Words that atomics and some WRITEs work on, at the beginning of the far memory.
 const WORDS: u64 = 4;

@@ -1,13 +1,11 @@
 //! Several responders over one receive queue.
 
-mod script;
-
+use crate::script::{Device, KEY, Words, template};
 use longhaul_node::Payload;
 use longhaul_rc::{Fault, Responder, ResponderConfig};
 use longhaul_units::{LKey, Psn, Qpn};
 use longhaul_wire::{Bth, Head, Opcode, Packet};
 use longhaul_work::*;
-use script::{Device, KEY, Words, template};
 
 const MTU: usize = 256;
 

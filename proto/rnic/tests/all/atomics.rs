@@ -1,10 +1,8 @@
 //! Atomics: executed once each, in order, whatever the wire does.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::Duration;
-use pair::*;
 
 const WORD: usize = 4096;
 

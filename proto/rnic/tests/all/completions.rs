@@ -1,10 +1,8 @@
 //! Completion queues: resizing, overrun, timestamps.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::{Duration, Instant, Qpn};
-use pair::*;
 
 const SOON: Duration = Duration::from_ms(100);
 

@@ -1,14 +1,12 @@
 //! Congestion: marks become notifications, notifications slow the sender down, and the program's
 //! limits hold.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_cc::wire_bytes;
 use longhaul_rnic::*;
 use longhaul_units::{BitRate, Duration, Instant, Qpn};
 use longhaul_wire::{Opcode, Packet};
-use pair::*;
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;

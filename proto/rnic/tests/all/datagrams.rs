@@ -1,10 +1,8 @@
 //! Unreliable datagrams, one to one and to groups.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::{Duration, Qpn};
-use pair::*;
 use std::net::IpAddr;
 
 const SOON: Duration = Duration::from_ms(10);

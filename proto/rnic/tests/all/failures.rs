@@ -1,10 +1,8 @@
 //! What a program sees when something goes wrong, on both sides.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::{Duration, Instant, RKey};
-use pair::*;
 
 fn statuses(completions: &[Completion]) -> Vec<(u64, Status)> {
     completions.iter().map(|c| (c.wr_id, c.status)).collect()

@@ -1,12 +1,10 @@
 //! Pause frames of priority-based flow control: who waits, and for how long.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_rnic::*;
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{MacAddr, Pause};
-use pair::*;
 
 struct Count(usize);
 

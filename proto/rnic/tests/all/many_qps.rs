@@ -1,13 +1,11 @@
 //! Hundreds of QPs on devices that are late: a driver comes round seldom, and takes few frames a
 //! turn.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_rnic::*;
 use longhaul_units::{Duration, Instant, Qpn};
 use longhaul_wire::Head;
-use pair::*;
 use std::collections::VecDeque;
 
 /// Frames that a driver takes in a turn.

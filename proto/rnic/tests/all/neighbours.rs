@@ -1,14 +1,12 @@
 //! On an Ethernet segment: whom the device asks for Ethernet addresses, what waits for the answer,
 //! and who follows a change.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_cm::{ConnectRequest, Event as Cm, ServiceId};
 use longhaul_node::{Frame, Node};
 use longhaul_rnic::*;
 use longhaul_units::{Duration, Psn};
 use longhaul_wire::{Head, MacAddr, Packet};
-use pair::*;
 use std::net::IpAddr;
 
 /// No function of the IP address.

@@ -1,13 +1,11 @@
 //! The port: what it drops and why, who sends when, how fast, and the connection manager behind
 //! QP1.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_rnic::*;
 use longhaul_units::{BitRate, Duration, Instant, Qpn, Rng, SplitMix64};
 use longhaul_wire::{Head, Packet};
-use pair::*;
 
 struct Keep(Vec<Vec<u8>>);
 

@@ -1,10 +1,8 @@
 //! Shared receive queues: many QPs take from one, and none takes what is not its own.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::{Duration, Qpn};
-use pair::*;
 use std::collections::BTreeSet;
 
 const SOON: Duration = Duration::from_ms(200);

@@ -1,10 +1,8 @@
 //! Two devices move bytes, over a good wire and over bad ones.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::Duration;
-use pair::*;
 
 #[test]
 fn send_write_and_read_move_the_bytes() {
@@ -334,7 +332,7 @@ mod any_wire {
                     counters.iter().flat_map(Counters::iter).for_each(|(c, n)| met.add(c, n));
                 }
                 Err(panic) => {
-                    let test = "cargo test -p longhaul-rnic --test transfers any_wire";
+                    let test = "cargo test -p longhaul-rnic --test all transfers::any_wire";
                     eprintln!("reproduce: LONGHAUL_SEED={seed} {test}");
                     std::panic::resume_unwind(panic);
                 }

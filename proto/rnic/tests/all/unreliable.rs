@@ -1,10 +1,8 @@
 //! Unreliable connections: a message arrives whole or not at all, and nobody hears about it.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::Duration;
-use pair::*;
 
 const SOON: Duration = Duration::from_ms(10);
 const LEN: usize = 5000;

@@ -1,10 +1,8 @@
 //! The control verbs: objects, their dependencies, states and limits.
 
-mod pair;
-
+use crate::pair::*;
 use longhaul_rnic::*;
 use longhaul_units::{Duration, LKey, Psn, Qpn};
-use pair::*;
 
 fn init(ends: &Ends) -> QpInit {
     QpInit {

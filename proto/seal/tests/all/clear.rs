@@ -1,17 +1,15 @@
 //! With keys RDMA never crosses the WAN in the clear, whatever the path does, and none that comes
 //! in the clear is taken.
 
-mod line;
-mod net;
-
-use line::{Line, is_to, packet_along, seal, transport};
+use crate::line::{Line, is_to, packet_along, seal, transport};
+use crate::net;
+use crate::net::{config, drain, give, host_path, key};
 use longhaul_seal::{
     Cleartext, Config, DropReason, NoKeys, PeerConfig, PresharedKey, Seal, Sealed, Seed, Trouble,
 };
 use longhaul_units::{Duration, Instant};
 use longhaul_wan::{INNER, Transport};
 use longhaul_wire::{Opcode, Path};
-use net::{config, drain, give, host_path, key};
 
 const ROCE: u16 = 4791;
 const BOXES: u16 = 4797;

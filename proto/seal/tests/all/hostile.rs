@@ -1,13 +1,12 @@
 //! Nothing that comes over the WAN makes a seal panic, hand anything inside that its peer did not
 //! seal for it, forget or change keys, or do unbounded work; and each datagram is counted.
 
-mod net;
-
+use crate::net;
+use crate::net::{Net, PORT, config, datagram, drain, give, host_path, key};
 use longhaul_node::Node;
 use longhaul_seal::{Config, DropReason, PeerConfig, PeerStatus, Seal, Seed};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::Udp;
-use net::{Net, PORT, config, datagram, drain, give, host_path, key};
 use proptest::prelude::*;
 
 /// Where the seal's header begins in an IPv4 frame without VLAN.

@@ -1,7 +1,7 @@
 //! Two seals find each other, agree on keys, replace them and find each other again.
 
-mod net;
-
+use crate::net;
+use crate::net::{Net, PORT, config, datagram, drain, fibre, give, host_path, key};
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node, Payload, Trailer, Transmit};
 use longhaul_seal::{
@@ -9,7 +9,6 @@ use longhaul_seal::{
 };
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::Head;
-use net::{Net, PORT, config, datagram, drain, fibre, give, host_path, key};
 use std::collections::HashSet;
 
 const fn ms(ms: u64) -> Duration {

@@ -1,15 +1,12 @@
 //! Two transports with seals before their paths: what one takes comes out of the other, in order,
 //! and nothing of it is readable on the way.
 
-mod line;
-mod net;
-
-use line::{Line, packets, seal, transport};
+use crate::line::{Line, packets, seal, transport};
+use crate::net::give;
 use longhaul_node::Chain;
 use longhaul_seal::{Seal, Sealed};
 use longhaul_units::Duration;
 use longhaul_wan::{INNER, Transport};
-use net::give;
 
 type Both = Line<Sealed<Transport>, Sealed<Transport>>;
 

@@ -1,14 +1,12 @@
 //! Properties over channels that lose, repeat and reorder, and over packets that no requester
 //! sends.
 
-mod script;
-
+use crate::script::{KEY, MEMORY, Qp, Sent, packet};
 use longhaul_uc::{Responder, ResponderConfig};
 use longhaul_units::{LKey, Psn, Qpn, RKey};
 use longhaul_wire::{Bth, Opcode, Packet, Reth};
 use longhaul_work::{CompletionOp, Counter, Mtu, SendOp, SendWr, Sge, Status};
 use proptest::prelude::*;
-use script::{KEY, MEMORY, Qp, Sent, packet};
 
 /// Room for one message.
 const SLOT: u32 = 2048;

@@ -1,6 +1,6 @@
 //! The requester, rule by rule, as wire scripts.
 
-mod script;
+use crate::scripts;
 
 scripts! {
     packets {

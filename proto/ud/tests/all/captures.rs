@@ -1,14 +1,12 @@
 //! What the Linux kernel sent, replayed: our responder must place every datagram, and our
 //! requester, given the same work, must send the same bytes.
 
-mod script;
-
+use crate::script::{Device, KEY};
 use longhaul_node::{Frame, Payload};
 use longhaul_ud::*;
 use longhaul_units::{LKey, Qpn};
 use longhaul_wire::{Head, Packet, PathTemplate, mad, pcap};
 use longhaul_work::*;
-use script::{Device, KEY};
 use std::collections::HashMap;
 
 /// Every frame of a capture that carries a datagram.

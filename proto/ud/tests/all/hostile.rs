@@ -1,15 +1,13 @@
 //! Whatever arrives and whatever is posted: memory outside the receive stays as it is, every
 //! request completes once, and nothing panics.
 
-mod script;
-
+use crate::script::{Device, KEY, MEMORY, QPN, template};
 use longhaul_node::{Frame, Payload};
 use longhaul_ud::*;
 use longhaul_units::{LKey, Psn, Qpn};
 use longhaul_wire::*;
 use longhaul_work::*;
 use proptest::prelude::*;
-use script::{Device, KEY, MEMORY, QPN, template};
 
 struct Count(usize);
 

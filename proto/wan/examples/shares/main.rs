@@ -4,9 +4,9 @@
 
 mod bbr;
 mod cubic;
-#[path = "../../tests/dumbbell/mod.rs"]
+#[path = "../../tests/all/dumbbell/mod.rs"]
 mod dumbbell;
-#[path = "../../tests/net/mod.rs"]
+#[path = "../../tests/all/net/mod.rs"]
 mod net;
 
 use bbr::Bbr;

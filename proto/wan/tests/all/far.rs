@@ -1,14 +1,12 @@
 //! Far boxes that the configuration names: one question for a site, none for what is not
 //! configured, and what is not reached passes.
 
-mod net;
-
+use crate::net::{Net, Source, config, host_path};
 use longhaul_link::LinkConfig;
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
 use longhaul_wan::{Config, FarBox, INNER, Transport};
 use longhaul_wire::{Bth, Head, Opcode, PathTemplate, Udp};
-use net::{Net, Source, config, host_path};
 use std::net::IpAddr;
 
 fn far(prefix: &str, via: Option<&str>) -> FarBox {

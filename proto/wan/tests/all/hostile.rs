@@ -1,14 +1,12 @@
 //! Nothing that comes over the WAN makes a transport panic, change what is not the sender's to
 //! change, or keep more than it was given.
 
-mod net;
-
+use crate::net::{Net, Source, config, host_path};
 use longhaul_link::LinkConfig;
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, Rng, SplitMix64};
 use longhaul_wan::{Config, DropReason, INNER, Seed, Transport};
 use longhaul_wire::{Bth, Head, Opcode, Path, PathTemplate};
-use net::{Net, Source, config, host_path};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,13 +1,11 @@
 //! Congestion marks across the tunnel, and streams that do not reach the far box.
 
-mod net;
-
+use crate::net::{Net, Source, config, host_path};
 use longhaul_link::LinkConfig;
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wan::{Config, DropReason, Parity, Seed, Transport};
 use longhaul_wire::{Ecn, Path, Udp};
-use net::{Net, Source, config, host_path};
 use std::cell::RefCell;
 use std::rc::Rc;
 

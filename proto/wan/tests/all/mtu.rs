@@ -1,15 +1,13 @@
 //! Frames that are too long for a path come through in parts, each once, in order and byte for
 //! byte; how long they may be is found and found again.
 
-mod net;
-
+use crate::net::{Loses, Net, Source, config};
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::format::{HEADER_LEN, Header, Kind};
 use longhaul_wan::{Config, Counters, DropReason, INNER, Parity, PathStatus};
 use longhaul_wire::Udp;
-use net::{Loses, Net, Source, config};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,14 +1,12 @@
 //! What a path loses comes back by parity, in any order, damaged or not, once; and parity costs no
 //! more than it may.
 
-mod net;
-
+use crate::net::{Loses, Net, Source, config};
 use longhaul_link::{Impairments, Link, LinkConfig};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration, Rng, SplitMix64};
 use longhaul_wan::format::{HEADER_LEN, Header, Kind};
 use longhaul_wan::{Config, Parity};
-use net::{Loses, Net, Source, config};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;

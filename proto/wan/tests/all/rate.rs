@@ -1,12 +1,7 @@
 //! The adaptive rate at a bottleneck: how much of it is used, with how long a queue, and how it is
 //! shared.
 
-#[path = "net/mod.rs"]
-mod net;
-
-mod dumbbell;
-
-use dumbbell::{Bottleneck, Dumbbell, Shares, adaptive};
+use crate::dumbbell::{Bottleneck, Dumbbell, Shares, adaptive};
 use longhaul_units::{BitRate, Duration};
 
 /// A path, and how much of it is measured, in round trips after a start.

@@ -1,12 +1,10 @@
 //! Boxes whose threads wait for a core, tens of milliseconds at a time: a late thread is not a
 //! failed path.
 
-mod net;
-
+use crate::net::{Net, Source, Starved, config};
 use longhaul_link::LinkConfig;
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{PathStatus, Transport};
-use net::{Net, Source, Starved, config};
 
 const RATE: Option<BitRate> = BitRate::from_bps(200_000_000);
 

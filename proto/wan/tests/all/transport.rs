@@ -1,12 +1,10 @@
 //! Two boxes over fibres that do all that fibres do, in virtual time.
 
-mod net;
-
+use crate::net::{Net, Source, config};
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{Config, DropReason, INNER, Refusal, Seed, Transport};
-use net::{Net, Source, config};
 use proptest::prelude::*;
 
 fn fibre(gbps: u64, rtt_ms: u64) -> LinkConfig {

@@ -1,14 +1,12 @@
 //! UC, UD and CNPs between two boxes: in order, each once, within bounds, and nothing of it in the
 //! clear.
 
-mod net;
-
+use crate::net::{Net, Source, config, host_path};
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::Node;
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{Config, DropReason, INNER, Parity};
 use longhaul_wire::{Opcode, Path, ROCEV2_PORT, Udp};
-use net::{Net, Source, config, host_path};
 use std::cell::Cell;
 use std::rc::Rc;
 

@@ -1,21 +1,16 @@
 //! The connection manager's interface: a program of our own that uses it as the manual pages say,
 //! and Debian's programs, unmodified. Each runs as two processes joined back to back.
 
+use crate::alone::alone;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Two processes that poll fill two processors; more at once would only time out.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(60);
 const SERVER_IP: &str = "10.77.0.2";
 const CLIENT_IP: &str = "10.77.0.1";
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One of Debian's programs.
 fn program(name: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! The extended interfaces of libibverbs as C programs use them: completion queues with an iterator
 //! and timestamps, and the work request builder.
 
-mod extended_pair;
+use crate::extended_pair;
 
 fn run(scenario: &str, kinds: &[&str]) {
     for kind in kinds {

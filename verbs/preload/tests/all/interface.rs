@@ -3,6 +3,7 @@
 //!
 //! They are compiled against the installed headers, inline functions included.
 
+use crate::alone::alone;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,6 +27,7 @@ fn run(name: &str) {
 }
 
 fn run_linked(name: &str, library: Option<&str>) {
+    let _alone = alone();
     let program = compile(name, library);
     let library = std::env::current_exe().unwrap().with_file_name("liblonghaul_preload.so");
     let socket = std::env::temp_dir().join(format!("longhaul-{name}-{}.sock", std::process::id()));

@@ -3,20 +3,14 @@
 //! They come with the packages perftest, rdmacm-utils and ibverbs-utils; the tests fail, and name
 //! the package, where one is missing.
 
+use crate::alone::alone;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Two processes that poll fill two processors; more at once would only time out.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(60);
 const SERVER_IP: &str = "10.77.0.2";
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");

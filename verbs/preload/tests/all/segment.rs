@@ -2,6 +2,7 @@
 //! network namespace. Needs root; says so and does nothing otherwise. And a program of our own at a
 //! TAP device that is not there.
 
+use crate::alone::alone;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -28,6 +29,7 @@ fn ip(arguments: &str) {
 /// Runs `test` in a thread with a network namespace of its own, which programs that it starts are
 /// in as well.
 fn on_a_bridge(test: impl FnOnce() + Send) {
+    let _alone = alone();
     std::thread::scope(|scope| {
         let tested = scope.spawn(|| {
             // SAFETY: concerns this thread alone, which ends with the test.
@@ -120,6 +122,7 @@ fn a_peer_that_is_not_there_is_an_address_error() {
 
 #[test]
 fn what_could_not_be_resolved_can_be_tried_again() {
+    let _alone = alone();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/resolve_again.c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("resolve_again");
     let compiled = Command::new("cc")

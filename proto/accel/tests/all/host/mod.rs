@@ -1,7 +1,5 @@
 //! Two hosts of a test: software RNICs with a queue pair each, connected with one another.
 
-#![allow(dead_code)]
-
 use crate::script::frames;
 use longhaul_rnic::{
     Access, AddressVector, Completion, Config, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind,

@@ -1,7 +1,5 @@
 //! What docs/semantics.md says of a crash, held against a run of a small scenario.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
-
 use crate::host::{LOCAL, REMOTE};
 use crate::row::{Boxed, Crash, MTU, Op, RowOf, SLOT};
 use longhaul_accel::{LAN, Mode, Role, WAN};

@@ -6,8 +6,6 @@
 //! from the other side. Either may crash after any of its events, and comes back with empty memory;
 //! cables may lose the frames that a test names.
 
-#![allow(dead_code)]
-
 mod fallible;
 pub mod whole;
 

@@ -12,8 +12,6 @@
 //! After every step all frames that go out are compared with the `>` lines that follow it: same
 //! frames, same order on each side, nothing else.
 
-#![allow(dead_code)]
-
 pub mod frames;
 
 use frames::{REQUESTER_QPN, RESPONDER_QPN, Wire};

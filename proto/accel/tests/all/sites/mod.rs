@@ -3,8 +3,6 @@
 //!
 //! Memory of hosts holds nothing: what arrives is only counted.
 
-#![allow(dead_code)]
-
 use crate::host::{self, BASE, Depths, End, Peer};
 use longhaul_accel::{Accelerator, Config, Policy, Role};
 use longhaul_link::{Link, LinkConfig};
@@ -49,6 +47,7 @@ impl Memory for Blank {
 /// What stands between the sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Boxes {
+    #[allow(dead_code, reason = "to compare by hand")]
     None,
     /// At the requesters' site alone.
     Near,

@@ -1,7 +1,5 @@
 //! Datagrams between an encoder and a decoder, and ways to lose them.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use longhaul_fec::{Body, Decoder, DecoderConfig, Encoder, HEAD_MAX, Parity, ParityId, Symbol};
 use longhaul_units::{Rng, SplitMix64};
 use std::collections::BTreeMap;

@@ -1,7 +1,5 @@
 //! RoCEv2 packets and others, put through one direction of a link in virtual time.
 
-#![allow(dead_code, reason = "each test uses some of it")]
-
 use longhaul_link::{Arrival, DropReason, LinkConfig, Rule, Wire};
 use longhaul_node::{Frame, Payload, Side, Trailer};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn, RKey};

@@ -23,7 +23,6 @@
 //! A script must name every packet and every completion: at its end nothing may be left. The
 //! payload of a packet that comes in is filled with its PSN's low byte; local memory is filled with
 //! `ee`.
-#![allow(dead_code, reason = "each test uses its part")]
 
 use longhaul_node::{Frame, Gather, Payload};
 use longhaul_rc::*;

@@ -1,9 +1,9 @@
 //! Drives devices and the reference side by side: objects, states, time; and compares after every
 //! call.
 
-use crate::net::Net;
+use super::net::Net;
+use super::reference::*;
 use crate::pair::{Link, VecMemory, Wire, ip, transitions};
-use crate::reference::*;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_rnic::*;
 use longhaul_units::{BitRate, Duration, LKey, Psn, Qpn, Rng, SplitMix64};

@@ -1,9 +1,9 @@
 //! Makes up work requests, good and bad, posts them, and tells the reference what must come of
 //! them.
 
-use crate::driver::{Driver, INLINE_MAX, any, group};
+use super::driver::{Driver, INLINE_MAX, any, group};
+use super::reference::*;
 use crate::pair::{BASE, ip};
-use crate::reference::*;
 use longhaul_rnic::*;
 use longhaul_units::{LKey, Qpn, RKey, Rng};
 use std::collections::VecDeque;

@@ -5,8 +5,6 @@ mod driver;
 mod generator;
 mod net;
 mod objects;
-#[path = "../pair/mod.rs"]
-mod pair;
 mod reference;
 
 use driver::{EPISODE, Outcome, episode};
@@ -18,7 +16,7 @@ const EPISODES: u64 = 2000;
 
 fn run(seed: u64) -> Outcome {
     catch_unwind(|| episode(seed, EPISODE)).unwrap_or_else(|panic| {
-        eprintln!("reproduce: LONGHAUL_SEED={seed} cargo test -p longhaul-rnic --test model");
+        eprintln!("reproduce: LONGHAUL_SEED={seed} cargo test -p longhaul-rnic --test all model::");
         std::panic::resume_unwind(panic)
     })
 }

@@ -1,8 +1,8 @@
 //! Calls that make, change and give up objects, with what the reference knows of their users.
 
-use crate::driver::{Driver, HOSTS, INLINE_MAX, any, group};
+use super::driver::{Driver, HOSTS, INLINE_MAX, any, group};
+use super::reference::*;
 use crate::pair::{BASE, ip};
-use crate::reference::*;
 use longhaul_rnic::*;
 use longhaul_units::{Instant, LKey, Qpn, Rng};
 use std::collections::BTreeMap;

@@ -1,6 +1,5 @@
 //! Two nodes with fibres between them, in virtual time: whole stacks of transport and seal, and
 //! hosts that send packets.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use super::net::{bytes_of, config, drain, give, host_path};
 use longhaul_link::{Link, LinkConfig};

@@ -1,6 +1,5 @@
 //! Two seals and the fibres between them, in virtual time, with transports that send numbered
 //! datagrams and keep what comes.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
@@ -94,7 +93,6 @@ pub fn drain(node: &mut impl Node, now: Instant) -> Vec<(Side, Vec<u8>)> {
 /// What was on the WAN: when, to which box, on which path.
 pub struct Seen {
     pub to: usize,
-    pub path: usize,
     pub bytes: Vec<u8>,
 }
 
@@ -169,7 +167,7 @@ impl Net {
                     is_idle = false;
                     give(&mut self.boxes[to], self.now, Seal::wan(path), &bytes);
                     if self.keeps {
-                        self.seen.push(Seen { to, path, bytes });
+                        self.seen.push(Seen { to, bytes });
                     }
                 }
             }

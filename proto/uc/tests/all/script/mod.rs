@@ -17,7 +17,6 @@
 //! ```
 //!
 //! A script must name every packet and every completion: at its end nothing may be left.
-#![allow(dead_code, reason = "each test uses its part")]
 
 use longhaul_node::{Frame, Gather, Payload};
 use longhaul_uc::*;

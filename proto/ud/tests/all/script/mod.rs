@@ -20,7 +20,6 @@
 //! A script must name every packet and every completion: at its end nothing may be left. The
 //! payload of a packet that comes in is filled with its PSN's low byte; local memory is filled with
 //! `ee`. Address handle 1 is for an IPv4 peer, 2 for an IPv6 peer; there are no others.
-#![allow(dead_code, reason = "each test uses its part")]
 
 use longhaul_node::{Frame, Gather, Payload};
 use longhaul_ud::*;

@@ -1,16 +1,15 @@
 //! Runs `extended_verbs.c`, compiled here, as two processes that are joined back to back.
 
+use crate::alone::alone;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Two processes that poll fill two processors; more at once would only time out.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The path of the program, compiled by the first that wants it.
@@ -101,7 +100,7 @@ fn read_all(mut pipe: impl Read) -> String {
 /// printed.
 pub fn run(scenario: &str, kind: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let socket =
         std::env::temp_dir().join(format!("longhaul-extended-{}-{count}.sock", std::process::id()));
