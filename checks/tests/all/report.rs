@@ -1,7 +1,6 @@
 //! A report opened in Debian's Chromium: nothing goes wrong in it, every plot is there, it fits a
 //! screen of 1280 pixels and a printed page. And the commands that make and compare results.
 
-#[path = "report/sample.rs"]
 mod sample;
 
 use longhaul_bench::{Report, ResultWriter};

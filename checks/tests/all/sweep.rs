@@ -1,6 +1,6 @@
 //! `longhaul sweep`: grids of points, what survives an interruption, a full disk or a kill, Slurm.
 
-mod sweep_slurm;
+mod slurm;
 
 use longhaul_checks::{Finished, Program, RuntimeDir, longhaul};
 use serde_json::Value;

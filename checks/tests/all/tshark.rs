@@ -37,7 +37,7 @@ const FIELDS: [&str; 26] = [
 
 /// What tshark prints for the fields above, as far as the packet has them.
 fn dissect(file: &[u8], name: &str) -> Vec<Vec<String>> {
-    let path = scratch_file(name, file);
+    let path = scratch_file(&format!("tshark-{name}"), file);
     let mut command = Command::new("tshark");
     command.arg("-r").arg(&path).args([
         "-n",
