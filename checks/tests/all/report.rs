@@ -110,7 +110,8 @@ fn has_browser() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(BROWSER).is_file());
     if !found {
-        eprintln!("SKIPPED: {BROWSER} is not installed: apt-get install {BROWSER}");
+        let why = format!("{BROWSER} is not installed: apt-get install {BROWSER}");
+        longhaul_namespace::skip(why);
     }
     found
 }

@@ -30,16 +30,16 @@ impl Slurm {
     fn start(directory: &Path) -> Option<Self> {
         for (command, package) in NEEDED {
             if find(command).is_none() {
-                eprintln!(
-                    "SKIPPED: a sweep as a job array, because {command} is missing: apt-get \
-                     install {package}"
-                );
+                longhaul_namespace::skip(format!(
+                    "a sweep as a job array, because {command} is missing: apt-get install \
+                     {package}"
+                ));
                 return None;
             }
         }
         // SAFETY: geteuid has no preconditions.
         if unsafe { libc::geteuid() } != 0 {
-            eprintln!("SKIPPED: a sweep as a job array, because Slurm's daemons need root");
+            longhaul_namespace::skip("a sweep as a job array, because Slurm's daemons need root");
             return None;
         }
         fs::create_dir_all(directory.join("state")).unwrap();

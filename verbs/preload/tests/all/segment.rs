@@ -31,12 +31,13 @@ fn ip(arguments: &str) {
 fn on_a_bridge(test: impl FnOnce() + Send) {
     let _alone = alone();
     std::thread::scope(|scope| {
-        let tested = scope.spawn(|| {
+        let thread = std::thread::Builder::new().name(longhaul_namespace::test_name());
+        let tested = thread.spawn_scoped(scope, || {
             // SAFETY: concerns this thread alone, which ends with the test.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 let error = std::io::Error::last_os_error();
-                eprintln!("SKIPPED: no network namespace of its own ({error}); run as root");
-                return;
+                let why = format!("no network namespace of its own ({error}); run as root");
+                return longhaul_namespace::skip(why);
             }
             ip("link add br0 type bridge");
             ip("link set br0 up");
@@ -46,7 +47,7 @@ fn on_a_bridge(test: impl FnOnce() + Send) {
             }
             test();
         });
-        if let Err(panic) = tested.join() {
+        if let Err(panic) = tested.expect("a thread").join() {
             std::panic::resume_unwind(panic);
         }
     });
