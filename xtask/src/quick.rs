@@ -14,8 +14,6 @@ const TESTS: &[&str] = &[
     "--workspace",
     "--exclude=longhaul-checks",
     "--exclude=longhaul-preload",
-    "--lib",
-    "--bins",
     "--tests",
     "--quiet",
     "--no-fail-fast",
