@@ -135,9 +135,11 @@ mod tests {
             ..Experiment::new("x", "")
         };
         let csv = Assessment::new(&experiment, &records).csv();
-        let expected = "experiment,message_bytes,op,value,published,simulated,simulated_deviation_percent,\
+        let expected = "experiment,message_bytes,op,value,published,simulated,\
+                        simulated_deviation_percent,\
                         simulated_verdict,fitted,suspect,note\n\
-                        x,4096,\"read, \"\"long\"\"\",goodput_bps,2000000000,2050000000,2.5,beyond,simulated,,\
+                        x,4096,\"read, \
+                        \"\"long\"\"\",goodput_bps,2000000000,2050000000,2.5,beyond,simulated,,\
                         simulated: queue depth\n";
         assert_eq!(csv, expected);
     }

@@ -110,8 +110,8 @@ impl Report {
             if let Some(damage) = &file.damage {
                 let (name, line) = (path.display(), damage.line);
                 report = report.notice(format!(
-                    "{name}: its last line, {line}, was cut and is left out. What wrote it was probably interrupted; \
-                     more results may be missing."
+                    "{name}: its last line, {line}, was cut and is left out. What wrote it was \
+                     probably interrupted; more results may be missing."
                 ));
             }
         }

@@ -79,7 +79,8 @@ fn main() {
         "provenance": {
             "guest_kernel": kernel.release(), "kernel_arguments": args.kernel_argument,
             "cpu": args.cpu,
-            "longhaul": env!("CARGO_PKG_VERSION"), "rounds": args.rounds.rounds, "seconds": args.rounds.seconds,
+            "longhaul": env!("CARGO_PKG_VERSION"),
+            "rounds": args.rounds.rounds, "seconds": args.rounds.seconds,
         },
         "series": all.iter().map(|series| to_json(series, peer(&all, series))).collect::<Vec<_>>(),
     });

@@ -53,8 +53,10 @@ impl Series {
 
     fn json(&self) -> Value {
         let Series { name, unit, goal, command, samples } = self;
-        json!({ "name": name, "unit": unit, "goal": goal, "command": command, "median": self.median(),
-                "samples": samples })
+        json!({
+            "name": name, "unit": unit, "goal": goal, "command": command,
+            "median": self.median(), "samples": samples,
+        })
     }
 }
 
@@ -101,7 +103,8 @@ fn main() {
     let result = json!({
         "provenance": {
             "cpu": cpu(), "cores": cores(), "load_before": load_before, "load_after": load_after,
-            "kernel": first_line("/proc/sys/kernel/osrelease"), "longhaul": env!("CARGO_PKG_VERSION"),
+            "kernel": first_line("/proc/sys/kernel/osrelease"),
+            "longhaul": env!("CARGO_PKG_VERSION"),
             "rounds": args.rounds.rounds, "seconds": args.rounds.seconds,
         },
         "series": all.iter().map(Series::json).collect::<Vec<_>>(),

@@ -226,7 +226,8 @@ fn curve(args: &Args) -> Value {
             let boxes = hosts.join(Between { mbits: 10_000, ..Between::plain(0) }, None);
             for guest in hosts.guests() {
                 let netem = format!(
-                    "tc qdisc replace dev eth0 root netem delay {}us rate {MBITS}mbit 24 loss {}% limit 100000",
+                    "tc qdisc replace dev eth0 root netem delay {}us rate {MBITS}mbit 24 loss {}% \
+                     limit 100000",
                     km * 5,
                     loss * 100.0
                 );
@@ -251,9 +252,9 @@ fn curve(args: &Args) -> Value {
             print!("{:>32}", format!("{netem:.1} / {ours:.1} = {:.3}", ours / netem));
         }
         println!();
-        all.push(
-            json!({ "delay_us": km * 5, "loss": loss, "netem_mbits": rows[0], "longhaul_mbits": rows[1] }),
-        );
+        all.push(json!({
+            "delay_us": km * 5, "loss": loss, "netem_mbits": rows[0], "longhaul_mbits": rows[1],
+        }));
     }
     json!({ "mbits": MBITS, "message_bytes": SIZES, "fibres": all })
 }

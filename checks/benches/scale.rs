@@ -89,8 +89,9 @@ fn main() {
     println!("  ratio, median {median:.2}  (goal: at least 0.80)");
     println!("  memory per idle queue pair {idle_bytes:.0} bytes  (goal: at most 4096)");
     let result = json!({
-        "each": args.each, "message_bytes": MESSAGE, "messages": args.messages, "ratio_median": median,
-        "ratios": ratios, "messages_per_second": rates, "idle_qp_bytes": idle_bytes,
+        "each": args.each, "message_bytes": MESSAGE, "messages": args.messages,
+        "ratio_median": median, "ratios": ratios, "messages_per_second": rates,
+        "idle_qp_bytes": idle_bytes,
     });
     args.keep.write("scale.json", &result);
 }

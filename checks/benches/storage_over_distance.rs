@@ -64,9 +64,10 @@ fn main() {
     }
     let middle: Vec<Measured> = all.iter().map(|rounds| middle(rounds)).collect();
     println!("{}", table(&middle));
-    args.keep.write("storage_over_distance.json",
-        &json!({ "seconds": args.rounds.seconds, "rounds": args.rounds.rounds, "median": middle, "all": all }),
-    );
+    let result = json!({
+        "seconds": args.rounds.seconds, "rounds": args.rounds.rounds, "median": middle, "all": all,
+    });
+    args.keep.write("storage_over_distance.json", &result);
 }
 
 /// What is measured, over which fibres.

@@ -89,8 +89,9 @@ pub fn believable_latency(row: &[f64]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    const TWO_SIZES: &str = " #bytes  #iterations  BW peak[Gb/sec]  BW average[Gb/sec]   MsgRate[Mpps]\n \
-                      64   1000    0.00   0.31  \t\t 0.605\n 65536   10000   0.00   9.81 \t 0.018715\n---\n";
+    const TWO_SIZES: &str = " #bytes  #iterations  BW peak[Gb/sec]  BW average[Gb/sec]   \
+                      MsgRate[Mpps]\n 64   1000    0.00   0.31  \t\t 0.605\n \
+                      65536   10000   0.00   9.81 \t 0.018715\n---\n";
 
     #[test]
     fn the_last_result_line_counts() {

@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn values_are_scaled_by_their_unit() {
-        let text = "rc_bw:\n    bw             =  3.93 GB/sec\n    loc_cpus_used  =  95.2 % cpus\n    \
-                    latency  =  1,024 us\n";
+        let text = "rc_bw:\n    bw             =  3.93 GB/sec\n    loc_cpus_used  =  95.2 % \
+                    cpus\n    latency  =  1,024 us\n";
         let values = values(text);
         assert_eq!(values["bw"], 3.93e9);
         assert!((values["loc_cpus_used"] - 0.952).abs() < 1e-9);

@@ -125,10 +125,18 @@ pub enum ProofError {
     #[error("the capture of the {place}: {error}", place = .0.name(), error = .1)]
     Capture(Segment, #[source] CaptureError),
     /// Another kind of network; the link type's number.
-    #[error("the capture of the {place} has link type {kind}; record Ethernet", place = .0.name(), kind = .1)]
+    #[error(
+        "the capture of the {place} has link type {kind}; record Ethernet",
+        place = .0.name(),
+        kind = .1
+    )]
     LinkType(Segment, u16),
     /// A frame is not there as a whole.
-    #[error("frame {frame} of the {place} is cut; record whole frames", place = .0.name(), frame = .1)]
+    #[error(
+        "frame {frame} of the {place} is cut; record whole frames",
+        place = .0.name(),
+        frame = .1
+    )]
     Cut(Segment, u64),
     /// A frame without a time.
     #[error("frame {frame} of the {place} has no time", place = .0.name(), frame = .1)]
@@ -164,7 +172,10 @@ impl Proof {
     /// packets under way breaks no rule, but proves nothing.
     pub fn holds(&self) -> bool {
         let looked_at_all = self.responses_unpaired == 0 && self.requests_unplaced == 0;
-        let lost = |flow: &FlowProof| matches!(flow.end, End::Failed { acknowledged_but_missing, .. } if acknowledged_but_missing > 0);
+        let lost = |flow: &FlowProof| match flow.end {
+            End::Failed { acknowledged_but_missing, .. } => acknowledged_but_missing > 0,
+            _ => false,
+        };
         if self.flows.iter().any(lost) {
             return false;
         }

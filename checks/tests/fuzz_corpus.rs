@@ -62,8 +62,8 @@ fn replay(target: &str, rounds: u64) {
             let path = scratch_file(&format!("{target}-finding"), bytes);
             eprintln!(
                 "{target}: {source} panics; put {} into checks/fuzz/corpus/{target}. Again: \
-                 LONGHAUL_FUZZ_SEED={seed} LONGHAUL_FUZZ_ROUNDS={rounds} cargo test -p longhaul-checks \
-                 --test fuzz_corpus {target}",
+                 LONGHAUL_FUZZ_SEED={seed} LONGHAUL_FUZZ_ROUNDS={rounds} cargo test -p \
+                 longhaul-checks --test fuzz_corpus {target}",
                 path.display()
             );
             std::panic::resume_unwind(panic);

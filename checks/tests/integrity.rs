@@ -74,8 +74,8 @@ mod bytes_and_completions {
         let task = format!("transfer --seed {seed} {shape}");
         let results = start(&lab, &task).finish().unwrap_or_else(|both| {
             panic!(
-                "{both}\n=== the lab\n{}\nto repeat: LONGHAUL_SEED={seed} cargo test -p longhaul-checks --test \
-                 integrity bytes_and_completions::{test}",
+                "{both}\n=== the lab\n{}\nto repeat: LONGHAUL_SEED={seed} cargo test -p \
+                 longhaul-checks --test integrity bytes_and_completions::{test}",
                 lab.status()
             )
         });
@@ -195,7 +195,8 @@ mod soak {
         let time = Duration::from_secs(seconds());
         let (began, first_seed) = (Instant::now(), seed());
         let lab = TestLab::up(&format!(
-            "--distance 1000km --loss 1e-3 --loss-burst 4 --cut-for 150ms --cut-every 4s --accelerate transport --seed {first_seed}"
+            "--distance 1000km --loss 1e-3 --loss-burst 4 --cut-for 150ms --cut-every 4s \
+             --accelerate transport --seed {first_seed}"
         ));
         let pid = lab.status()["pid"].as_u64().expect("a process id");
         let (mut memory, mut whole, mut died, mut bytes) = (Vec::new(), 0_u64, 0, 0_u64);
@@ -226,8 +227,8 @@ mod soak {
         let status = lab.status();
         let drops = &status["link"][0]["drops"];
         println!(
-            "{whole} transfers whole, {bytes} bytes sent by their hosts, {died} broken off; the fibre's drops {drops}; memory in MiB, first, \
-             median and last: {:?}",
+            "{whole} transfers whole, {bytes} bytes sent by their hosts, {died} broken off; the \
+             fibre's drops {drops}; memory in MiB, first, median and last: {:?}",
             [memory[0], memory[memory.len() / 2], memory[memory.len() - 1]].map(|kib| kib >> 10)
         );
         assert!(

@@ -93,7 +93,8 @@ impl Trial {
         let cm = one_of(rng, &["", "--cm"]);
         let abandon = if cm.is_empty() { one_of(rng, &[0, 1, 4]) } else { 0 };
         let task = format!(
-            "--qps {qps} --mtu {mtu} {cm} --abandon {abandon} --largest {largest} --batch-bytes {bytes} --unreliable 2"
+            "--qps {qps} --mtu {mtu} {cm} --abandon {abandon} --largest {largest} \
+             --batch-bytes {bytes} --unreliable 2"
         );
         Trial::new(seed, accelerate, km, ills, &task, seconds)
     }

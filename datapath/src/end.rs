@@ -71,7 +71,8 @@ impl TransferConfig {
         }
         if self.message_bytes == 0 || self.memory_bytes() > MEMORY_MAX {
             return Err(format!(
-                "messages of {} bytes on {} queue pairs: at least 1 byte each, and {MEMORY_MAX} in all",
+                "messages of {} bytes on {} queue pairs: at least 1 byte each, and {MEMORY_MAX} in \
+                 all",
                 self.message_bytes, self.qps
             ));
         }

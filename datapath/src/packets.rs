@@ -272,7 +272,10 @@ mod tests {
             let mut frame = vec![0; writes.frame_len()];
             writes.write(flow, Psn::new(psn), wants_ack, &mut frame);
             prop_assert!(Writes::is_intact(&frame));
-            prop_assert_eq!(writes.read(&frame), Some(Request { flow, psn: Psn::new(psn), wants_ack }));
+            prop_assert_eq!(
+                writes.read(&frame),
+                Some(Request { flow, psn: Psn::new(psn), wants_ack })
+            );
             frame[60] ^= 1;
             prop_assert!(!Writes::is_intact(&frame));
         }

@@ -1,3 +1,5 @@
+//! Port at one end of an in-process ring, which lends frames or copies them.
+
 use longhaul_port::loopback::{self, LoopbackPort};
 use longhaul_port::{Lease, Port, PortError, Received, forward_port};
 use std::io;
@@ -45,6 +47,8 @@ impl Port for RingEnd {
         self.port.transmit_lent(lease)
     }
 
-    forward_port!(|self| self.port => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+    forward_port!(
+        |self| self.port => receive, transmit_room, transmit, flush, arm, disarm, descriptors
+    );
     forward_port!(|self| self.port => service, link_state, capabilities, counters);
 }

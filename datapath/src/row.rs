@@ -44,7 +44,8 @@ pub enum Failure {
     },
     /// Flows are not in the state that is to be measured.
     #[error(
-        "{stage} has {ready} of {flows} flows; what it does for the others would be measured with them"
+        "{stage} has {ready} of {flows} flows; what it does for the others would be measured with \
+         them"
     )]
     NotReady {
         /// Name of the stage.

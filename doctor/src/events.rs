@@ -55,7 +55,8 @@ fn fatal(requests: &Requests) -> Option<Finding> {
     let (name, advice) = match nak.code {
         NakCode::RemoteAccess => (
             "a remote access error (NAK 0x62)",
-            "Check the rkey, the address range and the access flags of the responder's memory region and queue pair.",
+            "Check the rkey, the address range and the access flags of the responder's memory \
+             region and queue pair.",
         ),
         NakCode::RemoteOperational => (
             "a remote operational error (NAK 0x63)",
@@ -63,7 +64,8 @@ fn fatal(requests: &Requests) -> Option<Finding> {
         ),
         NakCode::InvalidRequest => (
             "an invalid request (NAK 0x61)",
-            "The operation is not enabled at the responder, too long for its receive, or beyond its max_dest_rd_atomic.",
+            "The operation is not enabled at the responder, too long for its receive, or beyond \
+             its max_dest_rd_atomic.",
         ),
         NakCode::InvalidRd | NakCode::PsnSequence => {
             ("an invalid datagram (NAK 0x64)", "Reliable datagrams are obsolete.")
@@ -122,14 +124,16 @@ fn early(half: &Half) -> Option<Finding> {
             format!("{evidence}; MigReq is clear, as rxe leaves it and ConnectX does not");
         return Some(with_advice(
             finding("early_retry", Warning, Likely, what, evidence),
-            "What is sent late in its time is sent again before it can be answered. Where that is often, raise the timeout.",
+            "What is sent late in its time is sent again before it can be answered. Where that is \
+             often, raise the timeout.",
         ));
     }
     let what = format!("{what}: adaptive retransmission");
     Some(with_advice(
         finding("adaptive_retransmission", Warning, Likely, what, evidence),
-        "Where the round trip is long, ConnectX retries before any ACK can come, whatever timeout is set. Turn it off: \
-         mlxreg -d DEVICE --reg_name ROCE_ACCL --set \"roce_adp_retrans_en=0x0\".",
+        "Where the round trip is long, ConnectX retries before any ACK can come, whatever timeout \
+         is set. Turn it off: mlxreg -d DEVICE --reg_name ROCE_ACCL --set \
+         \"roce_adp_retrans_en=0x0\".",
     ))
 }
 
@@ -156,8 +160,8 @@ fn timeouts(half: &Half) -> Option<Finding> {
     let mut found = finding("timeout", Warning, Seen, what, evidence);
     found.share_of_time = share(&half.requests, Cause::Timeout);
     found.advice = Some(
-        "A packet, its ACK or its NAK was lost at the end of a burst. A timeout of a few round trips \
-         (4.096 µs × 2^timeout) recovers sooner; loss itself is the cause to remove."
+        "A packet, its ACK or its NAK was lost at the end of a burst. A timeout of a few round \
+         trips (4.096 µs × 2^timeout) recovers sooner; loss itself is the cause to remove."
             .to_owned(),
     );
     Some(found)
@@ -194,8 +198,9 @@ fn go_back_n(requests: &Requests) -> Option<Finding> {
     let mut found = finding("go_back_n", Warning, Seen, what, evidence);
     found.share_of_time = share(requests, Cause::SequenceNak);
     found.advice = Some(
-        "Look for drops and reordering on that side of the path: switch drop counters, PFC, ECN thresholds, several \
-         paths per flow. Over distance, an accelerator repairs loss without going back."
+        "Look for drops and reordering on that side of the path: switch drop counters, PFC, ECN \
+         thresholds, several paths per flow. Over distance, an accelerator repairs loss without \
+         going back."
             .to_owned(),
     );
     Some(found)
@@ -209,12 +214,20 @@ fn unheeded(requests: &Requests) -> Option<Finding> {
     let count = (waited.share_from(from) * waited.count() as f64).round() as u64;
     let is_timer = waited.max() < timeout * 2 && waited.min()? < timeout / 8 && timeout > 8_000_000;
     (is_timer && count > 0).then(|| {
-        let what = format!("{} went unheeded: the requester sent again only when its timer ran out", Count(count, "NAK"));
-        let evidence = format!("waited up to {}, near {}; other NAKs were answered after {}", Time(waited.max()), Time(timeout), Time(waited.min().unwrap_or(0)));
+        let what = format!(
+            "{} went unheeded: the requester sent again only when its timer ran out",
+            Count(count, "NAK")
+        );
+        let evidence = format!(
+            "waited up to {}, near {}; other NAKs were answered after {}",
+            Time(waited.max()),
+            Time(timeout),
+            Time(waited.min().unwrap_or(0))
+        );
         with_advice(
             finding("unheeded_nak", Warning, Likely, what, evidence),
-            "The NAK was lost behind the capture point, or the requester ignored it while it recovered (kernel rxe does). A \
-             shorter timeout limits the damage.",
+            "The NAK was lost behind the capture point, or the requester ignored it while it \
+             recovered (kernel rxe does). A shorter timeout limits the damage.",
         )
     })
 }
@@ -245,8 +258,11 @@ fn rnr(requests: &Requests) -> Option<Finding> {
     );
     let mut found = finding("rnr_nak", Warning, Seen, what, evidence);
     found.share_of_time = share(requests, Cause::RnrNak);
-    found.advice =
-        Some("Post receives before the peer sends, and more of them; a lower min_rnr_timer at the responder shortens each wait.".to_owned());
+    found.advice = Some(
+        "Post receives before the peer sends, and more of them; a lower min_rnr_timer at the \
+              responder shortens each wait."
+            .to_owned(),
+    );
     Some(found)
 }
 
@@ -269,20 +285,28 @@ fn congestion(half: &Half, back: Option<&Half>) -> Option<Finding> {
     let found = finding("congestion", Warning, Seen, what, evidence);
     Some(with_advice(
         found,
-        "A queue on the path is full: reduce the load or the senders that share it. DCQCN over a long path reacts a \
-         round trip late; pace to the bottleneck's rate instead.",
+        "A queue on the path is full: reduce the load or the senders that share it. DCQCN over a \
+         long path reacts a round trip late; pace to the bottleneck's rate instead.",
     ))
 }
 
 fn premature(requests: &Requests) -> Option<Finding> {
     let count = requests.recovery.premature;
     (count > 0).then(|| {
-        let what = format!("{} came too soon: the answer to the first packet was under way", Count(count, "repetition"));
+        let what = format!(
+            "{} came too soon: the answer to the first packet was under way",
+            Count(count, "repetition")
+        );
         let rtt = requests.rtt_min_ns().unwrap_or(0);
-        let evidence = format!("answered sooner after the repetition than half the shortest round trip, {}", Time(rtt));
+        let evidence = format!(
+            "answered sooner after the repetition than half the shortest round \
+                                trip, {}",
+            Time(rtt)
+        );
         with_advice(
             finding("premature_retry", Warning, Seen, what, evidence),
-            "The timeout is shorter than the path's round trip: raise it, or turn off a ConnectX's adaptive retransmission.",
+            "The timeout is shorter than the path's round trip: raise it, or turn off a ConnectX's \
+             adaptive retransmission.",
         )
     })
 }
@@ -346,12 +370,18 @@ fn wrong_icrc(half: &Half, back: Option<&Half>) -> Option<Finding> {
 fn incomplete(requests: &Requests) -> Option<Finding> {
     let counts = &requests.counts;
     (counts.missed_by_capture > 0).then(|| {
-        let what = format!("The capture lacks {} that the responder acknowledged", Count(counts.missed_by_capture, "packet"));
-        let share = counts.missed_by_capture as f64 / (counts.missed_by_capture + counts.requests) as f64;
-        let evidence = format!("{} of the requests; sizes and the window are lower bounds", Percent(share));
+        let what = format!(
+            "The capture lacks {} that the responder acknowledged",
+            Count(counts.missed_by_capture, "packet")
+        );
+        let share =
+            counts.missed_by_capture as f64 / (counts.missed_by_capture + counts.requests) as f64;
+        let evidence =
+            format!("{} of the requests; sizes and the window are lower bounds", Percent(share));
         with_advice(
             finding("incomplete_capture", Warning, Seen, what, evidence),
-            "Capture fewer bytes (tcpdump -s 128) with a larger buffer (-B 65536), and mind \"packets dropped by kernel\".",
+            "Capture fewer bytes (tcpdump -s 128) with a larger buffer (-B 65536), and mind \
+             \"packets dropped by kernel\".",
         )
     })
 }

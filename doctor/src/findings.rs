@@ -90,15 +90,17 @@ fn in_words(limit: Limit, has_rivals: bool) -> (&'static str, &'static str, Opti
         ),
         Limit::Sender => (
             "sender",
-            "The sender limits it: it pauses though what is outstanding varies and the window is not full",
+            "The sender limits it: it pauses though what is outstanding varies and the window is \
+             not full",
             None,
         ),
         Limit::SenderIdle => (
             "sender",
             "The sender limits it: it pauses with nothing outstanding here",
             Some(
-                "Where the capture was taken far from the requester, the way to it and back is part of these pauses: capture \
-                 near the requester to be sure. Otherwise the program has nothing to send.",
+                "Where the capture was taken far from the requester, the way to it and back is \
+                 part of these pauses: capture near the requester to be sure. Otherwise the \
+                 program has nothing to send.",
             ),
         ),
         Limit::Paced => ("paced", "It sends steadily: nothing in the capture holds it back", None),
@@ -107,14 +109,17 @@ fn in_words(limit: Limit, has_rivals: bool) -> (&'static str, &'static str, Opti
         }
         Limit::OneWay if has_rivals => (
             "ambiguous",
-            "Its answers cannot be told from those of other queue pairs, which use the same PSNs at the same time",
+            "Its answers cannot be told from those of other queue pairs, which use the same PSNs \
+             at the same time",
             Some("Capture the connection's set-up too, or fewer queue pairs at once."),
         ),
         Limit::OneWay => (
             "one_way",
-            "Only one direction is in the capture, so that nothing can be said about what it waits for",
+            "Only one direction is in the capture, so that nothing can be said about what it waits \
+             for",
             Some(
-                "Capture both directions: with a mirror, mirror what the port receives and what it sends.",
+                "Capture both directions: with a mirror, mirror what the port receives and what it \
+                 sends.",
             ),
         ),
         _ => ("too_short", "Too few messages to tell what limits it", None),
@@ -185,8 +190,9 @@ fn reads(n: u32, limited: &Limited, need: Option<&Need>) -> (&'static str, Strin
         let each = (need.bytes / f64::from(n)).ceil() as u64;
         let qps = need.messages.div_ceil(u64::from(n).max(1));
         format!(
-            "{}: READs of {} instead of {}, or {} with {n} READs each. Raise max_rd_atomic and the peer's \
-             max_dest_rd_atomic (perftest -o) where they are below 16, the limit of ConnectX; or let the other side WRITE.",
+            "{}: READs of {} instead of {}, or {} with {n} READs each. Raise max_rd_atomic and the \
+             peer's max_dest_rd_atomic (perftest -o) where they are below 16, the limit of \
+             ConnectX; or let the other side WRITE.",
             takes(need),
             Bytes(each),
             Bytes(need.message_bytes),
@@ -204,12 +210,14 @@ fn deeper_queue(n: u32, need: &Need) -> String {
         );
     }
     let nic = if need.messages > 128 {
-        " On ConnectX that also needs LOG_MAX_OUTSTANDING_WQE (mlxconfig) of at least its logarithm."
+        " On ConnectX that also needs LOG_MAX_OUTSTANDING_WQE (mlxconfig) of at least its \
+         logarithm."
     } else {
         ""
     };
     let many = if need.messages > 16_384 {
-        " No queue pair goes that deep: use several, larger messages, or an accelerator near the sender."
+        " No queue pair goes that deep: use several, larger messages, or an accelerator near the \
+         sender."
     } else {
         ""
     };
@@ -229,7 +237,8 @@ fn moderation(half: &Half, n: u32) -> String {
         (bursts.quantile(0.4), half.requests.level_messages.max().max(u64::from(n)));
     match usual > 1 && usual * 20 < most * 19 && usual * 2 > most {
         true => format!(
-            " It sends {usual} at a time though {most} fit: it learns of completions in groups of that size (perftest -Q)."
+            " It sends {usual} at a time though {most} fit: it learns of completions in groups of \
+             that size (perftest -Q)."
         ),
         false => String::new(),
     }
@@ -265,8 +274,8 @@ fn past_window(n: u32, need: &Need) -> String {
 
 fn either(half: &Half, n: u32, need: Option<&Need>) -> (&'static str, String, Option<String>) {
     let what = format!(
-        "The window limits it: {n} messages of one packet each outstanding, and no more; the queue depth \
-         (128 is perftest's default) or Linux rxe's window of 129 packets"
+        "The window limits it: {n} messages of one packet each outstanding, and no more; the queue \
+         depth (128 is perftest's default) or Linux rxe's window of 129 packets"
     );
     let is_hardware = half.requests.counts.requests > 0 && half.migreq * 2 > half.packets;
     let advice = need.map(|need| {
@@ -293,15 +302,16 @@ fn bursts(n: u64) -> (&'static str, String, Option<String>) {
         Count(n, "message")
     );
     let advice = format!(
-        "If this was captured near the responder, the requester's window of about {n} messages explains it, and the pauses are \
-         the path's round trip; capture near the requester to be sure. Otherwise the sender pauses by itself."
+        "If this was captured near the responder, the requester's window of about {n} messages \
+         explains it, and the pauses are the path's round trip; capture near the requester to be \
+         sure. Otherwise the sender pauses by itself."
     );
     ("bursts", what, Some(advice))
 }
 
 fn less_loss() -> String {
-    "Find where packets are dropped; make the path lossless (PFC on the LAN, ECN with DCQCN) or put an accelerator near \
-     the sender, which repairs loss from its store."
+    "Find where packets are dropped; make the path lossless (PFC on the LAN, ECN with DCQCN) or \
+     put an accelerator near the sender, which repairs loss from its store."
         .to_owned()
 }
 

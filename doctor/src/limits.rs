@@ -194,7 +194,9 @@ fn full_window(half: &Half, duration: f64) -> Option<Limited> {
     let one_packet_each = packets.at.abs_diff(messages.at) <= messages.at / 16;
     let drained_ns: u64 = tallies().map(|t| t.drained_ns).sum();
     if drained_ns * 2 > tallies().map(|t| t.total_ns).sum() {
-        return None; // It pauses after all has been answered, which no window makes it do, as far as is seen here.
+        // It pauses after all has been answered, which no window makes it do, as far as is seen
+        // here.
+        return None;
     }
     let (by, plateau) = if out_of_credits >= WAITS_MIN && out_of_credits * 2 > waits {
         (Limit::Credits, messages)

@@ -11,9 +11,9 @@ use Confidence::{Likely, Seen};
 use Severity::{Failure, Note, Warning};
 
 /// How to capture RoCEv2.
-const HOW_TO_CAPTURE: &str = "Soft-RoCE: tcpdump -i eth0 -s 128 -w roce.pcap udp port 4791. Hardware RNICs bypass the \
-     kernel: capture on the RDMA device (tcpdump -i mlx5_0 with libpcap 1.9 or newer, or ibdump), or mirror the switch \
-     port, both directions.";
+const HOW_TO_CAPTURE: &str = "Soft-RoCE: tcpdump -i eth0 -s 128 -w roce.pcap udp port 4791. \
+     Hardware RNICs bypass the kernel: capture on the RDMA device (tcpdump -i mlx5_0 with libpcap \
+     1.9 or newer, or ibdump), or mirror the switch port, both directions.";
 
 pub(crate) fn of_capture(report: &Report, encapsulated: bool) -> Vec<Finding> {
     let capture = &report.capture;
@@ -128,15 +128,20 @@ fn icrc(capture: &Capture) -> Option<Finding> {
         Some(value) if icrc.right == 0 => (
             Likely,
             format!(
-                "All carry {value}: the sender puts a constant where the ICRC belongs, and talks to no standard NIC."
+                "All carry {value}: the sender puts a constant where the ICRC belongs, and talks \
+                 to no standard NIC."
             ),
         ),
         _ if icrc.right == 0 => (
             Likely,
-            "None is right: a stack that computes it wrongly, or a box that rewrites addresses without it."
+            "None is right: a stack that computes it wrongly, or a box that rewrites addresses \
+             without it."
                 .to_owned(),
         ),
-        _ => (Seen, "Some are right: bits flip on the path, or a box rewrites some packets.".to_owned()),
+        _ => (
+            Seen,
+            "Some are right: bits flip on the path, or a box rewrites some packets.".to_owned(),
+        ),
     };
     Some(with_advice(finding("wrong_icrc", Failure, confidence, what, evidence), advice))
 }

@@ -140,8 +140,9 @@ fn flood(offered: BitRate, delay: Duration, time: Duration) {
     let counters = emulator.end();
     let seconds = last_came.since(start).as_secs_f64();
     println!(
-        "4 KiB frames offered at {offered} over {delay}: {came} of {sent} came, {:.1} Gbit/s on the wire; drops {}, ring full {no_room} \
-         times, sender at most {behind_max} behind, queue at most {} KiB",
+        "4 KiB frames offered at {offered} over {delay}: {came} of {sent} came, {:.1} Gbit/s on \
+         the wire; drops {}, ring full {no_room} times, sender at most {behind_max} behind, queue \
+         at most {} KiB",
         came as f64 * (len as f64 + WIRE_OVERHEAD as f64) * 8.0 / seconds / 1e9,
         counters.drops.total(),
         counters.queue_bytes_max >> 10,

@@ -55,7 +55,9 @@ fn over_loopback(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().measurement_time(std::time::Duration::from_secs(2)).without_plots();
+    config = Criterion::default()
+        .measurement_time(std::time::Duration::from_secs(2))
+        .without_plots();
     targets = over_loopback
 }
 criterion_main!(benches);

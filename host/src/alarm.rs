@@ -1,3 +1,5 @@
+//! Wake-up of one thread that sleeps, or is about to sleep, on a descriptor.
+
 use longhaul_port::Doorbell;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};

@@ -1,3 +1,5 @@
+//! Monotonic clock of the process.
+
 use longhaul_units::Instant;
 
 /// Reads the monotonic clock of the system as time since the clock was made. Copies share the

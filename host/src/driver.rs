@@ -1,3 +1,5 @@
+//! Thread that drives a node over its ports until it is told to stop.
+
 use crate::turn::{PortSet, turn_over};
 use crate::{Clock, Parker, Turn, TurnConfig, WakeUp};
 use longhaul_node::{Node, Side};

@@ -275,7 +275,10 @@ impl<P: Port> Port for CorePort<P> {
         self.queue.descriptors().iter().copied().chain([self.alarm.descriptor()]).collect()
     }
 
-    forward_port!(|self| self.queue => transmit_room, transmit, transmit_pieces, transmit_lent, flush, service, link_state);
+    forward_port!(
+        |self| self.queue => transmit_room, transmit, transmit_pieces, transmit_lent, flush,
+        service, link_state
+    );
     forward_port!(|self| self.queue => last_disconnect, capabilities, counters);
 }
 

@@ -1,3 +1,5 @@
+//! Sleep until a port, another thread or a deadline wakes the thread.
+
 use crate::WakeUp;
 use longhaul_port::{Port, PortError};
 use longhaul_units::Duration;

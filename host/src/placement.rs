@@ -278,7 +278,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_list_reads_as_it_is_written(processors in proptest::collection::vec(0..1000_usize, 1..32)) {
+        fn a_list_reads_as_it_is_written(
+            processors in proptest::collection::vec(0..1000_usize, 1..32),
+        ) {
             prop_assert_eq!(read_list(&list_text(&processors)), Some(processors));
         }
 
@@ -286,7 +288,10 @@ mod tests {
         fn any_text_is_a_list_or_refused(text in "[0-9,-]{0,12}|.{0,12}") {
             if let Ok(list) = read(&text) {
                 prop_assert!((1..=CORES_MAX).contains(&list.count().get()));
-                prop_assert_eq!(read(&list.to_string()).map(|again| again.count()), Ok(list.count()));
+                prop_assert_eq!(
+                    read(&list.to_string()).map(|again| again.count()),
+                    Ok(list.count())
+                );
             }
         }
     }

@@ -1,3 +1,5 @@
+//! One turn of a node: receive from its ports, handle deadlines, transmit.
+
 use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, TRAILER_MAX, Transmit};
 use longhaul_port::{Port, PortError, Received};
 use longhaul_units::{Duration, Instant};
@@ -342,7 +344,9 @@ mod tests {
             })
         }
 
-        forward_port!(|self| self.0 => receive, transmit_room, transmit, flush, arm, disarm, descriptors);
+        forward_port!(
+            |self| self.0 => receive, transmit_room, transmit, flush, arm, disarm, descriptors
+        );
         forward_port!(|self| self.0 => service, link_state, capabilities, counters);
     }
 

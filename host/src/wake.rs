@@ -1,3 +1,5 @@
+//! Wake-up that any thread can send to a sleeping loop.
+
 use longhaul_port::Doorbell;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};

@@ -116,7 +116,8 @@ fn interfaces(plan: &Plan) -> Step {
     }
     commands.push("ibv_devinfo -d \"$DEV\" | grep active_mtu".to_owned());
     let why = format!(
-        "RDMA's path MTU of {} needs an interface MTU of {mtu} on every hop; ring sizes as in the 380 km report",
+        "RDMA's path MTU of {} needs an interface MTU of {mtu} on every hop; ring sizes as in the \
+         380 km report",
         plan.path.mtu
     );
     Step::new(Where::BothHosts, "Interface", why, commands)
@@ -126,7 +127,8 @@ fn outstanding_wqes(plan: &Plan) -> Option<Step> {
     let log = plan.chosen.raised?.log_max_outstanding_wqe;
     let now = plan.nic.outstanding_wqes;
     let why = format!(
-        "{} queue pair{} then {} enough, where {now} WQEs each take {}; takes effect after the reset, which drops the link",
+        "{} queue pair{} then {} enough, where {now} WQEs each take {}; takes effect after the \
+         reset, which drops the link",
         plan.request.qps,
         if plan.request.qps == 1 { "" } else { "s" },
         if plan.request.qps == 1 { "is" } else { "are" },
@@ -143,7 +145,8 @@ fn outstanding_wqes(plan: &Plan) -> Option<Step> {
 fn adaptive_retransmission(plan: &Plan) -> Step {
     let first_ms = plan.nic.adaptive_first_ns as f64 / 1e6;
     let why = format!(
-        "it begins at {first_ms:.0} ms whatever the timeout code says, and repeats what is only late; not kept over a reboot"
+        "it begins at {first_ms:.0} ms whatever the timeout code says, and repeats what is only \
+         late; not kept over a reboot"
     );
     let commands = lines![
         "sudo mlxreg -d \"$PCI\" --yes --reg_name ROCE_ACCL --set \"roce_adp_retrans_en=0x0\"",
@@ -172,11 +175,13 @@ fn switches(plan: &Plan) -> [Step; 2] {
     let least = (plan.bandwidth_delay_bytes * MARK_SHARE).clamp(MARK_LEAST, MARK_MOST).round();
     let most = 4.0 * least;
     let why = format!(
-        "mark early on the port toward the fibre; PFC within the site alone: across the fibre it would need {:.1} MB of headroom",
+        "mark early on the port toward the fibre; PFC within the site alone: across the fibre it \
+         would need {:.1} MB of headroom",
         plan.memory.pfc_headroom_bytes / 1e6
     );
     let cumulus = lines![
-        "nv set qos roce mode lossless                                  # ports toward the hosts: ECN and PFC on priority 3",
+        "nv set qos roce mode lossless                                  # ports toward the hosts: \
+         ECN and PFC on priority 3",
         format!("nv set qos congestion-control wan traffic-class 3 min-threshold-bytes {least}"),
         format!("nv set qos congestion-control wan traffic-class 3 max-threshold-bytes {most}"),
         "nv set qos congestion-control wan traffic-class 3 probability 10",
@@ -185,8 +190,10 @@ fn switches(plan: &Plan) -> [Step; 2] {
     ];
     let sonic = lines![
         format!("sudo config ecn -profile AZURE_LOSSLESS -gmin {least} -gmax {most}"),
-        "sudo config interface pfc priority Ethernet0 3 on              # Ethernet0: toward the host",
-        "sudo config interface pfc priority Ethernet124 3 off           # Ethernet124: toward the fibre",
+        "sudo config interface pfc priority Ethernet0 3 on              # Ethernet0: toward the \
+         host",
+        "sudo config interface pfc priority Ethernet124 3 off           # Ethernet124: toward the \
+         fibre",
     ];
     [
         Step::new(Where::Switch, "Marking and PFC, Cumulus", why.clone(), cumulus),
@@ -208,7 +215,8 @@ fn perftest(plan: &Plan) -> Step {
     let size = if op == crate::Op::Atomic { String::new() } else { format!(" -s {}", chosen.size) };
     let arguments = |qps: u32, depth: u32| {
         format!(
-            "ib_{op}_bw -d \"$DEV\" -q {qps} -t {}{size}{reads} -m {} -u {} -n {} --report_gbits -F",
+            "ib_{op}_bw -d \"$DEV\" -q {qps} -t {}{size}{reads} -m {} -u {} -n {} \
+             --report_gbits -F",
             depth,
             plan.path.mtu,
             plan.timeouts.code,
@@ -250,7 +258,8 @@ fn accelerators(plan: &Plan) -> Option<Step> {
     let gbps = plan.path.rate_bps / 1e9;
     let delay_us = plan.path.one_way_ns / 1e3;
     let why = format!(
-        "acknowledges near the requester: small messages and few queue pairs suffice; store of {:.1} MB per box",
+        "acknowledges near the requester: small messages and few queue pairs suffice; store of \
+         {:.1} MB per box",
         plan.memory.accelerator_near_bytes.max(plan.memory.accelerator_far_bytes) / 1e6
     );
     let km = (delay_us / 5.0).ceil();

@@ -62,7 +62,10 @@ pub enum NicError {
         known: String,
     },
     /// A key that means nothing.
-    #[error("unknown key '{key}'{}", nearest.map(|n| format!(", did you mean '{n}'?")).unwrap_or_default())]
+    #[error(
+        "unknown key '{key}'{}",
+        nearest.map(|n| format!(", did you mean '{n}'?")).unwrap_or_default()
+    )]
     Key {
         /// As written.
         key: String,

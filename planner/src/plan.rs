@@ -97,12 +97,14 @@ impl QueueDepth {
         if f64::from(nic.outstanding_psns) < messages {
             let psns = nic.outstanding_psns;
             misses.push(format!(
-                "the NIC leaves {psns} packets of a queue pair unacknowledged: large messages do not help"
+                "the NIC leaves {psns} packets of a queue pair unacknowledged: large messages do \
+                 not help"
             ));
         }
         let turn_us = nic.program_turn_ns() / 1e3;
         misses.push(format!(
-            "a turn takes the round trip and {turn_us:.1} µs for acknowledgement, completion and posting, and the message itself"
+            "a turn takes the round trip and {turn_us:.1} µs for acknowledgement, completion and \
+             posting, and the message itself"
         ));
         if path.loss > 0.0 {
             misses.push("loss: each lost packet costs a whole window more".to_owned());
@@ -258,8 +260,9 @@ fn warn_of_sizes(plan: &Plan, warnings: &mut Vec<String>) {
     };
     if let Some(range) = sizes(Reach::Accelerator) {
         warnings.push(format!(
-            "no setting reaches the target at {}: more than {} queue pairs or {} WQEs each would be needed. An accelerator \
-             does: it acknowledges near the requester, so that the window need not span the path",
+            "no setting reaches the target at {}: more than {} queue pairs or {} WQEs each would \
+             be needed. An accelerator does: it acknowledges near the requester, so that the \
+             window need not span the path",
             between(range),
             Needs::QPS_MAX,
             Needs::TX_DEPTH_MAX
@@ -278,11 +281,12 @@ fn warn_of_sizes(plan: &Plan, warnings: &mut Vec<String>) {
         let cure = if plan.request.op.is_answered() {
             "more queue pairs share the cost: a loss holds up only its own"
         } else {
-            "an accelerator repairs it by itself; more queue pairs share the cost, because a loss holds up only its own"
+            "an accelerator repairs it by itself; more queue pairs share the cost, because a loss \
+             holds up only its own"
         };
         warnings.push(format!(
-            "loss of {loss:e} takes {:.0} % of the goodput at {}: with go-back-N a lost packet costs {:.0} more. Find its cause first; \
-             {cure}",
+            "loss of {loss:e} takes {:.0} % of the goodput at {}: with go-back-N a lost packet \
+             costs {:.0} more. Find its cause first; {cure}",
             100.0 * (1.0 - factor),
             written(row.size),
             (1.0 / factor - 1.0) / loss,
@@ -309,7 +313,8 @@ fn never(plan: &Plan, row: &Row) -> &'static str {
             "one program posts too few messages per second; larger messages, or several programs"
         }
         _ if plan.request.op.is_answered() => {
-            "an accelerator does not shorten a READ's round trip; larger messages, or let the other side WRITE"
+            "an accelerator does not shorten a READ's round trip; larger messages, or let the \
+             other side WRITE"
         }
         _ => "larger messages are needed",
     }
@@ -319,17 +324,21 @@ fn warn_of_timers(plan: &Plan, warnings: &mut Vec<String>) {
     let (timeouts, rtt_ms) = (&plan.timeouts, plan.rtt_ns / 1e6);
     if plan.rows.iter().any(|row| row.prediction.limit == Limit::Retries) {
         warnings.push(format!(
-            "the profile's retries are over before an answer can be back ({rtt_ms:.3} ms): connections end with 'transport retry \
-             counter exceeded'. Set the timeout code to {}",
+            "the profile's retries are over before an answer can be back ({rtt_ms:.3} ms): \
+             connections end with 'transport retry counter exceeded'. Set the timeout code to {}",
             timeouts.code
         ));
     } else if timeouts.is_too_short {
         warnings.push(format!(
-            "the profile's first timeout of {:.3} ms is over before an answer is back ({rtt_ms:.3} ms): everything is sent again \
-             needlessly. Set the timeout code to {}{}",
+            "the profile's first timeout of {:.3} ms is over before an answer is back ({rtt_ms:.3} \
+             ms): everything is sent again needlessly. Set the timeout code to {}{}",
             timeouts.nic_timeout_ns.unwrap_or(0.0) / 1e6,
             timeouts.code,
-            if plan.nic.adaptive_retransmission { " and turn adaptive retransmission off" } else { "" }
+            if plan.nic.adaptive_retransmission {
+                " and turn adaptive retransmission off"
+            } else {
+                ""
+            }
         ));
     }
     if plan.nic.is_connectx()
@@ -337,8 +346,9 @@ fn warn_of_timers(plan: &Plan, warnings: &mut Vec<String>) {
         && plan.rtt_ns > plan.nic.adaptive_first_ns as f64
     {
         warnings.push(format!(
-            "adaptive retransmission is on by default in this family and begins at {:.0} ms whatever the timeout code says: turn it \
-             off, or expect needless retransmission at {rtt_ms:.3} ms",
+            "adaptive retransmission is on by default in this family and begins at {:.0} ms \
+             whatever the timeout code says: turn it off, or expect needless retransmission at \
+             {rtt_ms:.3} ms",
             plan.nic.adaptive_first_ns as f64 / 1e6
         ));
     }
@@ -347,8 +357,9 @@ fn warn_of_timers(plan: &Plan, warnings: &mut Vec<String>) {
 fn warn_of_path(plan: &Plan, warnings: &mut Vec<String>) {
     if plan.nic.rate_bps as f64 > plan.path.rate_bps {
         warnings.push(format!(
-            "the NIC's port is faster than the path ({:.0} against {:.0} Gbit/s): bursts of a whole window queue in front of the \
-             path; limit the rate at the NIC, or give the queue {:.1} MB",
+            "the NIC's port is faster than the path ({:.0} against {:.0} Gbit/s): bursts of a \
+             whole window queue in front of the path; limit the rate at the NIC, or give the queue \
+             {:.1} MB",
             plan.nic.rate_bps as f64 / 1e9,
             plan.path.rate_bps / 1e9,
             plan.rows.iter().map(|r| r.prediction.in_flight_bytes).fold(0.0, f64::max) / 1e6
@@ -356,15 +367,17 @@ fn warn_of_path(plan: &Plan, warnings: &mut Vec<String>) {
     }
     if plan.memory.pfc_headroom_bytes > SWITCH_BUFFER_BYTES {
         warnings.push(format!(
-            "PFC cannot keep this path free of drops: a switch would need {:.1} MB of headroom per port and priority, and has some \
-             tens of megabytes in all. Use ECN, and PFC within the sites alone",
+            "PFC cannot keep this path free of drops: a switch would need {:.1} MB of headroom per \
+             port and priority, and has some tens of megabytes in all. Use ECN, and PFC within the \
+             sites alone",
             plan.memory.pfc_headroom_bytes / 1e6
         ));
     }
     let efficiency = f64::from(plan.path.mtu) / f64::from(plan.path.mtu + QueueDepth::OVERHEAD);
     if plan.path.mtu < 4096 {
         warnings.push(format!(
-            "a path MTU of {} leaves {:.1} % of the line rate for payload; 4096, with interfaces at {}, leaves 98.0 %",
+            "a path MTU of {} leaves {:.1} % of the line rate for payload; 4096, with interfaces \
+             at {}, leaves 98.0 %",
             plan.path.mtu,
             100.0 * efficiency,
             wire::interface_mtu(4096)

@@ -50,22 +50,28 @@ impl UseCase {
     pub fn about(self) -> &'static str {
         match self {
             UseCase::Cps => {
-                "CPS area management: 1 to 4 MB, READ (IOWN GF RDMA over Open APN PoC report 2024-06, appendix F)"
+                "CPS area management: 1 to 4 MB, READ (IOWN GF RDMA over Open APN PoC report \
+                 2024-06, appendix F)"
             }
             UseCase::Storage => {
-                "flash storage: 4 KB to 4 MB; a READ is what an NVMe-oF target does for a write (same, appendix F)"
+                "flash storage: 4 KB to 4 MB; a READ is what an NVMe-oF target does for a write \
+                 (same, appendix F)"
             }
             UseCase::Database => {
-                "database access: up to a few MB, as in bulk inserts; above 40 Gbit/s at 1534 km (same, appendix F)"
+                "database access: up to a few MB, as in bulk inserts; above 40 Gbit/s at 1534 km \
+                 (same, appendix F)"
             }
             UseCase::Migration => {
-                "VM live migration: QEMU writes pages merged up to 2 MiB (migration/rdma.c, RDMA_MERGE_MAX)"
+                "VM live migration: QEMU writes pages merged up to 2 MiB (migration/rdma.c, \
+                 RDMA_MERGE_MAX)"
             }
             UseCase::Telescope => {
-                "instrument streams: 90 Gbit/s into one 100 Gbit/s receiver (W.M. de Laat, TU Delft 2022, R4)"
+                "instrument streams: 90 Gbit/s into one 100 Gbit/s receiver (W.M. de Laat, TU \
+                 Delft 2022, R4)"
             }
             UseCase::Training => {
-                "training over several sites: NCCL sends chunks of 128 KiB by default (NCCL_P2P_NET_CHUNKSIZE)"
+                "training over several sites: NCCL sends chunks of 128 KiB by default \
+                 (NCCL_P2P_NET_CHUNKSIZE)"
             }
         }
     }

@@ -6,7 +6,7 @@
 
 #![allow(missing_docs, reason = "a program")]
 
-#[path = "../tests/network/mod.rs"]
+#[path = "../tests/all/network/mod.rs"]
 mod network;
 #[path = "../src/schedule.rs"]
 #[allow(unused_imports, reason = "its tests have none here")]
@@ -46,7 +46,8 @@ fn measure(name: &str, scenario: Scenario) {
     let seconds = cpu_seconds() - began;
     let packets: u64 = outcome.wires[0].entered_frames;
     println!(
-        "{name:<28} {:7.2} Gbit/s {:6.2} s {:7.2} M events/s {:7.2} M packets/s {:5.2} events/packet {:7.0} MB",
+        "{name:<28} {:7.2} Gbit/s {:6.2} s {:7.2} M events/s {:7.2} M packets/s {:5.2} \
+         events/packet {:7.0} MB",
         outcome.flows[0].goodput_bps / 1e9,
         seconds,
         outcome.events as f64 / seconds / 1e6,

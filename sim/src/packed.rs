@@ -540,15 +540,24 @@ mod tests {
         #[test]
         fn packets_of_any_path_come_out_as_they_went_in(
             frames in prop::collection::vec(
-                (0_u16..40, any::<bool>(), prop::option::of(1_u16..100), 0_u8..3, 0_usize..4097, 0_u32..1 << 24),
+                (
+                    0_u16..40,
+                    any::<bool>(),
+                    prop::option::of(1_u16..100),
+                    0_u8..3,
+                    0_usize..4097,
+                    0_u32..1 << 24,
+                ),
                 1..80,
             ),
         ) {
             let (mut packer, mut ring) = (Packer::default(), Ring::default());
             for (port, is_ipv6, vlan, traffic_class, len, psn) in frames {
                 let template = PathTemplate::new(&path(port, is_ipv6, vlan, traffic_class));
-                let opcode = if len % 2 == 0 { Opcode::RC_WRITE_FIRST } else { Opcode::RC_WRITE_MIDDLE };
-                let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(7), Psn::new(psn)));
+                let opcode =
+                    if len % 2 == 0 { Opcode::RC_WRITE_FIRST } else { Opcode::RC_WRITE_MIDDLE };
+                let mut head =
+                    Head::begin(&template, &Bth::new(opcode, Qpn::new(7), Psn::new(psn)));
                 if len % 2 == 0 {
                     head.push_reth(&Reth { virtual_address: psn.into(), rkey: RKey(3), len: 9 });
                 }
@@ -563,7 +572,9 @@ mod tests {
         }
 
         #[test]
-        fn other_frames_are_kept_byte_for_byte(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn other_frames_are_kept_byte_for_byte(
+            bytes in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
             let (mut packer, mut ring) = (Packer::default(), Ring::default());
             prop_assert_eq!(through(&mut packer, &mut ring, &Frame::opaque(&bytes), false), bytes);
         }

@@ -69,8 +69,9 @@ pub(crate) fn short_headrooms(scenario: &Scenario) -> Vec<String> {
             if port.headroom_bytes < least {
                 let peer = if one.name == station.name { &other.name } else { &one.name };
                 short.push(format!(
-                    "switch '{}' may drop lossless frames: pfc_headroom is {} bytes, and its link to '{peer}' ({rate}, \
-                     {round_trip} there and back) needs at least {least}; {} always suffice",
+                    "switch '{}' may drop lossless frames: pfc_headroom is {} bytes, and its link \
+                     to '{peer}' ({rate}, {round_trip} there and back) needs at least {least}; {} \
+                     always suffice",
                     station.name,
                     port.headroom_bytes,
                     pfc_headroom_bytes(rate, round_trip),
@@ -116,8 +117,8 @@ pub(crate) fn port(
     let room = profile.receive_buffer_bytes;
     if profile.receive_packet_ns > 0 && profile.pfc && room < headroom_bytes {
         return Err(format!(
-            "a receive buffer of {room} bytes cannot be lossless: its link needs {headroom_bytes} bytes of headroom; give \
-             more than that, shorten the link, or switch pfc off"
+            "a receive buffer of {room} bytes cannot be lossless: its link needs {headroom_bytes} \
+             bytes of headroom; give more than that, shorten the link, or switch pfc off"
         ));
     }
     let mut dcqcn = None;

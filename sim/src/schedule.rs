@@ -80,7 +80,8 @@ mod tests {
                 let slot = slot % slots;
                 schedule.set(slot, at);
                 model[slot] = at;
-                let first = model.iter().enumerate().filter_map(|(i, at)| at.map(|at| (at, i))).min();
+                let first =
+                    model.iter().enumerate().filter_map(|(i, at)| at.map(|at| (at, i))).min();
                 prop_assert_eq!(schedule.first(), first);
             }
         }

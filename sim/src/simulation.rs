@@ -442,22 +442,7 @@ fn connect(
             .map(|_| [0, 1].map(|_| Psn::new(seeds.next_u64() as u32 & 0xff_ffff)))
             .collect();
         for (qp, psns) in psns.iter().enumerate() {
-            let slots = [made[0].slots[qp], made[1].slots[qp]];
-            let [a, b] = hosts(stations, flow);
-            let both = Host::directions((a, slots[0]), (b, slots[1]), flow.mtu, *psns);
-            if flow.connect == Connect::OutOfBand {
-                Host::connect((a, slots[0]), (b, slots[1]), flow.mtu, *psns)
-                    .map_err(|why| flow_error(flow, &why))?;
-            }
-            for station in &mut *stations {
-                let watched = match station {
-                    Station::Box(watched) => Some(&mut **watched),
-                    _ => None,
-                };
-                if let Some(watched) = watched {
-                    both.iter().for_each(|connection| watched.expect(connection));
-                }
-            }
+            connect_qps(flow, stations, [made[0].slots[qp], made[1].slots[qp]], *psns)?;
         }
         let starts_at = Instant::ZERO + flow.starts_at;
         let start =
@@ -492,6 +477,28 @@ fn connect(
     Ok(ends)
 }
 
+/// Connects two QPs of a flow, unless the connection manager will, and tells the boxes which
+/// connections to expect.
+fn connect_qps(
+    flow: &Flow,
+    stations: &mut [Station],
+    slots: [usize; 2],
+    psns: [Psn; 2],
+) -> Result<(), ScenarioError> {
+    let [a, b] = hosts(stations, flow);
+    let both = Host::directions((a, slots[0]), (b, slots[1]), flow.mtu, psns);
+    if flow.connect == Connect::OutOfBand {
+        Host::connect((a, slots[0]), (b, slots[1]), flow.mtu, psns)
+            .map_err(|why| flow_error(flow, &why))?;
+    }
+    for station in stations {
+        if let Station::Box(watched) = station {
+            both.iter().for_each(|connection| watched.expect(connection));
+        }
+    }
+    Ok(())
+}
+
 /// The hosts of a flow: the requester's and the responder's.
 fn hosts<'a>(stations: &'a mut [Station], flow: &Flow) -> [&'a mut Host; 2] {
     match stations.get_disjoint_mut([flow.from, flow.to]) {
@@ -507,7 +514,8 @@ fn flow_error(flow: &Flow, why: &dyn std::fmt::Display) -> ScenarioError {
 fn too_many_ports(flow: &Flow) -> ScenarioError {
     let ports = u16::MAX - PORT_FIRST;
     let why = format!(
-        "a host listens for at most {ports} flows, each at a port of its own: let the others connect out of band"
+        "a host listens for at most {ports} flows, each at a port of its own: let the others \
+         connect out of band"
     );
     flow_error(flow, &why)
 }

@@ -1,23 +1,28 @@
 //! `cargo xtask ci`: every check, in the order in which failures are cheap.
 
 use crate::cargo::{RELEASE, cargo, target};
+use crate::skips::Skips;
+use crate::steps::Steps;
 use crate::tidy;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+
+pub const FORMAT: &[&str] = &["fmt", "--all", "--check"];
+pub const CLIPPY: &[&str] =
+    &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
 
 const STEPS: &[(&str, &[&str])] = &[
-    ("format", &["fmt", "--all", "--check"]),
+    ("format", FORMAT),
     // The fuzzer is a workspace of its own, whose Cargo.lock no other step looks at.
     ("the fuzzer's Cargo.lock", &["tree", "--depth=0", "--manifest-path=checks/fuzz/Cargo.toml"]),
-    ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    ("clippy", CLIPPY),
     ("documentation", &["doc", "--workspace", "--no-deps", "--quiet"]),
     // End-to-end tests run the program and the library that it preloads.
     ("build", RELEASE),
 ];
 
 /// The same cases of every property test each time: new ones are drawn by `cargo xtask nightly`.
-const SAME_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
+pub const SAME_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 
 /// What threads or processes share without one plain mutex, in every order of execution with at
 /// most so many preemptions. Loom's stand-ins for atomics and locks come by `cfg(loom)`, hence a
@@ -37,17 +42,31 @@ const LOOM: (&[&str], &[(&str, &str)]) = (
     &[("RUSTFLAGS", "--cfg loom"), ("LOOM_MAX_PREEMPTIONS", "3"), ("CARGO_PROFILE_DEV_DEBUG", "0")],
 );
 
-pub fn run(root: &Path) -> Result<(), String> {
-    let started = Instant::now();
-    step("tidy", || tidy::run(root))?;
-    for (name, arguments) in STEPS {
-        step(name, || cargo(root, arguments, &[]))?;
-    }
-    step("tests", || cargo(root, &["test", "--workspace", "--no-fail-fast"], &[SAME_CASES]))?;
-    step("orders of execution", || cargo(root, LOOM.0, LOOM.1))?;
-    step("DPDK", || dpdk(root))?;
-    eprintln!("== all checks passed in {:.0} s", started.elapsed().as_secs_f64());
+/// Runs every step; `strict` takes a test that skips itself for one that fails.
+pub fn run(root: &Path, strict: bool) -> Result<(), String> {
+    let mut steps = Steps::default();
+    let skips = Skips::begin(root)?;
+    let outcome = all(root, &mut steps, &skips);
+    eprint!("{}", steps.table());
+    let skipped = skips.report(strict);
+    outcome.and(skipped)?;
+    eprintln!("== all checks passed");
     Ok(())
+}
+
+fn all(root: &Path, steps: &mut Steps, skips: &Skips) -> Result<(), String> {
+    steps.run("tidy", || tidy::run(root))?;
+    for (name, arguments) in STEPS {
+        steps.run(name, || cargo(root, arguments, &[]))?;
+    }
+    let (variable, file) = skips.variable();
+    let variables = [SAME_CASES, (variable, &file)];
+    steps.run("tests", || cargo(root, &["test", "--workspace", "--no-fail-fast"], &variables))?;
+    steps.run("orders of execution", || cargo(root, LOOM.0, LOOM.1))?;
+    if !has_dpdk() {
+        return skips.add(&format!("everything with DPDK: {DPDK_IS_MISSING}"));
+    }
+    steps.run("DPDK", || dpdk(root))
 }
 
 pub const DPDK_IS_MISSING: &str =
@@ -132,12 +151,4 @@ pub fn sanitize(root: &Path) -> Result<(), String> {
         .status()
         .map_err(|e| format!("cannot run rustup: {e}"))?;
     if status.success() { Ok(()) } else { Err("tests under AddressSanitizer failed".to_owned()) }
-}
-
-fn step(name: &str, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    eprintln!("== {name}");
-    let started = Instant::now();
-    work().map_err(|e| format!("{name}: {e}"))?;
-    eprintln!("== {name}: {:.0} s", started.elapsed().as_secs_f64());
-    Ok(())
 }

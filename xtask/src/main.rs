@@ -1,6 +1,5 @@
-//! Developer tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask sanitize`,
-//! `cargo xtask interop`, `cargo xtask dpdk`, `cargo xtask soak`, `cargo xtask nightly`,
-//! `cargo xtask fuzz`, `cargo xtask count`.
+//! Developer tasks: `cargo xtask tidy`, `quick`, `ci`, `sanitize`, `interop`, `dpdk`, `soak`,
+//! `nightly`, `fuzz`, `count`; `cargo xtask --help` says what each does.
 
 mod cargo;
 mod ci;
@@ -8,6 +7,9 @@ mod count;
 mod fuzz;
 mod interop;
 mod nightly;
+mod quick;
+mod skips;
+mod steps;
 mod tidy;
 
 use std::path::PathBuf;
@@ -16,19 +18,22 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  tidy      layering, unsafe code, names and sizes of files
-  ci        every check: format, clippy, tidy, tests, programs end to end
+  tidy      layering, unsafe code, names and sizes of files, lines of code and documents
+  quick     minutes: tidy, format, clippy, unit tests and tests in virtual time
+  ci        half an hour: all of quick, documentation, programs end to end, orders of execution;
+            '--strict' (quick too) fails where a test skips itself
   sanitize  tests of unsafe code under AddressSanitizer, by a nightly toolchain
-  interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or those whose
-            names contain one of the words that follow; 'interop shell' gives commands to a guest with rxe
+  interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or
+            those whose names contain one of the words that follow; 'interop shell' gives commands
+            to a guest with rxe
   dpdk      what is built with DPDK, where it is installed: part of ci
-  soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre that loses and is
-            cut, between hosts that die and come again
-  nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them and how long they
-            take, '--minutes N' ends each after N minutes
+  soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre
+            that loses and is cut, between hosts that die and come again
+  nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them
+            and how long they take, '--minutes N' ends each after N minutes
   fuzz      coverage-guided fuzzing on the stable toolchain: every target for a minute, or
-            [TARGET ...] [--time SECONDS | --runs N]; '--list' lists the targets, '--minimise' puts into the committed
-            corpora what was found and covers something new
+            [TARGET ...] [--time SECONDS | --runs N]; '--list' lists the targets, '--minimise'
+            puts into the committed corpora what was found and covers something new
   count     instructions per packet of the hot paths, by valgrind's callgrind";
 
 fn main() -> ExitCode {
@@ -38,7 +43,8 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let outcome = match arguments.next().as_deref() {
         Some("tidy") => tidy::run(&workspace()),
-        Some("ci") => ci::run(&workspace()),
+        Some("ci") => strict(arguments).and_then(|strict| ci::run(&workspace(), strict)),
+        Some("quick") => strict(arguments).and_then(|strict| quick::run(&workspace(), strict)),
         Some("sanitize") => ci::sanitize(&workspace()),
         Some("dpdk") => ci::dpdk(&workspace()),
         Some("interop") => interop::run(&workspace(), arguments.collect()),
@@ -70,6 +76,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether `--strict` was given, the only option.
+fn strict(words: impl Iterator<Item = String>) -> Result<bool, String> {
+    let mut strict = false;
+    for word in words {
+        if word != "--strict" {
+            return Err(format!("'{word}': the only option is --strict"));
+        }
+        strict = true;
+    }
+    Ok(strict)
 }
 
 /// The workspace's root folder.

@@ -40,7 +40,7 @@ const LENGTHS: [Length; 7] = [
     length("LONGHAUL_NIGHTLY", 1, Counts::Nothing),
     // Cases of each property test that states no number of its own (256 otherwise).
     length("PROPTEST_CASES", 5000, Counts::Times),
-    // Episodes of random verbs calls in proto/rnic/tests/model.
+    // Episodes of random verbs calls in proto/rnic/tests/all/model.
     length("LONGHAUL_MODEL_EPISODES", 20_000, Counts::Times),
     // Mutations of each entry of a fuzz target's corpus.
     length("LONGHAUL_FUZZ_ROUNDS", 5000, Counts::Times),
@@ -301,8 +301,8 @@ mod tests {
         assert_eq!(of("soak", None, "LONGHAUL_SOAK_MINUTES"), 30);
         assert_eq!(of("soak", Some(4), "LONGHAUL_SOAK_MINUTES"), 2);
         assert_eq!(of("stress", Some(4), "LONGHAUL_STRESS_SECONDS"), 120);
-        assert_eq!(of("properties", Some(5), "PROPTEST_CASES"), 5000 / 4);
-        assert_eq!(of("properties", Some(100), "PROPTEST_CASES"), 5000);
+        assert_eq!(of("properties", Some(5), "LONGHAUL_MODEL_EPISODES"), 20_000 / 4);
+        assert_eq!(of("properties", Some(100), "LONGHAUL_MODEL_EPISODES"), 20_000);
         assert_eq!(of("deny", Some(1), "LONGHAUL_NIGHTLY"), 1);
     }
 

@@ -3,6 +3,7 @@
 //! Layering comes from `cargo metadata`; the rest from reading the sources.
 
 mod layers;
+mod lines;
 mod security;
 mod sources;
 
@@ -11,6 +12,7 @@ use std::path::Path;
 pub fn run(root: &Path) -> Result<(), String> {
     let mut faults = layers::check(root)?;
     faults.extend(sources::check(root)?);
+    faults.extend(lines::check(root)?);
     faults.extend(security::check(root)?);
     if faults.is_empty() {
         return Ok(());

@@ -11,17 +11,26 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul accelerate --lan eth1 --wan eth2
   longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km
-  longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km --transport     at both sites: loss is repaired
-  longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --rate 10G --distance 1000km --transport     two paths: one may fail
-  longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --transport --key west.key --peer east=KEY     and both encrypted
-  longhaul accelerate --lan eth1 --wan eth2 --transport --far 10.2.0.0/16=10.2.0.1 --far 10.3.0.0/16=10.3.0.1     two far sites
-  longhaul accelerate --lan eth1 --wan ethernet:eth2,02:00:00:00:00:07@100 --transport     a leased circuit, in VLAN 100
+  longhaul accelerate --lan eth1 --wan eth2 --rate 10G --distance 1000km --transport
+      at both sites: loss is repaired
+  longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --rate 10G --distance 1000km --transport
+      two paths: one may fail
+  longhaul accelerate --lan eth1 --wan eth2 --wan eth3 --transport --key west.key --peer east=KEY
+      and both encrypted
+  longhaul accelerate --lan eth1 --wan eth2 --transport --far 10.2.0.0/16=10.2.0.1 \\
+      --far 10.3.0.0/16=10.3.0.1     two far sites
+  longhaul accelerate --lan eth1 --wan ethernet:eth2,02:00:00:00:00:07@100 --transport
+      a leased circuit, in VLAN 100
   longhaul accelerate --lan tap:lh0 --wan memif:/run/wan.sock,master
   longhaul accelerate --lan eth1 --wan eth2 --lan eth3 --wan eth4      two pairs
-  longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc      storage: writes take one round trip
-  longhaul accelerate --lan eth1 --wan eth2 --mode tail      completions that say what they always did
-  longhaul accelerate --lan eth1 --wan eth2 --cores 4      four cores share the ports; --cores 4-7: those processors
-  longhaul accelerate --lan xdp:eth1 --wan xdp:eth2 --cores 4      by AF_XDP, from interfaces with as many queues
+  longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc
+      storage: writes take one round trip
+  longhaul accelerate --lan eth1 --wan eth2 --mode tail
+      completions that say what they always did
+  longhaul accelerate --lan eth1 --wan eth2 --cores 4
+      four cores share the ports; --cores 4-7: those processors
+  longhaul accelerate --lan xdp:eth1 --wan xdp:eth2 --cores 4
+      by AF_XDP, from interfaces with as many queues
   longhaul accelerate --config /etc/longhaul/accelerate.toml
   longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1:9100      health and metrics by HTTP
   longhaul box status accelerate --watch

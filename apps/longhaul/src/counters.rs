@@ -25,8 +25,9 @@ Examples:
   longhaul counters --paths                directories that tools can be pointed to instead of /sys
   longhaul counters --dir /tmp/c           of a device that was given LONGHAUL_COUNTERS=/tmp/c
 
-The files below a directory follow the device of one program about once per second, and go on counting from program to
-program. They are laid out as below /sys: class/infiniband/longhaul0/ports/1/hw_counters/ and so on.";
+The files below a directory follow the device of one program about once per second, and go on
+counting from program to program. They are laid out as below /sys:
+class/infiniband/longhaul0/ports/1/hw_counters/ and so on.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -22,7 +22,8 @@ Examples:
   longhaul decode --json capture.pcap | jq 'select(.aeth.nak != null)'
   tcpdump -i eth0 -w - udp port 4791 | longhaul decode -
 
-Exit code: 0, all sound; 1, a wrong ICRC or a malformed packet; 2, no capture, or it cannot be read to its end.";
+Exit code: 0, all sound; 1, a wrong ICRC or a malformed packet; 2, no capture, or it cannot be read
+to its end.";
 
 /// Command line of `longhaul decode`.
 #[derive(Debug, clap::Args)]
@@ -64,7 +65,8 @@ enum Failure {
     #[error("{0} is damaged: it {1}; {2} frames were read before")]
     Damaged(String, CaptureError, u64),
     #[error(
-        "{0} holds frames of link type {1} instead of Ethernet; capture on one interface, not on \"any\""
+        "{0} holds frames of link type {1} instead of Ethernet; capture on one interface, not on \
+         \"any\""
     )]
     LinkType(String, u16),
     #[error("cannot write: {0}")]

@@ -21,39 +21,46 @@ Examples:
   longhaul exec --host a -- ib_write_bw -d longhaul0 -s 4096 -R 10.77.0.2
   longhaul exec --host c -- ibv_devinfo
   longhaul exec --udp -- ib_write_bw -d longhaul0 -R                  on one machine
-  longhaul exec --udp=192.0.2.7 -- ib_write_bw -d longhaul0 -R        the same, with that address of it
+  longhaul exec --udp=192.0.2.7 -- ib_write_bw -d longhaul0 -R
+      the same, with that address of it
   longhaul exec --udp -- ib_write_bw -d longhaul0 -R 192.0.2.7        on another
   longhaul exec --tap tap0 --ip 192.168.177.1/24 -- ib_write_bw -d longhaul0 -R
   longhaul exec --interface eth1 -- ib_write_bw -d longhaul0 -R 192.0.2.7
   longhaul exec --interface eth1 --ip 192.0.2.50/24 -- rping -s
 
-The program sees one RDMA device, longhaul0. Host a is 10.77.0.1, host b is 10.77.0.2, and so on; 'longhaul lab status'
-lists the hosts of a lab.
+The program sees one RDMA device, longhaul0. Host a is 10.77.0.1, host b is 10.77.0.2, and so on;
+'longhaul lab status' lists the hosts of a lab.
 Programs that exchange addresses over TCP (perftest without -R) use 127.0.0.1 for that.
 
-With --udp there is no lab: packets are RoCEv2 over a UDP socket of this machine, and any RoCEv2 device that it can
-reach may be the peer. UDP port 4791 must reach both. One program at a time can use an address.
+With --udp there is no lab: packets are RoCEv2 over a UDP socket of this machine, and any RoCEv2
+device that it can reach may be the peer. UDP port 4791 must reach both. One program at a time can
+use an address.
 
-With --tap and --interface the program is on an Ethernet segment, with real frames: every header is the program's own,
-any RoCEv2 device there may be the peer, and multicast works. They need root, or CAP_NET_ADMIN and CAP_NET_RAW.
+With --tap and --interface the program is on an Ethernet segment, with real frames: every header is
+the program's own, any RoCEv2 device there may be the peer, and multicast works. They need root, or
+CAP_NET_ADMIN and CAP_NET_RAW.
   --tap NAME --ip ADDRESS/BITS
-      The program is a host at the other end of the TAP device: what the kernel does with the device (a bridge, a
-      route, a virtual machine) decides whom it reaches. It answers ARP and IPv6 neighbour discovery for its address,
-      and has a MAC address of its own. A device that is missing is made for as long as the program runs. One program
-      at a time can have a TAP device. Cleanest, and the only one that reaches this machine itself.
+      The program is a host at the other end of the TAP device: what the kernel does with the device
+      (a bridge, a route, a virtual machine) decides whom it reaches. It answers ARP and IPv6
+      neighbour discovery for its address, and has a MAC address of its own. A device that is
+      missing is made for as long as the program runs. One program at a time can have a TAP device.
+      Cleanest, and the only one that reaches this machine itself.
   --interface NAME
-      The program shares the interface's address and MAC address with this machine, whose kernel knows routes and
-      neighbours. Needs nothing of the network, but every RoCEv2 packet passes the kernel's UDP as well, multicast does
-      not work, and this machine's own RoCE (rxe, another program with --udp) cannot have the address at the same time.
+      The program shares the interface's address and MAC address with this machine, whose kernel
+      knows routes and neighbours. Needs nothing of the network, but every RoCEv2 packet passes the
+      kernel's UDP as well, multicast does not work, and this machine's own RoCE (rxe, another
+      program with --udp) cannot have the address at the same time.
   --interface NAME --ip ADDRESS/BITS
-      The program is one more host on the segment, with an address that nobody else has, and with the interface's MAC
-      address or that of --mac. The interface is put into promiscuous mode. Switches and hypervisors that allow one MAC
-      or IP address per port want this to be allowed; where this machine forwards packets (net.ipv4.ip_forward), use
-      --mac. Several programs can be there, each with its own address.
-Packets to this machine's own addresses do not come back from an interface: use --tap for that. No segment brings
-a program's packets to its own address back.
-The kernel reports a program's multicast groups to switches with IGMP or MLD snooping on an interface, untagged; on a
-TAP device and with --vlan nobody does: there, have what is between flood groups (for a bridge: mcast_snooping 0).
+      The program is one more host on the segment, with an address that nobody else has, and with
+      the interface's MAC address or that of --mac. The interface is put into promiscuous mode.
+      Switches and hypervisors that allow one MAC or IP address per port want this to be allowed;
+      where this machine forwards packets (net.ipv4.ip_forward), use --mac. Several programs can be
+      there, each with its own address.
+Packets to this machine's own addresses do not come back from an interface: use --tap for that. No
+segment brings a program's packets to its own address back.
+The kernel reports a program's multicast groups to switches with IGMP or MLD snooping on an
+interface, untagged; on a TAP device and with --vlan nobody does: there, have what is between flood
+groups (for a bridge: mcast_snooping 0).
 The address twice on one line is refused; where another machine has it, a line on stderr says so.";
 
 #[derive(clap::Args)]
@@ -67,10 +74,21 @@ pub struct Args {
     lab: LabName,
     /// No lab, but this machine's network: from this address of it, or from the one that its
     /// default route has
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, conflicts_with_all = ["host", "lab"])]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        require_equals = true,
+        conflicts_with_all = ["host", "lab"]
+    )]
     udp: Option<Option<IpAddr>>,
     /// No lab, but the other end of this TAP device, with an address of its own
-    #[arg(long, value_name = "NAME", requires = "ip", conflicts_with_all = ["host", "lab", "udp", "interface"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "ip",
+        conflicts_with_all = ["host", "lab", "udp", "interface"]
+    )]
     tap: Option<String>,
     /// No lab, but this Ethernet interface, with this machine's address or with one of its own
     #[arg(long, value_name = "NAME", conflicts_with_all = ["host", "lab", "udp"])]
@@ -86,7 +104,12 @@ pub struct Args {
     #[arg(long, requires = "ip")]
     mac: Option<segment::Mac>,
     /// VLAN that the program's frames are tagged with
-    #[arg(long, value_name = "ID", requires = "ip", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    #[arg(
+        long,
+        value_name = "ID",
+        requires = "ip",
+        value_parser = clap::value_parser!(u16).range(1..=4094)
+    )]
     vlan: Option<u16>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -12,10 +12,13 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul key new /etc/longhaul/west.key          prints the public key, for the other site's --peer
+  longhaul key new /etc/longhaul/west.key
+      prints the public key, for the other site's --peer
   longhaul key show /etc/longhaul/west.key
-  longhaul key psk /etc/longhaul/west-east.psk     a further secret, for --psk at both sites: copy it there by a safe way
-  longhaul accelerate --lan eth1 --wan eth2 --transport --key /etc/longhaul/west.key --peer east=PUBLIC_KEY";
+  longhaul key psk /etc/longhaul/west-east.psk
+      a further secret, for --psk at both sites: copy it there by a safe way
+  longhaul accelerate --lan eth1 --wan eth2 --transport --key /etc/longhaul/west.key \\
+      --peer east=PUBLIC_KEY";
 
 #[derive(clap::Subcommand)]
 #[command(after_help = EXAMPLES)]
@@ -45,7 +48,8 @@ pub fn run(command: &Command) -> Result<ExitCode, Problem> {
             let key = PresharedKey::generate(&seed()?);
             write(file, &key.to_text(), "it may be in use already; remove it first to replace it")?;
             let text = format!(
-                "{}: copy this file to the other box by a way that nobody reads, and name it in --psk at both\n",
+                "{}: copy this file to the other box by a way that nobody reads, and name it in \
+                 --psk at both\n",
                 file.display()
             );
             output::print(&text)?;

@@ -25,17 +25,23 @@ Examples:
   longhaul plan --distance 380km --rate 100G --op read --sizes 4K..8M
   longhaul plan --rtt 10ms --rate 100G --op write --qps 4 --target 90G --use storage
   longhaul plan --distance 1000km --rate 10G --nic rxe --loss 1e-5 --svg goodput.svg
-  longhaul plan --distance 380km --nic mynic.toml --json | jq '.rows[] | {size, limit: .prediction.limit}'
+  longhaul plan --distance 380km --nic mynic.toml \\
+      --json | jq '.rows[] | {size, limit: .prediction.limit}'
   longhaul plan --answer                                   at the far host, then here:
   longhaul plan --probe far.example.org --rate 100G
 
-The model, its constants and their sources: docs/planner.md. NIC profiles: connectx6, connectx6-apn, rxe, longhaul, ideal, or a
-TOML file with the same keys. --use is one of cps, storage, database, migration, telescope, training.";
+The model, its constants and their sources: docs/planner.md. NIC profiles: connectx6, connectx6-apn,
+rxe, longhaul, ideal, or a TOML file with the same keys. --use is one of cps, storage, database,
+migration, telescope, training.";
 
 /// Command line of `longhaul plan`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[command(group = clap::ArgGroup::new("path").required(true).args(["distance", "rtt", "probe", "answer"]))]
+#[command(
+    group = clap::ArgGroup::new("path")
+        .required(true)
+        .args(["distance", "rtt", "probe", "answer"])
+)]
 pub struct Args {
     /// Length of the fibre, at 5 µs per km one way
     #[arg(long)]

@@ -65,12 +65,15 @@ mod tests {
 
     #[test]
     fn the_parsers_messages_become_one_line() {
-        let typo = "error: unexpected argument '--dist' found\n\n  tip: a similar argument exists: '--distance'\n\n\
-                    Usage: longhaul lab up --distance <DISTANCE>\n\nFor more information, try '--help'.\n";
+        let typo = "error: unexpected argument '--dist' found\n\
+                    \n  tip: a similar argument exists: '--distance'\n\n\
+                    Usage: longhaul lab up --distance <DISTANCE>\n\n\
+                    For more information, try '--help'.\n";
         let line =
             "unexpected argument '--dist' found; tip: a similar argument exists: '--distance'";
         assert_eq!(on_one_line(typo), line);
-        let missing = "error: the following required arguments were not provided:\n  --host <HOST>\n\nUsage: x\n";
+        let missing = "error: the following required arguments were not provided:\n  \
+                       --host <HOST>\n\nUsage: x\n";
         let line = "the following required arguments were not provided: --host <HOST>";
         assert_eq!(on_one_line(missing), line);
     }

@@ -21,8 +21,9 @@ Examples:
   longhaul reproduce --reduced --check
   longhaul reproduce --check --csv tables --results results.jsonl
 
-An experiment holds the planner's predictions and the simulated protocol code against a document's figures, a formula, or a
-goal of this project. Only the first count as reproduced. Cells that a constant was fitted on are marked and counted apart.
+An experiment holds the planner's predictions and the simulated protocol code against a document's
+figures, a formula, or a goal of this project. Only the first count as reproduced. Cells that a
+constant was fitted on are marked and counted apart.
 A run that ends in an error is a cell that says so, and missing where something was expected.
 Exit code: 0; 1 with --check when a cell is off or missing; 2 when something cannot be done.";
 

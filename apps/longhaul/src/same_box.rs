@@ -54,7 +54,8 @@ fn whole(config: &Config) -> Option<&Whole> {
 const OF_ALL: &[Difference] = &[
     Difference {
         what: "seed",
-        why: "real boxes are seeded by the operating system, runs that are repeated by their scenario",
+        why: "real boxes are seeded by the operating system, runs that are repeated by their \
+              scenario",
         is_there: |from, to| from.near.seed != to.near.seed,
         mend: |from, to| halves(|to, from| to.seed = from.seed, from, to),
     },
@@ -73,7 +74,8 @@ const OF_ALL: &[Difference] = &[
 const OF_LAB: &[Difference] = &[
     Difference {
         what: "burst_bytes",
-        why: "one thread drives all of a lab: what a late turn lets go at once, the link's queue takes",
+        why: "one thread drives all of a lab: what a late turn lets go at once, the link's queue \
+              takes",
         is_there: |from, to| from.near.burst_bytes < to.near.burst_bytes,
         mend: |from, to| {
             halves(|to, from| to.burst_bytes = from.burst_bytes, from, to);
@@ -155,7 +157,8 @@ fn assert_same(from: &Config, mut to: Config, differences: &[&[Difference]]) {
 
 fn of_sim(is_whole: bool) -> Config {
     let text = format!(
-        "[path]\n{}\naccelerators = \"both\"\n[path.accelerator]\nmemory = \"4G\"\ntransport = {is_whole}\n[[flow]]\n",
+        "[path]\n{}\naccelerators = \"both\"\n[path.accelerator]\nmemory = \"4G\"\n\
+         transport = {is_whole}\n[[flow]]\n",
         PATH[1]
     );
     let nothing = |name: &str| panic!("asks for {name}");

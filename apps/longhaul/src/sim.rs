@@ -28,8 +28,10 @@ Examples:
   longhaul sim mine.toml --pcap wan=wan.pcap && longhaul doctor wan.pcap
   longhaul sim mine.toml --json | jq '.outcome.flows[] | {name, goodput_bps}'
 
-The same file and seed give the same output to the byte, on any number of threads. Keys and worked examples: docs/simulator.md.
-Exit code: 0, all flows ended well; 1, a flow failed or did not end, or the simulation found a defect; 2, the file makes no sense.";
+The same file and seed give the same output to the byte, on any number of threads. Keys and worked
+examples: docs/simulator.md.
+Exit code: 0, all flows ended well; 1, a flow failed or did not end, or the simulation found a
+defect; 2, the file makes no sense.";
 
 /// Command line of `longhaul sim`.
 #[derive(Debug, clap::Args)]
@@ -48,7 +50,12 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Threads; more than one help where long links part the network
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     threads: u16,
     /// Record what passes an end of a link: its first one, or the one at STATION
     #[arg(long, value_name = "LINK[@STATION]=FILE")]
@@ -57,7 +64,12 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pcap_dir: Option<PathBuf>,
     /// Bytes of each frame that are recorded
-    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(14..=65_535))]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(14..=65_535)
+    )]
     snap_len: u32,
     /// Print one JSON object instead of text
     #[arg(long)]

@@ -17,11 +17,13 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul sweep mine.toml --vary flow.size=4K..8M,x2 --vary path.distance=10km,100km,1000km
   longhaul sweep mine.toml --vary path.loss=1e-7..1e-3,x10 --repeat 5 --jobs 8 --out out/loss
-  longhaul sweep mine.toml --vary flow.op=write,send,read --set flow.qps=4 --executor slurm --tasks 20
+  longhaul sweep mine.toml --vary flow.op=write,send,read --set flow.qps=4 --executor slurm \\
+      --tasks 20
 
-VALUES are separated by commas; FROM..TO doubles unless followed by its step: x10 multiplies, +4K adds. Points are the product of
-all --vary. Results go to results.jsonl in --out, one line as each point ends. Whatever ends a sweep, the same command goes on
-with what is missing. Results are kept apart by the file's text: another file needs another --out.";
+VALUES are separated by commas; FROM..TO doubles unless followed by its step: x10 multiplies, +4K
+adds. Points are the product of all --vary. Results go to results.jsonl in --out, one line as each
+point ends. Whatever ends a sweep, the same command goes on with what is missing. Results are kept
+apart by the file's text: another file needs another --out.";
 
 /// Command line of `longhaul sweep`.
 #[derive(Debug, clap::Args)]
@@ -36,7 +38,12 @@ pub struct Args {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Run each point this many times, each time with the next seed
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     repeat: u32,
     /// Seed of the first run of each point, instead of the file's
     #[arg(long, value_name = "N")]
@@ -48,7 +55,12 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Refuse to begin when there are more points
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+    )]
     max_points: u64,
     /// Where points run: on this machine, or as a job array of Slurm
     #[arg(long, value_enum, default_value_t = Executor::Local)]
@@ -111,7 +123,8 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     let base = opened.load()?;
     if base.links.iter().any(|link| link.record.is_some()) && args.share.is_none() {
         eprintln!(
-            "longhaul sweep: the file's 'record' is left out: all points would record to the same file"
+            "longhaul sweep: the file's 'record' is left out: all points would record to the same \
+             file"
         );
     }
     let grid = Grid::new(&opened, &args.vary, args.repeat, args.max_points)?;
@@ -192,7 +205,8 @@ fn finish(
     let path = store.path().display();
     if interrupt.came() {
         eprintln!(
-            "longhaul sweep: stopped; {} new points of {} are in {path}, and the same command goes on with the rest",
+            "longhaul sweep: stopped; {} new points of {} are in {path}, and the same command goes \
+             on with the rest",
             tally.finished,
             missing.len()
         );

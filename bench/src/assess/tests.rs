@@ -1,3 +1,5 @@
+//! Tests of the assessment: figures against references, missing cells, suspect cells.
+
 use super::*;
 use crate::{Basis, Expectation, Experiment, Provenance, PublishedCell, Tolerance};
 

@@ -1,3 +1,5 @@
+//! Tests of SVG plots: escaping, placement of labels, determinism.
+
 use super::*;
 
 fn plot(labels: &[&str]) -> Plot {

@@ -57,7 +57,8 @@ pub(super) fn render(report: &Report) -> Result<String, ReportError> {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n<style>\n{STYLE}{}</style>\n</head>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n<style>\n{STYLE}{}</style>\n\
+         </head>\n\
          <body>\n<main>\n<header>\n<h1>{title}</h1>\n<p class=\"origin\">{}</p>\n</header>\n",
         dark_plots(),
         escaped(&origin(report)),
@@ -134,9 +135,12 @@ fn summary(report: &Report, html: &mut String) {
 
 fn contents(report: &Report, html: &mut String) {
     html.push_str(
-        "<nav>\n<h2>Contents and outcome</h2>\n<table class=\"contents\">\n<thead><tr><th>Experiment</th>\
-         <th>Published in</th><th class=\"n\">reproduced</th><th class=\"n\">theory</th><th class=\"n\">own</th>\
-         <th class=\"n\">◆</th><th class=\"n\">✗</th><th class=\"n\">missing</th><th class=\"n\">farthest off</th><th>Outcome</th></tr></thead>\n<tbody>\n",
+        "<nav>\n<h2>Contents and outcome</h2>\n<table class=\"contents\">\n\
+         <thead><tr><th>Experiment</th>\
+         <th>Published in</th><th class=\"n\">reproduced</th><th class=\"n\">theory</th>\
+         <th class=\"n\">own</th>\
+         <th class=\"n\">◆</th><th class=\"n\">✗</th><th class=\"n\">missing</th>\
+         <th class=\"n\">farthest off</th><th>Outcome</th></tr></thead>\n<tbody>\n",
     );
     for (i, assessment) in report.assessments.iter().enumerate() {
         let experiment = assessment.experiment();
@@ -156,8 +160,10 @@ fn contents(report: &Report, html: &mut String) {
         let _ = writeln!(
             html,
             "<tr><td><a href=\"#e{}\">{}</a></td><td class=\"doc\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td class=\"n\">{}</td><td><span class=\"badge {class}\">{symbol} {words}</span></td></tr>",
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td><td>\
+             <span class=\"badge {class}\">{symbol} {words}</span></td></tr>",
             i + 1,
             escaped(title(experiment)),
             escaped(&place),
@@ -181,14 +187,18 @@ fn legend(html: &mut String) {
          <dt>predicted</dt><dd>the planner's formulas</dd>\n\
          <dt>simulated</dt><dd>the protocol code itself in virtual time</dd>\n\
          <dt>measured</dt><dd>in real time, on the machine named under provenance</dd>\n\
-         <dt>+0.31 %</dt><dd>distance from the reference, which is the first column of each group</dd>\n\
-         <dt><span class=\"good\">✓</span> <span class=\"bad\">✗</span></dt><dd>within or beyond what a document leads to \
-         expect; without a sign, nothing was expected</dd>\n\
+         <dt>+0.31 %</dt><dd>distance from the reference, which is the first column of each \
+         group</dd>\n\
+         <dt><span class=\"good\">✓</span> <span class=\"bad\">✗</span></dt>\
+         <dd>within or beyond what a document leads to expect; without a sign, nothing was \
+         expected</dd>\n\
          <dt>✓ᵗ ✓ᵒ</dt><dd>as theory has it; a goal of our own. Neither counts as reproduced</dd>\n\
          <dt>failed</dt><dd>the run ended in an error; missing, where something was expected</dd>\n\
-         <dt><span class=\"fit\">◆</span> <span class=\"fit\">◇</span></dt><dd>a constant was fitted on this cell, so agreement here \
-         proves nothing (◆ within tolerance, ◇ not judged)</dd>\n\
-         <dt>†</dt><dd>the document itself seems wrong here; nothing is judged by it</dd>\n</dl>\n</section>\n",
+         <dt><span class=\"fit\">◆</span> <span class=\"fit\">◇</span></dt>\
+         <dd>a constant was fitted on this cell, so agreement here proves nothing (◆ within \
+         tolerance, ◇ not judged)</dd>\n\
+         <dt>†</dt><dd>the document itself seems wrong here; nothing is judged by it</dd>\n</dl>\n\
+         </section>\n",
     );
 }
 

@@ -30,7 +30,8 @@ pub(super) fn render(
     // Writing to a String cannot fail.
     let _ = writeln!(
         html,
-        "<section class=\"experiment\" id=\"e{number}\">\n<h2>{} <span class=\"badge {class}\">{symbol} {words}</span></h2>",
+        "<section class=\"experiment\" id=\"e{number}\">\n\
+         <h2>{} <span class=\"badge {class}\">{symbol} {words}</span></h2>",
         escaped(title(experiment))
     );
     let figures = figures(assessment);
@@ -251,7 +252,8 @@ fn assumptions(assessment: &Assessment, html: &mut String) {
         return;
     }
     html.push_str(
-        "<div class=\"together\"><h3>What was assumed</h3>\n<table class=\"facts\">\n<thead><tr><th>What</th><th>Value</th>\
+        "<div class=\"together\"><h3>What was assumed</h3>\n<table class=\"facts\">\n\
+         <thead><tr><th>What</th><th>Value</th>\
          <th>Source</th><th>Fitted on</th></tr></thead>\n<tbody>\n",
     );
     for assumption in assumptions {
@@ -276,7 +278,8 @@ fn provenance(assessment: &Assessment, html: &mut String) {
         return;
     }
     html.push_str(
-        "<div class=\"together\"><h3>Provenance</h3>\n<table class=\"facts\">\n<thead><tr><th>Source</th><th>Results</th><th>By</th>\
+        "<div class=\"together\"><h3>Provenance</h3>\n<table class=\"facts\">\n\
+         <thead><tr><th>Source</th><th>Results</th><th>By</th>\
          <th>Seeds</th><th>Time</th><th>Command</th></tr></thead>\n<tbody>\n",
     );
     for runs in runs {

@@ -1,3 +1,5 @@
+//! Tests of the report: its summary, and that text, JSON and page agree.
+
 use crate::*;
 use std::path::Path;
 
@@ -33,8 +35,8 @@ fn the_summary_counts_over_all_experiments() {
     let counts = Counts { within: 2, fitted: 1, beyond: 1, missing: 0 };
     let tally = Tally { all: counts, published: counts, ..Tally::default() };
     assert_eq!((summary.tally, summary.is_met()), (tally, false));
-    let outcome = "2 experiments: 2 of 3 published figures reproduced, 1 more where a constant was fitted, \
-                   1 beyond tolerance";
+    let outcome = "2 experiments: 2 of 3 published figures reproduced, 1 more where a constant was \
+                   fitted, 1 beyond tolerance";
     assert_eq!(report().outcome(), outcome);
     let folded = outcome.replace(", 1 beyond tolerance", ", 1 beyond\n  tolerance\n");
     assert!(report().text().ends_with(&folded), "{}", report().text());
@@ -58,8 +60,9 @@ fn text_json_and_page_tell_apart_who_expects_what_and_say_what_failed() {
     let records = [good, failed.failure("goodput_bps", "RetryExceeded")];
     let report = Report::new("A report").experiment(&experiment, &records);
     let text = report.text().replace("\n  ", " ");
-    let outcome = "1 of 2 published figures reproduced, 1 missing; 1 of 1 figures as theory has them; \
-                   0 of 1 own goals met, 1 beyond tolerance; 1 without a figure because a run ended in an error";
+    let outcome = "1 of 2 published figures reproduced, 1 missing; 1 of 1 figures as theory has \
+                   them; 0 of 1 own goals met, 1 beyond tolerance; 1 without a figure because a \
+                   run ended in an error";
     for part in [
         "2  2  0.00 %  ✓",
         "failed  missing",

@@ -1,3 +1,5 @@
+//! Tests of result files: the schema of a line, refusals, damaged files.
+
 use super::*;
 use crate::{Point, Source};
 
@@ -33,9 +35,18 @@ mod schema {
 
     #[test]
     fn a_line_looks_as_documented() {
-        let expected = r#"{"schema":1,"experiment":"c1","source":"simulated","point":{"message_bytes":4096},"values":{"goodput_bps":0.30000000000000004}}"#;
+        let expected = concat!(
+            r#"{"schema":1,"experiment":"c1","source":"simulated","#,
+            r#""point":{"message_bytes":4096},"values":{"goodput_bps":0.30000000000000004}}"#
+        );
         assert_eq!(line(&record(4096)), expected);
-        let full = r#"{"schema":1,"experiment":"c1","source":"measured","point":{"op":"read","inline":true},"values":{"goodput_bps":1},"provenance":{"longhaul":"0.1.0","seed":1,"command":"longhaul sim x","started_at":"2026-01-01T00:00:00Z","wall_s":1.5,"host":"h","threads":2},"note":"n","fitted":true,"more":0}"#;
+        let full = concat!(
+            r#"{"schema":1,"experiment":"c1","source":"measured","#,
+            r#""point":{"op":"read","inline":true},"values":{"goodput_bps":1},"#,
+            r#""provenance":{"longhaul":"0.1.0","seed":1,"command":"longhaul sim x","#,
+            r#""started_at":"2026-01-01T00:00:00Z","wall_s":1.5,"host":"h","threads":2},"#,
+            r#""note":"n","fitted":true,"more":0}"#
+        );
         let file = read(full).unwrap();
         assert_eq!(file.records[0].provenance.as_ref().unwrap().seed, Some(1));
         assert!(file.records[0].fitted && file.damage.is_none());
@@ -54,15 +65,23 @@ mod schema {
             (r#"{"a":1}"#, "x.jsonl line 1: not a result: it has no \"schema\""),
             (r#"{"schema":1}"#, "x.jsonl line 1: not a result: missing field `experiment`"),
             (
-                r#"{"schema":1,"experiment":"../../etc/x","source":"simulated","point":{},"values":{}}"#,
-                "x.jsonl line 1: \"../../etc/x\" is no name of an experiment: letters, digits, '.', '_' and '-'",
+                concat!(
+                    r#"{"schema":1,"experiment":"../../etc/x","source":"simulated","#,
+                    r#""point":{},"values":{}}"#
+                ),
+                "x.jsonl line 1: \"../../etc/x\" is no name of an experiment: letters, digits, \
+                 '.', '_' and '-'",
             ),
             (
                 r#"{"schema":1,"experiment":"x","source":"guessed","point":{},"values":{}}"#,
-                "x.jsonl line 1: not a result: unknown variant `guessed`, expected one of `published`, `theory`, `predicted`, `simulated`, `measured`",
+                "x.jsonl line 1: not a result: unknown variant `guessed`, expected one of \
+                 `published`, `theory`, `predicted`, `simulated`, `measured`",
             ),
             (
-                r#"{"schema":1,"experiment":"x","source":"simulated","point":{},"values":{"a_bps":null}}"#,
+                concat!(
+                    r#"{"schema":1,"experiment":"x","source":"simulated","#,
+                    r#""point":{},"values":{"a_bps":null}}"#
+                ),
                 "x.jsonl line 1: not a result: invalid type: null, expected f64",
             ),
         ] {

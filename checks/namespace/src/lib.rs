@@ -1,5 +1,9 @@
 //! Network namespaces for tests of ports: each belongs to a thread and goes away with it, also on
-//! panic.
+//! panic. And the record of tests that skip themselves.
+
+mod skip;
+
+pub use skip::{ENV_SKIPS, record, skip, test_name};
 
 use std::io;
 use std::process::Command;
@@ -25,14 +29,16 @@ pub fn enter() -> io::Result<()> {
 /// When `test` does.
 pub fn in_namespace(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
-        let done = scope.spawn(|| {
+        let thread = std::thread::Builder::new().name(test_name());
+        let done = thread.spawn_scoped(scope, || {
             let has_ip =
                 || Command::new("ip").arg("link").output().is_ok_and(|out| out.status.success());
             if enter().is_err() || !has_ip() {
-                return eprintln!("SKIPPED: this test needs root and `ip`");
+                return skip("this test needs root and `ip`");
             }
             test();
         });
+        let done = done.expect("a thread");
         done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }

@@ -22,8 +22,10 @@ fn main() -> ExitCode {
         [Family::V4, Family::V6].map(|family| peer.rxe_address(family));
     let own = peer.own_address(Family::V4);
     eprintln!(
-        "The guest has rxe0 with {v4} (GID index {first}) and {v6} (GID index {second}); this machine is {own}.\n\
-         Type commands for the guest, one per line; ones that end in & go on in the background. Ctrl-D ends it.\n\
+        "The guest has rxe0 with {v4} (GID index {first}) and {v6} (GID index {second}); this \
+         machine is {own}.\n\
+         Type commands for the guest, one per line; ones that end in & go on in the background. \
+         Ctrl-D ends it.\n\
          In another terminal: longhaul exec --udp={own} -- ib_write_bw -d longhaul0 {v4}"
     );
     let mut jobs = Vec::new();

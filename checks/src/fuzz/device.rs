@@ -337,45 +337,16 @@ impl Target {
         let opcodes: Vec<Opcode> =
             (0..=255).map(Opcode).filter(|o| o.name().is_some() && o.transport() == of).collect();
         let opcode = if op >= 0xf0 { Opcode(x) } else { opcodes[usize::from(op) % opcodes.len()] };
-        let snapshot = self.device.qp_snapshots().next().expect("the target has a QP");
-        let (next, una) = match &snapshot.reliable {
-            Some((requester, _)) => (requester.next, requester.una),
-            None => (snapshot.next_psn, snapshot.next_psn),
-        };
-        let psn = match psn_mode % 5 {
-            0 => snapshot.expected_psn,
-            1 => una,
-            2 => next,
-            3 => Psn::new(u32::from_be_bytes([0, x, y, z])),
-            _ => Psn::new(snapshot.expected_psn.get().wrapping_sub(1 << 23)),
-        };
-        let psn = Psn::new(psn.get().wrapping_add_signed(i32::from(psn_by as i8)) & 0xff_ffff);
-        let rkey = match key {
-            0..0xe0 => self.rkeys[usize::from(key) % 3],
-            _ => RKey(u32::from_be_bytes([x, y, z, key])),
-        };
+        let psn = self.psn(psn_mode, [x, y, z], psn_by as i8);
+        let rkey = self.rkey(key, [x, y, z]);
         let near = u64::from(u16::from_be_bytes([va_high, va_low]));
-        let virtual_address = match len_mode >> 6 {
-            0 | 1 => BASE + WRITABLE.start as u64 + near % WRITABLE.len() as u64,
-            2 => BASE + near % MEMORY_LEN as u64,
-            _ => u64::MAX - near,
-        };
-        let claimed = match len_mode % 4 {
-            0 => u32::from(payload),
-            1 => u32::from(len) * 16,
-            2 => 256 + u32::from(len),
-            _ => u32::from(len) << 24 | u32::from(z),
-        };
+        let virtual_address = virtual_address(len_mode, near);
+        let claimed = claimed_len(len_mode, [payload, len, z]);
         let dest = if flags & 0x40 == 0 { self.qpn } else { Qpn::new(u32::from(x)) };
         let mut bth = Bth::new(opcode, dest, psn);
         bth.ack_request = flags & 1 != 0;
         bth.solicited = flags & 2 != 0;
         bth.becn = flags & 4 != 0;
-        let payload_len = match payload {
-            0xc0..0xe0 => 256,
-            0xe0.. => 256 + usize::from(payload & 0x1f),
-            len => usize::from(len),
-        };
         let qkey = if flags & 8 == 0 { QKEY } else { u32::from_be_bytes([x, y, z, flags]) };
         let wide = u64::from_be_bytes([x, y, z, flags, op, key, len, syndrome]);
         let fields = Fields {
@@ -410,9 +381,35 @@ impl Target {
                 .then_some(AtomicAckEth { original: wide }),
             immediate: opcode.has_immediate().then_some([x, y, z, op]),
             invalidate: opcode.has_invalidate().then_some(rkey),
-            payload: (0..payload_len).map(|i| (i as u8).wrapping_mul(x | 1)).collect(),
+            payload: (0..payload_len(payload)).map(|i| (i as u8).wrapping_mul(x | 1)).collect(),
         };
         fields.build()
+    }
+
+    /// A PSN near one that the QP knows, or any: `mode` chooses which, `by` is added.
+    fn psn(&self, mode: u8, any: [u8; 3], by: i8) -> Psn {
+        let snapshot = self.device.qp_snapshots().next().expect("the target has a QP");
+        let (next, una) = match &snapshot.reliable {
+            Some((requester, _)) => (requester.next, requester.una),
+            None => (snapshot.next_psn, snapshot.next_psn),
+        };
+        let [x, y, z] = any;
+        let psn = match mode % 5 {
+            0 => snapshot.expected_psn,
+            1 => una,
+            2 => next,
+            3 => Psn::new(u32::from_be_bytes([0, x, y, z])),
+            _ => Psn::new(snapshot.expected_psn.get().wrapping_sub(1 << 23)),
+        };
+        Psn::new(psn.get().wrapping_add_signed(i32::from(by)) & 0xff_ffff)
+    }
+
+    /// Mostly the key of a region that there is, else any.
+    fn rkey(&self, key: u8, [x, y, z]: [u8; 3]) -> RKey {
+        match key {
+            0..0xe0 => self.rkeys[usize::from(key) % 3],
+            _ => RKey(u32::from_be_bytes([x, y, z, key])),
+        }
     }
 
     fn path(&self, source_ip: IpAddr) -> Path {
@@ -427,6 +424,34 @@ impl Target {
             flow_label: 0,
             udp_source_port: 0xc000,
         }
+    }
+}
+
+/// An address that is writable, readable or out of bounds, by the upper bits of `mode`.
+fn virtual_address(mode: u8, near: u64) -> u64 {
+    match mode >> 6 {
+        0 | 1 => BASE + WRITABLE.start as u64 + near % WRITABLE.len() as u64,
+        2 => BASE + near % MEMORY_LEN as u64,
+        _ => u64::MAX - near,
+    }
+}
+
+/// The message length that a RETH claims, true or not, by the lower bits of `mode`.
+fn claimed_len(mode: u8, [payload, len, low]: [u8; 3]) -> u32 {
+    match mode % 4 {
+        0 => u32::from(payload),
+        1 => u32::from(len) * 16,
+        2 => 256 + u32::from(len),
+        _ => u32::from(len) << 24 | u32::from(low),
+    }
+}
+
+/// Bytes of payload: mostly fewer than a path MTU of 256 bytes, now and then as many, or more.
+fn payload_len(code: u8) -> usize {
+    match code {
+        0xc0..0xe0 => 256,
+        0xe0.. => 256 + usize::from(code & 0x1f),
+        len => usize::from(len),
     }
 }
 

@@ -197,7 +197,8 @@ pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64
             let server = guest.spawn(&end("far", "10.9.3.2"), limit);
             // State 0A: listening.
             let listens = format!(
-                "ip netns exec far grep -qh ':{PORT:04X} [0-9A-F:]* 0A' /proc/net/tcp /proc/net/tcp6"
+                "ip netns exec far grep -qh ':{PORT:04X} [0-9A-F:]* 0A' /proc/net/tcp \
+                 /proc/net/tcp6"
             );
             let client = format!(
                 "until {listens}; do sleep 0.05; done; {} 10.9.3.2",

@@ -22,8 +22,9 @@ pub use machine::{Guest, GuestConfig, Job, Netdev, Tap};
 use std::io::Write;
 
 /// Says on the terminal, past what catches the output of passing tests, that `what` was not
-/// checked, and why.
+/// checked, and why, and records it.
 pub fn skip_loudly(what: &str, reason: &dyn std::fmt::Display) {
     // Without a terminal there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "\n!!! SKIPPED: {what}: {reason}\n");
+    longhaul_namespace::record(format_args!("{what}: {reason}"));
 }

@@ -183,8 +183,8 @@ pub fn verify(guest: &Guest, path: &str, mib: u32, limit: Duration) {
 
 fn fio_line(path: &str, how: &str, (depth, kib): (u32, u32), mib: u32) -> String {
     format!(
-        "cd /tmp; fio --name=storage --filename={path} --size={mib}m --direct=1 --rw={how} --bs={kib}k \
-         --iodepth={depth} --ioengine=libaio --thread"
+        "cd /tmp; fio --name=storage --filename={path} --size={mib}m --direct=1 --rw={how} \
+         --bs={kib}k --iodepth={depth} --ioengine=libaio --thread"
     )
 }
 

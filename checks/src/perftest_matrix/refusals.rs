@@ -44,7 +44,8 @@ const RULES: &[Rule] = &[
     rule(
         |case| case.transport == Transport::Uc && fetches(case),
         "UC connection not possible in READ/ATOMIC verbs",
-        "an unreliable connection has no responses, so the standard gives it neither READs nor atomics",
+        "an unreliable connection has no responses, so the standard gives it neither READs nor \
+         atomics",
     ),
     rule(
         |case| case.transport == Transport::Ud && case.verb != Verb::Send,
@@ -110,7 +111,8 @@ const RULES: &[Rule] = &[
     rule(
         |case| !is_latency(case) && has(case, "-g") && !has(case, "-M"),
         "Found Incompatibility issue with GID types",
-        "the group that perftest takes by default is InfiniBand's, not one of IPv4; it runs with `-M`",
+        "the group that perftest takes by default is InfiniBand's, not one of IPv4; it runs with \
+         `-M`",
     ),
     rule(
         |case| case.by == By::RdmaCm && has(case, "--rate_limit_type=HW"),
@@ -120,12 +122,14 @@ const RULES: &[Rule] = &[
     rule(
         |case| has(case, "--rate_limit_type=HW"),
         "The QP failed to accept HW rate limit",
-        "perftest accepts a limit by static rate on InfiniBand alone, whatever a RoCE device answers",
+        "perftest accepts a limit by static rate on InfiniBand alone, whatever a RoCE device \
+         answers",
     ),
     rule(
         |case| has(case, "--rate_limit_type=PP"),
         "Packet Pacing is only supported for Raw Ethernet",
-        "perftest's packet pacing is for raw Ethernet queue pairs, which a RoCE device need not have",
+        "perftest's packet pacing is for raw Ethernet queue pairs, which a RoCE device need not \
+         have",
     ),
     rule(
         |case| has(case, "--write_with_imm"),

@@ -1,3 +1,5 @@
+//! Tests of the proof from captures of all segments, on scripts of frames.
+
 use super::*;
 use crate::packets::{Fields, paths};
 use Segment::{FarLan, FarWan, NearLan, NearWan};

@@ -7,7 +7,7 @@
 //! plain RoCE beside them: boxes are no worse. `SECURITY.md` lists what each test shows.
 
 mod attacker;
-#[path = "../../../proto/accel/tests/fleet/mod.rs"]
+#[path = "../../../proto/accel/tests/all/fleet/mod.rs"]
 mod fleet;
 mod forge;
 mod slow;

@@ -1,3 +1,5 @@
+//! Tests of the mesh between cores: each frame reaches the core of its host pair, in order.
+
 use super::*;
 use crate::{Parker, WakeUp, Woken};
 use longhaul_port::loopback::{self, LoopbackPort};
@@ -88,7 +90,8 @@ proptest! {
         cores in 2..=4_usize,
         arrivals in arrivals(),
         max in 1..=64_usize,
-        spread in prop_oneof![Just(Spread::ByPair), Just(Spread::BySide), Just(Spread::AsItArrives)],
+        spread in
+            prop_oneof![Just(Spread::ByPair), Just(Spread::BySide), Just(Spread::AsItArrives)],
     ) {
         let (mut far, mut ports) = joined(cores, spread, 1 << 16);
         let mut expected = BTreeMap::<_, Vec<Vec<u8>>>::new();

@@ -27,11 +27,12 @@ fn spdk_target(plan: &Plan) -> Step {
     let unit = 8192.0;
     let buffers = (in_flight / unit).ceil().max(4095.0) as u64;
     let commands = lines![format!(
-        "scripts/rpc.py nvmf_create_transport -t RDMA -q 128 -m {queues} -c 8192 -i 131072 -u {unit} -n {buffers}"
+        "scripts/rpc.py nvmf_create_transport -t RDMA -q 128 -m {queues} -c 8192 -i 131072 -u \
+         {unit} -n {buffers}"
     )];
     let why = format!(
-        "a write above the in-capsule size (-c) costs a READ by the target: {} of a queue pair at a time, so spread over {queues} \
-         (-m); buffers (-n) for {:.1} MB under way",
+        "a write above the in-capsule size (-c) costs a READ by the target: {} of a queue pair at \
+         a time, so spread over {queues} (-m); buffers (-n) for {:.1} MB under way",
         plan.nic.outstanding_reads,
         in_flight / 1e6
     );
@@ -43,11 +44,14 @@ fn spdk_initiator(plan: &Plan) -> Step {
     let queues = plan.chosen.qps.clamp(1, 64);
     let commands = lines![
         format!(
-            "scripts/rpc.py bdev_nvme_set_options --transport-ack-timeout {code} --transport-retry-count 7"
+            "scripts/rpc.py bdev_nvme_set_options --transport-ack-timeout {code} \
+             --transport-retry-count 7"
         ),
-        "scripts/rpc.py bdev_nvme_attach_controller -b far -t RDMA -f ipv4 -a \"$PEER\" -s 4420 -n nqn.2016-06.io.spdk:cnode1",
+        "scripts/rpc.py bdev_nvme_attach_controller -b far -t RDMA -f ipv4 -a \"$PEER\" -s 4420 -n \
+         nqn.2016-06.io.spdk:cnode1",
         format!(
-            "fio --ioengine=spdk --thread=1 --rw=read --bs=131072 --iodepth=128 --numjobs={queues} ..."
+            "fio --ioengine=spdk --thread=1 --rw=read --bs=131072 --iodepth=128 \
+             --numjobs={queues} ..."
         ),
     ];
     let why =
@@ -58,9 +62,11 @@ fn spdk_initiator(plan: &Plan) -> Step {
 fn nvme(plan: &Plan) -> Step {
     let queues = plan.chosen.qps.clamp(1, 64);
     let commands = lines![format!(
-        "sudo nvme connect -t rdma -a \"$PEER\" -s 4420 -n nqn.2016-06.io.spdk:cnode1 --nr-io-queues={queues} --queue-size=128"
+        "sudo nvme connect -t rdma -a \"$PEER\" -s 4420 -n nqn.2016-06.io.spdk:cnode1 \
+         --nr-io-queues={queues} --queue-size=128"
     )];
-    let why = "Linux has one queue pair per I/O queue (at most one queue per processor); 128 is its usual depth";
+    let why = "Linux has one queue pair per I/O queue (at most one queue per processor); 128 is \
+               its usual depth";
     Step::new(Where::Program, "NVMe-oF by the kernel", why, commands)
 }
 
@@ -68,13 +74,17 @@ fn nfs(plan: &Plan) -> Step {
     // nconnect ends at 16 (NFS_MAX_CONNECTIONS).
     let connections = plan.chosen.qps.clamp(2, 16);
     let commands = lines![
-        "echo 256 | sudo tee /proc/sys/sunrpc/rdma_slot_table_entries        # before mounting; 128 by default",
+        "echo 256 | sudo tee /proc/sys/sunrpc/rdma_slot_table_entries        # before mounting; \
+         128 by default",
         format!(
-            "sudo mount -t nfs -o vers=4.2,proto=rdma,port=20049,nconnect={connections},rsize=1048576,wsize=1048576 \"$PEER\":/export /mnt"
+            "sudo mount -t nfs -o \
+             vers=4.2,proto=rdma,port=20049,nconnect={connections},rsize=1048576,wsize=1048576 \
+             \"$PEER\":/export /mnt"
         ),
     ];
     let why = format!(
-        "{connections} connections of up to 256 RPCs of 1 MiB; a write takes several round trips, {:.1} ms each",
+        "{connections} connections of up to 256 RPCs of 1 MiB; a write takes several round trips, \
+         {:.1} ms each",
         plan.rtt_ns / 1e6
     );
     Step::new(Where::Program, "NFS over RDMA", why, commands)
@@ -85,9 +95,11 @@ fn qemu(plan: &Plan) -> Step {
     let bytes_per_s = (plan.path.rate_bps / 8e6).floor();
     let commands = lines![
         "qemu-system-x86_64 ... -incoming rdma:0:4444                          # at the far side",
-        "(qemu) migrate_set_capability rdma-pin-all on                        # at both sides, before",
+        "(qemu) migrate_set_capability rdma-pin-all on                        # at both sides, \
+         before",
         format!("(qemu) migrate_set_parameter max-bandwidth {bytes_per_s}M"),
-        "(qemu) migrate -d rdma:192.0.2.2:4444                                 # the far side's address",
+        "(qemu) migrate -d rdma:192.0.2.2:4444                                 # the far side's \
+         address",
     ];
     let why =
         "pinned memory needs no registration per chunk, each of which would take a round trip";
@@ -96,9 +108,11 @@ fn qemu(plan: &Plan) -> Step {
 
 fn libvirt() -> Step {
     let commands = lines![
-        "virsh migrate --live --rdma-pin-all --listen-address \"$PEER\" --migrateuri rdma://\"$PEER\" vm1 qemu+tcp://\"$PEER\"/system --copy-storage-all",
+        "virsh migrate --live --rdma-pin-all --listen-address \"$PEER\" \
+         --migrateuri rdma://\"$PEER\" vm1 qemu+tcp://\"$PEER\"/system --copy-storage-all",
     ];
-    let why = "as over 380 km in the IOWN GF PoC report 2024-11, appendix F; the guest needs <memtune><hard_limit>";
+    let why = "as over 380 km in the IOWN GF PoC report 2024-11, appendix F; the guest needs \
+               <memtune><hard_limit>";
     Step::new(Where::Program, "libvirt", why, commands)
 }
 
@@ -125,7 +139,8 @@ fn nccl(plan: &Plan) -> Step {
         "export NCCL_IB_TC=106",
     ];
     let why = format!(
-        "a channel has NCCL_BUFFSIZE under way, 4 MiB by default: {:.1} Gbit/s per channel at this distance, {:.1} with these",
+        "a channel has NCCL_BUFFSIZE under way, 4 MiB by default: {:.1} Gbit/s per channel at this \
+         distance, {:.1} with these",
         BUFFER_DEFAULT as f64 * 8.0 / plan.rtt_ns.max(1.0),
         buffer as f64 * 8.0 / plan.rtt_ns.max(1.0),
     );
@@ -148,7 +163,8 @@ fn ucx(plan: &Plan) -> Step {
         format!("export UCX_IB_NUM_PATHS={}", plan.chosen.qps.clamp(1, 16)),
         "export UCX_RNDV_SCHEME=put_zcopy",
     ];
-    let why = "UCX allows 4 outstanding READs by default, and rendezvous by WRITE is not bound by them at all";
+    let why = "UCX allows 4 outstanding READs by default, and rendezvous by WRITE is not bound by \
+               them at all";
     Step::new(Where::Program, "UCX", why, commands)
 }
 
@@ -159,6 +175,7 @@ fn unreliable(plan: &Plan) -> Step {
     );
     let commands =
         lines![format!("{run}             # receiver"), format!("{run} \"$PEER\"     # sender")];
-    let why = "UC has no acknowledgements and so no window: the distance does not matter, and lost messages are flagged, not repeated";
+    let why = "UC has no acknowledgements and so no window: the distance does not matter, and lost \
+               messages are flagged, not repeated";
     Step::new(Where::Program, "Unreliable connections instead", why, commands)
 }

@@ -84,14 +84,16 @@ fn median(mut samples: Vec<f64>) -> (f64, f64, f64) {
 fn main() {
     // SAFETY: takes a number; only this thread, the first, is affected, and those it makes.
     let unshared = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    let make = "ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set eb up";
+    let make = "ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip \
+                link set eb up";
     let made = unshared == 0
         && Command::new("sh").args(["-e", "-c", make]).status().is_ok_and(|done| done.success());
     if !made {
         return eprintln!("!!! SKIPPED: needs root and `ip`");
     }
     println!(
-        "frames per second over a veth pair, one thread for both ends, median of {ROUNDS} (least to most)"
+        "frames per second over a veth pair, one thread for both ends, median of {ROUNDS} (least \
+         to most)"
     );
     for (mtu, lengths) in [(1500, [64, 1024, 1514].as_slice()), (9000, &[64, 4170, 9014])] {
         for end in ["ea", "eb"] {
@@ -111,7 +113,8 @@ fn main() {
                 let ratios = samples.iter().zip(&peer).map(|(one, peer)| one / peer).collect();
                 let ((rate, ..), (ratio, least, most)) = (median(samples), median(ratios));
                 println!(
-                    "MTU {mtu}, {len:>5} B, {name:<15}{:>8.3} M/s  to AF_PACKET {ratio:.2} ({least:.2} to {most:.2})",
+                    "MTU {mtu}, {len:>5} B, {name:<15}{:>8.3} M/s  to AF_PACKET {ratio:.2} \
+                     ({least:.2} to {most:.2})",
                     rate / 1e6
                 );
             }

@@ -26,8 +26,9 @@ pub enum XdpError {
     Interface(#[from] NetdevError),
     /// The process lacks a privilege.
     #[error(
-        "{interface}: not permitted: {operation} needs {capability}: run as root, or give the program the rights with \
-         `setcap cap_net_raw,cap_net_admin,cap_bpf=ep PROGRAM`; in a container the host has to grant them"
+        "{interface}: not permitted: {operation} needs {capability}: run as root, or give the \
+         program the rights with `setcap cap_net_raw,cap_net_admin,cap_bpf=ep PROGRAM`; in a \
+         container the host has to grant them"
     )]
     NotPermitted {
         /// The interface.
@@ -39,8 +40,8 @@ pub enum XdpError {
     },
     /// The interface runs another XDP program.
     #[error(
-        "{interface} has an XDP program already: end what loaded it, or take it off with `ip link set dev {interface} \
-         xdp off` (`xdpgeneric off` for one in generic mode)"
+        "{interface} has an XDP program already: end what loaded it, or take it off with `ip link \
+         set dev {interface} xdp off` (`xdpgeneric off` for one in generic mode)"
     )]
     ProgramThere {
         /// The interface.
@@ -48,7 +49,8 @@ pub enum XdpError {
     },
     /// Another socket has the queue.
     #[error(
-        "queue {queue} of {interface} is in use by another AF_XDP socket: end that process, or leave the queue out by queues="
+        "queue {queue} of {interface} is in use by another AF_XDP socket: end that process, or \
+         leave the queue out by queues="
     )]
     QueueInUse {
         /// The interface.
@@ -58,7 +60,8 @@ pub enum XdpError {
     },
     /// The interface has fewer queues than were asked for.
     #[error(
-        "{interface} has {most} queues: queues={most}, or set more with `ethtool -L {interface} combined {wanted}`"
+        "{interface} has {most} queues: queues={most}, or set more with `ethtool -L {interface} \
+         combined {wanted}`"
     )]
     Queues {
         /// The interface.
@@ -70,8 +73,9 @@ pub enum XdpError {
     },
     /// The interface has too few queues for the cores that are to share it.
     #[error(
-        "{interface} has {queues} {} for {cores} cores, each of which takes one of its own to receive and to send by: \
-         `ethtool -L {interface} combined {cores}` (`rx {cores} tx {cores}` where `ethtool -l` counts them apart), or fewer --cores",
+        "{interface} has {queues} {} for {cores} cores, each of which takes one of its own to \
+         receive and to send by: `ethtool -L {interface} combined {cores}` (`rx {cores} tx \
+         {cores}` where `ethtool -l` counts them apart), or fewer --cores",
         if *queues == 1 { "queue" } else { "queues" }
     )]
     QueuesForCores {
@@ -84,7 +88,8 @@ pub enum XdpError {
     },
     /// The driver does not run the program.
     #[error(
-        "the driver of {interface} refuses native mode ({reason}): leave `native` out, or write `generic`"
+        "the driver of {interface} refuses native mode ({reason}): leave `native` out, or write \
+         `generic`"
     )]
     NoNative {
         /// The interface.
@@ -101,8 +106,9 @@ pub enum XdpError {
     /// Frames as long as the interface's take several buffers, and this kernel or driver knows none
     /// such.
     #[error(
-        "{interface} has an MTU of {mtu} bytes, and {reason} an AF_XDP port carries {most} at most: lower it here and at the \
-         hosts with `ip link set dev {interface} mtu {most}`, or use the interface without `xdp:`"
+        "{interface} has an MTU of {mtu} bytes, and {reason} an AF_XDP port carries {most} at \
+         most: lower it here and at the hosts with `ip link set dev {interface} mtu {most}`, or \
+         use the interface without `xdp:`"
     )]
     MtuTooLarge {
         /// The interface.
@@ -116,8 +122,9 @@ pub enum XdpError {
     },
     /// The process may not keep so much memory from being swapped.
     #[error(
-        "{interface}: {bytes} bytes of memory are to be kept from being swapped, more than the limit (RLIMIT_MEMLOCK): raise it with \
-         `ulimit -l unlimited` or systemd's `LimitMEMLOCK=infinity`, or take fewer queues by queues="
+        "{interface}: {bytes} bytes of memory are to be kept from being swapped, more than the \
+         limit (RLIMIT_MEMLOCK): raise it with `ulimit -l unlimited` or systemd's \
+         `LimitMEMLOCK=infinity`, or take fewer queues by queues="
     )]
     LockedMemory {
         /// The interface.
@@ -127,7 +134,8 @@ pub enum XdpError {
     },
     /// The interface is down, and the driver gives sockets no queues until it is up.
     #[error(
-        "{interface} is down, and its driver opens its queues only while it is up: `ip link set {interface} up`"
+        "{interface} is down, and its driver opens its queues only while it is up: `ip link set \
+         {interface} up`"
     )]
     Down {
         /// The interface.
@@ -135,8 +143,8 @@ pub enum XdpError {
     },
     /// The kernel lacks what a port needs.
     #[error(
-        "Linux {release} cannot {operation} ({source}): AF_XDP ports need 5.11 or later with CONFIG_XDP_SOCKETS; use the interface \
-         without `xdp:`"
+        "Linux {release} cannot {operation} ({source}): AF_XDP ports need 5.11 or later with \
+         CONFIG_XDP_SOCKETS; use the interface without `xdp:`"
     )]
     KernelTooOld {
         /// Version of the kernel.

@@ -178,7 +178,9 @@ mod tests {
 
     #[test]
     fn a_frame_is_there_when_its_last_part_is() {
-        let Some(mut queue) = queue() else { return eprintln!("SKIPPED: no AF_XDP sockets here") };
+        let Some(mut queue) = queue() else {
+            return longhaul_namespace::skip("no AF_XDP sockets here");
+        };
         assert!(!queue.has_frames().unwrap());
         bring(&queue, &[part(10, true), part(11, true)]);
         assert_eq!(queue.next_frame(), Ok(None));
@@ -209,7 +211,7 @@ mod tests {
             ((10..44).map(|number| part(number, true)).collect(), "goes on behind"),
         ] {
             let Some(mut queue) = queue() else {
-                return eprintln!("SKIPPED: no AF_XDP sockets here");
+                return longhaul_namespace::skip("no AF_XDP sockets here");
             };
             bring(&queue, &wrong);
             let violation = queue.next_frame().unwrap_err();
@@ -222,7 +224,11 @@ mod tests {
         #[test]
         fn any_descriptors_are_taken_or_refused(
             descriptors in proptest::collection::vec(
-                (prop_oneof![any::<u64>(), 0..100 * EACH], prop_oneof![any::<u32>(), 0..5000_u32], any::<bool>()),
+                (
+                    prop_oneof![any::<u64>(), 0..100 * EACH],
+                    prop_oneof![any::<u32>(), 0..5000_u32],
+                    any::<bool>(),
+                ),
                 0..64,
             ),
         ) {

@@ -179,7 +179,11 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn descriptors_are_read_as_they_were_written(address in any::<u64>(), len in any::<u32>(), goes_on in any::<bool>()) {
+        fn descriptors_are_read_as_they_were_written(
+            address in any::<u64>(),
+            len in any::<u32>(),
+            goes_on in any::<bool>(),
+        ) {
             let descriptor = Descriptor { address, len, goes_on };
             prop_assert_eq!(Descriptor::of(address, descriptor.second_word()), descriptor);
         }

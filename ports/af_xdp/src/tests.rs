@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Runs `test` in a namespace of its own, where that and AF_XDP are possible.
 fn in_namespace(test: impl FnOnce() + Send) {
     if crate::socket::XdpSocket::new().is_err() {
-        return eprintln!("SKIPPED: this test needs root and AF_XDP");
+        return longhaul_namespace::skip("this test needs root and AF_XDP");
     }
     longhaul_namespace::in_namespace(test);
 }

@@ -158,7 +158,8 @@ mod tests {
         let words = |arguments| complete(arguments, "0-1").join(" ");
         assert_eq!(
             words("--no-huge -m 512"),
-            "longhaul --lcores=0@(0-1) --allow=0000:00:00.0 --no-shconf --no-telemetry --no-huge -m 512"
+            "longhaul --lcores=0@(0-1) --allow=0000:00:00.0 --no-shconf --no-telemetry \
+             --no-huge -m 512"
         );
         assert_eq!(
             words("--file-prefix=x -l 2 --no-pci"),

@@ -9,8 +9,8 @@ use thiserror::Error;
 pub enum DpdkError {
     /// DPDK was to have huge pages, and the machine has none to give.
     #[error(
-        "no huge pages are free: reserve some with 'dpdk-hugepages.py --setup 1G', or do without and more slowly, by \
-         --dpdk-eal='--no-huge -m 1024'"
+        "no huge pages are free: reserve some with 'dpdk-hugepages.py --setup 1G', or do without \
+         and more slowly, by --dpdk-eal='--no-huge -m 1024'"
     )]
     NoHugePages,
     /// DPDK does not start.
@@ -42,7 +42,8 @@ pub enum DpdkError {
     },
     /// There is no such device on the PCI bus.
     #[error(
-        "no PCI device has the address {device}: 'dpdk-devbind.py --status-dev net' lists those that there are"
+        "no PCI device has the address {device}: 'dpdk-devbind.py --status-dev net' lists those \
+         that there are"
     )]
     NoPciDevice {
         /// Its address.
@@ -50,8 +51,8 @@ pub enum DpdkError {
     },
     /// The kernel uses the device.
     #[error(
-        "{device} belongs to the kernel's driver {driver}: give it to DPDK with 'dpdk-devbind.py --bind=vfio-pci \
-         {device}'"
+        "{device} belongs to the kernel's driver {driver}: give it to DPDK with 'dpdk-devbind.py \
+         --bind=vfio-pci {device}'"
     )]
     KernelDriver {
         /// Its address.
@@ -69,7 +70,8 @@ pub enum DpdkError {
     },
     /// DPDK has no driver for the device, or the driver refuses its arguments.
     #[error(
-        "no driver of DPDK takes '{devargs}' ({reason}): 'apt-get install librte-meta-net' installs all that Debian has"
+        "no driver of DPDK takes '{devargs}' ({reason}): 'apt-get install librte-meta-net' \
+         installs all that Debian has"
     )]
     NoDriver {
         /// The device with its arguments.
@@ -85,8 +87,8 @@ pub enum DpdkError {
     },
     /// The device does not spread flows over queues as is asked for.
     #[error(
-        "{device} ({driver}) does not spread frames by their two IP addresses, {lacks}: --dpdk-queues=1 on one core, or \
-         --dpdk-spread=device"
+        "{device} ({driver}) does not spread frames by their two IP addresses, {lacks}: \
+         --dpdk-queues=1 on one core, or --dpdk-spread=device"
     )]
     NoRss {
         /// The device.
@@ -114,7 +116,8 @@ pub enum DpdkError {
     },
     /// The device takes no frames as long as the flows need.
     #[error(
-        "{device} ({driver}) takes an MTU of {most} at most, and flows need {wanted}: --dpdk-mtu={most}, and no more at the hosts"
+        "{device} ({driver}) takes an MTU of {most} at most, and flows need {wanted}: \
+         --dpdk-mtu={most}, and no more at the hosts"
     )]
     Mtu {
         /// The device.
@@ -128,7 +131,8 @@ pub enum DpdkError {
     },
     /// Not enough memory for the port's buffers.
     #[error(
-        "no memory for {buffers} buffers of {bytes} bytes ({reason}): --dpdk-eal='-m {megabytes}' or more, beside what it has"
+        "no memory for {buffers} buffers of {bytes} bytes ({reason}): --dpdk-eal='-m {megabytes}' \
+         or more, beside what it has"
     )]
     NoMemory {
         /// How many.

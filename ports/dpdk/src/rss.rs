@@ -75,11 +75,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_directions_are_alike(one in any::<[u8; 16]>(), other in any::<[u8; 16]>(), bytes in KEY_BYTES_MIN..=255) {
+        fn both_directions_are_alike(
+            one in any::<[u8; 16]>(),
+            other in any::<[u8; 16]>(),
+            bytes in KEY_BYTES_MIN..=255,
+        ) {
             let key = symmetric_key(bytes);
             for len in [4, 16] {
                 let [one, other] = [&one[..len], &other[..len]];
-                prop_assert_eq!(hash(&key, &[one, other].concat()), hash(&key, &[other, one].concat()));
+                prop_assert_eq!(
+                    hash(&key, &[one, other].concat()),
+                    hash(&key, &[other, one].concat())
+                );
             }
         }
     }

@@ -38,7 +38,12 @@ pub(crate) struct Stretch<'a> {
 macro_rules! load {
     ($class:ident, $kind:ty, $instruction:literal, $from:expr) => {{
         let value: $kind;
-        asm!($instruction, value = out($class) value, from = in(reg) $from, options(nostack, preserves_flags));
+        asm!(
+            $instruction,
+            value = out($class) value,
+            from = in(reg) $from,
+            options(nostack, preserves_flags)
+        );
         value
     }};
 }
@@ -46,7 +51,12 @@ macro_rules! load {
 /// Writes `$value` at `$to` with one store.
 macro_rules! store {
     ($class:ident, $instruction:literal, $to:expr, $value:expr) => {
-        asm!($instruction, to = in(reg) $to, value = in($class) $value, options(nostack, preserves_flags))
+        asm!(
+            $instruction,
+            to = in(reg) $to,
+            value = in($class) $value,
+            options(nostack, preserves_flags)
+        )
     };
 }
 

@@ -79,7 +79,9 @@ mod tests {
         }
 
         #[test]
-        fn what_has_its_checksum_sums_to_all_ones(mut bytes in proptest::collection::vec(any::<u8>(), 2..200)) {
+        fn what_has_its_checksum_sums_to_all_ones(
+            mut bytes in proptest::collection::vec(any::<u8>(), 2..200),
+        ) {
             bytes[..2].fill(0);
             let checksum = of(sum(&bytes));
             bytes[..2].copy_from_slice(&checksum.to_be_bytes());

@@ -36,8 +36,8 @@ pub enum NetdevError {
     },
     /// The process lacks a privilege.
     #[error(
-        "{interface}: not permitted: {operation} needs {capability}: run as root, or give the program the right \
-         with `setcap {}=ep PROGRAM`",
+        "{interface}: not permitted: {operation} needs {capability}: run as root, or give the \
+         program the right with `setcap {}=ep PROGRAM`",
         .capability.to_ascii_lowercase()
     )]
     NotPermitted {
@@ -50,8 +50,8 @@ pub enum NetdevError {
     },
     /// Another process has the TAP device open.
     #[error(
-        "TAP device {interface} is in use by another process, such as a virtual machine: end that, or choose another \
-         name; to share its frames use an af_packet port on it"
+        "TAP device {interface} is in use by another process, such as a virtual machine: end that, \
+         or choose another name; to share its frames use an af_packet port on it"
     )]
     TapBusy {
         /// The device.
@@ -59,7 +59,8 @@ pub enum NetdevError {
     },
     /// There is an interface of that name, of another kind.
     #[error(
-        "interface {interface} exists and is not a TAP device: choose another name, or use an af_packet port on it"
+        "interface {interface} exists and is not a TAP device: choose another name, or use an \
+         af_packet port on it"
     )]
     NotATap {
         /// The interface.
@@ -67,7 +68,8 @@ pub enum NetdevError {
     },
     /// The kernel has no TAP devices.
     #[error(
-        "no TAP devices here: /dev/net/tun is missing: load the module with `modprobe tun`, or give the container the device"
+        "no TAP devices here: /dev/net/tun is missing: load the module with `modprobe tun`, or \
+         give the container the device"
     )]
     NoTapDevices,
     /// The interface carries something else than Ethernet frames.
@@ -80,7 +82,8 @@ pub enum NetdevError {
     },
     /// The device does not take the MTU.
     #[error(
-        "{interface} does not take an MTU of {mtu} bytes: `ip -d link show {interface}` tells the least and the most"
+        "{interface} does not take an MTU of {mtu} bytes: `ip -d link show {interface}` tells the \
+         least and the most"
     )]
     MtuOutOfRange {
         /// The interface.

@@ -108,9 +108,10 @@ mod tests {
     #[test]
     fn says_which_interfaces_there_are() {
         let error = mtu("nothere0").unwrap_err();
-        assert!(
-            matches!(&error, NetdevError::NoSuchInterface { existing, .. } if existing.contains(&"lo".into()))
-        );
+        assert!(matches!(
+            &error,
+            NetdevError::NoSuchInterface { existing, .. } if existing.contains(&"lo".into())
+        ));
         assert!(error.to_string().contains("lo"), "{error}");
     }
 

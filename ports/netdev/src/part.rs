@@ -223,13 +223,17 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn each_frame_is_of_the_part_that_its_pair_has(frames in proptest::collection::vec(frames(), 1..40)) {
+        fn each_frame_is_of_the_part_that_its_pair_has(
+            frames in proptest::collection::vec(frames(), 1..40),
+        ) {
             let parts = parts(3);
             for frame in &frames {
                 let own = pair_hash(frame) % 3;
                 // A third tag is behind what is looked at, with the one that the kernel took off.
-                let is_tagged_twice = frame[12..14] == [0x88, 0xa8] && frame.get(16..18) == Some(&[0x81, 0x00]);
-                let takers: Vec<u32> = (0..3).filter(|index| parts[*index as usize].takes(frame)).collect();
+                let is_tagged_twice =
+                    frame[12..14] == [0x88, 0xa8] && frame.get(16..18) == Some(&[0x81, 0x00]);
+                let takers: Vec<u32> =
+                    (0..3).filter(|index| parts[*index as usize].takes(frame)).collect();
                 prop_assert_eq!(takers.len(), 1);
                 prop_assert!(is_tagged_twice || takers[0] == own, "{:02x?}", frame);
             }

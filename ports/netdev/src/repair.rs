@@ -191,7 +191,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_looked_at(mut frame in proptest::collection::vec(any::<u8>(), 0..3000), mtu in 0..3000_usize) {
+        fn any_bytes_are_looked_at(
+            mut frame in proptest::collection::vec(any::<u8>(), 0..3000),
+            mtu in 0..3000_usize,
+        ) {
             let mut repair = Repair::new();
             let _ = repair.look(&mut frame, mtu);
             while !repair.is_done() {

@@ -135,7 +135,9 @@ impl<P: Port> Port for CircuitPort<P> {
         PortCapabilities { frame_bytes_max: self.frame_bytes_max(), ..self.port.capabilities() }
     }
 
-    forward_port!(|self| self.port => transmit_room, flush, arm, disarm, descriptors, service, link_state);
+    forward_port!(
+        |self| self.port => transmit_room, flush, arm, disarm, descriptors, service, link_state
+    );
     forward_port!(|self| self.port => last_disconnect, counters);
 }
 

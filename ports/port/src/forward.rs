@@ -17,8 +17,10 @@
 ///         self.port.service()
 ///     }
 ///
-///     forward_port!(|self| self.port => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
-///     forward_port!(|self| self.port => arm, disarm, descriptors, link_state, last_disconnect, capabilities, counters);
+///     forward_port!(|self| self.port => receive, receive_lent, transmit_room, transmit);
+///     forward_port!(|self| self.port => transmit_pieces, transmit_lent, flush, arm, disarm);
+///     forward_port!(|self| self.port => descriptors, link_state, last_disconnect);
+///     forward_port!(|self| self.port => capabilities, counters);
 /// }
 /// ```
 ///

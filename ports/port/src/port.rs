@@ -181,13 +181,19 @@ pub trait Port: Send {
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
-    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
+    forward_port!(
+        |self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces,
+        transmit_lent, flush
+    );
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
     forward_port!(|self| **self => capabilities, counters);
 }
 
 impl<P: Port + ?Sized> Port for &mut P {
-    forward_port!(|self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
+    forward_port!(
+        |self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces,
+        transmit_lent, flush
+    );
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
     forward_port!(|self| **self => capabilities, counters);
 }

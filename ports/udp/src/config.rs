@@ -108,8 +108,9 @@ pub enum UdpError {
     },
     /// Somebody has this address and port, or the port on all addresses.
     #[error(
-        "UDP {bind} is in use: by another process with this device address (give each its own, such as 127.0.0.2), \
-         or on all addresses by the kernel's rxe (`modprobe -r rdma_rxe`, or use another port on every peer)"
+        "UDP {bind} is in use: by another process with this device address (give each its own, \
+         such as 127.0.0.2), or on all addresses by the kernel's rxe (`modprobe -r rdma_rxe`, or \
+         use another port on every peer)"
     )]
     AddressInUse {
         /// The address and port.
@@ -123,8 +124,8 @@ pub enum UdpError {
     },
     /// The system does not let this process have the port.
     #[error(
-        "not permitted to open UDP {bind}: ports below net.ipv4.ip_unprivileged_port_start need a privilege, and \
-         a sandbox may forbid sockets"
+        "not permitted to open UDP {bind}: ports below net.ipv4.ip_unprivileged_port_start need a \
+         privilege, and a sandbox may forbid sockets"
     )]
     NotPermitted {
         /// The address and port.

@@ -55,8 +55,8 @@ impl Failure {
     const fn operation(self) -> &'static str {
         match self {
             Failure::OverMtu => {
-                "sending a packet longer than the interface's MTU (set LONGHAUL_PATH_MTU lower: 1024 for a network \
-                 MTU of 1500; a path MTU of 4096 needs a network MTU of 4192)"
+                "sending a packet longer than the interface's MTU (set LONGHAUL_PATH_MTU lower: \
+                 1024 for a network MTU of 1500; a path MTU of 4096 needs a network MTU of 4192)"
             }
             Failure::Unreachable => "sending to an address that this machine has no way to",
             Failure::Refused => "sending a packet",

@@ -1,3 +1,5 @@
+//! Rate of a path that several senders share, across threads.
+
 use longhaul_units::{BitRate, Instant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

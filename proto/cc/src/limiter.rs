@@ -1,3 +1,5 @@
+//! Rate limiter of a QP: the program's limit, and the rate that congestion control allows.
+
 use crate::Pacer;
 use crate::dcqcn::{CnpOutcome, Dcqcn, ReactionPoint};
 use longhaul_units::{BitRate, Duration, Instant};

@@ -1,3 +1,5 @@
+//! Token bucket that paces a sender to a bit rate.
+
 use crate::wire_bytes;
 use longhaul_units::{BitRate, Duration, Instant};
 
@@ -256,7 +258,10 @@ mod tests {
         }
 
         #[test]
-        fn keeps_the_full_rate_when_always_asked(bps in 1_000_u64..1_000_000_000_000, burst in 0_u64..100_000) {
+        fn keeps_the_full_rate_when_always_asked(
+            bps in 1_000_u64..1_000_000_000_000,
+            burst in 0_u64..100_000,
+        ) {
             let rate = rate(bps);
             let mut pacer = Pacer::new(rate, burst);
             let mut now = Instant::ZERO;

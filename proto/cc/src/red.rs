@@ -1,3 +1,5 @@
+//! ECN marking of a queue by random early detection.
+
 use longhaul_units::{BitRate, Duration, Rng, SplitMix64};
 
 /// When a queue marks: random early detection on the length of the queue at this moment, as DCQCN

@@ -1,3 +1,5 @@
+//! Arguments of the connection manager's calls, and the reasons for which they are refused.
+
 use crate::State;
 use longhaul_units::{Psn, Qpn};
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+//! Configuration of a connection manager.
+
 use longhaul_units::Duration;
 
 /// How a [`crate::ConnectionManager`] behaves.

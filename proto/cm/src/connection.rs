@@ -1,3 +1,5 @@
+//! State of one connection during set-up and release.
+
 use crate::queue::Key;
 use crate::{ConnectionId, ListenId};
 use longhaul_units::{Instant, Psn, Qpn};

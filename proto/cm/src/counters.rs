@@ -1,3 +1,5 @@
+//! Counters of a connection manager.
+
 use longhaul_wire::mad::Attribute;
 
 /// Why a received MAD changed nothing.

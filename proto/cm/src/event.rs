@@ -1,3 +1,5 @@
+//! Events that a connection manager reports to its program.
+
 use crate::{ConnectionId, ListenId, SidrId, Transport};
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::mad::{

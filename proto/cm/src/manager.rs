@@ -1,3 +1,5 @@
+//! The connection manager: listeners, connections, SIDR requests and their timers.
+
 use crate::connection::Connection;
 use crate::message;
 use crate::queue::Queue;

@@ -1,3 +1,5 @@
+//! Queue whose entries can be removed by key in constant time.
+
 use std::num::NonZeroU32;
 
 /// An entry of a [`Queue`], as long as that is in it.

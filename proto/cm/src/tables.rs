@@ -1,3 +1,5 @@
+//! Connections by local id, by id or QPN at the peer, and by their next timer.
+
 use crate::ConnectionId;
 use crate::connection::{Connection, State};
 use longhaul_units::{Instant, Qpn};

@@ -1,3 +1,5 @@
+//! Tests of the embedded switch: which process gets a frame, by QPN, MAD and address.
+
 use super::*;
 use longhaul_node::{Payload, Trailer};
 use longhaul_units::Psn;

@@ -69,8 +69,8 @@ pub struct Layout {
 /// A layout outside the bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{symbols} symbols with {rows} parities, stride {stride}: symbols are 1 to {SYMBOLS_MAX}, parities 1 to \
-     {ROWS_MAX}, the stride a power of two up to {STRIDE_MAX}"
+    "{symbols} symbols with {rows} parities, stride {stride}: symbols are 1 to {SYMBOLS_MAX}, \
+     parities 1 to {ROWS_MAX}, the stride a power of two up to {STRIDE_MAX}"
 )]
 pub struct BadLayout {
     symbols: usize,

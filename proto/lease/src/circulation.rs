@@ -1,3 +1,5 @@
+//! Pool of shared objects that are reused once every other holder has dropped them.
+
 use std::collections::VecDeque;
 
 /// Items in use that are looked at before the taker is told that there is none.

@@ -60,7 +60,9 @@ fn per_packet(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().measurement_time(std::time::Duration::from_secs(2)).without_plots();
+    config = Criterion::default()
+        .measurement_time(std::time::Duration::from_secs(2))
+        .without_plots();
     targets = per_packet
 }
 criterion_main!(benches);

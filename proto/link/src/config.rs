@@ -1,3 +1,5 @@
+//! Configuration of a link: delay, rate, queue, loss and other impairments.
+
 use crate::direction::{MEMORY_PER_FRAME_MAX, MEMORY_PER_SHORT_FRAME, memory_of};
 use crate::rule::{Action, RULES_MAX, Rule};
 use crate::schedule::{CHANGES_MAX, Change, Setting};
@@ -338,8 +340,8 @@ pub enum LinkError {
     },
     /// More than bursts that follow each other without a pause lose.
     #[error(
-        "bursts of {} frames that lose {} of them cannot make a loss of {mean}: {:.3} is the most. Give a lower loss, or \
-         longer bursts",
+        "bursts of {} frames that lose {} of them cannot make a loss of {mean}: {:.3} is the most. \
+         Give a lower loss, or longer bursts",
         bursts.frames, bursts.loss, bursts.mean_max()
     )]
     BurstMean {
@@ -367,8 +369,8 @@ pub enum LinkError {
     },
     /// Thresholds the wrong way round, or no probability.
     #[error(
-        "marking from {} to {} bytes with a probability of {} makes no sense: give Kmin, a Kmax that is not below it, \
-         and a number from 0 to 1",
+        "marking from {} to {} bytes with a probability of {} makes no sense: give Kmin, a Kmax \
+         that is not below it, and a number from 0 to 1",
         ecn.kmin_bytes,
         ecn.kmax_bytes,
         ecn.pmax
@@ -405,8 +407,9 @@ pub enum LinkError {
     },
     /// What is in flight could exceed the memory.
     #[error(
-        "a one-way delay of {delay} is too long for {} MiB of memory, which is lossless up to {delay_max} at this \
-         rate and queue: give at least {} MiB, or a shorter distance, a lower rate or a smaller queue",
+        "a one-way delay of {delay} is too long for {} MiB of memory, which is lossless up to \
+         {delay_max} at this rate and queue: give at least {} MiB, or a shorter distance, a lower \
+         rate or a smaller queue",
         memory_bytes_max >> 20,
         memory_bytes_needed.div_ceil(1 << 20)
     )]

@@ -1,3 +1,5 @@
+//! Counters of one direction of a link.
+
 /// Why a link dropped a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]

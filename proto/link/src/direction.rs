@@ -1,3 +1,5 @@
+//! One direction of a link, with the frames that are in flight.
+
 use crate::config::{LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
 use crate::rule::RuleCounters;

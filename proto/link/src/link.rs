@@ -1,3 +1,5 @@
+//! The link as a node with two sides, one [`Direction`](crate::Direction) each way.
+
 use crate::config::{LinkConfig, LinkError};
 use crate::counters::LinkCounters;
 use crate::direction::Direction;

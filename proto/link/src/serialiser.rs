@@ -1,3 +1,5 @@
+//! When the wire is free again after each frame, without rounding errors that add up.
+
 use longhaul_units::{BitRate, Duration, Instant};
 
 /// Picoseconds that a byte takes at 1 bit/s.

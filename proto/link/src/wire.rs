@@ -1,3 +1,5 @@
+//! Decides for each frame of one direction whether, when and how it arrives.
+
 use crate::adversity::Adversity;
 use crate::chance::Chance;
 use crate::config::{Bursts, LinkConfig, LinkError};

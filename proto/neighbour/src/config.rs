@@ -1,3 +1,5 @@
+//! Addresses of an interface, and how it resolves those of others.
+
 use longhaul_units::Duration;
 use longhaul_wire::MacAddr;
 use std::net::IpAddr;

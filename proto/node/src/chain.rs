@@ -1,3 +1,5 @@
+//! Two nodes in a row that act as one.
+
 use crate::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 

@@ -1,3 +1,5 @@
+//! A frame in parts: headers, payload, trailer.
+
 use crate::pool::FrameBuf;
 use longhaul_lease::Lease;
 use longhaul_wire::{HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, icrc, split};

@@ -1,3 +1,5 @@
+//! A node with its two sides swapped.
+
 use crate::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 

@@ -1,3 +1,5 @@
+//! Pool of buffers for frames that a node keeps.
+
 use crate::frame::{Frame, Payload, Trailer};
 use longhaul_lease::{Circulation, Lease, Returned};
 use longhaul_wire::{HEAD_MAX, ICRC_LEN};

@@ -449,21 +449,8 @@ impl Responder {
         let (address, rkey, len, before) = match (self.message, packet.reth()) {
             (Message::Write { address, rkey, len, received }, _) => (address, rkey, len, received),
             (_, Some(reth)) => {
-                if !ctx.permits(RemoteIntent::Write) {
-                    self.give_up(Fault::InvalidRequest, ctx);
-                    return false;
-                }
-                if u64::from(reth.len) > MESSAGE_MAX {
-                    self.give_up(Fault::InvalidRequest, ctx);
-                    return false;
-                }
-                let len = u64::from(reth.len);
-                if len > 0
-                    && ctx
-                        .remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Write)
-                        .is_err()
-                {
-                    self.give_up(Fault::RemoteAccess, ctx);
+                if let Err(fault) = check_write(&reth, ctx) {
+                    self.give_up(fault, ctx);
                     return false;
                 }
                 (reth.virtual_address, reth.rkey, reth.len, 0)
@@ -794,4 +781,18 @@ impl Responder {
             self.since_ack = 0;
         }
     }
+}
+
+/// Checks the RETH of a WRITE that begins: the right to write, the length, and the memory.
+#[inline]
+fn check_write<C: Context>(reth: &Reth, ctx: &C) -> Result<(), Fault> {
+    let len = u64::from(reth.len);
+    if !ctx.permits(RemoteIntent::Write) || len > MESSAGE_MAX {
+        return Err(Fault::InvalidRequest);
+    }
+    let memory = || ctx.remote(reth.rkey, reth.virtual_address, len, RemoteIntent::Write);
+    if len > 0 && memory().is_err() {
+        return Err(Fault::RemoteAccess);
+    }
+    Ok(())
 }

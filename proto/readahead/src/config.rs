@@ -1,3 +1,5 @@
+//! Configuration of READ read-ahead.
+
 use crate::Protocol;
 use longhaul_units::Duration;
 use thiserror::Error;

@@ -135,7 +135,9 @@ mod tests {
     proptest! {
         /// Against a list that says of each number of the NIC's whether the path has it.
         #[test]
-        fn agrees_with_a_list_of_all_numbers(pieces in prop::collection::vec((0_u64..6, 1_u64..5), 0..40)) {
+        fn agrees_with_a_list_of_all_numbers(
+            pieces in prop::collection::vec((0_u64..6, 1_u64..5), 0..40),
+        ) {
             let mut numbering = Numbering::new(START, 64);
             let mut listed = Vec::new();
             for (requests, extra) in pieces {
@@ -153,7 +155,10 @@ mod tests {
                 prop_assert_eq!(numbering.count_to(nic), extras.len() as u64);
                 match extra {
                     Some(first) => {
-                        prop_assert_eq!(numbering.to_path(nic), Place::Extra { first: *first, path });
+                        prop_assert_eq!(
+                            numbering.to_path(nic),
+                            Place::Extra { first: *first, path }
+                        );
                     }
                     None => {
                         prop_assert_eq!(numbering.to_path(nic), Place::Path(path));

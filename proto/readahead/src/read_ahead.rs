@@ -1,3 +1,5 @@
+//! The read-ahead node: issues READs for a target before the target asks.
+
 use crate::config::{Config, ConfigError};
 use crate::connections::{Connections, Key, Made, Map, News, map};
 use crate::initiator::Initiator;

@@ -1,3 +1,5 @@
+//! Status of a connection whose data is read ahead.
+
 use crate::Protocol;
 use longhaul_units::Qpn;
 use std::net::IpAddr;

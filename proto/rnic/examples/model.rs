@@ -2,17 +2,17 @@
 //!
 //! Prints progress; a failure names its seed and the command that repeats it.
 
-#[path = "../tests/model/driver.rs"]
+#[path = "../tests/all/model/driver.rs"]
 mod driver;
-#[path = "../tests/model/generator.rs"]
+#[path = "../tests/all/model/generator.rs"]
 mod generator;
-#[path = "../tests/model/net.rs"]
+#[path = "../tests/all/model/net.rs"]
 mod net;
-#[path = "../tests/model/objects.rs"]
+#[path = "../tests/all/model/objects.rs"]
 mod objects;
-#[path = "../tests/pair/mod.rs"]
+#[path = "../tests/all/pair/mod.rs"]
 mod pair;
-#[path = "../tests/model/reference.rs"]
+#[path = "../tests/all/model/reference.rs"]
 mod reference;
 
 use driver::{EPISODE, episode};
@@ -35,7 +35,8 @@ fn main() -> ExitCode {
             Ok(outcome) => completions += outcome.completions,
             Err(_) => {
                 eprintln!(
-                    "seed {seed} fails. Again: LONGHAUL_SEED={seed} cargo test -p longhaul-rnic --test model"
+                    "seed {seed} fails. Again: LONGHAUL_SEED={seed} cargo test -p longhaul-rnic \
+                     --test all model::"
                 );
                 return ExitCode::FAILURE;
             }

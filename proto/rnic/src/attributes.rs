@@ -1,3 +1,5 @@
+//! Attributes of QPs, shared receive queues and paths, as verbs set and return them.
+
 use crate::{Access, CqId, PdId, QpKind, QpState, SrqId};
 use longhaul_cc::RateLimit;
 use longhaul_units::{Psn, Qpn};

@@ -1,3 +1,5 @@
+//! Configuration of a device.
+
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_neighbour::Config as Segment;
 use longhaul_units::{BitRate, Duration, Qpn};

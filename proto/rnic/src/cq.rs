@@ -1,3 +1,5 @@
+//! Completion queues.
+
 use longhaul_units::Qpn;
 use longhaul_work::{Completion, Status};
 use std::collections::VecDeque;

@@ -1,3 +1,5 @@
+//! Errors of control verbs and of posting.
+
 use crate::QpState;
 use std::net::IpAddr;
 use thiserror::Error;

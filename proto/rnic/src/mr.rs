@@ -1,3 +1,5 @@
+//! Memory regions by key.
+
 use crate::{Access, PdId};
 
 /// A registered region.

@@ -1,3 +1,5 @@
+//! Table of verbs objects by number.
+
 use crate::VerbsError;
 
 /// Objects by number. A number is given out again once its object is gone.

@@ -1,3 +1,5 @@
+//! Handles of verbs objects, and access to the program's memory.
+
 use longhaul_node::{Gather, Payload};
 use longhaul_units::{LKey, Qpn, RKey};
 

@@ -303,8 +303,9 @@ fn in_turn(_criterion: &mut Criterion) {
                 let [low, ratio, high] = quartiles(rounds.iter().map(|round| round[2] / round[0]));
                 let beyond_copy = quartiles(rounds.iter().map(|round| round[2] / round[1]))[1];
                 println!(
-                    "{:18} {len:5} B {name}: bare {bare:7.1}, copied {copied:7.1}, node {node:7.1}; node/bare \
-                     {ratio:.3} ({low:.3} to {high:.3}), node/copied {beyond_copy:.3}",
+                    "{:18} {len:5} B {name}: bare {bare:7.1}, copied {copied:7.1}, node \
+                     {node:7.1}; node/bare {ratio:.3} ({low:.3} to {high:.3}), node/copied \
+                     {beyond_copy:.3}",
                     cipher.name(),
                 );
             }

@@ -1,3 +1,5 @@
+//! Budget of events per second, with a burst of one second's worth.
+
 use longhaul_units::Instant;
 
 /// So many per second, and at most one second's worth at once.

@@ -1,3 +1,5 @@
+//! Configuration of a seal: its key, its peers, its paths.
+
 use crate::Cleartext;
 use crate::cipher::Cipher;
 use crate::keys::{PresharedKey, PrivateKey, PublicKey};

@@ -19,7 +19,8 @@ pub const KEY_TEXT_LEN: usize = 44;
 pub enum KeyError {
     /// Not 44 characters.
     #[error(
-        "a key has 44 characters of base64, this text has {len}: copy the whole line that the key was generated as"
+        "a key has 44 characters of base64, this text has {len}: copy the whole line that the key \
+         was generated as"
     )]
     Length {
         /// Bytes of the text, without blanks around it.
@@ -27,8 +28,8 @@ pub enum KeyError {
     },
     /// Not base64 of 32 bytes.
     #[error(
-        "this text of 44 characters is not base64 of 32 bytes: only A-Z, a-z, 0-9, + and / may stand in it, with one = at \
-         its end; copy the key again from where it was generated"
+        "this text of 44 characters is not base64 of 32 bytes: only A-Z, a-z, 0-9, + and / may \
+         stand in it, with one = at its end; copy the key again from where it was generated"
     )]
     Encoding,
     /// All bytes are the same: a key that was never filled in.
@@ -36,7 +37,8 @@ pub enum KeyError {
     Blank,
     /// A public key that any private key makes the same secret with.
     #[error(
-        "this public key is a point of low order, which hides nothing: ask the far box's operator for its key again"
+        "this public key is a point of low order, which hides nothing: ask the far box's operator \
+         for its key again"
     )]
     LowOrder,
 }

@@ -1,3 +1,5 @@
+//! Bounded queue of frames that wait for room at one side.
+
 use longhaul_node::{FrameBuf, FramePool};
 use std::collections::VecDeque;
 

@@ -1,3 +1,5 @@
+//! The sealing node: encrypts what goes to the WAN, decrypts what comes from it.
+
 use crate::addresses::{AddressKey, Addresses, TRIES};
 use crate::budget::Budget;
 use crate::config::{Config, ConfigError};

@@ -1,3 +1,5 @@
+//! A node behind a seal on each of its WAN sides.
+
 use crate::Seal;
 use crate::seal::opened;
 use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, Transmit};

@@ -1,3 +1,5 @@
+//! Status of a peer and of the keys in use with it.
+
 use crate::{Cipher, PublicKey};
 use longhaul_units::Duration;
 

@@ -85,12 +85,17 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// Against a set: nothing is taken twice, and within the window nothing is refused that has
         /// not come.
         #[test]
-        fn agrees_with_a_set(steps in prop::collection::vec((0..400_u64, any::<bool>(), 0..100_u8), 1..400)) {
+        fn agrees_with_a_set(
+            steps in prop::collection::vec((0..400_u64, any::<bool>(), 0..100_u8), 1..400),
+        ) {
             let (mut window, mut came, mut newest) = (Window::new(256), HashSet::new(), 0_u64);
             for (by, is_back, leap) in steps {
                 let by = if leap == 0 { by * 1000 } else { by };

@@ -66,7 +66,9 @@ fn per_packet(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default().measurement_time(std::time::Duration::from_secs(1)).without_plots();
+    config = Criterion::default()
+        .measurement_time(std::time::Duration::from_secs(1))
+        .without_plots();
     targets = per_packet
 }
 criterion_main!(benches);

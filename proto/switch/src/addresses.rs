@@ -1,3 +1,5 @@
+//! Table of learnt MAC addresses.
+
 use foldhash::fast::FixedState;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::MacAddr;

@@ -1,3 +1,5 @@
+//! Configuration of a switch.
+
 use crate::pfc::{PfcConfig, PfcFault};
 use longhaul_cc::RedConfig;
 use longhaul_link::{LinkConfig, LinkError};

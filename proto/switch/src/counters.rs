@@ -1,3 +1,5 @@
+//! Counters of a switch's ports.
+
 use crate::pfc::PauseCounters;
 use longhaul_link::LinkCounters;
 

@@ -1,3 +1,5 @@
+//! Priority-based flow control at one port: pauses sent, pauses obeyed.
+
 use longhaul_node::Deadline;
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{PRIORITIES, Pause};
@@ -72,7 +74,8 @@ pub enum PfcFault {
     },
     /// An input would go on before it was paused.
     #[error(
-        "it goes on at {xon_bytes} bytes, above the {xoff_bytes} at which it pauses: give xon at most xoff"
+        "it goes on at {xon_bytes} bytes, above the {xoff_bytes} at which it pauses: give xon at \
+         most xoff"
     )]
     Thresholds {
         /// The threshold given.

@@ -1,3 +1,5 @@
+//! The switch: learns addresses, queues by output, marks and pauses.
+
 use crate::addresses::Addresses;
 use crate::config::{PORTS_MAX, SwitchConfig, SwitchError};
 use crate::counters::{DropReason, PortCounters};

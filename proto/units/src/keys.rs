@@ -1,3 +1,5 @@
+//! QP numbers and memory keys.
+
 use std::fmt;
 
 /// A queue-pair number: 24 bits on the wire.

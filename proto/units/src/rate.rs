@@ -1,3 +1,5 @@
+//! Data rates.
+
 use crate::Duration;
 use crate::written::number_and_unit;
 use std::fmt;
@@ -70,7 +72,8 @@ pub struct ParseBitRateError;
 impl fmt::Display for ParseBitRateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "not a data rate: write a number above zero with a unit, as in 10G, 100Gbit, 2.5G or 400M",
+            "not a data rate: write a number above zero with a unit, as in 10G, 100Gbit, 2.5G or \
+             400M",
         )
     }
 }

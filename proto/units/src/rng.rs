@@ -1,3 +1,5 @@
+//! Seeded pseudo-random numbers.
+
 /// Seeded randomness that a caller hands in; protocol code never draws its own.
 pub trait Rng {
     /// The next 64 random bits.

@@ -1,3 +1,5 @@
+//! Packet and message sequence numbers.
+
 use std::fmt;
 
 const MASK: u32 = 0x00ff_ffff;

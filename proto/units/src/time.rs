@@ -1,3 +1,5 @@
+//! Instants and durations in picoseconds.
+
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 

@@ -2,7 +2,7 @@
 //! frames take, in virtual time: `cargo run --release -p longhaul-wan --example goodput [GBIT/S
 //! [RTT_MS]] [off|adaptive|always|all] [brief]`.
 
-#[path = "../tests/net/mod.rs"]
+#[path = "../tests/all/net/mod.rs"]
 mod net;
 
 use longhaul_link::{Impairments, LinkConfig};
@@ -74,8 +74,8 @@ impl Setup {
             near_bdp: near.send_bytes_peak as f64 / self.bdp() as f64,
             far_bdp: far.receive_bytes_peak as f64 / self.bdp() as f64,
             line: format!(
-                "parity {} {:.2} % residual {:.1e} copies {} repeated {:.3} % spurious {} window {} dropped far {} | {:.0} \
-                 ns/frame",
+                "parity {} {:.2} % residual {:.1e} copies {} repeated {:.3} % spurious {} window \
+                 {} dropped far {} | {:.0} ns/frame",
                 path.parity,
                 of_sent(counters.parity_sent),
                 path.residual,

@@ -1,3 +1,5 @@
+//! Configuration of the WAN transport: paths, rates, parity, bounds on memory.
+
 use crate::FarBox;
 use crate::far::FAR_MAX;
 use longhaul_secret::Seed;

@@ -426,11 +426,16 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// Any order, with repetitions: each frame once, in order, and all memory comes back.
         #[test]
-        fn each_once_and_in_order(order in Just((0..60_u64).chain(0..60).collect::<Vec<_>>()).prop_shuffle()) {
+        fn each_once_and_in_order(
+            order in Just((0..60_u64).chain(0..60).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
             let mut rig = Rig::new(1 << 20, 64);
             for sequence in order {
                 rig.frame(3, sequence);

@@ -1,3 +1,5 @@
+//! Keys of streams.
+
 use foldhash::fast::FixedState;
 use longhaul_units::Qpn;
 use longhaul_wire::{Packet, Path, Transport, address_bits};

@@ -283,12 +283,19 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// Whatever the path takes is found to a few bytes and never exceeded; loss costs questions
         /// alone.
         #[test]
-        fn what_a_path_takes_is_found(of in 576..9500_u16, most in 1200..9300_u16, seed in any::<u64>()) {
+        fn what_a_path_takes_is_found(
+            of in 576..9500_u16,
+            most in 1200..9300_u16,
+            seed in any::<u64>(),
+        ) {
             let mut mtu = PathMtu::new(Instant::ZERO, most);
             if of < MTU_BASE && mtu.get() > of {
                 prop_assert!(mtu.collapse(Instant::ZERO));
@@ -301,7 +308,11 @@ mod tests {
             let expected = of.min(most);
             prop_assert!(mtu.get() <= expected);
             // A question lost three times in a row is one in four thousand.
-            prop_assert!(mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected, "{} of {expected}", mtu.get());
+            prop_assert!(
+                mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected,
+                "{} of {expected}",
+                mtu.get()
+            );
             prop_assert!(probes < 150 && took <= Instant::ZERO + RTT.times(200));
         }
     }

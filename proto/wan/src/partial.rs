@@ -92,12 +92,17 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// Pieces that overlap, come twice or not at all: what is there is known to the byte, and
         /// there are never too many.
         #[test]
-        fn what_is_there_is_known(pieces in prop::collection::vec((0..200_u16, 1..60_u16), 0..200)) {
+        fn what_is_there_is_known(
+            pieces in prop::collection::vec((0..200_u16, 1..60_u16), 0..200),
+        ) {
             let mut pool = FramePool::new();
             let held = pool.hold(&Frame::opaque(&[0; 60]));
             let mut partial = Partial::new(200, 0, Vec::new());
@@ -106,7 +111,10 @@ mod tests {
                 let len = len.min(200 - offset);
                 let range = usize::from(offset)..usize::from(offset + len);
                 let fit = partial.fit(Extent { offset, total: 200 }, len);
-                prop_assert_eq!(fit == Fit::Covered, is_there[range.clone()].iter().all(|there| *there));
+                prop_assert_eq!(
+                    fit == Fit::Covered,
+                    is_there[range.clone()].iter().all(|there| *there)
+                );
                 prop_assert_eq!(partial.fit(Extent { offset, total: 201 }, len), Fit::Unfit);
                 if fit == Fit::Wanted {
                     is_there[range].fill(true);

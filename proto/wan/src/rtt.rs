@@ -1,3 +1,5 @@
+//! RTT estimate and reordering window of one path.
+
 use longhaul_units::{Duration, Instant};
 
 /// Round trip of one path: smoothed, its variation and its least (RFC 6298, section 2).

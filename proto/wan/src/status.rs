@@ -1,3 +1,5 @@
+//! Status of paths and sessions.
+
 use crate::FarBox;
 use crate::format::Refusal;
 use longhaul_units::{BitRate, Duration};

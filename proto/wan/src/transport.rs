@@ -1,3 +1,5 @@
+//! The transport node: sessions with far boxes, and the streams in each.
+
 use crate::addresses::{Addresses, Found, TRIES};
 use crate::config::{Config, ConfigError};
 use crate::format::{

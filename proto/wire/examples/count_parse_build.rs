@@ -97,7 +97,8 @@ fn main() -> ExitCode {
     let done = args.next().and_then(|n| n.parse().ok()).and_then(|times| run(&what, times));
     if done.is_none() {
         eprintln!(
-            "usage: count_parse_build nothing|split|parse|build_write|build_ack|icrc_ack|icrc_LEN TIMES"
+            "usage: count_parse_build nothing|split|parse|build_write|build_ack|icrc_ack|icrc_LEN \
+             TIMES"
         );
         return ExitCode::from(2);
     }

@@ -1,3 +1,5 @@
+//! Base transport header.
+
 use crate::{Opcode, PKEY_DEFAULT};
 use longhaul_units::{Psn, Qpn};
 

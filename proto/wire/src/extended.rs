@@ -1,3 +1,5 @@
+//! Extended transport headers.
+
 use longhaul_units::{Duration, Msn, Qpn, RKey};
 
 /// Length of a [`Reth`] in bytes.

@@ -1,3 +1,5 @@
+//! Construction of all headers of a frame.
+
 use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ICRC_LEN, Opcode, PathTemplate, Reth};
 use longhaul_units::{Psn, Qpn, RKey};
 

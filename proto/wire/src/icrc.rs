@@ -178,7 +178,8 @@ mod tests {
         (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
     }
 
-    const CNP: &str = "45c2003c718c4000401191610a0011010a001201000012b7002800008100ffff400001180000000000000000000000000000000000000000";
+    const CNP: &str = "45c2003c718c4000401191610a0011010a001201000012b7002800008100ffff40000118\
+                       0000000000000000000000000000000000000000";
     const ACK: &str =
         "4500003000004000401100000a0000020a000001c00012b7001c00001140ffff00000011001234561f000007";
 
@@ -217,7 +218,9 @@ mod tests {
             is_ipv6: bool,
             vlan in prop::option::of(0..4096_u16),
             has_options: bool,
-            opcode in prop::sample::select(&[0x00_u8, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x11, 0x12, 0x13, 0x17, 0x64, 0x81]),
+            opcode in prop::sample::select(&[
+                0x00_u8, 0x06, 0x07, 0x08, 0x0a, 0x0b, 0x0c, 0x11, 0x12, 0x13, 0x17, 0x64, 0x81,
+            ]),
             noise in prop::collection::vec(any::<u8>(), 0..700),
             fill: u8,
         ) {

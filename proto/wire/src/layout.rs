@@ -1,3 +1,5 @@
+//! Offsets of the headers in a received RoCEv2 frame.
+
 use crate::{Bth, ICRC_LEN, Opcode, ROCEV2_PORT};
 use thiserror::Error;
 

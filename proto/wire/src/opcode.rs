@@ -1,3 +1,5 @@
+//! BTH opcodes and what each means.
+
 use std::fmt;
 
 /// The BTH opcode: transport in the upper three bits, operation in the lower five.

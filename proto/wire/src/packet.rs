@@ -1,3 +1,5 @@
+//! Read-only view of the headers of a RoCEv2 frame.
+
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ipv4Fragmentation, Layout, Malformed, Opcode, Path,
     Reth, Udp,

@@ -1,3 +1,5 @@
+//! Headers below the BTH that all packets of a path share.
+
 use crate::ROCEV2_PORT;
 use std::fmt;
 use std::net::IpAddr;

@@ -161,7 +161,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_pause_comes_out_as_it_went_in(quanta in prop::array::uniform8(prop::option::of(any::<u16>()))) {
+        fn any_pause_comes_out_as_it_went_in(
+            quanta in prop::array::uniform8(prop::option::of(any::<u16>())),
+        ) {
             let pause = Pause { quanta };
             prop_assert_eq!(Pause::parse(&pause.write(SOURCE)), Some(pause));
         }
@@ -183,7 +185,9 @@ mod tests {
 
         #[test]
         fn the_priority_of_an_ip_packet_is_its_dscp_by_8(
-            class in any::<u8>(), is_ipv6 in any::<bool>(), vlan in prop::option::of(any::<u16>()),
+            class in any::<u8>(),
+            is_ipv6 in any::<bool>(),
+            vlan in prop::option::of(any::<u16>()),
         ) {
             let ip: IpAddr = if is_ipv6 { [0xfd; 16].into() } else { [10, 0, 0, 1].into() };
             let template = PathTemplate::new(&Path {
@@ -197,7 +201,8 @@ mod tests {
                 flow_label: 0,
                 udp_source_port: 0xc123,
             });
-            let head = Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
+            let head =
+                Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
             prop_assert_eq!(priority_of(head.bytes()), (class >> 2) / 8);
         }
     }

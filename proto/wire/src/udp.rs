@@ -1,3 +1,5 @@
+//! Offsets of the headers of any UDP datagram.
+
 use crate::layout::{PROTOCOL_UDP, find_ip, u16_at};
 use crate::{Layout, MacAddr, Path};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

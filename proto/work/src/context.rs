@@ -1,3 +1,5 @@
+//! What a requester or responder needs of the device around it.
+
 use crate::{AhId, Completion, Counters, Sge};
 use longhaul_node::{Gather, Payload};
 use longhaul_units::{Duration, LKey, RKey};

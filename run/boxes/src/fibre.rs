@@ -79,8 +79,8 @@ impl Fibre {
             delay.map_or_else(String::new, |delay| format!("{:.1} ms", delay.as_secs_f64() * 1e3))
         };
         format!(
-            "{} one way at {}; {} of memory are lossless up to a delay of {} whatever the frames, of {} with payloads of 1 KiB \
-             and of {} with 4 KiB",
+            "{} one way at {}; {} of memory are lossless up to a delay of {} whatever the frames, \
+             of {} with payloads of 1 KiB and of {} with 4 KiB",
             self.delay,
             self.rate,
             self.memory,

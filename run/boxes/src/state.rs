@@ -221,7 +221,8 @@ pub fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
     let vlan = if flow.vlan == 0 { String::new() } else { format!(" in VLAN {}", flow.vlan) };
     writeln!(
         text,
-        "  {} QP {qpn} to {} QP {:#x}{vlan}: mode {}, {} (by {}), RTT {rtt}{delay}, stored {} bytes in {} frames{}",
+        "  {} QP {qpn} to {} QP {:#x}{vlan}: mode {}, {} (by {}), RTT {rtt}{delay}, stored {} \
+         bytes in {} frames{}",
         flow.requester,
         flow.responder,
         flow.responder_qpn,
@@ -237,7 +238,8 @@ pub fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
     }
     writeln!(
         text,
-        "    {} packets stored, {} delivered, {} pseudo-ACKs, {} ACKs absorbed; retransmits: NAK {}, RNR {}, timeout {}; drops: {}",
+        "    {} packets stored, {} delivered, {} pseudo-ACKs, {} ACKs absorbed; retransmits: NAK \
+         {}, RNR {}, timeout {}; drops: {}",
         flow.stored_packets,
         flow.delivered_packets,
         flow.pseudo_acks,

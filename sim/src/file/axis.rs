@@ -111,7 +111,10 @@ impl Axis {
                 }
             }
         }
-        let is_stuck = |item: &Item| matches!(item, Item::Range { from, step: Step::Times(_), .. } if *from <= 0.0);
+        let is_stuck = |item: &Item| match item {
+            Item::Range { from, step: Step::Times(_), .. } => *from <= 0.0,
+            _ => false,
+        };
         if items.iter().any(is_stuck) {
             return Err(error("a range from 0 needs its step, as in 0..100km,+10km".to_owned()));
         }

@@ -102,8 +102,8 @@ fn connect(fields: &Fields<'_>) -> Result<Connect, FileError> {
         }
         (_, None) => Ok(Connect::OutOfBand),
         (_, Some(_)) => {
-            let cause = "only connections by the connection manager need who listens: add connect = \"cm\", or take \
-                         'listen' out";
+            let cause = "only connections by the connection manager need who listens: add connect \
+                         = \"cm\", or take 'listen' out";
             Err(fields.error("listen", cause))
         }
     }

@@ -111,9 +111,10 @@ impl<'a> Settings<'a> {
     ) -> FileError {
         let all = config.buffer_bytes();
         self.place.error(format!(
-            "flow control of switch '{switch}' takes {all} bytes for lossless frames, and pfc_buffer is {}: link '{name}' \
-             ({rate}, {round_trip} there and back) needs {needed} bytes of headroom, and as much before XOFF; shorten it, \
-             lower its rate, give pfc_buffer = \"{}M\", or less pfc_xoff and pfc_headroom, which drops frames",
+            "flow control of switch '{switch}' takes {all} bytes for lossless frames, and \
+             pfc_buffer is {}: link '{name}' ({rate}, {round_trip} there and back) needs {needed} \
+             bytes of headroom, and as much before XOFF; shorten it, lower its rate, give \
+             pfc_buffer = \"{}M\", or less pfc_xoff and pfc_headroom, which drops frames",
             self.buffer,
             all.div_ceil(1 << 20),
         ))

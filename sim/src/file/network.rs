@@ -77,7 +77,8 @@ impl<'a> Network<'a> {
                 for table in ["host", "accelerator", "switch", "link"] {
                     if let Some(node) = document.tables(table).first() {
                         let cause = format!(
-                            "[path] makes hosts, boxes and links by itself: take [path] or [[{table}]] out"
+                            "[path] makes hosts, boxes and links by itself: take [path] or \
+                             [[{table}]] out"
                         );
                         return Err(node.place.error(cause));
                     }
@@ -161,6 +162,21 @@ impl<'a> Network<'a> {
     }
 }
 
+/// Refuses settings of a path's box that need another box: a role, a transport, or mode "far".
+fn refuse_lone_box(settings: &Settings, both: bool, paired: bool) -> Result<(), FileError> {
+    settings.refuse("role", "a path's boxes have their roles: paired = true puts in both")?;
+    let is_whole = settings.is_whole();
+    if is_whole && !both {
+        let cause = "a transport joins two boxes: say accelerators = \"both\"";
+        settings.refuse("transport", cause)?;
+    }
+    if !is_whole && !paired && settings.mode() == Mode::Far {
+        let cause = "mode \"far\" takes a box with the far role: add paired = true to [path]";
+        settings.refuse("mode", cause)?;
+    }
+    Ok(())
+}
+
 impl<'a> Drafts<'a> {
     fn of_path(&mut self, path: &'a Node, files: &mut Read<'_>) -> Result<(), FileError> {
         let fields = Fields::of(path, "[path]", PATH)?;
@@ -197,20 +213,8 @@ impl<'a> Drafts<'a> {
         let mut ends = [(0, 0), (1, 0)];
         for name in boxes {
             let settings = Settings::read(fields.node("accelerator"), place)?;
-            settings
-                .refuse("role", "a path's boxes have their roles: paired = true puts in both")?;
             let is_whole = settings.is_whole();
-            if is_whole && which != "both" {
-                settings.refuse(
-                    "transport",
-                    "a transport joins two boxes: say accelerators = \"both\"",
-                )?;
-            }
-            if !is_whole && !paired && settings.mode() == Mode::Far {
-                let cause =
-                    "mode \"far\" takes a box with the far role: add paired = true to [path]";
-                settings.refuse("mode", cause)?;
-            }
+            refuse_lone_box(&settings, which == "both", paired)?;
             let number = self.stations.len();
             self.stations.push(Station {
                 name: name.into(),
@@ -374,7 +378,8 @@ impl<'a> Drafts<'a> {
                     Some(path @ 2..=15) => Ok((number, path)),
                     _ => {
                         let cause = format!(
-                            "'{text}': a box has the sides '{name}.lan', '{name}.wan', '{name}.wan2' to '{name}.wan15'"
+                            "'{text}': a box has the sides '{name}.lan', '{name}.wan', \
+                             '{name}.wan2' to '{name}.wan15'"
                         );
                         Err(node.place.error(cause))
                     }
@@ -462,7 +467,8 @@ impl<'a> Drafts<'a> {
                         let last =
                             self.links.iter().rfind(|link| link.ends.contains(&(number, side)));
                         let cause = format!(
-                            "{links} links end at '{text}', which has one port: put a [[switch]] between"
+                            "{links} links end at '{text}', which has one port: put a [[switch]] \
+                             between"
                         );
                         (cause, last.map_or(station.place, |link| link.place))
                     }
@@ -479,7 +485,10 @@ impl<'a> Drafts<'a> {
         let mut group: Vec<usize> = (0..self.stations.len()).collect();
         for link in &self.links {
             let [one, other] = link.ends.map(|(station, _)| group[station]);
-            let is_whole = |(at, _): &(usize, Side)| matches!(&self.stations[*at].draft, Draft::Accelerator(settings) if settings.is_whole());
+            let is_whole = |(at, _): &(usize, Side)| match &self.stations[*at].draft {
+                Draft::Accelerator(settings) => settings.is_whole(),
+                _ => false,
+            };
             if one == other && link.ends.iter().all(is_whole) {
                 continue;
             }
@@ -533,8 +542,9 @@ impl<'a> Drafts<'a> {
             {
                 let (nic, most) = (&profile.name, profile.rate_bps as f64 / 1e9);
                 let cause = format!(
-                    "{rate} on link '{name}' is more than the {most}G of host '{host}' (NIC {nic}): lower it, or give a \
-                     faster NIC, as in nic = {{ profile = \"{nic}\", rate_bps = \"400G\" }}"
+                    "{rate} on link '{name}' is more than the {most}G of host '{host}' (NIC \
+                     {nic}): lower it, or give a faster NIC, as in nic = {{ profile = \"{nic}\", \
+                     rate_bps = \"400G\" }}"
                 );
                 return Err(link.rate_place.error(cause));
             }

@@ -119,7 +119,8 @@ mod the_usual_case {
 
     #[test]
     fn rules_and_changes_are_lists_whose_side_a_is_the_end_named_first() {
-        let keys = "rule = 'read-response from b: lose 1%; cm: lose once;'\nat = '10s cut 50ms; 30s rate 1G'";
+        let keys = "rule = 'read-response from b: lose 1%; cm: lose once;'\n\
+                    at = '10s cut 50ms; 30s rate 1G'";
         for (direction, sides) in [("both", [Some(1), None]), ("backward", [Some(0), None])] {
             let text =
                 format!("[path]\nloss = 1e-3\nloss_direction = '{direction}'\n{keys}\n[flow]");
@@ -143,7 +144,8 @@ mod the_usual_case {
     fn a_rule_and_a_cut_strike_in_a_simulation() {
         let run = |keys: &str| {
             let text = format!(
-                "[path]\ndistance = '10km'\nrate = '10G'\n{keys}\n[flow]\nop = 'write'\nsize = '1M'\niterations = 20"
+                "[path]\ndistance = '10km'\nrate = '10G'\n{keys}\n[flow]\nop = 'write'\n\
+                 size = '1M'\niterations = 20"
             );
             let simulation =
                 crate::Simulation::new(load(&text).unwrap().scenario, |_, _| None).unwrap();
@@ -160,7 +162,8 @@ mod the_usual_case {
 
     #[test]
     fn losses_come_in_bursts_and_cuts_at_their_time() {
-        let keys = "loss = 1e-3\nloss_burst = 8\nloss_in_burst = 0.5\ncut_at = '3ms'\ncut_for = '1ms'\ncut_every = '5ms'";
+        let keys = "loss = 1e-3\nloss_burst = 8\nloss_in_burst = 0.5\ncut_at = '3ms'\n\
+                    cut_for = '1ms'\ncut_every = '5ms'";
         let wire =
             load(&format!("[path]\n{keys}\n[flow]")).unwrap().scenario.cables[0].wire.clone();
         assert_eq!(wire.bursts, Some(Bursts { frames: 8.0, loss: 0.5 }));
@@ -313,8 +316,10 @@ mod flows {
     #[test]
     fn are_what_perftest_would_do() {
         let text = format!(
-            "{SHORTEST}name = \"f\"\nop = \"send\"\nsize = \"4M\"\nqps = 4\nmtu = 1024\ntx_depth = 32\nrx_depth = 64\n\
-             post_list = 8\ncq_mod = 16\nduration = \"5ms\"\nstart = \"1ms\"\nfrom = \"b\"\nto = \"a\""
+            "{SHORTEST}name = \"f\"\nop = \"send\"\nsize = \"4M\"\nqps = 4\nmtu = 1024\n\
+             tx_depth = 32\nrx_depth = 64\n\
+             post_list = 8\ncq_mod = 16\nduration = \"5ms\"\nstart = \"1ms\"\nfrom = \"b\"\n\
+             to = \"a\""
         );
         let flow = load(&text).unwrap().scenario.flows[0].clone();
         assert_eq!((flow.from, flow.to, &*flow.name, flow.op), (1, 0, "f", Op::Send));
@@ -465,7 +470,8 @@ mod networks_that_cannot_be {
             .try_into()
             .unwrap();
         let looped = format!(
-            "{hosts}{switches}{a}{b}{c}{d}{}[[link]]\nname = \"again\"\nbetween = [\"t\", \"s\"]\n[[flow]]",
+            "{hosts}{switches}{a}{b}{c}{d}{}[[link]]\nname = \"again\"\nbetween = [\"t\", \"s\"]\n\
+             [[flow]]",
             link("s", "t")
         );
         assert_refused(&looped, 23, &["'again' closes a loop"]);
@@ -694,7 +700,8 @@ mod modes {
 
     #[test]
     fn a_pair_has_both_halves_at_each_site_in_one_mode() {
-        let text = "[path]\ndistance = \"100km\"\naccelerators = \"both\"\npaired = true\n[path.accelerator]\nmode = \"far\"\n[[flow]]\n";
+        let text = "[path]\ndistance = \"100km\"\naccelerators = \"both\"\npaired = true\n\
+                    [path.accelerator]\nmode = \"far\"\n[[flow]]\n";
         let expected = [
             ("near", Role::Near),
             ("near-responders", Role::Far),
@@ -717,7 +724,8 @@ mod modes {
                 other => panic!("{other:?}"),
             }
         };
-        let text = "[path]\ndelay = \"5ms\"\nrate = \"100G\"\naccelerators = \"both\"\n[path.accelerator]\ntransport = true\n[[flow]]\n";
+        let text = "[path]\ndelay = \"5ms\"\nrate = \"100G\"\naccelerators = \"both\"\n\
+                    [path.accelerator]\ntransport = true\n[[flow]]\n";
         let (near, behind) = whole(text, "far");
         assert_eq!((near.role, behind.far.role), (Role::Near, Role::Far));
         // 125 MB are under way in a round trip, of which 50 ns are the LAN's.

@@ -109,8 +109,8 @@ const PREAMBLE: &str = "\
 #include <rdma/rdma_verbs.h>
 ";
 
-const PACKAGES: &str = "this test needs a C compiler named `cc` and the headers of libibverbs and librdmacm \
-     (Debian packages: gcc libibverbs-dev librdmacm-dev)";
+const PACKAGES: &str = "this test needs a C compiler named `cc` and the headers of libibverbs and \
+     librdmacm (Debian packages: gcc libibverbs-dev librdmacm-dev)";
 
 /// A field's name in C: raw identifiers lose their prefix.
 fn c_name(name: &str) -> &str {

@@ -5,7 +5,8 @@
 
 #![allow(
     missing_docs,
-    reason = "the fields carry their C names; the path record is defined by the InfiniBand specification, volume 1, 15.2.5.16"
+    reason = "the fields carry their C names; the path record is defined by the InfiniBand \
+              specification, volume 1, 15.2.5.16"
 )]
 
 use core::ffi::c_int;

@@ -1,7 +1,9 @@
 //! Small WRITEs per second by the ways to post them: a wall-clock measurement of two processes back
 //! to back, to be read as ratios between its lines. `cargo bench -p longhaul-preload`.
 
-#[path = "../tests/extended_pair/mod.rs"]
+#[path = "../tests/all/alone.rs"]
+mod alone;
+#[path = "../tests/all/extended_pair/mod.rs"]
 mod extended_pair;
 
 fn main() {

@@ -276,7 +276,8 @@ pub struct Attach {
 pub enum AttachError {
     /// No variable asks for a port: this process has no device.
     #[error(
-        "none of {ENV_SOCKET}, {ENV_UDP_PORT}, {ENV_TAP} and {ENV_INTERFACE} is set; start the program with `longhaul exec`"
+        "none of {ENV_SOCKET}, {ENV_UDP_PORT}, {ENV_TAP} and {ENV_INTERFACE} is set; start the \
+         program with `longhaul exec`"
     )]
     NoDevice,
     /// A required variable is missing.

@@ -85,39 +85,6 @@ impl Engine {
     /// # Errors
     /// [`RdmaError::Io`] when the process is out of descriptors.
     pub unsafe fn new(attach: Attach) -> Result<Arc<Self>, RdmaError> {
-        let path_mtu_max = Mtu::from_code(attach.path_mtu.ilog2() as u8 - 7).unwrap_or(Mtu::B4096);
-        let seed = u64::from(std::process::id()) ^ longhaul_seed();
-        // A process that takes over another's numbers would be mistaken for it by peers that still
-        // hold its connections.
-        let skipped_qpns =
-            (SplitMix64::new(seed).next_u64() % u64::from(attach.qpn_count() / 2)) as u32;
-        let defaults = Config::new(attach.mac, attach.ip_addr());
-        let config = Config {
-            window_packets: udp_window(&attach, path_mtu_max).unwrap_or(defaults.window_packets),
-            path_mtu_max,
-            port_rate: attach.rate,
-            // What the port could have sent while this process waited for its turn on a shared
-            // core.
-            port_burst_bytes: attach.rate.map_or(0, |rate| rate.bytes_in(TURN_WAIT)),
-            qpn_first: attach.qpn_first() + skipped_qpns,
-            qpn_count: attach.qpn_count() - skipped_qpns,
-            rd_atomic_max: attach.read_depth,
-            multicast_group_max: if takes_groups(&attach) {
-                defaults.multicast_group_max
-            } else {
-                0
-            },
-            seed,
-            cm: connection_manager(&attach, path_mtu_max, seed),
-            dcqcn: attach
-                .dcqcn
-                .then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok())
-                .flatten(),
-            segment: segment_of(&attach),
-            // A socket sends from the port that it is bound to.
-            udp_source_port: matches!(attach.line, Line::Udp { .. }).then_some(ROCEV2_PORT),
-            ..defaults
-        };
         // Between two processes the one that ends first is no news.
         let farewell = match &attach.line {
             Line::Memif { socket, back_to_back: false, .. } => Some(format!(
@@ -128,7 +95,7 @@ impl Engine {
             _ => None,
         };
         // SAFETY: passed on to the caller.
-        let memory = unsafe { ProcessMemory::new() };
+        let rnic = Rnic::new(rnic_config(&attach), unsafe { ProcessMemory::new() });
         let wake =
             WakeUp::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
         let counter_files =
@@ -145,7 +112,7 @@ impl Engine {
             attach,
             counter_files,
             clock: Clock::start(),
-            state: Mutex::new(DeviceState::new(Rnic::new(config, memory), farewell)),
+            state: Mutex::new(DeviceState::new(rnic, farewell)),
             psns: AtomicU64::new(0),
             hand_over: HandOver::new(wake),
             forked: AtomicBool::new(false),
@@ -289,8 +256,9 @@ impl Engine {
                     && receive / 2 < RECEIVE_BUFFER_ENOUGH
                 {
                     eprintln!(
-                        "longhaul: host {}: the system grants a receive buffer of {} KiB only, so few packets are \
-                         kept under way; 'sysctl -w net.core.rmem_max={}' here and at the peers allows more",
+                        "longhaul: host {}: the system grants a receive buffer of {} KiB only, so \
+                         few packets are kept under way; 'sysctl -w net.core.rmem_max={}' here and \
+                         at the peers allows more",
                         attach.host,
                         receive >> 11,
                         config.receive_buffer_bytes,
@@ -677,6 +645,39 @@ fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul
         comm_id_prefix_bits: (u32::BITS - COMM_ID_SLOT_SHIFT) as u8,
         seed,
         ..longhaul_cm::Config::default()
+    }
+}
+
+/// Configuration of the RNIC of a device that attaches as `attach` says.
+fn rnic_config(attach: &Attach) -> Config {
+    let path_mtu_max = Mtu::from_code(attach.path_mtu.ilog2() as u8 - 7).unwrap_or(Mtu::B4096);
+    let seed = u64::from(std::process::id()) ^ longhaul_seed();
+    // A process that takes over another's numbers would be mistaken for it by peers that still
+    // hold its connections.
+    let skipped_qpns =
+        (SplitMix64::new(seed).next_u64() % u64::from(attach.qpn_count() / 2)) as u32;
+    let defaults = Config::new(attach.mac, attach.ip_addr());
+    Config {
+        window_packets: udp_window(attach, path_mtu_max).unwrap_or(defaults.window_packets),
+        path_mtu_max,
+        port_rate: attach.rate,
+        // What the port could have sent while this process waited for its turn on a shared
+        // core.
+        port_burst_bytes: attach.rate.map_or(0, |rate| rate.bytes_in(TURN_WAIT)),
+        qpn_first: attach.qpn_first() + skipped_qpns,
+        qpn_count: attach.qpn_count() - skipped_qpns,
+        rd_atomic_max: attach.read_depth,
+        multicast_group_max: if takes_groups(attach) { defaults.multicast_group_max } else { 0 },
+        seed,
+        cm: connection_manager(attach, path_mtu_max, seed),
+        dcqcn: attach
+            .dcqcn
+            .then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok())
+            .flatten(),
+        segment: segment_of(attach),
+        // A socket sends from the port that it is bound to.
+        udp_source_port: matches!(attach.line, Line::Udp { .. }).then_some(ROCEV2_PORT),
+        ..defaults
     }
 }
 

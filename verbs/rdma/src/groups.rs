@@ -42,7 +42,8 @@ impl Reports {
             && !std::mem::replace(&mut self.complained, true)
         {
             eprintln!(
-                "longhaul: the kernel does not report group {group}: {error}; switches with IGMP or MLD snooping may not forward it"
+                "longhaul: the kernel does not report group {group}: {error}; switches with IGMP \
+                 or MLD snooping may not forward it"
             );
         }
     }
@@ -91,7 +92,8 @@ impl Engine {
             static ONCE: Once = Once::new();
             ONCE.call_once(|| {
                 eprintln!(
-                    "longhaul: host {}: no multicast with an address that is the host's too, only in a lab or with one of its own",
+                    "longhaul: host {}: no multicast with an address that is the host's too, only \
+                     in a lab or with one of its own",
                     self.attach().host
                 );
             });

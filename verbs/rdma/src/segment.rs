@@ -164,7 +164,8 @@ fn hush_kernel(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
         }
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let line = format!(
-                "UDP port {ROCEV2_PORT} of {line} (the kernel's own RoCE takes it when rxe is loaded)"
+                "UDP port {ROCEV2_PORT} of {line} (the kernel's own RoCE takes it when rxe is \
+                 loaded)"
             );
             Err(SegmentError::InUse { ip, line })
         }

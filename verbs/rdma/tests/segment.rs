@@ -20,16 +20,17 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Runs `test` in a thread with a network namespace of its own.
 fn in_namespace(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
-        let tested = scope.spawn(|| {
+        let thread = std::thread::Builder::new().name(longhaul_namespace::test_name());
+        let tested = thread.spawn_scoped(scope, || {
             // SAFETY: concerns this thread alone, which ends with the test.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 let error = std::io::Error::last_os_error();
-                eprintln!("SKIPPED: no network namespace of its own ({error}); run as root");
-                return;
+                let why = format!("no network namespace of its own ({error}); run as root");
+                return longhaul_namespace::skip(why);
             }
             test();
         });
-        if let Err(panic) = tested.join() {
+        if let Err(panic) = tested.expect("a thread").join() {
             std::panic::resume_unwind(panic);
         }
     });

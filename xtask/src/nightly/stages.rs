@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Test targets of checks/ with stages of their own.
-const APART: [&str; 2] = ["stress", "many_qps"];
+const APART: [&str; 3] = [scenarios::TARGET, "stress", "many_qps"];
 /// Tests that are `#[ignore]`d and no part of the tier: they need a seed from whoever runs them,
 /// write into the source tree, or are the stage `reproduce`.
 const BY_HAND: [&str; 4] = [
@@ -99,7 +99,7 @@ pub fn end_to_end(root: &Path) -> Result<Done, String> {
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
         let is_target =
             path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file();
-        if is_target && !scenarios::SCENARIOS.contains(&name) && !APART.contains(&name) {
+        if is_target && !APART.contains(&name) {
             targets.push(format!("--test={name}"));
         }
     }
@@ -198,7 +198,8 @@ mod tests {
     #[test]
     fn tests_that_are_left_out_are_there() {
         let root = crate::workspace();
-        let folders = ["proto/accel/tests", "checks/tests"].map(|folder| root.join(folder));
+        let folders = ["proto/accel/tests/all", "checks/tests", "checks/tests/all"];
+        let folders = folders.map(|folder| root.join(folder));
         let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
         let files = files.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
         let all: String = files.map(|path| std::fs::read_to_string(path).unwrap()).collect();

@@ -80,7 +80,8 @@ fn targets(text: &str) -> impl Iterator<Item = &str> {
 mod tests {
     #[test]
     fn tests_and_targets_are_found() {
-        let text = "| it holds | `a/b.rs::c_d`, `e.rs::f`, fuzz targets `g` and `h` |\n`cargo xtask` has no test";
+        let text = "| it holds | `a/b.rs::c_d`, `e.rs::f`, fuzz targets `g` and `h` |\n\
+                    `cargo xtask` has no test";
         assert_eq!(super::tests(text).collect::<Vec<_>>(), [("a/b.rs", "c_d"), ("e.rs", "f")]);
         assert_eq!(super::targets(text).collect::<Vec<_>>(), ["g", "h"]);
         let text =

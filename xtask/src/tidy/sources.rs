@@ -24,7 +24,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
             faults.push(format!("{folder}/README.md, which states the folder's rule, is missing"));
         }
         let mut files = Vec::new();
-        find_rust(&root.join(folder), &mut files)?;
+        find(&root.join(folder), "rs", &mut files)?;
         for file in files {
             let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
             let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
@@ -34,15 +34,16 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     Ok(faults)
 }
 
-fn find_rust(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+/// Adds the files below `folder` with this extension, but for what cargo built.
+pub fn find(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries {
         let path = entry.map_err(|e| format!("{}: {e}", folder.display()))?.path();
         if path.is_dir() {
             if !path.ends_with("target") {
-                find_rust(&path, files)?;
+                find(&path, extension, files)?;
             }
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        } else if path.extension().is_some_and(|e| e == extension) {
             files.push(path);
         }
     }
@@ -145,7 +146,8 @@ mod tests {
 
     #[test]
     fn functions_are_measured() {
-        let text = "fn a() {\n    b();\n}\nimpl X {\n    pub const fn c() -> u8 {\n        1\n    }\n    fn d(&self);\n}";
+        let text = "fn a() {\n    b();\n}\nimpl X \
+                    {\n    pub const fn c() -> u8 {\n        1\n    }\n    fn d(&self);\n}";
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(functions(&lines), [("a".to_string(), 3), ("c".to_string(), 3)]);
     }

@@ -29,13 +29,16 @@ Examples:
   longhaul bench datapath --box paired --parity always --keys --parts
   longhaul bench datapath --over memif --box forward,accelerator --beside testpmd --cores 0,1
   longhaul bench datapath --box accelerator --size 4K --seconds 10 --flamegraph accelerator.svg
-  longhaul bench datapath --seconds 600 --memory-growth-max 8M      a long run whose memory must not grow
+  longhaul bench datapath --seconds 600 --memory-growth-max 8M
+      a long run whose memory must not grow
   longhaul bench datapath --out results.jsonl && longhaul report results.jsonl
 
-Prebuilt WRITEs of so many QPs go through the very node that 'longhaul accelerate' or 'longhaul emulate' runs. Over rings all
-runs in one thread, so that what the box takes is told from what the load takes; over memif the box is a process of its
-own. How to read the table: docs/datapath.md. Give the machine nothing else to do.
-Exit code: 0, measured; 1, something failed, packets were lost, or memory grew; 2, values that make no sense.";
+Prebuilt WRITEs of so many QPs go through the very node that 'longhaul accelerate' or 'longhaul
+emulate' runs. Over rings all runs in one thread, so that what the box takes is told from what the
+load takes; over memif the box is a process of its own. How to read the table: docs/datapath.md.
+Give the machine nothing else to do.
+Exit code: 0, measured; 1, something failed, packets were lost, or memory grew; 2, values that make
+no sense.";
 
 /// Command line of `longhaul bench datapath`.
 #[derive(Debug, clap::Args)]
@@ -251,7 +254,8 @@ impl Args {
             }
             self.load(&cell).check().map_err(Failure::value)?;
             if self.over == Over::Memif && cell.kind == Kind::Paired {
-                let why = "--box paired --over memif: two boxes in a row are measured over rings: leave --over out";
+                let why = "--box paired --over memif: two boxes in a row are measured over rings: \
+                           leave --over out";
                 return Err(Failure::value(why));
             }
         }

@@ -34,8 +34,9 @@ Examples:
   longhaul bench rnic --over rings --seconds 600 --memory-growth-max 8M
   longhaul bench rnic --out results.jsonl && longhaul report results.jsonl
 
-Two ends of RC queue pairs, each the device that 'longhaul exec' gives to programs, with its port and its turns: over rings in one
-thread, over memif and xdp in two processes. How to read the table: docs/rnic.md. Give the machine nothing else to do.
+Two ends of RC queue pairs, each the device that 'longhaul exec' gives to programs, with its port
+and its turns: over rings in one thread, over memif and xdp in two processes. How to read the table:
+docs/rnic.md. Give the machine nothing else to do.
 Exit code: 0, measured; 1, something failed, or memory grew; 2, values that make no sense.";
 
 /// Command line of `longhaul bench rnic`.
@@ -73,7 +74,12 @@ pub struct Args {
     #[arg(long, default_value_t = 16, value_name = "N")]
     depth: u32,
     /// Frames of each ring, of 'rings' and 'memif'
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(16..=16384), value_name = "N")]
+    #[arg(
+        long,
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(16..=16384),
+        value_name = "N"
+    )]
     ring: u32,
     /// The two ends of a cable for 'xdp', the requester's first, each as in
     /// xdp:INTERFACE[,OPTION...]

@@ -1,3 +1,5 @@
+//! Tests of `longhaul decode`: what it prints of good, damaged and cut frames.
+
 use super::*;
 use clap::Parser as _;
 use longhaul_wire::pcap::{RecordHeader, file_header};
@@ -66,9 +68,10 @@ mod a_line_of_text {
     fn shows_the_messages_of_the_connection_manager() {
         assert_eq!(
             first("cm_rc_reject_no_listener", "CM REQ"),
-            "10.10.0.1 → 10.10.0.2  UD SEND Only  QP 0x000001 PSN 6 AckReq  from QP 0x000001 QKey 0x80010000  \
-             CM REQ, id 0x18ec6503, service TCP:7999 from 10.10.0.1:50115, QP 0x000013, peer begins at PSN 15454082, MTU 4096, \
-             READs 1 out 1 in, retries 7, RNR retries 7  ICRC ok"
+            "10.10.0.1 → 10.10.0.2  UD SEND Only  QP 0x000001 PSN 6 AckReq  from QP 0x000001 QKey \
+             0x80010000  CM REQ, id 0x18ec6503, service TCP:7999 from 10.10.0.1:50115, QP \
+             0x000013, peer begins at PSN 15454082, MTU 4096, READs 1 out 1 in, retries 7, RNR \
+             retries 7  ICRC ok"
         );
         assert!(first("cm_rc_reject_no_listener", "CM REJ").ends_with(
             "CM REJ, peer id 0x18ec6503, reason 8 (invalid service id: nobody listens)  ICRC ok"
@@ -84,8 +87,8 @@ mod a_line_of_text {
     fn shows_requests_with_their_extended_headers() {
         assert_eq!(
             first("rc_nak_remote_access_read", "READ Request"),
-            "10.10.0.1 → 10.10.0.2  RC READ Request  QP 0x000023 PSN 1193047 AckReq  VA 0x00007fede2bbf040 \
-             rkey 0x000018ed DMA 100  ICRC ok"
+            "10.10.0.1 → 10.10.0.2  RC READ Request  QP 0x000023 PSN 1193047 AckReq  VA \
+             0x00007fede2bbf040 rkey 0x000018ed DMA 100  ICRC ok"
         );
         assert!(first("cm_ud_sidr_udaddy", "Immediate").contains("  imm 0x00000016  100 B  "));
         assert!(
@@ -229,7 +232,8 @@ mod a_file {
         let whole = kernel_capture("rc_nak_remote_access_read");
         assert_eq!(
             failure(&whole[..whole.len() - 1]),
-            "x.pcap is damaged: it ends inside a record, of which 77 bytes are there; 3 frames were read before"
+            "x.pcap is damaged: it ends inside a record, of which 77 bytes are there; 3 frames \
+             were read before"
         );
     }
 

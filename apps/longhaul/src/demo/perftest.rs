@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn a_listening_socket_is_found() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   0: 0100007F:4853 00000000:0000 0A 0\n   \
-                     1: 0100007F:4854 0100007F:C350 01 0\n";
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   0: 0100007F:4853 \
+                     00000000:0000 0A 0\n   1: 0100007F:4854 0100007F:C350 01 0\n";
         assert!(has_listener(table, 18515));
         assert!(!has_listener(table, 18516), "a connection");
         assert!(!has_listener(table, 0x853), "another port");
@@ -218,8 +218,9 @@ mod tests {
 
     #[test]
     fn the_result_line_is_found() {
-        let output = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
-                      65536      10000            0.00               9.81    \t\t   0.018715\n---\n";
+        let output = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   \
+                      MsgRate[Mpps]\n 65536      10000            0.00               9.81    \
+                      \t\t   0.018715\n---\n";
         assert_eq!(read_result(output), Some((9.81, 0.018715)));
         assert_eq!(read_result("Couldn't listen to port 18515"), None);
     }

@@ -153,7 +153,8 @@ fn identity(place: &Place<'_>) -> Result<Identity, Problem> {
             if place.mac.is_some() || place.vlan.is_some() || place.gateway.is_some() {
                 return Err(Problem::new(
                     "with this machine's own address go its own MAC address, VLANs and routes",
-                    "give the program another address with --ip, or leave --mac, --vlan and --gateway out",
+                    "give the program another address with --ip, or leave --mac, --vlan and \
+                     --gateway out",
                 ));
             }
             let ip = address.map(|address| address.ip).or_else(|| addresses.first().copied());

@@ -56,7 +56,8 @@ fn head(out: &mut String, plan: &Plan, measured: Option<&Measured>) {
     let depth = &plan.queue_depth;
     line!(
         out,
-        "Queue depth = RTT x rate / frame = {:.0} messages of one packet ({} bytes on the wire). What the",
+        "Queue depth = RTT x rate / frame = {:.0} messages of one packet ({} bytes on the wire). \
+         What the",
         depth.messages,
         depth.frame_bytes
     );
@@ -118,7 +119,8 @@ fn table(out: &mut String, plan: &Plan) {
     let mut columns = |columns: [&str; 8]| {
         let [message, goodput, limit, in_flight, qps, depth, latency, with] = columns;
         let written = format!(
-            "{message:>8}  {goodput:>10}  {limit:<22}  {in_flight:>9}  {qps:>8}  {depth:>8}  {latency:>9}  {with:>11}"
+            "{message:>8}  {goodput:>10}  {limit:<22}  {in_flight:>9}  {qps:>8}  {depth:>8}  \
+             {latency:>9}  {with:>11}"
         );
         line!(out, "{}", written.trim_end());
     };

@@ -84,7 +84,8 @@ impl Slurm {
             if interrupt.came() {
                 progress.done();
                 eprintln!(
-                    "longhaul sweep: job {number} goes on; the same command waits for it and collects, scancel {number} ends it"
+                    "longhaul sweep: job {number} goes on; the same command waits for it and \
+                     collects, scancel {number} ends it"
                 );
                 return Ok(false);
             }

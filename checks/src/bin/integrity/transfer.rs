@@ -282,8 +282,12 @@ impl Transfer {
             } else if heard.elapsed() > SILENCE_MAX {
                 let state = self.pair.qp.query()?.state;
                 return Err(format!(
-                    "no completion for {SILENCE_MAX:?} in state {state:?}; missing: {} of sends (next {:x?}), {} of receives (next {:x?})",
-                    sent.len(), sent.next(), received.len(), received.next()
+                    "no completion for {SILENCE_MAX:?} in state {state:?}; missing: {} of sends \
+                     (next {:x?}), {} of receives (next {:x?})",
+                    sent.len(),
+                    sent.next(),
+                    received.len(),
+                    received.next()
                 )
                 .into());
             }

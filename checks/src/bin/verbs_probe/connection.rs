@@ -92,7 +92,8 @@ impl<'a> Side<'a> {
         let qp = self.device.queue_pair(options.kind, &cq, DEPTH)?;
         let gid = self.device.gid(self.gid_index)?;
         let theirs = self.link.swap(&json!({
-            "qpn": qp.number(), "gid": gid.bytes(), "address": memory.address(), "rkey": memory.rkey(),
+            "qpn": qp.number(), "gid": gid.bytes(),
+            "address": memory.address(), "rkey": memory.rkey(),
         }))?;
         let number =
             |name: &str| theirs[name].as_u64().ok_or("the other side tells no such number");

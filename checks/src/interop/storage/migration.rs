@@ -178,8 +178,8 @@ fn check(source: &Guest, target: &Guest) {
 /// A machine, with these further `arguments`.
 fn machine(arguments: &str) -> String {
     format!(
-        "exec {QEMU} -nodefaults -no-user-config -display none -vga none -machine pc -m 64 -accel tcg \
-         -drive file={FLOPPY},format=raw,if=floppy,readonly=on \
+        "exec {QEMU} -nodefaults -no-user-config -display none -vga none -machine pc -m 64 -accel \
+         tcg -drive file={FLOPPY},format=raw,if=floppy,readonly=on \
          -monitor tcp:127.0.0.1:4444,server=on,wait=off {arguments}"
     )
 }

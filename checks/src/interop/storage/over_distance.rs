@@ -218,7 +218,8 @@ fn direction(report: &Value, requester: &'static str, ip: &str) -> Option<Direct
 /// Markdown: a row for each, beside the same without accelerators, and what the doctor says.
 pub fn table(all: &[Measured]) -> String {
     let mut text = String::from(
-        "| | km | accelerators | IOPS | times plain | median | p99 | light alone | client's requests | server's requests |\n\
+        "| | km | accelerators | IOPS | times plain | median | p99 | light alone | client's \
+         requests | server's requests |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for one in all {
@@ -268,7 +269,9 @@ mod tests {
             })
         };
         let flows = json!({ "flows": [
-            flow("10.0.0.1", 5, "sender"), flow("10.0.0.1", 90, "psn_window"), flow("10.0.0.2", 95, "sender"),
+            flow("10.0.0.1", 5, "sender"),
+            flow("10.0.0.1", 90, "psn_window"),
+            flow("10.0.0.2", 95, "sender"),
         ]});
         let expected = Direction {
             requester: "client",

@@ -117,7 +117,11 @@ fn an_interface_with_fewer_queues_is_refused_with_the_cure() {
             let refusal = open_queues(&config, ports).err().unwrap();
             let text = refusal.to_string();
             assert!(
-                matches!(refusal, XdpError::QueuesForCores { queues, cores, .. } if (queues, cores) == (there, ports as u16)),
+                matches!(
+                    refusal,
+                    XdpError::QueuesForCores { queues, cores, .. }
+                        if (queues, cores) == (there, ports as u16)
+                ),
                 "{text}"
             );
             assert!(

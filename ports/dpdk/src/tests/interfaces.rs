@@ -134,7 +134,7 @@ fn that_the_kernel_keeps_are_reached_by_af_xdp() {
         veth(1500, 1);
         let mut port = match open(&DpdkConfig::new("net_af_xdp_veth0,iface=ea")) {
             Ok(port) => port,
-            Err(error) => return eprintln!("SKIPPED: {error}"),
+            Err(error) => return longhaul_namespace::skip(error),
         };
         both_ways(&mut port, &mut host_port("eb"));
         assert_eq!(port.driver(), "net_af_xdp");

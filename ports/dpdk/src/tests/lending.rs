@@ -178,7 +178,9 @@ fn any_order_of_keeping_sending_and_letting_go_leaves_bytes_whole_and_no_buffer_
         let mut kept: Vec<(usize, Lease)> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Come(len) => kept.extend(bring(port, number, len).map(|lease| (number, lease))),
+                Step::Come(len) => {
+                    kept.extend(bring(port, number, len).map(|lease| (number, lease)));
+                }
                 Step::SendOn(which) if !kept.is_empty() => {
                     let (number, lease) = &kept[which % kept.len()];
                     prop_assert!(port.transmit_lent(lease).unwrap());
@@ -186,7 +188,9 @@ fn any_order_of_keeping_sending_and_letting_go_leaves_bytes_whole_and_no_buffer_
                     let (number, len) = (*number, lease.bytes().len());
                     kept.extend(take(port, number, len).map(|lease| (number, lease)));
                 }
-                Step::LetGo(which) if !kept.is_empty() => drop(kept.swap_remove(which % kept.len())),
+                Step::LetGo(which) if !kept.is_empty() => {
+                    drop(kept.swap_remove(which % kept.len()));
+                }
                 Step::SendOn(_) | Step::LetGo(_) => {}
             }
             prop_assert!(kept.len() <= 20);

@@ -1,3 +1,5 @@
+//! Tests of segmentation: each frame of a long one has right headers, lengths and checksums.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -330,8 +332,15 @@ mod splitting {
             }
             frame.truncate(cut.index(frame.len()) + 1);
             if !keeps_description {
-                let (needs_checksum, kind, segment_bytes, checksum_start, checksum_offset) = described;
-                offload = Offload { needs_checksum, kind, segment_bytes, checksum_start, checksum_offset };
+                let (needs_checksum, kind, segment_bytes, checksum_start, checksum_offset) =
+                    described;
+                offload = Offload {
+                    needs_checksum,
+                    kind,
+                    segment_bytes,
+                    checksum_start,
+                    checksum_offset,
+                };
             }
             let _ = split(&mut frame, &offload);
             let _ = complete(&mut frame, &offload);

@@ -1,3 +1,5 @@
+//! Tests of ports whose interface is set down, deleted, renamed or reconfigured.
+
 use longhaul_port::{DropReason, LinkState, Port};
 
 use super::*;
@@ -118,9 +120,8 @@ mod a_packet_port_survives {
             sh(VETH);
             let (mut a, mut b) = (open("ea"), open("eb"));
             await_link(&mut a, LinkState::Up);
-            sh(
-                "ip link set ea down; ip link set ea name other0; ip link add ea type bridge; ip link set ea up",
-            );
+            sh("ip link set ea down; ip link set ea name other0; ip link add ea type bridge; ip \
+                 link set ea up");
             await_link(&mut a, LinkState::Down);
             until("the new name", || {
                 a.service().unwrap();

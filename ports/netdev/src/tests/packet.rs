@@ -1,3 +1,5 @@
+//! Tests of packet ports over a veth pair.
+
 use std::time::{Duration, Instant};
 
 use longhaul_port::{DropReason, LinkState, Port, PortError, Received};
@@ -11,9 +13,8 @@ fn open(interface: &str) -> PacketPort {
 
 /// Both ends of a veth pair `a`, `b`.
 fn pair() -> (PacketPort, PacketPort) {
-    sh(
-        "ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set eb up",
-    );
+    sh("ip link add ea mtu 9000 type veth peer name eb mtu 9000; ip link set ea up; ip link set \
+         eb up");
     let (mut a, mut b) = (open("ea"), open("eb"));
     await_link(&mut a, LinkState::Up);
     await_link(&mut b, LinkState::Up);
@@ -414,7 +415,7 @@ mod waits_for_the_device {
         if may_sh(&shape) {
             return Some(ports);
         }
-        eprintln!("SKIPPED: this kernel has no tbf");
+        longhaul_namespace::skip("this kernel has no tbf");
         None
     }
 
@@ -575,7 +576,7 @@ mod vlan_tags {
         in_namespace(|| {
             let (mut a, _b) = pair();
             if !may_sh("ip link add link eb name ev type vlan id 5 && ip link set ev up") {
-                return eprintln!("SKIPPED: this kernel has no VLAN devices");
+                return longhaul_namespace::skip("this kernel has no VLAN devices");
             }
             let mut v = open("ev");
             await_link(&mut v, LinkState::Up);
@@ -641,9 +642,8 @@ mod sleeping {
         in_namespace(|| {
             // Only splitting leaves anything behind.
             sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
-            sh(
-                "ip addr add 10.1.1.1/24 dev ea; ip neigh add 10.1.1.2 lladdr 02:00:00:00:00:02 dev ea",
-            );
+            sh("ip addr add 10.1.1.1/24 dev ea; ip neigh add 10.1.1.2 lladdr 02:00:00:00:00:02 \
+                 dev ea");
             let mut b = open("eb");
             send_udp_run("10.1.1.2:4791", 1000, 5);
             let mut lengths = Vec::new();
@@ -698,7 +698,8 @@ mod privileges {
                     await_link(&mut a, LinkState::Up);
                     next.send("ip link del ea").unwrap();
                     await_link(&mut a, LinkState::Down);
-                    let make = "ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up";
+                    let make = "ip link add ea type veth peer name eb; ip link set ea up; ip link \
+                                set eb up";
                     next.send(make).unwrap();
                     await_link(&mut a, LinkState::Up);
                     await_link(&mut b, LinkState::Up);

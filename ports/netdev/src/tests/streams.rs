@@ -21,7 +21,8 @@ fn hosts() -> (Host, Host) {
 fn configure(host: &Host, number: u8, device: &str) {
     host.sh(&format!(
         "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set {device} up
-         ip addr add 10.9.0.{number}/24 dev {device}; ip addr add fd09::{number}/64 nodad dev {device}"
+         ip addr add 10.9.0.{number}/24 dev {device}; \
+         ip addr add fd09::{number}/64 nodad dev {device}"
     ));
 }
 
@@ -150,7 +151,7 @@ mod through_packet_ports {
                 device = "ev";
                 let make = "ip link set eh up; ip link add link eh name ev type vlan id 5";
                 if ![&a, &b].iter().all(|host| host.run(move || may_sh(make))) {
-                    return eprintln!("SKIPPED: this kernel has no VLAN devices");
+                    return longhaul_namespace::skip("this kernel has no VLAN devices");
                 }
             }
             configure(&a, 1, device);
@@ -188,7 +189,8 @@ mod through_packet_ports {
                 configure(host, me.parse().unwrap(), "eh");
                 let make = tunnel.replace("ME", me).replace("PEER", peer);
                 if !host.run(move || may_sh(&format!("ip link add ex type {make}"))) {
-                    return eprintln!("SKIPPED: this kernel has no devices of type {tunnel}");
+                    let why = format!("this kernel has no devices of type {tunnel}");
+                    return longhaul_namespace::skip(why);
                 }
                 host.sh(&format!("ip link set ex up; ip addr add 10.8.0.{me}/24 dev ex"));
             }

@@ -1,3 +1,5 @@
+//! Tests of TAP ports against the kernel's side of the device.
+
 use longhaul_port::{DropReason, LinkState, Port};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the configuration: which fields and addresses are refused, and how.
+
 use super::*;
 use crate::UdpError;
 

@@ -1,3 +1,5 @@
+//! Tests of the exchange of frames between two ports, with and without GSO and GRO.
+
 use super::*;
 
 /// Sends frames of these payload lengths and checks that they arrive in order, whole and with right
@@ -81,7 +83,7 @@ fn ipv6_frames_arrive_as_sent() {
     let mut port = match UdpPort::bind(&UdpConfig { bind, ..UdpConfig::new("test", own) }) {
         Ok(port) => port,
         Err(crate::UdpError::AddressNotHere { .. }) => {
-            eprintln!("SKIPPED: this machine has no IPv6");
+            longhaul_namespace::skip("this machine has no IPv6");
             return;
         }
         Err(error) => panic!("{error}"),

@@ -17,17 +17,19 @@ struct Wire(File);
 /// Runs `test` on a thread in a new network namespace, where that is permitted.
 fn in_namespace(test: impl FnOnce(Wire) + Send) {
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let thread = std::thread::Builder::new().name(longhaul_namespace::test_name());
+        let wired = thread.spawn_scoped(scope, || {
             // SAFETY: no memory is involved; only this thread changes its namespace.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                eprintln!("SKIPPED: no network namespace: {}", io::Error::last_os_error());
-                return;
+                let error = io::Error::last_os_error();
+                return longhaul_namespace::skip(format!("no network namespace: {error}"));
             }
             match Wire::new() {
                 Ok(wire) => test(wire),
-                Err(error) => eprintln!("SKIPPED: no TAP device: {error}"),
+                Err(error) => longhaul_namespace::skip(format!("no TAP device: {error}")),
             }
         });
+        wired.expect("a thread");
     });
 }
 

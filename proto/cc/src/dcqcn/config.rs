@@ -1,3 +1,5 @@
+//! Parameters of DCQCN, under the names of NVIDIA's driver.
+
 use longhaul_units::{BitRate, Duration};
 
 const MBPS: u64 = 1_000_000;

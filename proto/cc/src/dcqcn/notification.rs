@@ -1,3 +1,5 @@
+//! DCQCN's notification point: when a receiver sends a CNP.
+
 use super::Dcqcn;
 use longhaul_units::Instant;
 

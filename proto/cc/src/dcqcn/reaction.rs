@@ -1,3 +1,5 @@
+//! DCQCN's reaction point: the rate of a QP after CNPs.
+
 use super::Dcqcn;
 use super::config::ALPHA_BITS;
 use longhaul_units::{BitRate, Instant};

@@ -1,3 +1,5 @@
+//! Tests of the connection manager.
+
 mod bounds;
 mod interleavings;
 mod linux;

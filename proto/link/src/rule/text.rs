@@ -34,7 +34,8 @@ impl FromStr for Rule {
     fn from_str(text: &str) -> Result<Self, TextError> {
         let all = Words::new(text, 0..text.len());
         let Some(colon) = colon(text) else {
-            let why = "no ': ' between what is selected and what is done to it: write it as in 'read-response from a: lose 1%'";
+            let why = "no ': ' between what is selected and what is done to it: write it as in \
+                       'read-response from a: lose 1%'";
             return Err(all.error_at(text.len(), why));
         };
         let selection = selection(&mut Words::new(text, 0..colon))?;

@@ -7,9 +7,11 @@ use crate::multicast_mac;
 #[test]
 fn an_arp_request_for_us_is_answered_to_who_asked() {
     let mut host = Host::new();
-    let asked = "ffffffffffff 020000000002 0806 0001 0800 06 04 0001 020000000002 0a000002 000000000000 0a000001";
+    let asked = "ffffffffffff 020000000002 0806 0001 0800 06 04 0001 020000000002 0a000002 \
+                 000000000000 0a000001";
     assert!(host.hears(&bytes(asked)));
-    let answer = "020000000002 020000000001 0806 0001 0800 06 04 0002 020000000001 0a000001 020000000002 0a000002";
+    let answer = "020000000002 020000000001 0806 0001 0800 06 04 0002 020000000001 0a000001 \
+                  020000000002 0a000002";
     assert_eq!(host.sent(), [packed(answer)]);
 }
 
@@ -33,9 +35,11 @@ fn an_arp_request_in_our_vlan_is_answered_there() {
 fn a_question_goes_to_everybody_then_finds_its_answer() {
     let mut host = Host::new();
     assert_eq!(host.ask("10.0.0.2"), Resolution::Asking);
-    let question = "ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 0a000001 000000000000 0a000002";
+    let question = "ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 0a000001 \
+                    000000000000 0a000002";
     assert_eq!(host.sent(), [packed(question)]);
-    let answer = "020000000001 020000000002 0806 0001 0800 06 04 0002 020000000002 0a000002 020000000001 0a000001";
+    let answer = "020000000001 020000000002 0806 0001 0800 06 04 0002 020000000002 0a000002 \
+                  020000000001 0a000001";
     assert!(host.hears(&bytes(answer)));
     assert_eq!(host.look_up("10.0.0.2"), Resolution::Known(PEER_MAC));
     host.silent();

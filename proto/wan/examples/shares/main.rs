@@ -4,9 +4,9 @@
 
 mod bbr;
 mod cubic;
-#[path = "../../tests/dumbbell/mod.rs"]
+#[path = "../../tests/all/dumbbell/mod.rs"]
 mod dumbbell;
-#[path = "../../tests/net/mod.rs"]
+#[path = "../../tests/all/net/mod.rs"]
 mod net;
 
 use bbr::Bbr;
@@ -64,7 +64,8 @@ impl Setup {
 fn alone() {
     println!("One pair, from 100 round trips on for 200");
     println!(
-        "  Mbit/s     RTT  buffer  marks    loss  jitter    used  goodput  queue (% of BDP)  dropped"
+        "  Mbit/s     RTT  buffer  marks    loss  jitter    used  goodput  queue (% of BDP)  \
+         dropped"
     );
     let rtts = [1, 10, 100].map(Duration::from_ms);
     let speeds =
@@ -106,7 +107,8 @@ fn alone() {
 
 fn boxes() {
     println!(
-        "Pairs that begin one after the other: the round trips after the last began until Jain's index, over 25 of them, stays"
+        "Pairs that begin one after the other: the round trips after the last began until Jain's \
+         index, over 25 of them, stays"
     );
     println!("above 0.95 for 100, and then over 300: index, used, queue");
     let long = Setup { mbps: 300, rtt: Duration::from_ms(100), ..PLAIN };
@@ -149,7 +151,8 @@ fn others() {
     let setup = Setup { mbps: 300, rtt: Duration::from_ms(20), ..PLAIN };
     println!("300 Mbit/s, 20 ms, shares over 60 s from 20 s on; queue in % of BDP");
     println!(
-        "buffer  box and CUBIC         box and BBR           CUBIC and BBR         2 boxes and CUBIC"
+        "buffer  box and CUBIC         box and BBR           CUBIC and BBR         2 boxes and \
+         CUBIC"
     );
     for buffer in [0.5, 1.0, 4.0] {
         let setup = Setup { buffer, ..setup };

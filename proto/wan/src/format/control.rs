@@ -457,14 +457,28 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn bodies_come_back(words in any::<[u64; 8]>(), count in 0..=Ack::ENTRIES_MAX, step in 1..=8_u8) {
+        fn bodies_come_back(
+            words in any::<[u64; 8]>(),
+            count in 0..=Ack::ENTRIES_MAX,
+            step in 1..=8_u8,
+        ) {
             let mut out = [0; BODY_MAX];
             let mut ack = Ack {
-                largest: words[0] as u32, delay_ns: words[1] as u32, room_bytes: words[2], congested: words[3] as u32,
-                duplicates: words[4] as u32, repaired: words[5] as u32, bursts: words[6] as u16, count: count as u8, ..Ack::default()
+                largest: words[0] as u32,
+                delay_ns: words[1] as u32,
+                room_bytes: words[2],
+                congested: words[3] as u32,
+                duplicates: words[4] as u32,
+                repaired: words[5] as u32,
+                bursts: words[6] as u16,
+                count: count as u8,
+                ..Ack::default()
             };
             for (place, entry) in ack.entries[..count].iter_mut().enumerate() {
                 *entry = AckEntry { word: place as u32, mask: words[6] ^ place as u64 };
@@ -472,19 +486,35 @@ mod tests {
             let len = ack.write(&mut out);
             prop_assert_eq!(Ack::read(&out[..len]), Some(ack));
             for step in [PingStep::Ask, PingStep::Answer, PingStep::Unknown] {
-                let ping = Ping { step, session: words[0] as u32, nonce: words[1], next_number: words[2] };
+                let ping =
+                    Ping { step, session: words[0] as u32, nonce: words[1], next_number: words[2] };
                 let len = ping.write(&mut out);
                 prop_assert_eq!(len, PING_LEN);
                 prop_assert_eq!(Ping::read(&out[..len]), Some(ping));
             }
             let step = match step {
-                1 => HelloStep::Ask, 2 => HelloStep::Answer, 3 => HelloStep::Open, 4 => HelloStep::Accept,
-                5 => HelloStep::Refuse(Refusal::Version), 6 => HelloStep::Refuse(Refusal::Policy),
-                7 => HelloStep::Refuse(Refusal::Full), _ => HelloStep::Refuse(Refusal::Cores),
+                1 => HelloStep::Ask,
+                2 => HelloStep::Answer,
+                3 => HelloStep::Open,
+                4 => HelloStep::Accept,
+                5 => HelloStep::Refuse(Refusal::Version),
+                6 => HelloStep::Refuse(Refusal::Policy),
+                7 => HelloStep::Refuse(Refusal::Full),
+                _ => HelloStep::Refuse(Refusal::Cores),
             };
             let hello = Hello {
-                step, version_min: 1, version_max: 3, session: words[0] as u32, box_id: words[1], instance: words[2],
-                policy: words[3], nonce: words[4], cookie: words[5], room_bytes: words[6], paths: 2, cores: 3,
+                step,
+                version_min: 1,
+                version_max: 3,
+                session: words[0] as u32,
+                box_id: words[1],
+                instance: words[2],
+                policy: words[3],
+                nonce: words[4],
+                cookie: words[5],
+                room_bytes: words[6],
+                paths: 2,
+                cores: 3,
             };
             let len = hello.write(&mut out);
             prop_assert_eq!(len, HELLO_LEN);
@@ -504,7 +534,12 @@ mod tests {
 
         /// A datagram crosses a port as bytes and is found again, cut at any place or not at all.
         #[test]
-        fn datagrams_cross_a_port(is_ipv6: bool, vlan in prop::option::of(1..4095_u16), body_len in 0..BODY_MAX, cut in 0..900_usize) {
+        fn datagrams_cross_a_port(
+            is_ipv6: bool,
+            vlan in prop::option::of(1..4095_u16),
+            body_len in 0..BODY_MAX,
+            cut in 0..900_usize,
+        ) {
             let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
             let header = Header { number: 9, ..Header::new(Kind::Ack, 5) };
             let datagram = Datagram::new(&samples::way(ips, vlan), 4797, &header, |out| {

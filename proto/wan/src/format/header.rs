@@ -1,3 +1,5 @@
+//! The transport header, which every datagram of the transport carries.
+
 use crc32fast::Hasher;
 
 /// The version of the format that this crate speaks.
@@ -186,17 +188,27 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn what_is_written_is_read(header in any_header(), body in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn what_is_written_is_read(
+            header in any_header(),
+            body in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
             let bytes = header.write(&body);
             prop_assert_eq!(Header::read(&bytes), Some(header));
             prop_assert!(Header::is_sound(&bytes, &body));
         }
 
         #[test]
-        fn one_wrong_bit_is_seen(header in any_header(), body in prop::collection::vec(any::<u8>(), 0..80), bit in any::<prop::sample::Index>()) {
+        fn one_wrong_bit_is_seen(
+            header in any_header(),
+            body in prop::collection::vec(any::<u8>(), 0..80),
+            bit in any::<prop::sample::Index>(),
+        ) {
             let mut bytes = [header.write(&body).to_vec(), body].concat();
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);

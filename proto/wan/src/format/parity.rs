@@ -369,7 +369,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// A frame comes back from what is protected of it and from another of its stream, as the
         /// path would have left it.
@@ -385,12 +388,16 @@ mod tests {
         ) {
             let len = if is_atomic { 0 } else { len };
             let on_arrival = |hosts: &Path| Path {
-                source_mac: MacAddr([2, 0, 0, 0, 0, 9]), hop_limit: 61, traffic_class: 0x28 | 2, ..*hosts
+                source_mac: MacAddr([2, 0, 0, 0, 0, 9]),
+                hop_limit: 61,
+                traffic_class: 0x28 | 2,
+                ..*hosts
             };
             let sent_by = Path { udp_source_port: words[0] as u16 | 0xc000, ..way(is_ipv6, vlan) };
             let (built, pad_len) = head(&sent_by, len, is_atomic);
             let expected_head = head(&on_arrival(&sent_by), len, is_atomic).0;
-            let (mut built, mut expected_head) = (built.bytes().to_vec(), expected_head.bytes().to_vec());
+            let (mut built, mut expected_head) =
+                (built.bytes().to_vec(), expected_head.bytes().to_vec());
             let udp = Udp::find(&built).unwrap();
             let was_marked = words[1] & 1 == 1;
             if was_marked {
@@ -400,7 +407,8 @@ mod tests {
                 if !is_ipv6 {
                     head[udp.ip + 4..udp.ip + 6].copy_from_slice(&id[..2]);
                     head[udp.ip + 10..udp.ip + 12].fill(0);
-                    let behind = usize::from(u16::from_be_bytes([head[udp.udp + 4], head[udp.udp + 5]])) - 8;
+                    let behind =
+                        usize::from(u16::from_be_bytes([head[udp.udp + 4], head[udp.udp + 5]])) - 8;
                     udp.finish_lengths(head, behind);
                 }
                 udp.set_checksum(head, words[0] as u16);
@@ -408,22 +416,33 @@ mod tests {
             let payload = vec![7; len];
             let (payload, trailer) = match is_virtual {
                 true => (Payload::Synthetic { len }, Trailer::Sealed { pad_len }),
-                false => (Payload::Bytes(&payload[..]), Trailer::Received { pad: [0; 3], pad_len, icrc: [1, 2, 3, 4] }),
+                false => (
+                    Payload::Bytes(&payload[..]),
+                    Trailer::Received { pad: [0; 3], pad_len, icrc: [1, 2, 3, 4] },
+                ),
             };
             let frame = Frame { head: &built, payload, trailer };
             let place = Place {
-                kind: Kind::Data, was_marked, udp_checksum: words[0] as u16, stream: words[1], sequence: words[2], number: words[0],
+                kind: Kind::Data,
+                was_marked,
+                udp_checksum: words[0] as u16,
+                stream: words[1],
+                sequence: words[2],
+                number: words[0],
                 extent: Extent::default(),
             };
             let mut symbol = [0; SYMBOL_HEAD_MAX];
             let symbol_len = place.write_head(Some(&frame), &mut symbol);
-            prop_assert!(4 + symbol_len + HEADER_LEN + PathTemplate::new(&sent_by).bytes().len() <= HEAD_MAX);
+            prop_assert!(
+                4 + symbol_len + HEADER_LEN + PathTemplate::new(&sent_by).bytes().len() <= HEAD_MAX
+            );
             // Another frame of the stream, marked on its way.
             let other = Path { traffic_class: 0x28 | 3, ..on_arrival(&way(is_ipv6, vlan)) };
             let prefix = Prefix::of(head(&other, 77, false).0.bytes()).unwrap();
             let (read, rest) = Place::read_head(&symbol[..symbol_len]).unwrap();
             prop_assert_eq!(read, place);
-            let back = prefix.rebuild(&mut FramePool::new(), &place, rest, &symbol_body(&frame)).unwrap();
+            let back =
+                prefix.rebuild(&mut FramePool::new(), &place, rest, &symbol_body(&frame)).unwrap();
             let expected = Frame { head: &expected_head, payload, trailer };
             // Where bytes are not at hand, their ICRC is not either.
             if is_virtual {
@@ -469,7 +488,8 @@ mod tests {
             let id = ParityId { base: 1 << 40 | 77, symbols: 128, stride: 64, rows: 8, row: 7 };
             let parity = Parity { id, head: &block, body: Body::bytes(&body) };
             let header = Header { path: 3, ..Header::new(Kind::Parity, 9) };
-            let datagram = ParityDatagram::new(&way(is_ipv6, vlan), 4797, &header, &parity).unwrap();
+            let datagram =
+                ParityDatagram::new(&way(is_ipv6, vlan), 4797, &header, &parity).unwrap();
             let mut wire = bytes_of(&datagram.frame());
             let at = PathTemplate::new(&way(is_ipv6, vlan)).bytes().len();
             if let Some(wrong) = wrong {

@@ -333,7 +333,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// However it is cut, with a wrong bit nothing of it is taken, and without the frame comes
         /// back byte for byte.
@@ -352,7 +355,8 @@ mod tests {
             let payload: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
             let trailer = Trailer::Received { pad: [0; 3], pad_len, icrc: [1, 2, 3, 4] };
             let inner = Frame { head: &inner_head, payload: Payload::Bytes(&payload), trailer };
-            let mut ends: Vec<usize> = cuts.iter().map(|cut| 1 + cut.index(len - 1)).chain([0, len]).collect();
+            let mut ends: Vec<usize> =
+                cuts.iter().map(|cut| 1 + cut.index(len - 1)).chain([0, len]).collect();
             ends.sort_unstable();
             ends.dedup();
             let mut pool = FramePool::new();
@@ -384,7 +388,10 @@ mod tests {
         fn any_pieces_are_put_together_or_refused(
             is_ipv6: bool,
             total in any::<u16>(),
-            pieces in prop::collection::vec((any::<u16>(), prop::collection::vec(any::<u8>(), 0..300)), 1..8),
+            pieces in prop::collection::vec(
+                (any::<u16>(), prop::collection::vec(any::<u8>(), 0..300)),
+                1..8,
+            ),
             has_bth: bool,
         ) {
             let (built, _) = head(is_ipv6, 100);
@@ -397,7 +404,10 @@ mod tests {
                     bytes.splice(0..bytes.len().min(12), built.bytes()[at..].iter().copied());
                 }
                 if (Extent { offset, total }).takes(bytes.len()) {
-                    held.push((offset, pool.hold_pieces(&built.bytes()[..at], [&bytes, &[]], Trailer::None)));
+                    held.push((
+                        offset,
+                        pool.hold_pieces(&built.bytes()[..at], [&bytes, &[]], Trailer::None),
+                    ));
                 }
             }
             let held = held.iter().map(|(offset, held)| (*offset, held));

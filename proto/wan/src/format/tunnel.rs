@@ -1,3 +1,5 @@
+//! Encapsulation of a RoCEv2 frame, and its reversal.
+
 use super::{HEADER_LEN, Header};
 use crate::DropReason;
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
@@ -270,7 +272,10 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         /// Out comes what went in, whether the frame is handed on in its parts or crosses a port as
         /// bytes.
@@ -282,7 +287,11 @@ mod tests {
             udp.set_checksum(&mut inner_head, sample.udp_checksum);
             let payload: Vec<u8> = (0..sample.payload_len).map(|n| n as u8).collect();
             let mut pool = FramePool::new();
-            let held = pool.hold(&Frame { head: &inner_head, payload: Payload::Bytes(&payload), trailer: Trailer::None });
+            let held = pool.hold(&Frame {
+                head: &inner_head,
+                payload: Payload::Bytes(&payload),
+                trailer: Trailer::None,
+            });
             let layout = Layout::find(&inner_head).unwrap().unwrap();
             let pad = [0, 7, 0];
             let icrc = icrc::of(&inner_head, &layout, &payload, &pad[..usize::from(pad_len)]);
@@ -294,7 +303,8 @@ mod tests {
                 _ => (Payload::Synthetic { len: payload.len() }, Trailer::Sealed { pad_len }),
             };
             let inner = Frame { head: &inner_head, payload, trailer };
-            let header = Header { udp_checksum: sample.udp_checksum, ..Header::new(Kind::Data, 77) };
+            let header =
+                Header { udp_checksum: sample.udp_checksum, ..Header::new(Kind::Data, 77) };
             let mut out = [0; HEAD_MAX];
             let len = encapsulate(inner.head, udp, PORT, &header, &mut out).unwrap();
             let tunnelled = Frame { head: &out[..len], ..inner };
@@ -327,11 +337,17 @@ mod tests {
             let received = Frame::lent(&lease).unwrap();
             let taken = take_out(&mut pool, &received, &outer).unwrap();
             prop_assert_eq!(&bytes_of(&taken.as_frame()), &expected);
-            prop_assert!(lease.bytes().as_ptr_range().contains(&taken.payload().as_ptr()), "it was copied");
+            prop_assert!(
+                lease.bytes().as_ptr_range().contains(&taken.payload().as_ptr()),
+                "it was copied"
+            );
             wire[crossed - 1] ^= 1;
             let head = Head::copy_of(&wire);
             let received = Frame::received(&head, &wire).unwrap();
-            prop_assert_eq!(take_out(&mut pool, &received, &outer).unwrap_err(), DropReason::Corrupted);
+            prop_assert_eq!(
+                take_out(&mut pool, &received, &outer).unwrap_err(),
+                DropReason::Corrupted
+            );
         }
 
         /// Frames cut short, lengthened and with wrong bytes are taken out as something whole or
@@ -345,7 +361,8 @@ mod tests {
             let (built, _) = head(&sample);
             let udp = Udp::find(built.bytes()).unwrap();
             let mut out = [0; HEAD_MAX];
-            let at = encapsulate(built.bytes(), udp, PORT, &Header::new(Kind::Data, 1), &mut out).unwrap();
+            let at = encapsulate(built.bytes(), udp, PORT, &Header::new(Kind::Data, 1), &mut out)
+                .unwrap();
             let mut wire = out[..at].to_vec();
             wire.resize(at + sample.payload_len + 8, 0xaa);
             for (place, value) in wrong {

@@ -1,3 +1,5 @@
+//! MADs that set up a connection: REQ and REP.
+
 use super::{
     BODY, Mad, array, field, put_body, put_field, put_u24, qpn_at, u16_at, u24_at, u32_at, u64_at,
 };

@@ -1,3 +1,5 @@
+//! REJ, and its reasons.
+
 use super::{BODY, Mad, field, put_body, put_field, u16_at, u32_at};
 use std::fmt;
 
@@ -92,7 +94,10 @@ pub struct RejectReason(pub u16);
 macro_rules! reasons {
     ($($code:literal $name:ident $text:literal;)*) => {
         impl RejectReason {
-            $(#[doc = concat!("Code ", $code, ": ", $text, ".")] pub const $name: RejectReason = RejectReason($code);)*
+            $(
+                #[doc = concat!("Code ", $code, ": ", $text, ".")]
+                pub const $name: RejectReason = RejectReason($code);
+            )*
 
             /// Every code that the standard defines, ascending.
             pub const ALL: &'static [RejectReason] = &[$(RejectReason::$name,)*];

@@ -1,3 +1,5 @@
+//! The other MADs of the connection manager.
+
 use super::reject::MessageRejected;
 use super::{BODY, Mad, field, put_body, put_field, put_u24, qpn_at, u16_at, u32_at, u64_at};
 use longhaul_units::Qpn;

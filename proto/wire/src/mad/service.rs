@@ -1,3 +1,5 @@
+//! Service ids of RDMA-CM, and the header that it puts into private data.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Service ids of the RDMA connection manager: a port space and a port.

@@ -1,3 +1,5 @@
+//! Tests of MADs: the Linux kernel's are read and written back byte for byte.
+
 use super::*;
 use crate::pcap;
 use longhaul_units::Psn;
@@ -330,7 +332,10 @@ mod reject_reason {
 proptest! {
     /// No bytes make reading or writing panic, and what was written once reads back alike.
     #[test]
-    fn any_bytes_read_and_settle(mut bytes in prop::array::uniform32(any::<[u8; 8]>()), attribute in 0x0eu16..0x1d) {
+    fn any_bytes_read_and_settle(
+        mut bytes in prop::array::uniform32(any::<[u8; 8]>()),
+        attribute in 0x0eu16..0x1d,
+    ) {
         bytes[0][..4].copy_from_slice(&[1, 7, 2, 3]);
         bytes[2][..2].copy_from_slice(&attribute.to_be_bytes());
         let mad = array_of(bytes.as_flattened());

@@ -1,3 +1,5 @@
+//! Reader of pcapng sections and blocks.
+
 use super::{
     BLOCK_BYTES_MAX, CaptureError, INTERFACES_MAX, LinkType, Order, RECORD_BYTES_MAX, Record, Step,
 };

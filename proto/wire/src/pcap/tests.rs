@@ -1,3 +1,5 @@
+//! Tests of the capture reader: every format, damaged and cut files.
+
 use super::*;
 
 /// A pcap file of one 6-byte packet that had 9, at second 5 and `fraction`.

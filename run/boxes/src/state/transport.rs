@@ -93,14 +93,16 @@ fn trouble(trouble: &Trouble) -> String {
     let (name, why) = match trouble {
         Trouble::UnknownKey { address } => {
             return format!(
-                "the box at {address} has a key that is none of the peers': compare --peer with what 'longhaul key show' prints there"
+                "the box at {address} has a key that is none of the peers': compare \
+                 --peer with what 'longhaul key show' prints there"
             );
         }
         Trouble::Peer { name, why } => (name, why),
     };
     let why = match why {
         NoKeys::Unanswered => {
-            "is there and answers no handshake: compare its --peer with what 'longhaul key show' prints here"
+            "is there and answers no handshake: compare its --peer with what 'longhaul key show' \
+             prints here"
         }
         NoKeys::PresharedKey => {
             "has another pre-shared key, or none: give both boxes the same --psk"
@@ -268,8 +270,9 @@ impl TransportState {
         }
         if let Some(astray) = self.counters.get("streams_astray").filter(|count| **count > 0) {
             news.push(format!(
-                "nothing of {astray} streams reaches their far box although its paths work: they pass as they are; does another box \
-                 share its site (ECMP)? Let all packets of a site pass one box"
+                "nothing of {astray} streams reaches their far box although its paths work: they \
+                 pass as they are; does another box share its site (ECMP)? Let all packets of a \
+                 site pass one box"
             ));
         }
         for session in &self.sessions {
@@ -282,8 +285,8 @@ impl TransportState {
                     None => "no RoCE MTU avoids that".to_string(),
                 };
                 news.push(format!(
-                    "path {number} to box {} takes IP packets of {} bytes: longer frames go in parts, which costs some of its rate; \
-                     {cure}, or a greater MTU on the path",
+                    "path {number} to box {} takes IP packets of {} bytes: longer frames go in \
+                     parts, which costs some of its rate; {cure}, or a greater MTU on the path",
                     session.far_box, path.mtu,
                 ));
             }
@@ -411,8 +414,8 @@ fn write_path(number: usize, path: &PathState, text: &mut String) -> Result {
         path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
     writeln!(
         text,
-        "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} lost, {} repaired by {} \
-         parities ({}), out {} times",
+        "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} \
+         lost, {} repaired by {} parities ({}), out {} times",
         path.loss,
         path.in_flight,
         path.sent,
@@ -431,7 +434,8 @@ fn write_path(number: usize, path: &PathState, text: &mut String) -> Result {
     if let (Some(rate), Some(queue)) = (path.rate_bps, path.queue_us) {
         writeln!(
             text,
-            "        sent on at {:.3} Gbit/s, of which {:.3} come through; queue {:.3} ms; limited by: {}",
+            "        sent on at {:.3} Gbit/s, of which {:.3} come through; queue {:.3} ms; limited \
+             by: {}",
             rate as f64 / 1e9,
             path.delivered_bps.unwrap_or(0) as f64 / 1e9,
             queue / 1e3,

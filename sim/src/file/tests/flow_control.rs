@@ -6,7 +6,8 @@ use longhaul_switch::{PfcConfig, SwitchConfig};
 /// Two hosts on a switch, one of them 10 us away; the switch's keys.
 fn text(switch: &str) -> String {
     format!(
-        "[[switch]]\nname = \"leaf\"\n{switch}\n[[host]]\nname = \"a\"\nnic = \"ideal\"\n[[host]]\nname = \"b\"\n\
+        "[[switch]]\nname = \"leaf\"\n{switch}\n[[host]]\nname = \"a\"\nnic = \"ideal\"\n[[host]]\n\
+         name = \"b\"\n\
          nic = \"ideal\"\n[[link]]\nbetween = [\"a\", \"leaf\"]\nrate = \"100G\"\n[[link]]\n\
          between = [\"leaf\", \"b\"]\nrate = \"10G\"\ndelay = \"10us\"\n[[flow]]\n"
     )

@@ -112,6 +112,19 @@ pub(super) unsafe fn private_data(state: &mut IdState, param: *const rdma_conn_p
     data
 }
 
+/// Stores the READ depths that the active side asks for; `limit` is the device's.
+fn set_read_depths(
+    state: &mut IdState,
+    given: Option<&rdma_conn_param>,
+    limit: u8,
+) -> Result<(), c_int> {
+    let asked = given.map(|p| p.initiator_depth);
+    state.initiator_depth = depth(asked, RDMA_MAX_INIT_DEPTH, limit, limit)?;
+    let asked = given.map(|p| p.responder_resources);
+    state.responder_resources = depth(asked, RDMA_MAX_RESP_RES, limit, limit)?;
+    Ok(())
+}
+
 /// Depth of outstanding READs: what the program asks for, bounded by the device, or `default` when
 /// it asks for as much as possible.
 fn depth(asked: Option<u8>, as_much: u8, default: u8, limit: u8) -> Result<u8, c_int> {
@@ -151,11 +164,7 @@ unsafe fn connect(
     }
     // SAFETY: passed on to the caller.
     let (local_qpn, srq) = unsafe { queue_pair_of(id, given)? };
-    let limit = engine.attach().read_depth;
-    state.initiator_depth =
-        depth(given.map(|p| p.initiator_depth), RDMA_MAX_INIT_DEPTH, limit, limit)?;
-    state.responder_resources =
-        depth(given.map(|p| p.responder_resources), RDMA_MAX_RESP_RES, limit, limit)?;
+    set_read_depths(&mut state, given, engine.attach().read_depth)?;
     state.psn = engine.fresh_psn().get();
     let timeout = state.ack_timeout.unwrap_or(engine.attach().cm_ack_timeout);
     let retry_count = given.map_or(7, |p| p.retry_count.min(7));

@@ -62,7 +62,8 @@ impl Beside {
             let socket = socket.display();
             let ring = RING_FRAMES.ilog2();
             command.arg(format!(
-                "--vdev=net_memif{number},role=client,socket={socket},socket-abstract=no,rsize={ring},bsize=4608"
+                "--vdev=net_memif{number},role=client,socket={socket},socket-abstract=no,\
+                 rsize={ring},bsize=4608"
             ));
         }
         command.args([

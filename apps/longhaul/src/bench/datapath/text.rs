@@ -53,7 +53,8 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     if let Some(why) = &machine.no_counters {
         let _ = writeln!(
             text,
-            "instructions, cache misses: not available here ({why}); cycles are ticks of the time-stamp counter"
+            "instructions, cache misses: not available here ({why}); cycles are ticks of the \
+             time-stamp counter"
         );
     }
     text
@@ -148,7 +149,8 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     if let Some(parts) = &outcome.parts {
         let [(_, plain), (_, coding), (_, encryption), (_, ratio)] = parts.values();
         notes.push(format!(
-            "{ratio:.2} of the sum of its parts: {plain:.0} plain, {coding:.0} coding, {encryption:.0} encryption"
+            "{ratio:.2} of the sum of its parts: {plain:.0} plain, {coding:.0} coding, \
+             {encryption:.0} encryption"
         ));
     }
     let drops = outcome.drops();
@@ -167,7 +169,8 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     let share = measured.processor_share();
     if share < 0.98 && outcome.box_used_ns.is_none() {
         notes.push(format!(
-            "others had the processor for {:.0} % of the time, which is taken off the box's cycles, and not off M/s and times",
+            "others had the processor for {:.0} % of the time, which is taken off the box's \
+             cycles, and not off M/s and times",
             100.0 * (1.0 - share)
         ));
     }

@@ -212,7 +212,8 @@ impl Lane {
     /// In words, for what does not end.
     pub fn describe(&self) -> String {
         format!(
-            "lane {} ({:#x}) in batch {}: {} sends missing, the next {:x?}; {} receives, the next {:x?}",
+            "lane {} ({:#x}) in batch {}: {} sends missing, the next {:x?}; {} receives, the next \
+             {:x?}",
             self.number,
             self.qp.qpn().get(),
             self.batch,

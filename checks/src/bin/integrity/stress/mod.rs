@@ -122,8 +122,9 @@ pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
     let Tally { messages, bytes, invalidated, atomics } = stress.tally;
     let of_loose = |count: fn(&Loose) -> u64| stress.loose.iter().map(count).sum::<u64>();
     Ok(json!({
-        "seed": args.seed, "rounds": rounds, "abandoned": abandoned, "messages": messages, "bytes": bytes,
-        "invalidated": invalidated, "atomics": atomics, "uc": of_loose(|loose| if loose.is_uc() { loose.received.sends } else { 0 }),
+        "seed": args.seed, "rounds": rounds, "abandoned": abandoned,
+        "messages": messages, "bytes": bytes, "invalidated": invalidated, "atomics": atomics,
+        "uc": of_loose(|loose| if loose.is_uc() { loose.received.sends } else { 0 }),
         "uc_immediate_writes": of_loose(|loose| loose.received.writes),
         "uc_writes": of_loose(Loose::quiet_writes),
         "ud": of_loose(|loose| if loose.is_uc() { 0 } else { loose.received.sends }),

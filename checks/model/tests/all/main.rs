@@ -1,0 +1,5 @@
+//! The model of two boxes, explored within bounds.
+
+mod explored;
+mod pair;
+mod session;

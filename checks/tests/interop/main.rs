@@ -1,0 +1,9 @@
+//! The kernel's rxe in guests; each test takes its turn, since each loads the machine.
+
+mod chain;
+mod faults;
+mod kernel_guest;
+mod rnic;
+mod rnic_ports;
+mod storage;
+mod storage_over_distance;

@@ -1,0 +1,8 @@
+//! Tests of the planner: plans, published figures, figures of the simulator.
+
+mod messages;
+mod packets;
+mod plans;
+mod published;
+mod simulated;
+mod table;

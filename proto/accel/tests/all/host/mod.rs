@@ -1,0 +1,166 @@
+//! Two hosts of a test: software RNICs with a queue pair each, connected with one another.
+
+use crate::script::frames;
+use longhaul_rnic::{
+    Access, AddressVector, Completion, Config, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind,
+    QpState, Rnic, Sge,
+};
+use longhaul_units::{BitRate, Instant, Psn, Qpn};
+use longhaul_wire::MacAddr;
+use std::net::IpAddr;
+
+/// Where each host's memory begins.
+pub const BASE: u64 = 0x7000_0000_0000;
+pub const LOCAL: usize = 0;
+pub const REMOTE: usize = 1;
+
+/// How much the queues of a host hold.
+#[derive(Clone, Copy)]
+pub struct Depths {
+    pub cq: u32,
+    pub sq: u32,
+    pub rq: u32,
+}
+
+/// One host's end of the connection.
+pub struct End {
+    pub cq: CqId,
+    pub qpn: Qpn,
+    pub keys: MrKeys,
+}
+
+/// What both ends agree on: the first PSN of each host, and the path MTU.
+#[derive(Clone, Copy)]
+pub struct Terms {
+    pub psns: [u32; 2],
+    pub mtu: Mtu,
+}
+
+/// The address of a host.
+pub fn ip(host: usize) -> IpAddr {
+    IpAddr::from([10, 77, 0, host as u8 + 1])
+}
+
+/// The device of a host, with a port at `rate`.
+pub fn config(host: usize, rate: BitRate) -> Config {
+    let mut config = Config::new(MacAddr([2, 0, 10, 77, 0, host as u8 + 1]), ip(host));
+    config.port_rate = Some(rate);
+    config
+}
+
+impl End {
+    /// A queue pair of `rnic`, all of whose `memory_len` bytes are registered.
+    pub fn open<M: Memory>(rnic: &mut Rnic<M>, memory_len: usize, depths: Depths) -> End {
+        let pd = rnic.alloc_pd().unwrap();
+        let cq = rnic.create_cq(depths.cq).unwrap();
+        let keys = rnic.reg_mr(pd, BASE, memory_len as u64, BASE, Access::ALL).unwrap();
+        let init = QpInit {
+            pd,
+            kind: QpKind::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            sq_depth: depths.sq,
+            rq_depth: depths.rq,
+            send_sge_max: 1,
+            recv_sge_max: 1,
+            inline_max: 0,
+            signal_all: true,
+        };
+        End { cq, qpn: rnic.create_qp(&init).unwrap(), keys }
+    }
+
+    /// `len` bytes of the host's memory, `at` bytes into it.
+    pub fn segment(&self, at: usize, len: usize) -> Sge {
+        Sge { address: BASE + at as u64, len: len as u32, lkey: self.keys.lkey }
+    }
+}
+
+/// All completions that there are.
+pub fn completions<M: Memory>(rnic: &mut Rnic<M>, cq: CqId) -> Vec<Completion> {
+    let mut all = Vec::new();
+    rnic.poll_cq(cq, usize::MAX, |completion| all.push(completion));
+    all
+}
+
+/// The other end of a connection.
+pub struct Peer {
+    pub host: usize,
+    pub qpn: Qpn,
+}
+
+/// Connects the queue pair of `host` with the other one.
+pub fn connect<M: Memory>(
+    rnic: &mut Rnic<M>,
+    now: Instant,
+    ends: &[End],
+    host: usize,
+    terms: Terms,
+) {
+    let peer = Peer { host: 1 - host, qpn: ends[1 - host].qpn };
+    let psns = [terms.psns[host], terms.psns[1 - host]];
+    join(rnic, now, ends[host].qpn, &peer, psns, terms.mtu, 7);
+}
+
+/// Connects a queue pair with `peer`, whose first PSN is the second of `psns`.
+pub fn join<M: Memory>(
+    rnic: &mut Rnic<M>,
+    now: Instant,
+    qpn: Qpn,
+    peer: &Peer,
+    psns: [u32; 2],
+    mtu: Mtu,
+    rnr_retry: u8,
+) {
+    let address = AddressVector {
+        destination_ip: ip(peer.host),
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+    };
+    let transitions = [
+        QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(Access::ALL),
+            ..QpAttr::default()
+        },
+        QpAttr {
+            state: Some(QpState::ReadyToReceive),
+            path_mtu: Some(mtu),
+            address: Some(address),
+            dest_qpn: Some(peer.qpn),
+            rq_psn: Some(Psn::new(psns[1])),
+            max_dest_rd_atomic: Some(16),
+            min_rnr_timer: Some(12),
+            ..QpAttr::default()
+        },
+        QpAttr {
+            state: Some(QpState::ReadyToSend),
+            sq_psn: Some(Psn::new(psns[0])),
+            timeout: Some(14),
+            retry_cnt: Some(7),
+            rnr_retry: Some(rnr_retry),
+            max_rd_atomic: Some(16),
+            ..QpAttr::default()
+        },
+    ];
+    for attr in transitions {
+        rnic.modify_qp(now, qpn, &attr).unwrap();
+    }
+}
+
+/// The connection manager's messages that boxes see when such a connection is made: who sends, and
+/// the frame.
+pub fn connection_messages(ends: &[End], terms: Terms) -> [(usize, Vec<u8>); 3] {
+    let [requester_qpn, responder_qpn] = [LOCAL, REMOTE].map(|host| ends[host].qpn.get());
+    let wire = frames::Wire { requester_qpn, responder_qpn, ..frames::Wire::default() };
+    let line =
+        format!("psn={} rpsn={} mtu={}", terms.psns[LOCAL], terms.psns[REMOTE], terms.mtu.bytes());
+    [
+        (LOCAL, wire.requester_frame(&format!("req {line}"))),
+        (REMOTE, wire.responder_frame(&format!("rep {line}"))),
+        (LOCAL, wire.requester_frame("rtu")),
+    ]
+}

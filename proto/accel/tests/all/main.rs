@@ -1,0 +1,30 @@
+//! Tests of the accelerator: wire scripts, whole devices in virtual time, crashes, hostile frames.
+
+mod alternate_path;
+mod budget;
+mod chain;
+mod crash;
+mod crash_whole;
+mod fleet;
+mod flood;
+mod host;
+mod hostile;
+mod joint;
+mod line;
+mod mac_control;
+mod modes;
+mod never_worse;
+mod one_way;
+mod operation;
+mod oracle;
+mod pair;
+mod path_mtu;
+mod peer;
+mod pseudo_ack;
+mod questions;
+mod restarts;
+mod row;
+mod script;
+mod sites;
+mod tenants;
+mod transfer;

@@ -1,0 +1,4 @@
+//! Tests of the switch in virtual time.
+
+mod flow_control;
+mod switch;

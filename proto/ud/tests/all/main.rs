@@ -1,0 +1,7 @@
+//! Tests of UD: wire scripts, captures of the Linux kernel, hostile bytes.
+
+mod captures;
+mod hostile;
+mod requester;
+mod responder;
+mod script;

@@ -1,0 +1,11 @@
+//! Tests of the simulator: published figures, flow control, whole boxes, determinism.
+
+mod connections;
+mod determinism;
+mod flow_control;
+mod lossy_wan;
+mod modes;
+mod network;
+mod published;
+mod wan_box;
+mod wan_paths;

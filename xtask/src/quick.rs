@@ -1,0 +1,39 @@
+//! `cargo xtask quick`: what a change breaks most often, in minutes.
+
+use crate::cargo::cargo;
+use crate::ci::{CLIPPY, FORMAT, SAME_CASES};
+use crate::skips::Skips;
+use crate::steps::Steps;
+use crate::tidy;
+use std::path::Path;
+
+/// Unit tests and tests in virtual time: no programs, no guests, nothing that needs the release
+/// build.
+const TESTS: &[&str] = &[
+    "test",
+    "--workspace",
+    "--exclude=longhaul-checks",
+    "--exclude=longhaul-preload",
+    "--tests",
+    "--quiet",
+    "--no-fail-fast",
+];
+/// A few cases of each property test; `ci` runs 256.
+const FEW_CASES: (&str, &str) = ("PROPTEST_CASES", "32");
+
+pub fn run(root: &Path, strict: bool) -> Result<(), String> {
+    let mut steps = Steps::default();
+    let skips = Skips::begin(root)?;
+    let outcome = all(root, &mut steps, &skips);
+    eprint!("{}", steps.table());
+    let skipped = skips.report(strict);
+    outcome.and(skipped)
+}
+
+fn all(root: &Path, steps: &mut Steps, skips: &Skips) -> Result<(), String> {
+    steps.run("tidy", || tidy::run(root))?;
+    steps.run("format", || cargo(root, FORMAT, &[]))?;
+    steps.run("clippy", || cargo(root, CLIPPY, &[]))?;
+    let (variable, file) = skips.variable();
+    steps.run("tests", || cargo(root, TESTS, &[SAME_CASES, FEW_CASES, (variable, &file)]))
+}
