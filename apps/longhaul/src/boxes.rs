@@ -38,7 +38,7 @@ Examples:
   longhaul box status                      of every box that runs here
   longhaul box status accelerate --watch   each second
   longhaul box status --json
-  longhaul box status --prometheus         for a scraper, by way of node_exporter's textfile collector
+  longhaul box status --prometheus         for a scraper, by node_exporter's textfile collector
 
 A box is found in the runtime directory of the user who asks, or below /run/longhaul.";
 

@@ -34,8 +34,8 @@ Examples:
   longhaul lab up --hosts 5 --rate 1G --ecn                 many to one, with congestion marks
   longhaul lab up --hosts 4 --queue 2M --ecn 128K:1M:0.05
 
-Hosts a, c, e ... are at one end of the fibre and b, d, f ... at the other: a and c reach each other through their
-switch alone, a and b across the fibre.";
+Hosts a, c, e ... are at one end of the fibre and b, d, f ... at the other: a and c reach each other
+through their switch alone, a and b across the fibre.";
 
 #[derive(clap::Args)]
 pub struct Up {

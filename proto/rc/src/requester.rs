@@ -146,8 +146,7 @@ pub struct Requester {
     reads: u32,
     retries_left: u8,
     rnr_left: u8,
-    /// Packets that may be outstanding: `config.window_packets`, or less since the responder was not
-    /// ready.
+    /// Packets that may be outstanding: `config.window_packets`, or fewer after an RNR NAK.
     window: u32,
     repair: Repair,
     rnr_until: Option<Instant>,

@@ -216,7 +216,8 @@ impl Response {
     fn bytes(&self) -> Vec<u8> {
         let Response { status, kind, more, body, without_body } = self;
         let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{more}\
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: \
+                no-store\r\n{more}\
              Connection: close\r\n\r\n",
             body.len()
         );

@@ -260,13 +260,20 @@ mod tests {
                 "drops": {"corrupted": n},
                 "refused": (number == 1).then_some("box 7"),
                 "sessions": [{
-                    "far_box": far_box, "is_open": true, "streams_out": 0, "streams_in": 0, "send_bytes": 0, "send_bytes_peak": 0,
-                    "receive_bytes": 0, "receive_bytes_peak": 0, "far_room_bytes": 0, "paths": []
+                    "far_box": far_box, "is_open": true, "streams_out": 0, "streams_in": 0,
+                    "send_bytes": 0, "send_bytes_peak": 0, "receive_bytes": 0,
+                    "receive_bytes_peak": 0, "far_room_bytes": 0, "paths": []
                 }],
-                "far": [{"prefix": "10.2.0.0/16", "via": null, "reached": [far_box], "is_silent": number == 1}],
+                "far": [{
+                    "prefix": "10.2.0.0/16", "via": null, "reached": [far_box],
+                    "is_silent": number == 1
+                }],
                 "seal": {
                     "public_key": "own",
-                    "peers": [{"name": "far", "public_key": "its", "cipher": "c", "key_age_s": n, "handshakes": n}],
+                    "peers": [{
+                        "name": "far", "public_key": "its", "cipher": "c", "key_age_s": n,
+                        "handshakes": n
+                    }],
                     "counters": {"sealed": n}, "drops": {}
                 }
             });

@@ -382,7 +382,8 @@ impl FromStr for PortName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            "not a port: write eth1, xdp:INTERFACE[,OPTION...], tap:NAME, memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
+            "not a port: write eth1, xdp:INTERFACE[,OPTION...], tap:NAME, \
+                memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
                 .to_string()
         };
         match text.split_once(':') {
@@ -419,7 +420,9 @@ fn circuit(text: &str) -> Result<PortName, String> {
     let (interface, station) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let ethertype = parts.next();
     if interface.is_empty() || interface.contains(['/', ' ', ':']) || parts.next().is_some() {
-        return Err("a circuit is ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], as in ethernet:eth2,02:00:00:00:00:07@100".into());
+        return Err("a circuit is ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], as in \
+            ethernet:eth2,02:00:00:00:00:07@100"
+            .into());
     }
     let (mac, vlan) =
         station.split_once('@').map_or((station, None), |(mac, vlan)| (mac, Some(vlan)));
@@ -428,11 +431,13 @@ fn circuit(text: &str) -> Result<PortName, String> {
         number.ok_or_else(|| format!("'{vlan}' is no VLAN: they go from 1 to {VLAN_MAX}"))
     });
     let ethertype = ethertype.map_or(Ok(ETHERTYPE_EXPERIMENTAL), |text| {
-        let number = text.strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        let number =
+            text.strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
         let number = number.filter(|number| *number >= ETHERTYPE_MIN && !TAKEN.contains(number));
         number.ok_or_else(|| {
             format!(
-                "'{text}' is no EtherType for a circuit: write one that nobody else uses there, as 0x88b5 is"
+                "'{text}' is no EtherType for a circuit: write one that nobody else uses there, \
+                    as 0x88b5 is"
             )
         })
     })?;
@@ -618,8 +623,9 @@ macro_rules! each_kind {
 }
 
 impl Port for BoxPort {
-    forward_port!(|self| each_kind! => receive, receive_lent, transmit_room, transmit, transmit_pieces, transmit_lent, flush);
-    forward_port!(|self| each_kind! => arm, disarm, descriptors, service, link_state, last_disconnect);
+    forward_port!(|self| each_kind! => receive, receive_lent, transmit_room, transmit);
+    forward_port!(|self| each_kind! => transmit_pieces, transmit_lent, flush, arm, disarm);
+    forward_port!(|self| each_kind! => descriptors, service, link_state, last_disconnect);
     forward_port!(|self| each_kind! => capabilities, counters);
 }
 

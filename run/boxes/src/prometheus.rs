@@ -34,7 +34,8 @@ pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String
         );
         metrics.gauge(
             "longhaul_box_ready",
-            "1 while the box does what it is there for: ports up, not draining, and a far box reached where there is a transport.",
+            "1 while the box does what it is there for: ports up, not draining, and a far box \
+                reached where there is a transport.",
             &labels(&[("box", &one.name)]),
             f64::from(u8::from(one.not_ready.is_empty())),
         );
@@ -274,7 +275,8 @@ impl Metrics {
         listed.truncate(FLOWS_LISTED);
         self.gauge(
             "longhaul_accelerator_flows_unlisted",
-            "Flows that have no metrics of their own: those beyond the first 256 by stored bytes and by bytes ever stored.",
+            "Flows that have no metrics of their own: those beyond the first 256 by stored bytes \
+                and by bytes ever stored.",
             &labels(&of_pair),
             (flows.len() - listed.len()) as f64,
         );

@@ -44,7 +44,8 @@ pub enum SettingsError {
     Key(#[from] KeyFileError),
     /// A far box has an address that stands for others, and there are several cores.
     #[error(
-        "--far {prefix}={via} with --cores {count}: each core asks for the addresses of its own hosts"
+        "--far {prefix}={via} with --cores {count}: each core asks for the addresses of its own \
+            hosts"
     )]
     ViaWithCores {
         /// The site's addresses.

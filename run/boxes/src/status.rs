@@ -200,7 +200,8 @@ impl fmt::Display for Tenant {
         let Tenant { prefix, flows, stored_bytes, share_bytes, refused_packets } = self;
         write!(
             f,
-            "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of {share_bytes}"
+            "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of \
+                {share_bytes}"
         )?;
         if *refused_packets > 0 { write!(f, ", {refused_packets} packets refused") } else { Ok(()) }
     }
@@ -326,7 +327,8 @@ fn write_core(core: &CoreStatus, text: &mut String) -> Result {
     let place = processors.as_ref().map_or_else(String::new, |of| format!(" on processor {of}"));
     writeln!(
         text,
-        "  core {core}{place}: {received_frames} frames in, {handed_over} of them handed over, {taken_over} taken over, {ring_full} \
+        "  core {core}{place}: {received_frames} frames in, {handed_over} of them handed over, \
+            {taken_over} taken over, {ring_full} \
          dropped at full rings; {sleeps} sleeps"
     )
 }
@@ -346,7 +348,8 @@ fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Resul
         .sum();
     writeln!(
         text,
-        "  store: {} bytes of {} in {} flows ({} learnt by cm, {} by traffic, {} failed); {} packets stored, {} pseudo-ACKs, \
+        "  store: {} bytes of {} in {} flows ({} learnt by cm, {} by traffic, {} failed); {} \
+            packets stored, {} pseudo-ACKs, \
          {retransmits} retransmits, {} frames passed; drops: {}",
         accelerator.stored_bytes,
         Size::from_bytes(accelerator.stored_bytes_max),
@@ -371,7 +374,8 @@ fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Resul
 fn write_fibre(fibre: &FibreState, lateness_us_max: f64, text: &mut String) -> Result {
     writeln!(
         text,
-        "  fibre: {} ms one way at {} Gbit/s; {} bytes under way of {}; at most {lateness_us_max:.0} µs late",
+        "  fibre: {} ms one way at {} Gbit/s; {} bytes under way of {}; at most \
+            {lateness_us_max:.0} µs late",
         fibre.delay_us / 1e3,
         fibre.rate_bits_per_s as f64 / 1e9,
         fibre.memory_bytes,

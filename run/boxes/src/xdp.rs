@@ -63,7 +63,8 @@ impl Xdp {
             }
             _ => {
                 return Err(format!(
-                    "'{option}' is no option of an xdp: port: write native or generic, copy or zerocopy, queues=N, frames=N, \
+                    "'{option}' is no option of an xdp: port: write native or generic, copy or \
+                        zerocopy, queues=N, frames=N, \
                      only=roce"
                 ));
             }

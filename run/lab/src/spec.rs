@@ -31,7 +31,13 @@ pub struct Spec {
     pub rate: BitRate,
     /// Put accelerators into the wire: at both sites, or at one; or boxes with the WAN transport
     /// between them, which repairs what the fibre loses
-    #[arg(long, value_enum, num_args = 0..=1, default_value = "none", default_missing_value = "both")]
+    #[arg(
+        long,
+        value_enum,
+        num_args = 0..=1,
+        default_value = "none",
+        default_missing_value = "both"
+    )]
     pub accelerate: Accelerate,
     /// Probability that the fibre loses a frame
     #[arg(long, default_value = "0", value_parser = probability)]
@@ -66,7 +72,13 @@ pub struct Spec {
     /// Have these queues mark packets whose sender reacts to it (ECN): never up to Kmin, always
     /// beyond Kmax, in between with a probability that rises to Pmax, 0.1 unless given. Without a
     /// value, Kmin is a sixteenth of the queue and Kmax a quarter
-    #[arg(long, num_args = 0..=1, default_value = "off", default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
+    #[arg(
+        long,
+        num_args = 0..=1,
+        default_value = "off",
+        default_missing_value = "on",
+        value_name = "KMIN:KMAX[:PMAX]"
+    )]
     pub ecn: Ecn,
     /// Memory for frames: this much for the fibre, and as much again for each accelerator's store
     #[arg(long, default_value = "4G", value_parser = memory)]

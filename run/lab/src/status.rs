@@ -187,7 +187,8 @@ fn write_host(host: &HostStatus, text: &mut String) -> std::fmt::Result {
     let c = &host.counters;
     writeln!(
         text,
-        "host {} {}: {} programs, sent {} frames, received {}, {} waiting; drops: no such QP {}, receive buffer {}, not RoCE {}",
+        "host {} {}: {} programs, sent {} frames, received {}, {} waiting; drops: no such QP {}, \
+            receive buffer {}, not RoCE {}",
         host.name,
         host.name.ip(),
         host.programs,
@@ -211,7 +212,8 @@ fn write_switch_port(site: HostName, port: &SwitchPort, text: &mut String) -> st
     }
     writeln!(
         text,
-        "switch at site {site}, {}: {} frames in{flooded}, {} out, {} queued{}, longest queue {} bytes; drops: {}",
+        "switch at site {site}, {}: {} frames in{flooded}, {} out, {} queued{}, longest queue {} \
+            bytes; drops: {}",
         port.leads_to,
         port.received_frames,
         port.delivered_frames,

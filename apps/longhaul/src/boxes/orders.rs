@@ -18,9 +18,9 @@ Examples:
   longhaul box reload --box accelerate-west
   kill -HUP PID                             the same; what comes of it is in the box's journal
 
-The whole file is read and checked first. What can change while the box runs: policy rules, mode, window, memory, give_up; and
-without a transport rate and distance. Where anything else differs, that is named, and nothing changes. Flows that are known
-keep their mode: docs/semantics.md.";
+The whole file is read and checked first. What can change while the box runs: policy rules, mode,
+window, memory, give_up; and without a transport rate and distance. Where anything else differs,
+that is named, and nothing changes. Flows that are known keep their mode: docs/semantics.md.";
 
 pub const DRAIN_EXAMPLES: &str = "\
 Examples:
@@ -28,17 +28,19 @@ Examples:
   longhaul accelerate drain west --timeout 30s && systemctl restart longhaul-accelerate@west
   longhaul accelerate drain west --undo
 
-The box takes in no more flows, acknowledges nothing further early, and delivers what it has acknowledged. Each flow then
-passes, and lives on without the box. Exit code 0: the stores are empty. 3: the time is over; the flows that still hold data
-are named, and the box goes on draining.";
+The box takes in no more flows, acknowledges nothing further early, and delivers what it has
+acknowledged. Each flow then passes, and lives on without the box. Exit code 0: the stores are
+empty. 3: the time is over; the flows that still hold data are named, and the box goes on
+draining.";
 
 pub const HEALTH_EXAMPLES: &str = "\
 Examples:
   longhaul box health                  of the only box that runs here
   longhaul box health accelerate-west && echo well
 
-Exit code 0: its ports are up, its threads come round, it does not drain, and with a transport a far box is reached. 1: not
-so, with the reason. The same by HTTP, for probes: --health of 'longhaul accelerate'.";
+Exit code 0: its ports are up, its threads come round, it does not drain, and with a transport a far
+box is reached. 1: not so, with the reason. The same by HTTP, for probes: --health of 'longhaul
+accelerate'.";
 
 /// Exit code of a drain whose time is over.
 const TIME_IS_OVER: u8 = 3;
@@ -159,7 +161,8 @@ fn holding(status: &BoxStatus) -> impl Iterator<Item = &Flow> {
 
 fn what_is_left(status: &BoxStatus) -> String {
     let mut text = format!(
-        "{} bytes are still stored, and '{}' goes on draining; '--undo' takes flows in again, and what ends the box now loses \
+        "{} bytes are still stored, and '{}' goes on draining; '--undo' takes flows in again, and \
+            what ends the box now loses \
          what these hold:\n",
         stored_bytes(status),
         status.name

@@ -23,8 +23,9 @@ Examples:
   longhaul top accelerate-west --interval 5
   longhaul top --once                  one frame as plain text, for pipes and scripts
 
-Keys: q ends it, s sorts flows by rate, stored bytes, delay or name, p or space pauses. A flow's rate is that of the payload
-that its box stores; one that passes by its mode has packets per second alone. What columns mean:
+Keys: q ends it, s sorts flows by rate, stored bytes, delay or name, p or space pauses. A flow's
+rate is that of the payload that its box stores; one that passes by its mode has packets per second
+alone. What columns mean:
   share     of the store, for a tenant: above it, requests are acknowledged no sooner than delivered
   store     bytes of requests that the responder is not known to have
   ack       how long requests wait for their pseudo-ACK
@@ -46,7 +47,12 @@ pub struct Top {
     /// Which box [default: all]
     name: Option<String>,
     /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
     interval: u64,
     /// Print one frame as plain text, after one interval
     #[arg(long)]

@@ -27,7 +27,8 @@ const PATHS_MAX: usize = 15;
 const TRANSPORT_OVERHEAD: u32 = 64;
 
 /// What --key-optional means for whoever relies on the keys.
-const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box with a key serves crosses the WAN in the \
+const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box \
+    with a key serves crosses the WAN in the \
      clear, and is taken from it";
 
 settings! {
@@ -262,7 +263,8 @@ impl Kind for Acceleration {
             Some(rate) => format!(", at up to {rate} together"),
         };
         Some(format!(
-            "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of the flows{rate}",
+            "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of \
+                the flows{rate}",
             Size::from_bytes(config.total_bytes_max),
             config.flows_max,
         ))
@@ -466,8 +468,10 @@ fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
         let mtus = wans.iter().filter_map(|wan| Some((wan, mtu(wan)?)));
         for (wan, path) in mtus.filter(|(_, path)| *path < hosts + overhead) {
             let text = format!(
-                "the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it is {path}: \
-                 frames of full length will go in parts; raise it, and the path's, or lower the hosts'",
+                "the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it \
+                    is {path}: \
+                 frames of full length will go in parts; raise it, and the path's, or lower the \
+                 hosts'",
                 hosts + overhead
             );
             journal::of_pair(Level::Warning, &pair.name, &text);
@@ -710,8 +714,14 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true\ncores = '4-5'\nnuma = 1\npsk = ['east=/x/psk']\nclear = ['10.9.0.0/16', 'fd00::/8']\nkey_optional = true";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far 10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1 --psk east=/x/psk --clear 10.9.0.0/16 --clear fd00::/8 --key-optional";
+        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = \
+            '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = \
+            ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true\ncores = '4-5'\nnuma = \
+            1\npsk = ['east=/x/psk']\nclear = ['10.9.0.0/16', 'fd00::/8']\nkey_optional = true";
+        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 \
+            --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far \
+            10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1 --psk east=/x/psk --clear \
+            10.9.0.0/16 --clear fd00::/8 --key-optional";
         assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
         assert!(
@@ -735,7 +745,8 @@ mod tests {
 
     #[test]
     fn far_boxes_of_a_file_are_those_of_its_pairs() {
-        let text = "transport = true\n[[far]]\nprefix = '10.2.0.0/16'\nbox = '192.0.2.7'\n[[far]]\nprefix = '10.3.0.0/16'";
+        let text = "transport = true\n[[far]]\nprefix = '10.2.0.0/16'\nbox = \
+            '192.0.2.7'\n[[far]]\nprefix = '10.3.0.0/16'";
         let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
         let config = made.transport().unwrap().config();
         assert_eq!((config.far.len(), config.asks_others), (2, false));
@@ -758,13 +769,15 @@ mod tests {
 
     #[test]
     fn rules_of_a_file_go_before_the_mode() {
-        let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = 'tail'\n\
+        let text = "mode = 'far'\n[[policy]]\nsource = '10.1.0.0/16'\nqpn = '100-200'\nmode = \
+            'tail'\n\
                     [[policy]]\ndestination = 'fd00::1'\ndscp = 26\nqpn = 17\nmode = 'off'";
         let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
         let accelerator = made.near();
         assert_eq!(
             accelerator.config().policy.to_string(),
-            "source 10.1.0.0/16 qpn 100-200 mode tail; destination fd00::1/128 qpn 17-17 dscp 26 mode off; default far"
+            "source 10.1.0.0/16 qpn 100-200 mode tail; \
+             destination fd00::1/128 qpn 17-17 dscp 26 mode off; default far"
         );
     }
 

@@ -313,7 +313,8 @@ mod tests {
         let read = plan("emulate", SIDES, Given::default(), &process, &settings(""));
         std::fs::remove_file(&file).unwrap();
         let plan = read.unwrap();
-        let chances = "--loss 1e-4 --loss-burst 8 --loss-in-burst 0.5 --cut-for 50ms --cut-every 10s --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
+        let chances = "--loss 1e-4 --loss-burst 8 --loss-in-burst 0.5 --cut-for 50ms --cut-every \
+            10s --reorder 1e-3 --reorder-delay 1ms --duplicate 1e-4 --corrupt 1e-6 --seed 1";
         let rest = "--rate 10G --queue 16M --memory 4G --ecn 1M:4M:0.1 --distance 1000km";
         let words = format!("{chances} {rest}");
         assert_eq!(
@@ -328,10 +329,14 @@ mod tests {
 
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = 0.75\ncut_for = '1s'\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
-             reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3\nprecise = true\ncores = 2\nnuma = 1";
-        let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 --cut-for 1s --queue 1M --ecn --memory 2G --seed 3 \
-                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3 --precise --cores 2 --numa 1";
+        let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = \
+            0.75\ncut_for = '1s'\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\
+             reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3\nprecise = \
+             true\ncores = 2\nnuma = 1";
+        let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 \
+            --cut-for 1s --queue 1M --ecn --memory 2G --seed 3 \
+                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3 \
+                         --precise --cores 2 --numa 1";
         assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
         for wrong in [
             "rule = ['write: loose']",

@@ -11,9 +11,9 @@ pub fn reference() -> String {
     let mut text = "\
 # Settings of boxes
 
-Every key of `longhaul accelerate` and `longhaul emulate`, as a flag and in a file of `--config`. The
-command line goes before a `[[pair]]`, and that before `[defaults]`; a list that is given replaces
-the one below it. This page is made of the tables in `run/boxes/src/settings`.
+Every key of `longhaul accelerate` and `longhaul emulate`, as a flag and in a file of `--config`.
+The command line goes before a `[[pair]]`, and that before `[defaults]`; a list that is given
+replaces the one below it. This page is made of the tables in `run/boxes/src/settings`.
 
 A key changes *live* when the file is read again (`longhaul box reload`), or with a *restart*.
 "
@@ -28,7 +28,8 @@ fn section<S: Table + Args>(command: &str, text: &mut String) {
     // Writing to a text cannot fail.
     let _ = write!(
         text,
-        "\n## longhaul {command}\n\n| key | flag | in a file | changes | meaning |\n|---|---|---|---|---|\n"
+        "\n## longhaul {command}\n\n| key | flag | in a file | changes | meaning \
+            |\n|---|---|---|---|---|\n"
     );
     for key in S::KEYS {
         let _ = writeln!(text, "{}", row(key, &flags));

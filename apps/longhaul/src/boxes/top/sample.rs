@@ -220,8 +220,9 @@ pub mod tests {
 
     fn flow(qpn: u32, stored_bytes: u64, ack_delay_us: f64) -> serde_json::Value {
         let mut flow = json!({
-            "requester": "10.0.0.1", "requester_qpn": 5, "responder": "10.0.0.2", "responder_qpn": qpn,
-            "state": "terminated", "mode": "early", "role": "near", "learnt": "cm", "rtt_us": 10000.0,
+            "requester": "10.0.0.1", "requester_qpn": 5, "responder": "10.0.0.2",
+            "responder_qpn": qpn, "state": "terminated", "mode": "early", "role": "near",
+            "learnt": "cm", "rtt_us": 10000.0,
             "ack_delay_us": ack_delay_us, "stored_bytes": stored_bytes, "stored_packets": 10,
             "stored_payload_bytes": 1000, "back_pressure": false, "drops": {}
         });
@@ -245,22 +246,25 @@ pub mod tests {
     /// One box with two flows and a path, and one that does not answer.
     pub fn sample() -> Sample {
         let path = json!({
-            "is_up": true, "rtt_us": 10000.0, "loss": 0.01, "in_flight": 0, "copies": 1, "sent": 100, "lost": 0,
-            "outages": 0, "parity": "20+2", "parity_sent": 0, "repaired": 0
+            "is_up": true, "rtt_us": 10000.0, "loss": 0.01, "in_flight": 0, "copies": 1,
+            "sent": 100, "lost": 0, "outages": 0, "parity": "20+2", "parity_sent": 0, "repaired": 0
         });
         let session = json!({
-            "far_box": "00000000000000aa", "is_open": true, "streams_out": 1, "streams_in": 1, "send_bytes": 0,
-            "send_bytes_peak": 0, "receive_bytes": 0, "receive_bytes_peak": 0, "far_room_bytes": 0, "paths": [path]
+            "far_box": "00000000000000aa", "is_open": true, "streams_out": 1, "streams_in": 1,
+            "send_bytes": 0, "send_bytes_peak": 0, "receive_bytes": 0, "receive_bytes_peak": 0,
+            "far_room_bytes": 0, "paths": [path]
         });
         let frame_loop = json!({
-            "turns": 1, "sleeps": 1, "malformed_frames": 0, "refused_frames": 0, "port_errors": 0, "lateness_us_max": 0.0
+            "turns": 1, "sleeps": 1, "malformed_frames": 0, "refused_frames": 0, "port_errors": 0,
+            "lateness_us_max": 0.0
         });
         let pair = json!({
             "name": "one", "ports": [], "frame_loop": frame_loop, "fibre": null,
             "accelerator": {
                 "stored_bytes": 0, "stored_bytes_max": 0, "counters": {}, "drops": {},
                 "tenants": [{
-                    "prefix": "10.0.0.1", "flows": 2, "stored_bytes": 505, "share_bytes": 3000, "refused_packets": 0
+                    "prefix": "10.0.0.1", "flows": 2, "stored_bytes": 505,
+                    "share_bytes": 3000, "refused_packets": 0
                 }],
                 "flows": [flow(0x11, 5, 100.0), flow(0x22, 500, 200.0)]
             },
