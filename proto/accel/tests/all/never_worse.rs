@@ -4,7 +4,7 @@ use crate::fleet::boxes::Boxes;
 use crate::fleet::plan::Mix;
 use crate::fleet::{Connect, End, Failure, Nic, Outcome, Setup, run};
 use longhaul_accel::Mode;
-use longhaul_link::{Bursts, Cut, Impairments, LinkConfig};
+use longhaul_link::{Bursts, Change, Cut, Impairments, LinkConfig, Setting};
 use longhaul_rnic::{Mtu, Status};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 use std::ops::Range;
@@ -324,18 +324,35 @@ fn drawn(seed: u64) -> Setup {
         random_ports: rng.chance(0.5),
         ..setup
     };
-    setup.nic.retries = one_of(rng, &[7, 7, 7, 5, 3]);
+    let retries = one_of(rng, &[7, 7, 7, 5, 3]);
+    let comes_together = setup.fibre.bursts.is_some() || setup.fibre.cut.is_some();
+    setup.nic.retries = if comes_together { 7 } else { retries };
     let is_patient = |code: &u8| {
         let tries = u64::from(setup.nic.retries) + 1;
         Duration::of_ack_timeout(*code).is_some_and(|time| time.times(tries) >= PATIENCE_LEAST)
     };
     setup.nic.timeout = (setup.nic.timeout..20).find(is_patient).expect("it is not long");
     setup.nic.rnr_retries = one_of(rng, &[7, 7, 7, 6, 3]);
-    if let Some(cut) = setup.fibre.cut.as_mut().filter(|_| rng.chance(0.5)) {
-        cut.every = Some(cut.lasts.times(3 + rng.below(20)));
+    if let Some(cut) = setup.fibre.cut.filter(|_| rng.chance(0.5)) {
+        setup.fibre.changes = cuts_after(rng, cut);
     }
+    setup.are_alike = rng.chance(0.1);
     setup
 }
+
+/// More cuts. They are irregular: a requester that retries as often as its fibre is cut loses every
+/// retry, with boxes or without.
+fn cuts_after(rng: &mut SplitMix64, cut: Cut) -> Vec<Change> {
+    let mut ended = cut.at + cut.lasts;
+    let mut next = |_| {
+        let at = ended + cut.lasts.times(2 + rng.below(20));
+        ended = at + cut.lasts;
+        Change { at, lasts: Some(cut.lasts), to: Setting::Cut }
+    };
+    (0..CUTS_MAX).map(&mut next).collect()
+}
+
+const CUTS_MAX: u32 = 16;
 
 /// About so many packets carry payload in a drawn run.
 const PACKETS: u64 = 2000;
@@ -346,7 +363,7 @@ fn one_of<T: Copy>(rng: &mut SplitMix64, all: &[T]) -> T {
 
 fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
     let loss = one_of(rng, &[0.0, 0.0, 1e-4, 1e-3, 1e-2]);
-    let bursts = (loss > 0.0 && rng.chance(0.3)).then_some(Bursts { frames: 4.0, loss: 1.0 });
+    let bursts = (loss > 0.0 && rng.chance(0.3)).then_some(Bursts { frames: 2.0, loss: 0.75 });
     let late_by = Duration::from_us(1 + rng.below(1000));
     let impairments = Impairments {
         late: one_of(rng, &[0.0, 0.0, 0.0, 1e-3, 1e-2]),
