@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+/// Seconds by the clock after which an input counts as a hang: two cores may have much else to do.
+const TIMEOUT: &str = "-timeout=120";
+
 /// What cargo-fuzz passes without a sanitizer.
 const INSTRUMENTATION: [&str; 5] = [
     "-Cpasses=sancov-module",
@@ -217,7 +220,7 @@ fn one(root: &Path, program: &Path, target: &str, limit: Limit) -> Result<u64, S
     };
     let started = Instant::now();
     let mut child = fuzzer(program, target)
-        .args([&limit, "-print_final_stats=1", "-timeout=20", "-rss_limit_mb=2048", "-reload=0"])
+        .args([&limit, "-print_final_stats=1", TIMEOUT, "-rss_limit_mb=2048", "-reload=0"])
         .arg(format!("-artifact_prefix={findings}"))
         .args(&inputs)
         .stderr(Stdio::piped())

@@ -54,8 +54,11 @@ fn works(hosts: &RxeHosts, line: &str) {
 
 /// It told whoever ran it that something went wrong.
 fn failed(ended: &Finished) {
-    let says = complaint(&ended.stdout).or_else(|| complaint(&ended.stderr));
-    assert!(!ended.status.success() && says.is_some(), "{ended}");
+    assert!(!ended.status.success() && is_explained(ended), "{ended}");
+}
+
+fn is_explained(ended: &Finished) -> bool {
+    complaint(&ended.stdout).or_else(|| complaint(&ended.stderr)).is_some()
 }
 
 fn proof(captures: &Path) -> Proof {
@@ -216,7 +219,7 @@ fn a_requesters_host_without_power_ends_nothing_else() {
 
 #[test]
 #[ignore = "takes minutes"]
-fn a_cable_pulled_for_a_minute_ends_its_flows_with_errors_and_no_others() {
+fn a_cable_pulled_for_a_minute_ends_no_flow_unsaid_and_no_others() {
     let _turn = Turn::take();
     let Some(hosts) = boot() else { return };
     for guest in [1, 0] {
@@ -239,10 +242,11 @@ fn a_cable_pulled_for_a_minute_ends_its_flows_with_errors_and_no_others() {
         }
         sleep(Duration::from_secs(60).saturating_sub(began.elapsed()));
         hosts.cable(guest).plug(true);
+        // With a retry count of 7 rxe never gives up, so that a transfer may go on and end well.
         for job in [client, server] {
             let ended = job.finish();
             println!("{ended}");
-            failed(&ended);
+            assert_ne!(ended.status.success(), is_explained(&ended), "{ended}");
         }
         hosts.wait_until_joined();
         for line in ["ib_write_bw -s 65536 -n 100", "ib_send_bw -s 4096 -n 200 -R"] {
