@@ -154,8 +154,7 @@ fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
     if !far.is_empty() {
         let text = format!(
             "processors {} are on another NUMA node than the ports' device, which is at node \
-                {node} with processors {}: each frame \
-             crosses between the nodes",
+             {node} with processors {}: each frame crosses between the nodes",
             list_text(&far),
             list_text(&near)
         );

@@ -217,8 +217,7 @@ impl Response {
         let Response { status, kind, more, body, without_body } = self;
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: \
-                no-store\r\n{more}\
-             Connection: close\r\n\r\n",
+             no-store\r\n{more}Connection: close\r\n\r\n",
             body.len()
         );
         let body: &str = if *without_body { "" } else { body };

@@ -403,15 +403,15 @@ impl Watch {
             (Some(mtu), Some(interface)) => (
                 format!("its MTU of {mtu} allows"),
                 format!(
-                    "raise it to the hosts' MTU with 'ip link set dev {interface} mtu 9000' or \
-                        so, or lower theirs"
+                    "raise it to the hosts' MTU with 'ip link set dev {interface} mtu 9000' or so, \
+                     or lower theirs"
                 ),
             ),
             _ => ("what its peer takes".to_string(), "lower the hosts' MTU".to_string()),
         };
         Some(format!(
             "a frame is longer than {limit}; it and its like are dropped and counted as \
-                frame_too_long: {cure}"
+             frame_too_long: {cure}"
         ))
     }
 
@@ -423,9 +423,8 @@ impl Watch {
         }
         Some(
             "a frame came that is longer than the MTU and no TCP, left by a host on this machine \
-                for a device to split; it and its like \
-             are dropped and counted as not_splittable: 'ethtool -K eth0 tx-udp-segmentation off' \
-             at that host"
+             for a device to split; it and its like are dropped and counted as not_splittable: \
+             'ethtool -K eth0 tx-udp-segmentation off' at that host"
                 .to_string(),
         )
     }

@@ -43,8 +43,10 @@ pub enum PlanError {
         detail: String,
     },
     /// One side has more ports than the other.
-    #[error("--{} is given {} times and --{} {} \
-        times", .sides[0], .counts[0], .sides[1], .counts[1])]
+    #[error(
+        "--{} is given {} times and --{} {} times",
+        .sides[0], .counts[0], .sides[1], .counts[1]
+    )]
     Unpaired {
         /// What the sides are called.
         sides: [String; 2],

@@ -383,7 +383,7 @@ impl FromStr for PortName {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             "not a port: write eth1, xdp:INTERFACE[,OPTION...], tap:NAME, \
-                memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
+             memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
                 .to_string()
         };
         match text.split_once(':') {
@@ -436,8 +436,8 @@ fn circuit(text: &str) -> Result<PortName, String> {
         let number = number.filter(|number| *number >= ETHERTYPE_MIN && !TAKEN.contains(number));
         number.ok_or_else(|| {
             format!(
-                "'{text}' is no EtherType for a circuit: write one that nobody else uses there, \
-                    as 0x88b5 is"
+                "'{text}' is no EtherType for a circuit: write one that nobody else uses there, as \
+                 0x88b5 is"
             )
         })
     })?;

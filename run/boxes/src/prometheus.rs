@@ -35,7 +35,7 @@ pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String
         metrics.gauge(
             "longhaul_box_ready",
             "1 while the box does what it is there for: ports up, not draining, and a far box \
-                reached where there is a transport.",
+             reached where there is a transport.",
             &labels(&[("box", &one.name)]),
             f64::from(u8::from(one.not_ready.is_empty())),
         );
@@ -276,7 +276,7 @@ impl Metrics {
         self.gauge(
             "longhaul_accelerator_flows_unlisted",
             "Flows that have no metrics of their own: those beyond the first 256 by stored bytes \
-                and by bytes ever stored.",
+             and by bytes ever stored.",
             &labels(&of_pair),
             (flows.len() - listed.len()) as f64,
         );

@@ -45,7 +45,7 @@ pub enum SettingsError {
     /// A far box has an address that stands for others, and there are several cores.
     #[error(
         "--far {prefix}={via} with --cores {count}: each core asks for the addresses of its own \
-            hosts"
+         hosts"
     )]
     ViaWithCores {
         /// The site's addresses.

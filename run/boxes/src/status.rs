@@ -201,7 +201,7 @@ impl fmt::Display for Tenant {
         write!(
             f,
             "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of \
-                {share_bytes}"
+             {share_bytes}"
         )?;
         if *refused_packets > 0 { write!(f, ", {refused_packets} packets refused") } else { Ok(()) }
     }
@@ -328,8 +328,7 @@ fn write_core(core: &CoreStatus, text: &mut String) -> Result {
     writeln!(
         text,
         "  core {core}{place}: {received_frames} frames in, {handed_over} of them handed over, \
-            {taken_over} taken over, {ring_full} \
-         dropped at full rings; {sleeps} sleeps"
+         {taken_over} taken over, {ring_full} dropped at full rings; {sleeps} sleeps"
     )
 }
 
@@ -349,8 +348,7 @@ fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Resul
     writeln!(
         text,
         "  store: {} bytes of {} in {} flows ({} learnt by cm, {} by traffic, {} failed); {} \
-            packets stored, {} pseudo-ACKs, \
-         {retransmits} retransmits, {} frames passed; drops: {}",
+         packets stored, {} pseudo-ACKs, {retransmits} retransmits, {} frames passed; drops: {}",
         accelerator.stored_bytes,
         Size::from_bytes(accelerator.stored_bytes_max),
         accelerator.flows.len(),
@@ -375,7 +373,7 @@ fn write_fibre(fibre: &FibreState, lateness_us_max: f64, text: &mut String) -> R
     writeln!(
         text,
         "  fibre: {} ms one way at {} Gbit/s; {} bytes under way of {}; at most \
-            {lateness_us_max:.0} µs late",
+         {lateness_us_max:.0} µs late",
         fibre.delay_us / 1e3,
         fibre.rate_bits_per_s as f64 / 1e9,
         fibre.memory_bytes,

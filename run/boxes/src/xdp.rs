@@ -64,8 +64,7 @@ impl Xdp {
             _ => {
                 return Err(format!(
                     "'{option}' is no option of an xdp: port: write native or generic, copy or \
-                        zerocopy, queues=N, frames=N, \
-                     only=roce"
+                     zerocopy, queues=N, frames=N, only=roce"
                 ));
             }
         }

@@ -188,7 +188,7 @@ fn write_host(host: &HostStatus, text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
         "host {} {}: {} programs, sent {} frames, received {}, {} waiting; drops: no such QP {}, \
-            receive buffer {}, not RoCE {}",
+         receive buffer {}, not RoCE {}",
         host.name,
         host.name.ip(),
         host.programs,
@@ -213,7 +213,7 @@ fn write_switch_port(site: HostName, port: &SwitchPort, text: &mut String) -> st
     writeln!(
         text,
         "switch at site {site}, {}: {} frames in{flooded}, {} out, {} queued{}, longest queue {} \
-            bytes; drops: {}",
+         bytes; drops: {}",
         port.leads_to,
         port.received_frames,
         port.delivered_frames,

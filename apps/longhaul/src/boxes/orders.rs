@@ -162,8 +162,7 @@ fn holding(status: &BoxStatus) -> impl Iterator<Item = &Flow> {
 fn what_is_left(status: &BoxStatus) -> String {
     let mut text = format!(
         "{} bytes are still stored, and '{}' goes on draining; '--undo' takes flows in again, and \
-            what ends the box now loses \
-         what these hold:\n",
+         what ends the box now loses what these hold:\n",
         stored_bytes(status),
         status.name
     );

@@ -27,9 +27,8 @@ const PATHS_MAX: usize = 15;
 const TRANSPORT_OVERHEAD: u32 = 64;
 
 /// What --key-optional means for whoever relies on the keys.
-const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box \
-    with a key serves crosses the WAN in the \
-     clear, and is taken from it";
+const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box with \
+    a key serves crosses the WAN in the clear, and is taken from it";
 
 settings! {
 /// What an accelerator is given.
@@ -264,7 +263,7 @@ impl Kind for Acceleration {
         };
         Some(format!(
             "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of \
-                the flows{rate}",
+             the flows{rate}",
             Size::from_bytes(config.total_bytes_max),
             config.flows_max,
         ))
@@ -469,9 +468,8 @@ fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
         for (wan, path) in mtus.filter(|(_, path)| *path < hosts + overhead) {
             let text = format!(
                 "the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it \
-                    is {path}: \
-                 frames of full length will go in parts; raise it, and the path's, or lower the \
-                 hosts'",
+                 is {path}: frames of full length will go in parts; raise it, and the path's, or \
+                 lower the hosts'",
                 hosts + overhead
             );
             journal::of_pair(Level::Warning, &pair.name, &text);
@@ -776,8 +774,8 @@ mod tests {
         let accelerator = made.near();
         assert_eq!(
             accelerator.config().policy.to_string(),
-            "source 10.1.0.0/16 qpn 100-200 mode tail; \
-             destination fd00::1/128 qpn 17-17 dscp 26 mode off; default far"
+            "source 10.1.0.0/16 qpn 100-200 mode tail; destination fd00::1/128 qpn 17-17 dscp 26 \
+             mode off; default far"
         );
     }
 

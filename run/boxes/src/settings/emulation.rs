@@ -334,9 +334,8 @@ mod tests {
              reorder = 0.5\nreorder_delay = '2ms'\nduplicate = 0.125\ncorrupt = 1e-3\nprecise = \
              true\ncores = 2\nnuma = 1";
         let arguments = "--delay 1ms --rate 1G --loss 0.25 --loss-burst 4 --loss-in-burst 0.75 \
-            --cut-for 1s --queue 1M --ecn --memory 2G --seed 3 \
-                         --reorder 0.5 --reorder-delay 2ms --duplicate 0.125 --corrupt 1e-3 \
-                         --precise --cores 2 --numa 1";
+            --cut-for 1s --queue 1M --ecn --memory 2G --seed 3 --reorder 0.5 --reorder-delay 2ms \
+            --duplicate 0.125 --corrupt 1e-3 --precise --cores 2 --numa 1";
         assert_eq!(toml::from_str::<Emulation>(file).unwrap(), settings(arguments));
         for wrong in [
             "rule = ['write: loose']",

@@ -87,8 +87,8 @@ impl FromStr for Peer {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, key) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or(
-            "write a name and the far box's public key, as in east=KEY; 'longhaul key show' \
-                prints it there",
+            "write a name and the far box's public key, as in east=KEY; 'longhaul key show' prints \
+             it there",
         )?;
         // Base64 ends in = itself: a key alone is no name with a key.
         let key = key.parse::<PublicKey>().map_err(|e| e.to_string())?;
@@ -121,8 +121,8 @@ impl FromStr for Psk {
         let parts =
             text.split_once('=').filter(|(peer, file)| !peer.is_empty() && !file.is_empty());
         let (peer, file) = parts.ok_or(
-            "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul \
-                key psk' makes one",
+            "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key \
+             psk' makes one",
         )?;
         Ok(Psk { peer: peer.to_string(), file: file.into() })
     }

@@ -29,7 +29,7 @@ fn section<S: Table + Args>(command: &str, text: &mut String) {
     let _ = write!(
         text,
         "\n## longhaul {command}\n\n| key | flag | in a file | changes | meaning \
-            |\n|---|---|---|---|---|\n"
+         |\n|---|---|---|---|---|\n"
     );
     for key in S::KEYS {
         let _ = writeln!(text, "{}", row(key, &flags));
