@@ -242,7 +242,8 @@ mod draining {
         let near_box =
             network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km");
         let others = path(&network);
-        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 3000", || {
+        // Five seconds, so that it is not over before the path is down.
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 9000", || {
             network.wait_for(&near_box, "a full store", |status| stored(status) > 1 << 20);
             network.middle.set("link set w2 down");
             let done = finish(&network, "accelerate drain near --timeout 300ms");
