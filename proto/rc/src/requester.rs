@@ -421,7 +421,7 @@ impl Requester {
         let is_unasked = self.asked <= self.una;
         let is_question = self.queue.get(self.current).awaits_response();
         let built = if is_question {
-            self.send_question(ctx, template, emit)
+            self.send_read_or_atomic(ctx, template, emit)
         } else {
             self.send_data(ctx, template, emit)
         };
@@ -459,7 +459,7 @@ impl Requester {
         let turn = (self.next, self.current, self.reads, self.since_ack_request, self.asked);
         (self.next, self.current) = (self.una, self.done);
         let built = if self.queue.get(self.current).awaits_response() {
-            self.send_question(ctx, template, emit)
+            self.send_read_or_atomic(ctx, template, emit)
         } else {
             self.send_data(ctx, template, emit)
         };
@@ -494,7 +494,7 @@ impl Requester {
 
     /// Sends a READ, from where responses are missing, or an atomic. False when the result has no
     /// place to go.
-    fn send_question<C: Context>(
+    fn send_read_or_atomic<C: Context>(
         &mut self,
         ctx: &mut C,
         template: &PathTemplate,
