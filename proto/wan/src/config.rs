@@ -286,15 +286,15 @@ impl Config {
     /// frames of 256 bytes.
     pub fn for_paths(paths: Vec<PathConfig>, in_flight_bytes: u64) -> Self {
         const BYTES_MIN: u64 = 4 << 20;
-        let least = Config::default();
+        let defaults = Config::default();
         let numbers =
-            (in_flight_bytes / 256).next_power_of_two().clamp(least.numbers_max.into(), 1 << 24);
+            (in_flight_bytes / 256).next_power_of_two().clamp(defaults.numbers_max.into(), 1 << 24);
         Config {
             paths,
             send_bytes_max: (2 * in_flight_bytes).max(BYTES_MIN),
             receive_bytes_max: (in_flight_bytes / 2 * 5).max(BYTES_MIN),
             numbers_max: numbers as u32,
-            ..least
+            ..defaults
         }
     }
 
