@@ -1,6 +1,6 @@
 //! Thread that drives a node over its ports until it is told to stop.
 
-use crate::turn::{PortSet, turn_over};
+use crate::turn::{PortSet, poll_ports};
 use crate::{Clock, Parker, Turn, TurnConfig, WakeUp};
 use longhaul_node::{Node, Side};
 use longhaul_port::{LinkState, Port, PortError};
@@ -289,7 +289,7 @@ impl<N: Node, P: Port> Driver<N, P> {
         };
         let (node, ports) = (&mut self.node, &mut self.ports);
         let mut told = Some(self.told);
-        let (done, gave) = turn_over(
+        let (done, gave) = poll_ports(
             node,
             ports,
             among,

@@ -112,7 +112,7 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     report: &mut dyn FnMut(Side, PortError),
 ) -> Turn {
     let all = PortSet::first(ports.len());
-    turn_over(node, ports, all, clock, config, &mut None, report).0
+    poll_ports(node, ports, all, clock, config, &mut None, report).0
 }
 
 /// As [`turn`], but services and receives from the ports `among` alone; the node sends to all. Also
@@ -120,7 +120,7 @@ pub fn turn<N: Node + ?Sized, P: Port>(
 /// is brought up to date: with it, a frame that its port has [stamped](Received::Stamped) arrives
 /// when it did, or then if that is later.
 #[inline]
-pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
+pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
     node: &mut N,
     ports: &mut [P],
     among: PortSet,
@@ -367,7 +367,7 @@ mod tests {
         outside.flush().unwrap();
         let mut node = Arrivals::default();
         let mut told = told_us.map(|us| Instant::from_ns(us * 1000));
-        let (done, _) = turn_over(
+        let (done, _) = poll_ports(
             &mut node,
             &mut [Stamping(inside)],
             PortSet::first(1),
