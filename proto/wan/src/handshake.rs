@@ -5,7 +5,7 @@
 
 use crate::format::{Header, Hello, HelloStep, Kind, Refusal, VERSION};
 use crate::session::{Opening, Peer, Session};
-use crate::shared::{Body, Letter};
+use crate::shared::{Body, ControlDatagram};
 use crate::transport::Transport;
 use crate::{DropReason, Refused};
 use longhaul_node::Side;
@@ -64,7 +64,7 @@ impl Transport {
 
     fn post_hello(&mut self, side: Side, way: Path, session: u32, hello: Hello) {
         let header = Header::new(Kind::Hello, session);
-        self.shared.post(Letter { side, way, header, body: Body::Hello(hello) });
+        self.shared.queue_control(ControlDatagram { side, way, header, body: Body::Hello(hello) });
     }
 
     /// Sends the questions that are due.
@@ -377,8 +377,8 @@ mod tests {
             (Instant::from_ps(1_000_000), samples::way(["10.0.0.1", "10.0.0.2"], None));
         asker.addresses.find(now, way, &mut asker.shared.rng);
         asker.ask(now);
-        let Some(Letter { body: Body::Hello(asked), header, .. }) =
-            asker.shared.letters.pop_front()
+        let Some(ControlDatagram { body: Body::Hello(asked), header, .. }) =
+            asker.shared.control_queue.pop_front()
         else {
             panic!("nothing was asked")
         };

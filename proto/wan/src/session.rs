@@ -10,7 +10,7 @@ use crate::outgoing::Outgoing;
 use crate::pace::Pace;
 use crate::parity_in::ParityIn;
 use crate::path::{Asked, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, WayOut};
-use crate::shared::{Body, Gate, Letter, Shared};
+use crate::shared::{Body, ControlDatagram, Gate, Shared};
 use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Deadline, Side, Transmit};
@@ -185,7 +185,7 @@ impl Session {
         for path in 0..self.ways_out.len() {
             let (header, ping) = self.ask_path(now, shared, remote, path);
             let (way, body) = (self.way, Body::Ping(ping));
-            shared.post(Letter { side: path + 1, way, header, body });
+            shared.queue_control(ControlDatagram { side: path + 1, way, header, body });
         }
     }
 

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 
 /// Longest payload that a pool takes, in bytes.
 pub(crate) const PAYLOAD_MAX: usize = 16 * 1024;
-/// Answers and questions that wait for room; more are dropped.
-const LETTERS_MAX: usize = 256;
+/// Most control datagrams that wait for room on their side; further ones are dropped.
+const CONTROL_MAX: usize = 256;
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -24,15 +24,15 @@ pub(crate) struct Shared {
     pub(crate) to_inner: VecDeque<(FrameBuf, u32, u32)>,
     pub(crate) pass_in: Queue,
     pub(crate) pass_out: Queue,
-    pub(crate) letters: VecDeque<Letter>,
+    pub(crate) control_queue: VecDeque<ControlDatagram>,
     /// Streams that have ended since the table was last told.
     pub(crate) streams_ended: Vec<WireKey>,
     /// The same of streams of which nothing arrives at the far box.
     pub(crate) streams_astray: Vec<WireKey>,
 }
 
-/// A datagram to be sent that belongs to no session's state.
-pub(crate) struct Letter {
+/// A queued control datagram, of no session or kept outside its session.
+pub(crate) struct ControlDatagram {
     pub(crate) side: Side,
     pub(crate) way: Path,
     pub(crate) header: Header,
@@ -45,7 +45,7 @@ pub(crate) enum Body {
     Close(Close),
 }
 
-impl Letter {
+impl ControlDatagram {
     pub(crate) fn datagram(&self, port: u16) -> Datagram {
         Datagram::new(&self.way, port, &self.header, |out| match &self.body {
             Body::Hello(hello) => hello.write(out),
@@ -64,7 +64,7 @@ impl Shared {
             to_inner: VecDeque::new(),
             pass_in: Queue::new(config.passthrough_bytes_max),
             pass_out: Queue::new(config.passthrough_bytes_max),
-            letters: VecDeque::new(),
+            control_queue: VecDeque::new(),
             streams_ended: Vec::new(),
             streams_astray: Vec::new(),
             config,
@@ -89,9 +89,9 @@ impl Shared {
         }
     }
 
-    pub(crate) fn post(&mut self, letter: Letter) {
-        if self.letters.len() < LETTERS_MAX {
-            self.letters.push_back(letter);
+    pub(crate) fn queue_control(&mut self, control: ControlDatagram) {
+        if self.control_queue.len() < CONTROL_MAX {
+            self.control_queue.push_back(control);
         }
     }
 }

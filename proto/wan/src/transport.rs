@@ -9,7 +9,7 @@ use crate::format::{
 use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
-use crate::shared::{Body, Gate, Letter, Shared};
+use crate::shared::{Body, ControlDatagram, Gate, Shared};
 use crate::waiting::Waiting;
 use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
 use longhaul_cc::{Pacer, wire_bytes};
@@ -117,7 +117,12 @@ impl Transport {
             let Some(session) = self.sessions.get_mut(local) else { continue };
             let way = session.way;
             if let Some((header, close)) = session.closing() {
-                self.shared.post(Letter { side: 1, way, header, body: Body::Close(close) });
+                self.shared.queue_control(ControlDatagram {
+                    side: 1,
+                    way,
+                    header,
+                    body: Body::Close(close),
+                });
             }
             let pause = self.config().hello_pause;
             self.end(now, local, pause);
@@ -410,7 +415,7 @@ impl Transport {
         self.shared.counters.answers_sent += 1;
         let answer = Ping { step: PingStep::Unknown, session: 0, ..ping };
         let header = Header { path: header.path, ..Header::new(Kind::Ping, ping.session) };
-        self.shared.post(Letter { side, way, header, body: Body::Ping(answer) });
+        self.shared.queue_control(ControlDatagram { side, way, header, body: Body::Ping(answer) });
     }
 
     fn send_inner(&mut self, out: &mut dyn Transmit) {
@@ -438,14 +443,14 @@ impl Transport {
     }
 
     fn send_letters(&mut self, now: Instant, out: &mut dyn Transmit) {
-        for _ in 0..self.shared.letters.len() {
-            let Some(letter) = self.shared.letters.pop_front() else { return };
-            if out.room(letter.side) == 0 {
-                self.shared.letters.push_back(letter);
+        for _ in 0..self.shared.control_queue.len() {
+            let Some(control) = self.shared.control_queue.pop_front() else { return };
+            if out.room(control.side) == 0 {
+                self.shared.control_queue.push_back(control);
                 continue;
             }
-            let datagram = letter.datagram(self.shared.config.port);
-            self.send_wan(now, letter.side, &datagram.frame(), out);
+            let datagram = control.datagram(self.shared.config.port);
+            self.send_wan(now, control.side, &datagram.frame(), out);
         }
     }
 
