@@ -3,7 +3,7 @@
 //! ask → answer with a cookie → open with that cookie → accept. A box that only ever asks or
 //! answers costs the other nothing but a bounded number of answers.
 
-use crate::format::{Header, Hello, HelloStep, Kind, Refusal, VERSION};
+use crate::format::{DatagramKind, Header, Hello, HelloStep, Refusal, VERSION};
 use crate::session::{Opening, Peer, Session};
 use crate::shared::{Body, ControlDatagram};
 use crate::transport::Transport;
@@ -63,7 +63,7 @@ impl Transport {
     }
 
     fn post_hello(&mut self, side: Side, way: Path, session: u32, hello: Hello) {
-        let header = Header::new(Kind::Hello, session);
+        let header = Header::new(DatagramKind::Hello, session);
         self.shared.queue_control(ControlDatagram { side, way, header, body: Body::Hello(hello) });
     }
 

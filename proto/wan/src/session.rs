@@ -4,7 +4,7 @@ mod receive;
 mod send;
 
 use crate::arrivals::Arrivals;
-use crate::format::{Ack, Close, Datagram, Header, Kind, Ping, PingStep};
+use crate::format::{Ack, Close, Datagram, DatagramKind, Header, Ping, PingStep};
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::pace::Pace;
@@ -203,7 +203,7 @@ impl Session {
         let next_number = way.flight.next_number();
         way.note_asked(&shared.config, Asked { nonce, at: now });
         let ping = Ping { step: PingStep::Ask, session: self.local, nonce, next_number };
-        (Header { path: path as u8, ..self.control(Kind::Ping, remote) }, ping)
+        (Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) }, ping)
     }
 
     /// True while this path, from 0, answers.
@@ -438,7 +438,8 @@ impl Session {
             while out.room(path + 1) > 0
                 && let Some(ping) = self.pongs[path].pop_front()
             {
-                let header = Header { path: ping_path(&ping), ..self.control(Kind::Ping, remote) };
+                let header =
+                    Header { path: ping_path(&ping), ..self.control(DatagramKind::Ping, remote) };
                 let pong = Ping { step: PingStep::Answer, session: self.local, ..ping };
                 self.send(now, shared, gates, (path, &header), |body| pong.write(body), out);
             }
@@ -495,7 +496,7 @@ impl Session {
         way.is_asked = false;
         let ack = way.arrivals.report(now, delay, room);
         shared.counters.acks_sent += 1;
-        let header = Header { path: about as u8, ..self.control(Kind::Ack, remote) };
+        let header = Header { path: about as u8, ..self.control(DatagramKind::Ack, remote) };
         self.send(now, shared, gates, (path, &header), |body| ack.write(body), out);
     }
 
@@ -507,7 +508,7 @@ impl Session {
     }
 
     /// A header with the next number of control datagrams.
-    fn control(&mut self, kind: Kind, remote: u32) -> Header {
+    fn control(&mut self, kind: DatagramKind, remote: u32) -> Header {
         self.control_number = self.control_number.wrapping_add(1);
         Header { number: self.control_number, ..Header::new(kind, remote) }
     }
@@ -533,7 +534,7 @@ impl Session {
     /// Tells the far box that the session is over.
     pub(crate) fn closing(&mut self) -> Option<(Header, Close)> {
         let remote = self.remote?;
-        Some((self.control(Kind::Close, remote), Close { session: self.local }))
+        Some((self.control(DatagramKind::Close, remote), Close { session: self.local }))
     }
 
     /// When to be called next.

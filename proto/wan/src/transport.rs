@@ -3,8 +3,8 @@
 use crate::addresses::{Addresses, Found, TRIES};
 use crate::config::{Config, ConfigError};
 use crate::format::{
-    Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of,
-    encapsulate, ping_body_of, take_piece,
+    Ack, BODY_MAX, Close, DatagramKind, Header, Outer, ParityBody, Ping, PingStep, VERSION,
+    body_of, encapsulate, ping_body_of, take_piece,
 };
 use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
@@ -241,8 +241,14 @@ impl Transport {
         };
         // Held against the format once a stream: its frames are alike.
         let mut out = [0; HEAD_MAX];
-        if encapsulate(head, udp, self.shared.config.port, &Header::new(Kind::Data, 0), &mut out)
-            .is_none()
+        if encapsulate(
+            head,
+            udp,
+            self.shared.config.port,
+            &Header::new(DatagramKind::Data, 0),
+            &mut out,
+        )
+        .is_none()
         {
             counters.untunnelable += 1;
             return Stream::None;
@@ -267,9 +273,9 @@ impl Transport {
         };
         let header = outer.header;
         match header.kind {
-            Kind::Data => self.handle_data(now, side, frame, &outer),
-            Kind::Parity => self.handle_parity(now, side, frame, &outer),
-            Kind::Part => self.handle_part(now, side, frame, &outer),
+            DatagramKind::Data => self.handle_data(now, side, frame, &outer),
+            DatagramKind::Parity => self.handle_parity(now, side, frame, &outer),
+            DatagramKind::Part => self.handle_part(now, side, frame, &outer),
             _ => self.handle_without_frame(now, side, frame, &outer),
         }
     }
@@ -306,7 +312,7 @@ impl Transport {
         let header = outer.header;
         let mut body = [0; BODY_MAX];
         let body = match header.kind {
-            Kind::Ping => ping_body_of(frame, outer.udp, &mut body),
+            DatagramKind::Ping => ping_body_of(frame, outer.udp, &mut body),
             _ => body_of(frame, outer.udp, &mut body),
         };
         let is_sound =
@@ -315,7 +321,7 @@ impl Transport {
             return self.unsound(side, frame, &header);
         };
         let way_back = control_way(outer.udp.path(frame.head).reversed());
-        if header.kind == Kind::Hello {
+        if header.kind == DatagramKind::Hello {
             return match Hello::read(body) {
                 Some(hello) => self.handle_hello(now, side, &header, &hello, way_back),
                 None => self.drop(DropReason::Malformed),
@@ -331,14 +337,14 @@ impl Transport {
         let shared = &mut self.shared;
         let serves = |way: &Path, local| self.addresses.is_served(way, local);
         match header.kind {
-            Kind::End | Kind::Void => {
+            DatagramKind::End | DatagramKind::Void => {
                 session.handle_numbered(now, shared, side, frame, outer);
             }
-            Kind::Ack => match Ack::read(body) {
+            DatagramKind::Ack => match Ack::read(body) {
                 Some(ack) => session.handle_ack(now, shared, &header, &ack),
                 None => shared.counters.drops.count(DropReason::Malformed),
             },
-            Kind::Ping => match Ping::read(body) {
+            DatagramKind::Ping => match Ping::read(body) {
                 Some(ping) => {
                     let local = session.local;
                     let way_back = Some(way_back).filter(|way| serves(way, local));
@@ -348,14 +354,17 @@ impl Transport {
                 }
                 None => shared.counters.drops.count(DropReason::Malformed),
             },
-            Kind::Close => match Close::read(body) {
+            DatagramKind::Close => match Close::read(body) {
                 Some(close) if session.remote == Some(close.session) => {
                     let (local, pause) = (session.local, shared.config.hello_pause);
                     self.end(now, local, pause);
                 }
                 _ => shared.counters.drops.count(DropReason::Unasked),
             },
-            Kind::Data | Kind::Parity | Kind::Part | Kind::Hello => {}
+            DatagramKind::Data
+            | DatagramKind::Parity
+            | DatagramKind::Part
+            | DatagramKind::Hello => {}
         }
     }
 
@@ -407,14 +416,14 @@ impl Transport {
             // It is being opened: the far box is ahead of its own word.
             return;
         }
-        let ping = if header.kind == Kind::Ping { Ping::read(body) } else { None };
+        let ping = if header.kind == DatagramKind::Ping { Ping::read(body) } else { None };
         let Some(ping) = ping.filter(|ping| ping.step == PingStep::Ask) else { return };
         if !self.may_answer(now) {
             return self.drop(DropReason::TooManyQuestions);
         }
         self.shared.counters.answers_sent += 1;
         let answer = Ping { step: PingStep::Unknown, session: 0, ..ping };
-        let header = Header { path: header.path, ..Header::new(Kind::Ping, ping.session) };
+        let header = Header { path: header.path, ..Header::new(DatagramKind::Ping, ping.session) };
         self.shared.queue_control(ControlDatagram { side, way, header, body: Body::Ping(answer) });
     }
 

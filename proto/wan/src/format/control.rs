@@ -451,7 +451,7 @@ fn copy_body<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{Kind, Outer};
+    use crate::format::{DatagramKind, Outer};
     use crate::samples;
     use longhaul_wire::Head;
     use proptest::prelude::*;
@@ -541,7 +541,7 @@ mod tests {
             cut in 0..900_usize,
         ) {
             let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-            let header = Header { number: 9, ..Header::new(Kind::Ack, 5) };
+            let header = Header { number: 9, ..Header::new(DatagramKind::Ack, 5) };
             let datagram = Datagram::new(&samples::way(ips, vlan), 4797, &header, |out| {
                 out[..body_len].fill(0x5a);
                 body_len

@@ -1,6 +1,6 @@
 //! PARITY datagrams, what of a numbered datagram they protect, and how that becomes a frame again.
 
-use super::{Extent, HEADER_LEN, Header, Kind};
+use super::{DatagramKind, Extent, HEADER_LEN, Header};
 use longhaul_fec::{Body, HEAD_BLOCK_MAX, HEAD_MAX as SYMBOL_HEAD_MAX, Parity, ParityId};
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
 use longhaul_wire::{
@@ -18,7 +18,7 @@ const RECORD: usize = 15;
 /// What a numbered datagram says of itself, besides its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    pub(crate) kind: Kind,
+    pub(crate) kind: DatagramKind,
     /// It had a congestion mark before it was tunnelled.
     pub(crate) was_marked: bool,
     pub(crate) udp_checksum: u16,
@@ -28,7 +28,7 @@ pub(crate) struct Place {
     /// Low half. A sum over other datagrams than parity was made of does not give the number that
     /// is missing, although it gives a right ICRC if they are an odd number of one length.
     pub(crate) number: u32,
-    /// Of a [`Kind::Part`].
+    /// Of a [`DatagramKind::Part`].
     pub(crate) extent: Extent,
 }
 
@@ -69,7 +69,7 @@ impl Place {
         out[18..20].copy_from_slice(&frame.head[udp.udp..udp.udp + 2]);
         let transport = &frame.head[udp.payload()..];
         let mut len = FIXED;
-        if self.kind == Kind::Part {
+        if self.kind == DatagramKind::Part {
             len += Extent::LEN;
             out[FIXED..len].copy_from_slice(&self.extent.write());
         }
@@ -88,10 +88,10 @@ impl Place {
         let (fixed, rest) = head.split_first_chunk::<RECORD>()?;
         let [kind, c0, c1, s0, s1, s2, s3, q0, q1, q2, q3, n0, n1, n2, n3] = *fixed;
         let was_marked = kind & MARKED != 0;
-        let kinds = [Kind::Data, Kind::Part, Kind::End, Kind::Void];
+        let kinds = [DatagramKind::Data, DatagramKind::Part, DatagramKind::End, DatagramKind::Void];
         let kind = kinds.into_iter().find(|known| *known as u8 == kind & !MARKED)?;
         let extent = match kind {
-            Kind::Part => Extent::read(*rest.get(FIXED - RECORD..)?.first_chunk()?),
+            DatagramKind::Part => Extent::read(*rest.get(FIXED - RECORD..)?.first_chunk()?),
             _ => Extent::default(),
         };
         let place = Place {
@@ -103,7 +103,8 @@ impl Place {
             number: u32::from_be_bytes([n0, n1, n2, n3]),
             extent,
         };
-        (matches!(kind, Kind::Data | Kind::Part) || rest.is_empty()).then_some((place, rest))
+        (matches!(kind, DatagramKind::Data | DatagramKind::Part) || rest.is_empty())
+            .then_some((place, rest))
     }
 }
 
@@ -423,7 +424,7 @@ mod tests {
             };
             let frame = Frame { head: &built, payload, trailer };
             let place = Place {
-                kind: Kind::Data,
+                kind: DatagramKind::Data,
                 was_marked,
                 udp_checksum: words[0] as u16,
                 stream: words[1],
@@ -487,7 +488,7 @@ mod tests {
             let (block, body) = (vec![3; head_len], vec![5; body_len]);
             let id = ParityId { base: 1 << 40 | 77, symbols: 128, stride: 64, rows: 8, row: 7 };
             let parity = Parity { id, head: &block, body: Body::bytes(&body) };
-            let header = Header { path: 3, ..Header::new(Kind::Parity, 9) };
+            let header = Header { path: 3, ..Header::new(DatagramKind::Parity, 9) };
             let datagram =
                 ParityDatagram::new(&way(is_ipv6, vlan), 4797, &header, &parity).unwrap();
             let mut wire = bytes_of(&datagram.frame());

@@ -213,7 +213,7 @@ impl<'a> InBytes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::Kind;
+    use crate::format::DatagramKind;
     use crate::samples;
     use longhaul_lease::Lease;
     use longhaul_units::{Psn, Qpn};
@@ -304,7 +304,7 @@ mod tests {
             };
             let inner = Frame { head: &inner_head, payload, trailer };
             let header =
-                Header { udp_checksum: sample.udp_checksum, ..Header::new(Kind::Data, 77) };
+                Header { udp_checksum: sample.udp_checksum, ..Header::new(DatagramKind::Data, 77) };
             let mut out = [0; HEAD_MAX];
             let len = encapsulate(inner.head, udp, PORT, &header, &mut out).unwrap();
             let tunnelled = Frame { head: &out[..len], ..inner };
@@ -361,7 +361,7 @@ mod tests {
             let (built, _) = head(&sample);
             let udp = Udp::find(built.bytes()).unwrap();
             let mut out = [0; HEAD_MAX];
-            let at = encapsulate(built.bytes(), udp, PORT, &Header::new(Kind::Data, 1), &mut out)
+            let at = encapsulate(built.bytes(), udp, PORT, &Header::new(DatagramKind::Data, 1), &mut out)
                 .unwrap();
             let mut wire = out[..at].to_vec();
             wire.resize(at + sample.payload_len + 8, 0xaa);

@@ -3,7 +3,9 @@
 use super::Session;
 use crate::DropReason;
 use crate::arrivals::Arrival;
-use crate::format::{Extent, Header, Kind, Outer, ParityBody, Place, Prefix, piece_len, take_out};
+use crate::format::{
+    DatagramKind, Extent, Header, Outer, ParityBody, Place, Prefix, piece_len, take_out,
+};
 use crate::incoming::{Incoming, Item, Verdict};
 use crate::outgoing::cost;
 use crate::partial::Piece;
@@ -35,7 +37,7 @@ impl Session {
         let path = usize::from(header.path);
         let Some(number) = self.admit(shared, side, path, header.number) else { return false };
         let Some(way) = self.ways_in.get_mut(path) else { return false };
-        let is_frame = header.kind == Kind::Data;
+        let is_frame = header.kind == DatagramKind::Data;
         let estimate = if is_frame { FramePool::footprint(frame.payload.len()) as u32 } else { 0 };
         let drops = &mut shared.counters.drops;
         let verdict = self.incoming.look(header.stream, header.sequence, estimate);
@@ -147,7 +149,7 @@ impl Session {
             let is_right = frame.is_some();
             shared.counters.assembled += u64::from(is_right);
             shared.counters.void += u64::from(!is_right);
-            let kind = if is_right { Kind::Data } else { Kind::Void };
+            let kind = if is_right { DatagramKind::Data } else { DatagramKind::Void };
             self.deliver(shared, &Place { kind, ..*place }, frame);
         }
         is_begun
@@ -251,7 +253,7 @@ impl Session {
             if way.arrivals.look(number) != Arrival::First {
                 continue;
             }
-            let is_part = place.kind == Kind::Part;
+            let is_part = place.kind == DatagramKind::Part;
             if !is_part && !frame.as_ref().is_none_or(|frame| frame.as_frame().icrc_is_right()) {
                 shared.counters.drops.count(DropReason::Corrupted);
                 continue;
@@ -315,8 +317,12 @@ fn rebuild(
     let (place, rest) =
         Place::read_head(head).filter(|(place, _)| place.number == number as u32)?;
     let frame = match place.kind {
-        Kind::Data => Some(incoming.prefix(place.stream)?.rebuild(pool, &place, rest, body)?),
-        Kind::Part => Some(incoming.prefix(place.stream)?.rebuild_piece(pool, &place, rest, body)?),
+        DatagramKind::Data => {
+            Some(incoming.prefix(place.stream)?.rebuild(pool, &place, rest, body)?)
+        }
+        DatagramKind::Part => {
+            Some(incoming.prefix(place.stream)?.rebuild_piece(pool, &place, rest, body)?)
+        }
         _ => None,
     };
     Some(Repaired { number, place, frame })

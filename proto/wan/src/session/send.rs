@@ -4,8 +4,8 @@
 use super::Session;
 use crate::Parity;
 use crate::format::{
-    Datagram, Extent, HEADER_LEN, Header, Kind, ParityDatagram, Piece, Ping, PingStep, Place,
-    ProbeDatagram, encapsulate, symbol_body,
+    Datagram, DatagramKind, Extent, HEADER_LEN, Header, ParityDatagram, Piece, Ping, PingStep,
+    Place, ProbeDatagram, encapsulate, symbol_body,
 };
 use crate::outgoing::{Next, Record};
 use crate::path::WayOut;
@@ -65,16 +65,16 @@ impl Session {
         };
         let port = shared.config.port;
         let sent = match (&record.frame, record.kind, record.part) {
-            (Some(held), Kind::Data, None) => {
+            (Some(held), DatagramKind::Data, None) => {
                 let inner = held.as_frame();
                 send_whole(now, way, port, record.udp, &header, &inner, (path, out))
             }
-            (Some(held), Kind::Data, Some(_)) => {
+            (Some(held), DatagramKind::Data, Some(_)) => {
                 let inner = held.as_frame();
                 let piece = Piece::of(inner, record.udp, record.range(), held.payload());
                 let udp_checksum = record.udp.checksum(inner.head);
                 let flags = flags(inner.head, record.udp);
-                let header = Header { kind: Kind::Part, udp_checksum, flags, ..header };
+                let header = Header { kind: DatagramKind::Part, udp_checksum, flags, ..header };
                 shared.counters.parts_sent += 1;
                 send_piece(now, way, port, &header, &piece, (path, out))
             }
@@ -123,7 +123,7 @@ impl Session {
         let way = &mut self.ways_out[path];
         let mtu = usize::from(way.mtu.get());
         let Some(parity) = way.parity.next() else { return };
-        let header = Header { path: path as u8, ..Header::new(Kind::Parity, remote) };
+        let header = Header { path: path as u8, ..Header::new(DatagramKind::Parity, remote) };
         let datagram = ParityDatagram::new(&self.way, shared.config.port, &header, &parity);
         let Some(datagram) = datagram else { return };
         let frame = datagram.frame();
@@ -162,7 +162,7 @@ impl Session {
         let probes = way.mtu.ask(now, patience, || rng.next_u64() << 4 | path as u64);
         let next_number = way.flight.next_number();
         for probe in probes.into_iter().flatten() {
-            let header = Header { path: path as u8, ..self.control(Kind::Ping, remote) };
+            let header = Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) };
             let ping =
                 Ping { step: PingStep::Ask, session: self.local, nonce: probe.nonce, next_number };
             let datagram =
@@ -208,7 +208,7 @@ fn fits_whole(record: &Record, mtu: usize, reserve: Reserve) -> bool {
 /// Into how many parts a record must be split so that they fit `mtu`, the length of an IP packet.
 /// `None`: it fits as it is, or cannot be split.
 fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> {
-    let inner = record.frame.as_ref().filter(|_| record.kind == Kind::Data)?.as_frame();
+    let inner = record.frame.as_ref().filter(|_| record.kind == DatagramKind::Data)?.as_frame();
     let udp = record.udp;
     let range = record.range();
     let headers = inner.head.len() - udp.payload();
