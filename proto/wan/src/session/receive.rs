@@ -4,7 +4,7 @@ use super::Session;
 use crate::DropReason;
 use crate::arrivals::Arrival;
 use crate::format::{
-    DatagramKind, Extent, Header, Outer, ParityBody, Place, Prefix, piece_len, take_out,
+    DatagramKind, Extent, Header, Outer, ParityBody, Prefix, ProtectedHeader, piece_len, take_out,
 };
 use crate::incoming::{Incoming, Item, Verdict};
 use crate::outgoing::cost;
@@ -18,7 +18,7 @@ use longhaul_wire::{Ecn, Path, Udp};
 /// A datagram that parity brought.
 pub(super) struct Repaired {
     number: u64,
-    place: Place,
+    protected: ProtectedHeader,
     frame: Option<FrameBuf>,
 }
 
@@ -74,11 +74,11 @@ impl Session {
             shared.counters.congested += 1;
         }
         let is_coded = way.parity.is_on();
-        let place = Place::of(header);
+        let protected = ProtectedHeader::of(header);
         let kept = if is_coded { held.clone() } else { None };
-        let is_begun = !is_duplicate && self.deliver(shared, &place, held);
+        let is_begun = !is_duplicate && self.deliver(shared, &protected, held);
         if is_coded {
-            self.show(now, shared, path, number, place, kept);
+            self.show(now, shared, path, number, protected, kept);
         }
         is_begun && is_frame
     }
@@ -97,7 +97,7 @@ impl Session {
         let path = usize::from(header.path);
         let number = self.admit(shared, side, path, header.number)?;
         let way = self.ways_in.get_mut(path)?;
-        let place = Place { extent, ..Place::of(header) };
+        let protected = ProtectedHeader { extent, ..ProtectedHeader::of(header) };
         let len = piece_len(&held, outer.udp) as u16;
         let at = (header.stream, header.sequence);
         let verdict = self.incoming.look_at_part(at, extent, len, cost(&held));
@@ -119,29 +119,34 @@ impl Session {
         let is_coded = way.parity.is_on();
         let kept = Some(held.clone()).filter(|_| is_coded);
         let way_in = outer.udp.path(held.head());
-        let is_begun = !is_duplicate && self.deliver_part(shared, &place, held);
+        let is_begun = !is_duplicate && self.deliver_part(shared, &protected, held);
         if is_coded {
-            self.show(now, shared, path, number, place, kept);
+            self.show(now, shared, path, number, protected, kept);
         }
         is_begun.then_some(way_in)
     }
 
     /// Puts a part that [`Verdict::Take`] was said to with the others of its frame, and that into
     /// its stream if it is whole. True when that is the beginning of the stream.
-    fn deliver_part(&mut self, shared: &mut Shared, place: &Place, held: FrameBuf) -> bool {
+    fn deliver_part(
+        &mut self,
+        shared: &mut Shared,
+        protected: &ProtectedHeader,
+        held: FrameBuf,
+    ) -> bool {
         let Some(udp) = Udp::find(held.head()) else { return false };
         let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
-            || self.incoming.prefix(place.stream).is_none();
+            || self.incoming.prefix(protected.stream).is_none();
         let prefix = if is_wanted { Prefix::of(held.head()) } else { None };
-        let Extent { offset, total } = place.extent;
+        let Extent { offset, total } = protected.extent;
         let (len, cost) = (piece_len(&held, udp) as u16, cost(&held));
         let piece = Piece { offset, len, held };
-        let at = (place.stream, place.sequence);
+        let at = (protected.stream, protected.sequence);
         let pool = &mut shared.pool;
         let (is_begun, frame) =
-            self.incoming.take_part(pool, at, place.udp_checksum, total, piece, cost);
+            self.incoming.take_part(pool, at, protected.udp_checksum, total, piece, cost);
         if let Some(prefix) = prefix {
-            self.incoming.note_prefix(place.stream, prefix);
+            self.incoming.note_prefix(protected.stream, prefix);
         }
         if let Some(frame) = frame {
             // Each part's check was right: what is wrong came so to the near box.
@@ -150,7 +155,7 @@ impl Session {
             shared.counters.assembled += u64::from(is_right);
             shared.counters.void += u64::from(!is_right);
             let kind = if is_right { DatagramKind::Data } else { DatagramKind::Void };
-            self.deliver(shared, &Place { kind, ..*place }, frame);
+            self.deliver(shared, &ProtectedHeader { kind, ..*protected }, frame);
         }
         is_begun
     }
@@ -181,19 +186,25 @@ impl Session {
 
     /// Puts into its stream what [`Verdict::Take`] was said to. True when that is the beginning of
     /// the stream.
-    fn deliver(&mut self, shared: &mut Shared, place: &Place, held: Option<FrameBuf>) -> bool {
+    fn deliver(
+        &mut self,
+        shared: &mut Shared,
+        protected: &ProtectedHeader,
+        held: Option<FrameBuf>,
+    ) -> bool {
         let cost = held.as_ref().map_or(0, cost);
         // Routers and hosts may change: where parity comes, the latest is what its frames are
         // rebuilt by.
         let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
-            || self.incoming.prefix(place.stream).is_none();
+            || self.incoming.prefix(protected.stream).is_none();
         let prefix = held.as_ref().filter(|_| is_wanted).and_then(|held| Prefix::of(held.head()));
-        let item = held.map_or_else(|| Incoming::item(place.kind), Item::Frame);
+        let item = held.map_or_else(|| Incoming::item(protected.kind), Item::Frame);
         let (to_inner, local) = (&mut shared.to_inner, self.local);
         let deliver = |frame, cost| to_inner.push_back((frame, local, cost));
-        let is_begun = self.incoming.take(place.stream, place.sequence, item, cost, deliver);
+        let is_begun =
+            self.incoming.take(protected.stream, protected.sequence, item, cost, deliver);
         if let Some(prefix) = prefix {
-            self.incoming.note_prefix(place.stream, prefix);
+            self.incoming.note_prefix(protected.stream, prefix);
         }
         is_begun
     }
@@ -205,7 +216,7 @@ impl Session {
         shared: &mut Shared,
         path: usize,
         number: u64,
-        place: Place,
+        protected: ProtectedHeader,
         held: Option<FrameBuf>,
     ) {
         let Session { ways_in, incoming, repaired, .. } = self;
@@ -213,7 +224,7 @@ impl Session {
         let back = |number, head: &[u8], body: &Body<'_>| {
             repaired.extend(rebuild(pool, incoming, number, head, body));
         };
-        ways_in[path].parity.on_data(number, place, held.as_ref(), back);
+        ways_in[path].parity.on_data(number, protected, held.as_ref(), back);
         self.take_repaired(now, shared, path);
     }
 
@@ -248,12 +259,12 @@ impl Session {
 
     /// Handles what parity brought on `path` as if it had come.
     fn take_repaired(&mut self, now: Instant, shared: &mut Shared, path: usize) {
-        while let Some(Repaired { number, place, frame }) = self.repaired.pop() {
+        while let Some(Repaired { number, protected, frame }) = self.repaired.pop() {
             let way = &mut self.ways_in[path];
             if way.arrivals.look(number) != Arrival::First {
                 continue;
             }
-            let is_part = place.kind == DatagramKind::Part;
+            let is_part = protected.kind == DatagramKind::Part;
             if !is_part && !frame.as_ref().is_none_or(|frame| frame.as_frame().icrc_is_right()) {
                 shared.counters.drops.count(DropReason::Corrupted);
                 continue;
@@ -263,13 +274,13 @@ impl Session {
                 Some(held) => {
                     let len = Udp::find(held.head()).map_or(0, |udp| piece_len(held, udp)) as u16;
                     self.incoming.look_at_part(
-                        (place.stream, place.sequence),
-                        place.extent,
+                        (protected.stream, protected.sequence),
+                        protected.extent,
                         len,
                         estimate,
                     )
                 }
-                None => self.incoming.look(place.stream, place.sequence, estimate),
+                None => self.incoming.look(protected.stream, protected.sequence, estimate),
             };
             if let Some(reason) = refusal(verdict) {
                 shared.counters.drops.count(reason);
@@ -280,10 +291,10 @@ impl Session {
             match frame {
                 _ if verdict != Verdict::Take => {}
                 Some(held) if is_part => {
-                    self.deliver_part(shared, &place, held);
+                    self.deliver_part(shared, &protected, held);
                 }
                 frame => {
-                    self.deliver(shared, &place, frame);
+                    self.deliver(shared, &protected, frame);
                 }
             }
         }
@@ -314,16 +325,16 @@ fn rebuild(
     head: &[u8],
     body: &Body<'_>,
 ) -> Option<Repaired> {
-    let (place, rest) =
-        Place::read_head(head).filter(|(place, _)| place.number == number as u32)?;
-    let frame = match place.kind {
+    let (protected, rest) = ProtectedHeader::read_head(head)
+        .filter(|(protected, _)| protected.number == number as u32)?;
+    let frame = match protected.kind {
         DatagramKind::Data => {
-            Some(incoming.prefix(place.stream)?.rebuild(pool, &place, rest, body)?)
+            Some(incoming.prefix(protected.stream)?.rebuild(pool, &protected, rest, body)?)
         }
         DatagramKind::Part => {
-            Some(incoming.prefix(place.stream)?.rebuild_piece(pool, &place, rest, body)?)
+            Some(incoming.prefix(protected.stream)?.rebuild_piece(pool, &protected, rest, body)?)
         }
         _ => None,
     };
-    Some(Repaired { number, place, frame })
+    Some(Repaired { number, protected, frame })
 }

@@ -5,7 +5,7 @@ use super::Session;
 use crate::Parity;
 use crate::format::{
     Datagram, DatagramKind, Extent, HEADER_LEN, Header, ParityDatagram, Piece, Ping, PingStep,
-    Place, ProbeDatagram, encapsulate, symbol_body,
+    ProbeDatagram, ProtectedHeader, encapsulate, symbol_body,
 };
 use crate::outgoing::{Next, Record};
 use crate::path::WayOut;
@@ -262,7 +262,7 @@ fn send_whole(
         protect(
             now,
             way,
-            &Place::of(&header),
+            &ProtectedHeader::of(&header),
             Some(inner),
             &symbol_body(inner),
             wire_bytes(frame.len()),
@@ -286,15 +286,22 @@ fn send_piece(
     let frame = Frame { head: &head[..head_len], payload: piece.payload(), trailer };
     out.transmit(path + 1, &frame);
     if way.parity.is_on() {
-        let place = Place { extent: piece.extent, ..Place::of(header) };
+        let protected = ProtectedHeader { extent: piece.extent, ..ProtectedHeader::of(header) };
         let of_head =
             Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
-        protect(now, way, &place, Some(&of_head), &piece.symbol_body(), wire_bytes(frame.len()));
+        protect(
+            now,
+            way,
+            &protected,
+            Some(&of_head),
+            &piece.symbol_body(),
+            wire_bytes(frame.len()),
+        );
     }
     Some(frame.len())
 }
 
-/// Sends what takes a place in a stream and has no frame. Its length.
+/// Sends what takes a sequence number of a stream and has no frame. Its length.
 fn send_record(
     now: Instant,
     way: &mut WayOut,
@@ -306,7 +313,7 @@ fn send_record(
     let datagram = Datagram::new(control_way, port, header, |_| 0);
     out.transmit(path + 1, &datagram.frame());
     if way.parity.is_on() {
-        protect(now, way, &Place::of(header), None, &Body::EMPTY, 0);
+        protect(now, way, &ProtectedHeader::of(header), None, &Body::EMPTY, 0);
     }
     datagram.frame().len()
 }
@@ -316,13 +323,13 @@ fn send_record(
 fn protect(
     now: Instant,
     way: &mut WayOut,
-    place: &Place,
+    protected: &ProtectedHeader,
     frame: Option<&Frame<'_>>,
     body: &Body<'_>,
     wire_bytes: u64,
 ) {
     let mut symbol = [0; SYMBOL_HEAD_MAX];
-    let len = place.write_head(frame, &mut symbol);
+    let len = protected.write_head(frame, &mut symbol);
     let number = way.flight.next_number();
     way.protect(now, number, &symbol[..len], body, wire_bytes);
 }
