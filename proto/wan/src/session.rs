@@ -10,7 +10,7 @@ use crate::outgoing::Outgoing;
 use crate::pace::Pace;
 use crate::parity_in::ParityIn;
 use crate::path::{Asked, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, WayOut};
-use crate::shared::{Body, ControlDatagram, Gate, Shared};
+use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
 use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Deadline, Side, Transmit};
@@ -85,7 +85,7 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         local: u32,
         peer: Peer,
         way: Path,
@@ -124,7 +124,7 @@ impl Session {
     pub(crate) fn open(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         remote: u32,
         paths: u8,
         room: u64,
@@ -171,7 +171,7 @@ impl Session {
 
     /// Asks the far box on every path, at once, whether it still knows the session; not more often
     /// than it can answer.
-    pub(crate) fn challenge(&mut self, now: Instant, shared: &mut Shared) {
+    pub(crate) fn challenge(&mut self, now: Instant, shared: &mut TransportShared) {
         let Some(remote) = self.remote else { return };
         let rtt = self.ways_out.iter().map(|way| way.flight.rtt.smoothed()).max();
         let again = match rtt {
@@ -193,7 +193,7 @@ impl Session {
     fn ask_path(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         remote: u32,
         path: usize,
     ) -> (Header, Ping) {
@@ -223,7 +223,7 @@ impl Session {
     pub(crate) fn handle_ack(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         header: &Header,
         ack: &Ack,
     ) {
@@ -269,7 +269,7 @@ impl Session {
     pub(crate) fn handle_ping(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         side: Side,
         (header, ping): (&Header, &Ping),
         way_back: Option<Path>,
@@ -330,7 +330,7 @@ impl Session {
     }
 
     /// What time brings. False: the session is over.
-    pub(crate) fn tick(&mut self, now: Instant, shared: &mut Shared) -> bool {
+    pub(crate) fn tick(&mut self, now: Instant, shared: &mut TransportShared) -> bool {
         if self.remote.is_none() {
             return true;
         }
@@ -370,7 +370,7 @@ impl Session {
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         out: &mut dyn Transmit,
     ) {
@@ -400,7 +400,7 @@ impl Session {
     fn choose(
         &mut self,
         now: Instant,
-        shared: &Shared,
+        shared: &TransportShared,
         gates: &mut [Gate],
         has_data: bool,
         out: &mut dyn Transmit,
@@ -428,7 +428,7 @@ impl Session {
     fn send_control(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         out: &mut dyn Transmit,
@@ -459,7 +459,7 @@ impl Session {
     fn send_ping(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         path: usize,
@@ -472,7 +472,7 @@ impl Session {
     fn send_ack(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         about: usize,
@@ -501,7 +501,7 @@ impl Session {
     }
 
     /// Wait before an acknowledgement.
-    fn ack_delay(&self, shared: &Shared) -> Duration {
+    fn ack_delay(&self, shared: &TransportShared) -> Duration {
         let up =
             self.ways_out.iter().filter(|way| way.is_up).map(|way| way.ack_delay(&shared.config));
         up.min().unwrap_or(shared.config.ack_delay_max)
@@ -516,7 +516,7 @@ impl Session {
     fn send(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         (path, header): (usize, &Header),
         fill: impl FnOnce(&mut [u8; crate::format::BODY_MAX]) -> usize,
@@ -538,7 +538,7 @@ impl Session {
     }
 
     /// When to be called next.
-    pub(crate) fn deadline(&self, shared: &Shared) -> Option<Deadline> {
+    pub(crate) fn deadline(&self, shared: &TransportShared) -> Option<Deadline> {
         if let Some(opening) = self.opening {
             return Some(Deadline { at: opening.next_at, reason: "opening a session" });
         }

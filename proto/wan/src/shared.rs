@@ -15,7 +15,8 @@ pub(crate) const PAYLOAD_MAX: usize = 16 * 1024;
 /// Most control datagrams that wait for room on their side; further ones are dropped.
 const CONTROL_MAX: usize = 256;
 
-pub(crate) struct Shared {
+/// Configuration, counters, memory and queues that all sessions of a transport share.
+pub(crate) struct TransportShared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     pub(crate) pool: FramePool,
@@ -55,9 +56,9 @@ impl ControlDatagram {
     }
 }
 
-impl Shared {
+impl TransportShared {
     pub(crate) fn new(config: Config) -> Self {
-        Shared {
+        TransportShared {
             counters: Counters::default(),
             pool: FramePool::new(),
             rng: SecretRng::new(&config.seed),

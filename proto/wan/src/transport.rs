@@ -9,7 +9,7 @@ use crate::format::{
 use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
-use crate::shared::{Body, ControlDatagram, Gate, Shared};
+use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
 use crate::waiting::Waiting;
 use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
 use longhaul_cc::{Pacer, wire_bytes};
@@ -31,7 +31,7 @@ const ECN_BITS: u8 = 3;
 
 /// The WAN transport between two boxes; see the crate's documentation.
 pub struct Transport {
-    pub(crate) shared: Shared,
+    pub(crate) shared: TransportShared,
     pub(crate) sessions: Sessions,
     pub(crate) addresses: Addresses,
     /// Streams to a far box: their session and their place in it.
@@ -60,7 +60,7 @@ impl Transport {
             Gate::new(path.rate.most().map(|rate| Pacer::new(rate, path.burst_bytes)))
         };
         let gates = config.paths.iter().map(gate).collect();
-        let mut shared = Shared::new(config);
+        let mut shared = TransportShared::new(config);
         let config = &shared.config;
         Ok(Transport {
             sessions: Sessions::new(config.sessions_max),

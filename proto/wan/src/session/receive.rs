@@ -9,7 +9,7 @@ use crate::format::{
 use crate::incoming::{Incoming, Item, Verdict};
 use crate::outgoing::cost;
 use crate::partial::Piece;
-use crate::shared::Shared;
+use crate::shared::TransportShared;
 use longhaul_fec::Body;
 use longhaul_node::{Frame, FrameBuf, FramePool, Side};
 use longhaul_units::Instant;
@@ -28,7 +28,7 @@ impl Session {
     pub(crate) fn handle_numbered(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         side: Side,
         frame: &Frame<'_>,
         outer: &Outer,
@@ -88,7 +88,7 @@ impl Session {
     pub(crate) fn handle_part(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         side: Side,
         outer: &Outer,
         (extent, held): (Extent, FrameBuf),
@@ -130,7 +130,7 @@ impl Session {
     /// its stream if it is whole. True when that is the beginning of the stream.
     fn deliver_part(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         protected: &ProtectedHeader,
         held: FrameBuf,
     ) -> bool {
@@ -161,7 +161,13 @@ impl Session {
     }
 
     /// The number whose low half is `low`, if it has not come on `path` and may.
-    fn admit(&mut self, shared: &mut Shared, side: Side, path: usize, low: u32) -> Option<u64> {
+    fn admit(
+        &mut self,
+        shared: &mut TransportShared,
+        side: Side,
+        path: usize,
+        low: u32,
+    ) -> Option<u64> {
         let drops = &mut shared.counters.drops;
         let Some(way) = self.ways_in.get_mut(path) else {
             drops.count(DropReason::Malformed);
@@ -188,7 +194,7 @@ impl Session {
     /// the stream.
     fn deliver(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         protected: &ProtectedHeader,
         held: Option<FrameBuf>,
     ) -> bool {
@@ -213,7 +219,7 @@ impl Session {
     fn show(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         path: usize,
         number: u64,
         protected: ProtectedHeader,
@@ -232,7 +238,7 @@ impl Session {
     pub(crate) fn handle_parity(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         side: Side,
         outer: &Outer,
         body: &ParityBody<'_>,
@@ -258,7 +264,7 @@ impl Session {
     }
 
     /// Handles what parity brought on `path` as if it had come.
-    fn take_repaired(&mut self, now: Instant, shared: &mut Shared, path: usize) {
+    fn take_repaired(&mut self, now: Instant, shared: &mut TransportShared, path: usize) {
         while let Some(Repaired { number, protected, frame }) = self.repaired.pop() {
             let way = &mut self.ways_in[path];
             if way.arrivals.look(number) != Arrival::First {

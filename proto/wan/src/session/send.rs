@@ -9,7 +9,7 @@ use crate::format::{
 };
 use crate::outgoing::{Next, Record};
 use crate::path::WayOut;
-use crate::shared::{Gate, Shared};
+use crate::shared::{Gate, TransportShared};
 use longhaul_cc::wire_bytes;
 use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
 use longhaul_node::{Frame, Payload, Trailer, Transmit};
@@ -29,7 +29,7 @@ impl Session {
     pub(super) fn send_next(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         path: usize,
@@ -91,7 +91,7 @@ impl Session {
     fn note_sent(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         path: usize,
         next: Next,
@@ -114,7 +114,7 @@ impl Session {
     pub(super) fn send_parity(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         path: usize,
@@ -145,7 +145,7 @@ impl Session {
     pub(super) fn send_probes(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         path: usize,
@@ -187,7 +187,7 @@ struct Reserve {
 }
 
 impl Reserve {
-    fn of(shared: &Shared, way: &Path) -> Self {
+    fn of(shared: &TransportShared, way: &Path) -> Self {
         let is_ipv6 = matches!(way.destination_ip, IpAddr::V6(_));
         Reserve { has_parity: shared.config.parity != Parity::Off, is_ipv6 }
     }
