@@ -24,7 +24,7 @@ struct Sent {
     state: SentState,
 }
 
-/// The most that acknowledgements are awaited longer because this box was held up.
+/// Maximum extension of the wait for acknowledgements after this box was held up.
 const UNREAD_MAX: Duration = Duration::from_ms(25);
 
 /// What becomes of a transmission of a record.
@@ -166,7 +166,7 @@ impl Flight {
         }
     }
 
-    /// Parity of the block that ended last is on its way.
+    /// Parity of the block that ended last is in flight.
     pub(crate) fn note_parity(&mut self, now: Instant) {
         if let Some(cover) = self.covers.back_mut() {
             cover.at = now;

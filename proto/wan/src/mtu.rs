@@ -22,7 +22,7 @@ const USUAL: [u16; 4] = [4264, 1500, 1468, MTU_BASE];
 const AT_ONCE: usize = USUAL.len() + 1;
 /// Times that a length is asked for before it is taken for too long.
 const TRIES: u8 = 3;
-/// What is not worth another question, in bytes.
+/// The search ends when the unknown range is at most this, in bytes.
 const RESOLUTION: u16 = 8;
 /// Time after which something longer is tried again: the path may have changed.
 const RAISE_AFTER: Duration = Duration::from_ms(60_000);
@@ -30,7 +30,7 @@ const RAISE_AFTER: Duration = Duration::from_ms(60_000);
 /// through.
 pub(crate) const LOST_IN_A_ROW: u32 = 16;
 
-/// A PING of this length is under way.
+/// An outstanding PING, padded to a length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
     pub(crate) nonce: u64,
@@ -201,7 +201,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_ms(10);
 
-    /// Asks until nothing longer is worth a question. How often it asked, and for how long.
+    /// Runs the search to its end. Returns the number of probes, and how long it took.
     fn search(
         mtu: &mut PathMtu,
         mut now: Instant,
@@ -288,8 +288,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs questions
-        /// alone.
+        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs
+        /// probes alone.
         #[test]
         fn what_a_path_takes_is_found(
             of in 576..9500_u16,
@@ -307,7 +307,7 @@ mod tests {
             });
             let expected = of.min(most);
             prop_assert!(mtu.get() <= expected);
-            // A question lost three times in a row is one in four thousand.
+            // A probe lost three times in a row is one in four thousand.
             prop_assert!(
                 mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected,
                 "{} of {expected}",

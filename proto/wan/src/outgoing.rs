@@ -85,7 +85,7 @@ pub(crate) struct Outgoing {
     is_unpaced_turn: bool,
     /// Parts of what was about to be sent.
     parts: VecDeque<Next>,
-    /// Records to be sent again, and how often.
+    /// Records to be retransmitted, and in how many copies.
     repeats: VecDeque<(u32, u8)>,
     /// Further copies, and when they are due.
     copies: VecDeque<(Instant, u32, u8)>,
@@ -98,7 +98,7 @@ pub(crate) struct Outgoing {
     bytes: u64,
     bytes_peak: u64,
     bytes_max: u64,
-    /// Of that, what may be under way or with the far box unacknowledged.
+    /// Of that, what may be in flight, or with the far box and unacknowledged.
     outstanding: u64,
     /// What the far box has room for.
     pub(crate) room: u64,

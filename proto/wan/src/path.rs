@@ -1,4 +1,4 @@
-//! One way to the far box, as one session sees it.
+//! One path to the far box, as one session sees it.
 
 use crate::flight::{Fate, Flight};
 use crate::mtu::{LOST_IN_A_ROW, PathMtu};
@@ -42,7 +42,7 @@ pub(crate) struct Asked {
 }
 
 /// See the module.
-pub(crate) struct WayOut {
+pub(crate) struct TxPath {
     pub(crate) flight: Flight,
     pub(crate) parity: ParityOut,
     /// Where the rate adapts.
@@ -71,11 +71,11 @@ pub(crate) struct WayOut {
     pub(crate) outages: u64,
 }
 
-impl WayOut {
-    /// A way of which it is not known whether it works: it is asked at once.
+impl TxPath {
+    /// A path that is not known to work: a PING is due at once.
     pub(crate) fn new(now: Instant, config: &Config, path: &PathConfig, seed: u64) -> Self {
         let mtu = PathMtu::new(now, path.mtu_max);
-        WayOut {
+        TxPath {
             flight: Flight::new(on_wire(mtu.floor())),
             parity: ParityOut::new(config.parity),
             pace: Pace::new(path, seed),
@@ -266,8 +266,8 @@ impl WayOut {
         is_ours
     }
 
-    /// Long datagrams do not get through any more: what is under way of them is lost, and what they
-    /// lost says nothing of the rest.
+    /// Long datagrams do not get through any more: those in flight are lost, and their loss
+    /// says nothing of the rest.
     fn collapse(&mut self, now: Instant, told: impl FnMut(u32, Fate)) {
         self.flight.long_lost = 0;
         if !self.mtu.collapse(now) {
@@ -291,7 +291,7 @@ impl WayOut {
         self.parity.flush_at(self.ack_delay(config), self.flight.rtt.smoothed().divided_by(8))
     }
 
-    /// A round trip measured by a question.
+    /// A round trip measured by a PING.
     pub(crate) fn note_rtt(&mut self, now: Instant, rtt: Duration) {
         self.flight.rtt.sample(rtt);
         if let Some(pace) = &mut self.pace {
@@ -343,7 +343,7 @@ impl WayOut {
         self.ping_at(config) <= now
     }
 
-    /// What time brings: losses, a tail to be repeated, the end of the way. True when it is out.
+    /// What time brings: losses, a tail to be repeated, the end of the path. True when it is out.
     /// `far_ran_at` is up to when other paths show that the far box ran.
     pub(crate) fn tick(
         &mut self,
@@ -390,7 +390,7 @@ impl WayOut {
         false
     }
 
-    /// When [`WayOut::tick`] is to be called next. `polled_at` is when the session was last let
+    /// When [`TxPath::tick`] is to be called next. `polled_at` is when the session was last let
     /// send.
     pub(crate) fn deadline(&self, config: &Config, polled_at: Instant) -> Option<Deadline> {
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
@@ -418,61 +418,62 @@ mod tests {
 
     const RTT: Duration = Duration::from_ms(1);
 
-    /// A way with one datagram under way, sent now.
-    fn waiting(now: Instant, config: &Config) -> WayOut {
-        let mut way = WayOut::new(now, config, &PathConfig::default(), 1);
-        way.note_rtt(now, RTT);
-        way.is_up = true;
-        way.note_sent(now, 0, 500);
-        way
+    /// A path with one datagram in flight, sent now.
+    fn waiting(now: Instant, config: &Config) -> TxPath {
+        let mut tx_path = TxPath::new(now, config, &PathConfig::default(), 1);
+        tx_path.note_rtt(now, RTT);
+        tx_path.is_up = true;
+        tx_path.note_sent(now, 0, 500);
+        tx_path
     }
 
-    /// Meets the deadlines that are due at `now`: whether the way is out by that, and what it
+    /// Meets the deadlines that are due at `now`: whether the path is out by that, and what it
     /// repeats. `far_runs`: another path shows that the far box runs.
-    fn tick(way: &mut WayOut, now: Instant, config: &Config, far_runs: bool) -> (bool, u32) {
+    fn tick(tx_path: &mut TxPath, now: Instant, config: &Config, far_runs: bool) -> (bool, u32) {
         let mut repeated = 0;
-        let is_out = way.tick(now, config, far_runs.then_some(now), |_, _| {}, |_| repeated += 1);
+        let is_out =
+            tx_path.tick(now, config, far_runs.then_some(now), |_, _| {}, |_| repeated += 1);
         (is_out, repeated)
     }
 
     #[test]
     fn silence_counts_from_when_a_box_that_was_held_up_goes_on() {
         let (config, start) = (Config::default(), Instant::from_ns(1_000_000));
-        let mut way = waiting(start, &config);
+        let mut tx_path = waiting(start, &config);
         let mut late = start;
         for _ in 0..3 {
             late += Duration::from_ms(80);
-            assert_eq!(tick(&mut way, late, &config, true), (false, 0));
+            assert_eq!(tick(&mut tx_path, late, &config, true), (false, 0));
         }
-        let due = way.deadline(&config, late).unwrap();
+        let due = tx_path.deadline(&config, late).unwrap();
         assert!(due.at > late, "{due:?}");
-        way.note_progress(due.at);
-        assert!(way.is_up);
+        tx_path.note_progress(due.at);
+        assert!(tx_path.is_up);
     }
 
     #[test]
     fn a_box_that_is_held_up_all_the_time_gives_a_path_up_too() {
         let (config, mut now) = (Config::default(), Instant::from_ns(1_000_000));
-        let mut way = waiting(now, &config);
+        let mut tx_path = waiting(now, &config);
         let ticks = (1..10).find(|_| {
             now += Duration::from_ms(200);
-            tick(&mut way, now, &config, true).0
+            tick(&mut tx_path, now, &config, true).0
         });
         assert_eq!(ticks, Some(2));
     }
 
-    /// How long a way lasts of which nothing is heard, in a box that is in time.
+    /// How long a silent path lasts, in a box that is in time.
     fn lasts(config: &Config, far_runs: bool) -> (Duration, Rtt) {
         let start = Instant::from_ns(1_000_000);
-        let mut way = waiting(start, config);
-        let due = way.deadline(config, start).unwrap();
+        let mut tx_path = waiting(start, config);
+        let due = tx_path.deadline(config, start).unwrap();
         assert_eq!(due.reason, "tail probe");
-        assert_eq!(tick(&mut way, due.at, config, far_runs), (false, 1));
+        assert_eq!(tick(&mut tx_path, due.at, config, far_runs), (false, 1));
         let mut now = due.at;
-        while !tick(&mut way, now, config, far_runs).0 {
-            now = way.deadline(config, now).unwrap().at;
+        while !tick(&mut tx_path, now, config, far_runs).0 {
+            now = tx_path.deadline(config, now).unwrap().at;
         }
-        (now.since(start), way.flight.rtt)
+        (now.since(start), tx_path.flight.rtt)
     }
 
     #[test]
@@ -492,26 +493,26 @@ mod tests {
     #[test]
     fn long_datagrams_are_given_up_only_after_a_short_one_was_answered() {
         let (config, mut now) = (Config::default(), Instant::from_ns(1_000_000));
-        let mut way = waiting(now, &config);
-        way.note_sent(now, 1, 1400);
+        let mut tx_path = waiting(now, &config);
+        tx_path.note_sent(now, 1, 1400);
         let mut asked = 0;
         while asked < 3 {
-            now = way.deadline(&config, now).unwrap().at;
-            assert!(!tick(&mut way, now, &config, false).0);
-            if way.wants_ping(now, &config) {
+            now = tx_path.deadline(&config, now).unwrap().at;
+            assert!(!tick(&mut tx_path, now, &config, false).0);
+            if tx_path.wants_ping(now, &config) {
                 asked += 1;
-                way.note_asked(&config, Asked { nonce: asked, at: now });
+                tx_path.note_asked(&config, Asked { nonce: asked, at: now });
             }
         }
         assert_eq!(
-            (way.mtu.black_holes, way.tail_probes > 1),
+            (tx_path.mtu.black_holes, tx_path.tail_probes > 1),
             (0, true),
             "the far box may be held up"
         );
-        assert!(way.answered(now, asked));
-        while way.mtu.black_holes == 0 {
-            now = way.deadline(&config, now).unwrap().at;
-            assert!(!tick(&mut way, now, &config, false).0);
+        assert!(tx_path.answered(now, asked));
+        while tx_path.mtu.black_holes == 0 {
+            now = tx_path.deadline(&config, now).unwrap().at;
+            assert!(!tick(&mut tx_path, now, &config, false).0);
         }
     }
 }

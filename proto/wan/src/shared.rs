@@ -35,7 +35,7 @@ pub(crate) struct TransportShared {
 /// A queued control datagram, of no session or kept outside its session.
 pub(crate) struct ControlDatagram {
     pub(crate) side: Side,
-    pub(crate) way: Path,
+    pub(crate) route: Path,
     pub(crate) header: Header,
     pub(crate) body: Body,
 }
@@ -48,7 +48,7 @@ pub(crate) enum Body {
 
 impl ControlDatagram {
     pub(crate) fn datagram(&self, port: u16) -> Datagram {
-        Datagram::new(&self.way, port, &self.header, |out| match &self.body {
+        Datagram::new(&self.route, port, &self.header, |out| match &self.body {
             Body::Hello(hello) => hello.write(out),
             Body::Ping(ping) => ping.write(out),
             Body::Close(close) => close.write(out),

@@ -44,7 +44,7 @@ pub struct Transport {
     pub(crate) instance: u64,
     pub(crate) cookies: TagKey,
     waiting: Waiting,
-    /// Answers to strangers that may be given at `answers_at`.
+    /// Replies to unauthenticated peers that may be sent at `answers_at`.
     answers: u64,
     answers_at: Instant,
 }
@@ -109,17 +109,17 @@ impl Transport {
         self.refused
     }
 
-    /// Ends all sessions; their far boxes are told. What is under way is lost, and traffic passes
+    /// Ends all sessions; their far boxes are told. What is in flight is lost, and traffic passes
     /// untunnelled until the far boxes are found again.
     pub fn close(&mut self, now: Instant) {
         let open: Vec<u32> = self.sessions.iter().map(|session| session.local).collect();
         for local in open {
             let Some(session) = self.sessions.get_mut(local) else { continue };
-            let way = session.way;
+            let route = session.route;
             if let Some((header, close)) = session.closing() {
                 self.shared.queue_control(ControlDatagram {
                     side: 1,
-                    way,
+                    route,
                     header,
                     body: Body::Close(close),
                 });
@@ -133,7 +133,7 @@ impl Transport {
         self.shared.counters.drops.count(reason);
     }
 
-    /// True when one more stranger may be answered.
+    /// True when one more unauthenticated peer may be answered.
     pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
         let rate = u64::from(self.config().answers_per_s);
         let elapsed = u128::from(now.since(self.answers_at).as_ns());
@@ -229,8 +229,8 @@ impl Transport {
         }
         let counters = &mut self.shared.counters;
         let udp = Udp::from(layout);
-        let way = control_way(udp.path(head));
-        let local = match self.addresses.find(now, way, &mut self.shared.rng) {
+        let route = control_route(udp.path(head));
+        let local = match self.addresses.find(now, route, &mut self.shared.rng) {
             Found::By(local) => local,
             Found::Asking => return Stream::Soon,
             Found::Nobody => return Stream::None,
@@ -295,15 +295,15 @@ impl Transport {
             return self.drop(DropReason::UnknownSession);
         };
         if session.handle_numbered(now, &mut self.shared, side, frame, outer) {
-            let (local, way) = (session.local, outer.udp.path(frame.head));
-            self.learn_of_host(now, &way.reversed(), local);
+            let (local, route) = (session.local, outer.udp.path(frame.head));
+            self.learn_of_host(now, &route.reversed(), local);
         }
     }
 
-    /// A host along `way` has sent a frame by the session `local`. In the clear that says nothing:
+    /// A host along `route` has sent a frame by the session `local`. In the clear that says nothing:
     /// anybody can have a session, and put any source into a frame.
-    fn learn_of_host(&mut self, now: Instant, way: &Path, local: u32) {
-        if self.config().is_sealed && self.addresses.learn_of_host(now, way, local) {
+    fn learn_of_host(&mut self, now: Instant, route: &Path, local: u32) {
+        if self.config().is_sealed && self.addresses.learn_of_host(now, route, local) {
             self.release_waiting(now);
         }
     }
@@ -320,10 +320,10 @@ impl Transport {
         let (Some(body), true) = (body, is_sound) else {
             return self.unsound(side, frame, &header);
         };
-        let way_back = control_way(outer.udp.path(frame.head).reversed());
+        let return_route = control_route(outer.udp.path(frame.head).reversed());
         if header.kind == DatagramKind::Hello {
             return match Hello::read(body) {
-                Some(hello) => self.handle_hello(now, side, &header, &hello, way_back),
+                Some(hello) => self.handle_hello(now, side, &header, &hello, return_route),
                 None => self.drop(DropReason::Malformed),
             };
         }
@@ -332,10 +332,10 @@ impl Transport {
         }
         let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
         else {
-            return self.handle_stray(now, side, &header, body, way_back);
+            return self.handle_stray(now, side, &header, body, return_route);
         };
         let shared = &mut self.shared;
-        let serves = |way: &Path, local| self.addresses.is_served(way, local);
+        let serves = |route: &Path, local| self.addresses.is_served(route, local);
         match header.kind {
             DatagramKind::End | DatagramKind::Void => {
                 session.handle_numbered(now, shared, side, frame, outer);
@@ -347,8 +347,8 @@ impl Transport {
             DatagramKind::Ping => match Ping::read(body) {
                 Some(ping) => {
                     let local = session.local;
-                    let way_back = Some(way_back).filter(|way| serves(way, local));
-                    if !session.handle_ping(now, shared, side, (&header, &ping), way_back) {
+                    let return_route = Some(return_route).filter(|route| serves(route, local));
+                    if !session.handle_ping(now, shared, side, (&header, &ping), return_route) {
                         self.end(now, local, Duration::ZERO);
                     }
                 }
@@ -380,9 +380,10 @@ impl Transport {
         else {
             return self.drop(DropReason::UnknownSession);
         };
-        if let Some(way) = session.handle_part(now, &mut self.shared, side, outer, (extent, held)) {
+        if let Some(route) = session.handle_part(now, &mut self.shared, side, outer, (extent, held))
+        {
             let local = session.local;
-            self.learn_of_host(now, &way.reversed(), local);
+            self.learn_of_host(now, &route.reversed(), local);
         }
     }
 
@@ -410,7 +411,14 @@ impl Transport {
 
     /// Whoever asks for a session that there is not learns that, so that it need not wait for the
     /// end of its patience.
-    fn handle_stray(&mut self, now: Instant, side: Side, header: &Header, body: &[u8], way: Path) {
+    fn handle_stray(
+        &mut self,
+        now: Instant,
+        side: Side,
+        header: &Header,
+        body: &[u8],
+        route: Path,
+    ) {
         self.drop(DropReason::UnknownSession);
         if self.sessions.get_mut(header.session).is_some() {
             // It is being opened: the far box is ahead of its own word.
@@ -424,7 +432,12 @@ impl Transport {
         self.shared.counters.answers_sent += 1;
         let answer = Ping { step: PingStep::Unknown, session: 0, ..ping };
         let header = Header { path: header.path, ..Header::new(DatagramKind::Ping, ping.session) };
-        self.shared.queue_control(ControlDatagram { side, way, header, body: Body::Ping(answer) });
+        self.shared.queue_control(ControlDatagram {
+            side,
+            route,
+            header,
+            body: Body::Ping(answer),
+        });
     }
 
     fn send_inner(&mut self, out: &mut dyn Transmit) {
@@ -501,10 +514,10 @@ enum Stream {
     None,
 }
 
-/// Control datagrams go the way of hosts' frames, with a hop limit of their own (that of a frame
-/// that has come a long way is spent) and without its mark.
-fn control_way(way: Path) -> Path {
-    Path { hop_limit: HOP_LIMIT, traffic_class: way.traffic_class & !ECN_BITS, ..way }
+/// Control datagrams take the route of hosts' frames, with a hop limit of their own (a forwarded
+/// frame's may be spent) and without its mark.
+fn control_route(route: Path) -> Path {
+    Path { hop_limit: HOP_LIMIT, traffic_class: route.traffic_class & !ECN_BITS, ..route }
 }
 
 /// The stream of a frame that is tunnelled, what holds its sender back, and where its headers

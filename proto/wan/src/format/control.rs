@@ -208,7 +208,7 @@ pub enum Refusal {
 /// Which part of the exchange a [`Hello`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HelloStep {
-    /// Is there a box on the way to this address?
+    /// Is there a box on the path to this address?
     Ask,
     /// There is. Its sender keeps nothing of this; the cookie brings it back.
     Answer,
@@ -310,7 +310,7 @@ impl Hello {
     }
 }
 
-/// A session is over: what is under way is lost.
+/// A session is over: what is in flight is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Close {
     /// The session at whoever sends this: a second thing to know for who would forge it.
@@ -542,7 +542,7 @@ mod tests {
         ) {
             let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
             let header = Header { number: 9, ..Header::new(DatagramKind::Ack, 5) };
-            let datagram = Datagram::new(&samples::way(ips, vlan), 4797, &header, |out| {
+            let datagram = Datagram::new(&samples::route(ips, vlan), 4797, &header, |out| {
                 out[..body_len].fill(0x5a);
                 body_len
             });

@@ -345,13 +345,13 @@ mod tests {
     use longhaul_wire::{AtomicEth, Bth, Head, MacAddr, Opcode};
     use proptest::prelude::*;
 
-    fn way(is_ipv6: bool, vlan: Option<u16>) -> Path {
+    fn route(is_ipv6: bool, vlan: Option<u16>) -> Path {
         let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        Path { traffic_class: 2, ..samples::way(ips, vlan) }
+        Path { traffic_class: 2, ..samples::route(ips, vlan) }
     }
 
-    fn head(way: &Path, payload_len: usize, is_atomic: bool) -> (Head, u8) {
-        let template = PathTemplate::new(way);
+    fn head(route: &Path, payload_len: usize, is_atomic: bool) -> (Head, u8) {
+        let template = PathTemplate::new(route);
         let opcode = if is_atomic { Opcode::RC_CMP_SWAP } else { Opcode::RC_SEND_ONLY };
         let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(5), Psn::new(9)));
         if is_atomic {
@@ -394,7 +394,7 @@ mod tests {
                 traffic_class: 0x28 | 2,
                 ..*hosts
             };
-            let sent_by = Path { udp_source_port: words[0] as u16 | 0xc000, ..way(is_ipv6, vlan) };
+            let sent_by = Path { udp_source_port: words[0] as u16 | 0xc000, ..route(is_ipv6, vlan) };
             let (built, pad_len) = head(&sent_by, len, is_atomic);
             let expected_head = head(&on_arrival(&sent_by), len, is_atomic).0;
             let (mut built, mut expected_head) =
@@ -438,7 +438,7 @@ mod tests {
                 4 + symbol_len + HEADER_LEN + PathTemplate::new(&sent_by).bytes().len() <= HEAD_MAX
             );
             // Another frame of the stream, marked on its way.
-            let other = Path { traffic_class: 0x28 | 3, ..on_arrival(&way(is_ipv6, vlan)) };
+            let other = Path { traffic_class: 0x28 | 3, ..on_arrival(&route(is_ipv6, vlan)) };
             let prefix = Prefix::of(head(&other, 77, false).0.bytes()).unwrap();
             let (read, rest) = ProtectedHeader::read_head(&symbol[..symbol_len]).unwrap();
             prop_assert_eq!(read, protected);
@@ -462,7 +462,7 @@ mod tests {
             body_len in 0..300_usize,
             is_virtual: bool,
         ) {
-            let prefix = Prefix::of(head(&way(is_ipv6, None), 77, false).0.bytes()).unwrap();
+            let prefix = Prefix::of(head(&route(is_ipv6, None), 77, false).0.bytes()).unwrap();
             let body = vec![1; body_len];
             let body = if is_virtual { Body::Virtual(body_len) } else { Body::bytes(&body) };
             if let Some((protected, rest)) = ProtectedHeader::read_head(&bytes)
@@ -490,9 +490,9 @@ mod tests {
             let parity = Parity { id, head: &block, body: Body::bytes(&body) };
             let header = Header { path: 3, ..Header::new(DatagramKind::Parity, 9) };
             let datagram =
-                ParityDatagram::new(&way(is_ipv6, vlan), 4797, &header, &parity).unwrap();
+                ParityDatagram::new(&route(is_ipv6, vlan), 4797, &header, &parity).unwrap();
             let mut wire = bytes_of(&datagram.frame());
-            let at = PathTemplate::new(&way(is_ipv6, vlan)).bytes().len();
+            let at = PathTemplate::new(&route(is_ipv6, vlan)).bytes().len();
             if let Some(wrong) = wrong {
                 let behind = wire.len() - at;
                 wire[at + wrong.index(behind)] ^= 0x10;

@@ -297,7 +297,7 @@ mod tests {
 
     fn head(is_ipv6: bool, payload_len: usize) -> (Head, u8) {
         let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, None) });
+        let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::route(ips, None) });
         let mut head =
             Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
         let pad = head.finish(&template, payload_len);

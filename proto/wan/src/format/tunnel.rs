@@ -250,7 +250,7 @@ mod tests {
     fn head(sample: &Sample) -> (Head, u8) {
         let ips = if sample.is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
         let template =
-            PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, sample.vlan) });
+            PathTemplate::new(&Path { traffic_class: 2, ..samples::route(ips, sample.vlan) });
         let opcode = if sample.atomic { Opcode::RC_CMP_SWAP } else { Opcode::RC_SEND_ONLY };
         let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(5), Psn::new(9)));
         if sample.atomic {

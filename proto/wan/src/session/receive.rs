@@ -36,7 +36,7 @@ impl Session {
         let header = &outer.header;
         let path = usize::from(header.path);
         let Some(number) = self.admit(shared, side, path, header.number) else { return false };
-        let Some(way) = self.ways_in.get_mut(path) else { return false };
+        let Some(rx_path) = self.rx_paths.get_mut(path) else { return false };
         let is_frame = header.kind == DatagramKind::Data;
         let estimate = if is_frame { FramePool::footprint(frame.payload.len()) as u32 } else { 0 };
         let drops = &mut shared.counters.drops;
@@ -49,10 +49,10 @@ impl Session {
         if is_duplicate {
             drops.count(DropReason::Duplicate);
             shared.counters.duplicates += 1;
-            way.arrivals.duplicates += 1;
-            way.arrivals.note(now, number);
+            rx_path.arrivals.duplicates += 1;
+            rx_path.arrivals.note(now, number);
             // Its group may lack another.
-            if !way.parity.is_on() {
+            if !rx_path.parity.is_on() {
                 return false;
             }
         }
@@ -67,13 +67,13 @@ impl Session {
             }
         }
         if !is_duplicate {
-            way.arrivals.note(now, number);
+            rx_path.arrivals.note(now, number);
         }
         if is_marked_on_path(frame.head, header) {
-            way.arrivals.congested += 1;
+            rx_path.arrivals.congested += 1;
             shared.counters.congested += 1;
         }
-        let is_coded = way.parity.is_on();
+        let is_coded = rx_path.parity.is_on();
         let protected = ProtectedHeader::of(header);
         let kept = if is_coded { held.clone() } else { None };
         let is_begun = !is_duplicate && self.deliver(shared, &protected, held);
@@ -96,7 +96,7 @@ impl Session {
         let header = &outer.header;
         let path = usize::from(header.path);
         let number = self.admit(shared, side, path, header.number)?;
-        let way = self.ways_in.get_mut(path)?;
+        let rx_path = self.rx_paths.get_mut(path)?;
         let protected = ProtectedHeader { extent, ..ProtectedHeader::of(header) };
         let len = piece_len(&held, outer.udp) as u16;
         let at = (header.stream, header.sequence);
@@ -109,21 +109,21 @@ impl Session {
         if is_duplicate {
             shared.counters.drops.count(DropReason::Duplicate);
             shared.counters.duplicates += 1;
-            way.arrivals.duplicates += 1;
+            rx_path.arrivals.duplicates += 1;
         }
-        way.arrivals.note(now, number);
+        rx_path.arrivals.note(now, number);
         if !is_duplicate && is_marked_on_path(held.head(), header) {
-            way.arrivals.congested += 1;
+            rx_path.arrivals.congested += 1;
             shared.counters.congested += 1;
         }
-        let is_coded = way.parity.is_on();
+        let is_coded = rx_path.parity.is_on();
         let kept = Some(held.clone()).filter(|_| is_coded);
-        let way_in = outer.udp.path(held.head());
+        let route = outer.udp.path(held.head());
         let is_begun = !is_duplicate && self.deliver_part(shared, &protected, held);
         if is_coded {
             self.show(now, shared, path, number, protected, kept);
         }
-        is_begun.then_some(way_in)
+        is_begun.then_some(route)
     }
 
     /// Puts a part that [`Verdict::Take`] was said to with the others of its frame, and that into
@@ -135,7 +135,7 @@ impl Session {
         held: FrameBuf,
     ) -> bool {
         let Some(udp) = Udp::find(held.head()) else { return false };
-        let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
+        let is_wanted = self.rx_paths.iter().any(|rx_path| rx_path.parity.is_on())
             || self.incoming.prefix(protected.stream).is_none();
         let prefix = if is_wanted { Prefix::of(held.head()) } else { None };
         let Extent { offset, total } = protected.extent;
@@ -169,13 +169,13 @@ impl Session {
         low: u32,
     ) -> Option<u64> {
         let drops = &mut shared.counters.drops;
-        let Some(way) = self.ways_in.get_mut(path) else {
+        let Some(rx_path) = self.rx_paths.get_mut(path) else {
             drops.count(DropReason::Malformed);
             return None;
         };
-        way.side = side;
-        let number = way.arrivals.unwrap(low);
-        match number.map_or(Arrival::Outside, |number| way.arrivals.look(number)) {
+        rx_path.side = side;
+        let number = rx_path.arrivals.unwrap(low);
+        match number.map_or(Arrival::Outside, |number| rx_path.arrivals.look(number)) {
             Arrival::First => number,
             Arrival::Outside => {
                 drops.count(DropReason::NumberOutside);
@@ -184,7 +184,7 @@ impl Session {
             Arrival::Replayed => {
                 drops.count(DropReason::Replayed);
                 shared.counters.replayed += 1;
-                number.into_iter().for_each(|number| way.arrivals.note_replayed(number));
+                number.into_iter().for_each(|number| rx_path.arrivals.note_replayed(number));
                 None
             }
         }
@@ -201,7 +201,7 @@ impl Session {
         let cost = held.as_ref().map_or(0, cost);
         // Routers and hosts may change: where parity comes, the latest is what its frames are
         // rebuilt by.
-        let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
+        let is_wanted = self.rx_paths.iter().any(|rx_path| rx_path.parity.is_on())
             || self.incoming.prefix(protected.stream).is_none();
         let prefix = held.as_ref().filter(|_| is_wanted).and_then(|held| Prefix::of(held.head()));
         let item = held.map_or_else(|| Incoming::item(protected.kind), Item::Frame);
@@ -225,12 +225,12 @@ impl Session {
         protected: ProtectedHeader,
         held: Option<FrameBuf>,
     ) {
-        let Session { ways_in, incoming, repaired, .. } = self;
+        let Session { rx_paths, incoming, repaired, .. } = self;
         let pool = &mut shared.pool;
         let back = |number, head: &[u8], body: &Body<'_>| {
             repaired.extend(rebuild(pool, incoming, number, head, body));
         };
-        ways_in[path].parity.on_data(number, protected, held.as_ref(), back);
+        rx_paths[path].parity.on_data(number, protected, held.as_ref(), back);
         self.take_repaired(now, shared, path);
     }
 
@@ -245,19 +245,19 @@ impl Session {
     ) {
         let header = &outer.header;
         let path = usize::from(header.path);
-        let Session { ways_in, incoming, repaired, .. } = self;
-        let Some(way) = ways_in.get_mut(path) else {
+        let Session { rx_paths, incoming, repaired, .. } = self;
+        let Some(rx_path) = rx_paths.get_mut(path) else {
             return shared.counters.drops.count(DropReason::Malformed);
         };
-        way.side = side;
+        rx_path.side = side;
         shared.counters.parity_received += 1;
-        let base = way.arrivals.unwrap(header.number);
+        let base = rx_path.arrivals.unwrap(header.number);
         let (pool, bytes_max) = (&mut shared.pool, shared.config.parity_bytes_max);
         let back = |number, head: &[u8], body: &Body<'_>| {
             repaired.extend(rebuild(pool, incoming, number, head, body));
         };
         let is_used = base.is_some_and(|base| {
-            way.parity.on_parity(&body.parity(base, header), bytes_max, back).is_ok()
+            rx_path.parity.on_parity(&body.parity(base, header), bytes_max, back).is_ok()
         });
         shared.counters.parity_unused += u64::from(!is_used);
         self.take_repaired(now, shared, path);
@@ -266,8 +266,8 @@ impl Session {
     /// Handles what parity brought on `path` as if it had come.
     fn take_repaired(&mut self, now: Instant, shared: &mut TransportShared, path: usize) {
         while let Some(Repaired { number, protected, frame }) = self.repaired.pop() {
-            let way = &mut self.ways_in[path];
-            if way.arrivals.look(number) != Arrival::First {
+            let rx_path = &mut self.rx_paths[path];
+            if rx_path.arrivals.look(number) != Arrival::First {
                 continue;
             }
             let is_part = protected.kind == DatagramKind::Part;
@@ -293,7 +293,7 @@ impl Session {
                 continue;
             }
             shared.counters.repaired += 1;
-            way.arrivals.note_repaired(now, number);
+            rx_path.arrivals.note_repaired(now, number);
             match frame {
                 _ if verdict != Verdict::Take => {}
                 Some(held) if is_part => {

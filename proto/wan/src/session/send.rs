@@ -8,7 +8,7 @@ use crate::format::{
     ProbeDatagram, ProtectedHeader, encapsulate, symbol_body,
 };
 use crate::outgoing::{Next, Record};
-use crate::path::WayOut;
+use crate::path::TxPath;
 use crate::shared::{Gate, TransportShared};
 use longhaul_cc::wire_bytes;
 use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
@@ -36,7 +36,7 @@ impl Session {
         out: &mut dyn Transmit,
     ) -> bool {
         let Some(next) = self.out.next(now) else { return false };
-        let way = &mut self.ways_out[path];
+        let tx_path = &mut self.tx_paths[path];
         if next.is_repeat
             && let Some(record) = self.out.record(next.record)
             && record.part.is_none()
@@ -47,18 +47,18 @@ impl Session {
             self.out.void(next.record);
         }
         let Some(record) = self.out.record(next.record) else { return true };
-        let (mtu, reserve) = (usize::from(way.mtu.get()), Reserve::of(shared, &self.way));
+        let (mtu, reserve) = (usize::from(tx_path.mtu.get()), Reserve::of(shared, &self.route));
         if !fits_whole(record, mtu, reserve)
             && let Some(parts) = parts_needed(record, mtu, reserve)
         {
-            way.split += 1;
+            tx_path.split += 1;
             shared.counters.split += 1;
             self.out.split(next, parts);
             return true;
         }
         let header = Header {
             path: path as u8,
-            number: way.flight.next_number() as u32,
+            number: tx_path.flight.next_number() as u32,
             stream: record.stream,
             sequence: record.sequence as u32,
             ..Header::new(record.kind, remote)
@@ -67,7 +67,7 @@ impl Session {
         let sent = match (&record.frame, record.kind, record.part) {
             (Some(held), DatagramKind::Data, None) => {
                 let inner = held.as_frame();
-                send_whole(now, way, port, record.udp, &header, &inner, (path, out))
+                send_whole(now, tx_path, port, record.udp, &header, &inner, (path, out))
             }
             (Some(held), DatagramKind::Data, Some(_)) => {
                 let inner = held.as_frame();
@@ -76,9 +76,9 @@ impl Session {
                 let flags = flags(inner.head, record.udp);
                 let header = Header { kind: DatagramKind::Part, udp_checksum, flags, ..header };
                 shared.counters.parts_sent += 1;
-                send_piece(now, way, port, &header, &piece, (path, out))
+                send_piece(now, tx_path, port, &header, &piece, (path, out))
             }
-            _ => Some(send_record(now, way, &self.way, port, &header, (path, out))),
+            _ => Some(send_record(now, tx_path, &self.route, port, &header, (path, out))),
         };
         match sent {
             Some(len) => self.note_sent(now, shared, gates, path, next, len),
@@ -97,16 +97,16 @@ impl Session {
         next: Next,
         len: usize,
     ) {
-        let way = &mut self.ways_out[path];
+        let tx_path = &mut self.tx_paths[path];
         let bytes = wire_bytes(len);
         gates[path].take(now, bytes);
-        way.parity.note_data(now, bytes);
-        way.take(now, bytes);
-        way.note_sent(now, next.record, bytes);
+        tx_path.parity.note_data(now, bytes);
+        tx_path.take(now, bytes);
+        tx_path.note_sent(now, next.record, bytes);
         shared.counters.wan_frames_out += 1;
         shared.counters.sent += 1;
         shared.counters.repeated += u64::from(next.is_repeat);
-        let spacing = way.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
+        let spacing = tx_path.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
         self.out.sent(now, next, spacing);
     }
 
@@ -120,11 +120,11 @@ impl Session {
         path: usize,
         out: &mut dyn Transmit,
     ) {
-        let way = &mut self.ways_out[path];
-        let mtu = usize::from(way.mtu.get());
-        let Some(parity) = way.parity.next() else { return };
+        let tx_path = &mut self.tx_paths[path];
+        let mtu = usize::from(tx_path.mtu.get());
+        let Some(parity) = tx_path.parity.next() else { return };
         let header = Header { path: path as u8, ..Header::new(DatagramKind::Parity, remote) };
-        let datagram = ParityDatagram::new(&self.way, shared.config.port, &header, &parity);
+        let datagram = ParityDatagram::new(&self.route, shared.config.port, &header, &parity);
         let Some(datagram) = datagram else { return };
         let frame = datagram.frame();
         if Udp::find(frame.head).is_none_or(|udp| frame.len() - udp.ip > mtu) {
@@ -137,8 +137,8 @@ impl Session {
         shared.counters.wan_frames_out += 1;
         shared.counters.parity_sent += 1;
         out.transmit(path + 1, &frame);
-        way.take(now, bytes);
-        way.note_parity_sent(now);
+        tx_path.take(now, bytes);
+        tx_path.note_parity_sent(now);
     }
 
     /// Asks how long a datagram may be on `path`, if that is due.
@@ -151,26 +151,26 @@ impl Session {
         path: usize,
         out: &mut dyn Transmit,
     ) {
-        let way = &mut self.ways_out[path];
+        let tx_path = &mut self.tx_paths[path];
         // Of a far box that does not answer anything nothing can be learnt.
-        let is_silent = !way.is_up || way.is_overdue(now, &shared.config);
-        if is_silent || way.mtu.next_at() > now || out.room(path + 1) == 0 {
+        let is_silent = !tx_path.is_up || tx_path.is_overdue(now, &shared.config);
+        if is_silent || tx_path.mtu.next_at() > now || out.room(path + 1) == 0 {
             return;
         }
-        let patience = way.flight.rtt.patience() + shared.config.path_out_after;
+        let patience = tx_path.flight.rtt.patience() + shared.config.path_out_after;
         let rng = &mut shared.rng;
-        let probes = way.mtu.ask(now, patience, || rng.next_u64() << 4 | path as u64);
-        let next_number = way.flight.next_number();
+        let probes = tx_path.mtu.ask(now, patience, || rng.next_u64() << 4 | path as u64);
+        let next_number = tx_path.flight.next_number();
         for probe in probes.into_iter().flatten() {
             let header = Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) };
             let ping =
                 Ping { step: PingStep::Ask, session: self.local, nonce: probe.nonce, next_number };
             let datagram =
-                ProbeDatagram::new(&self.way, shared.config.port, &header, &ping, probe.len);
+                ProbeDatagram::new(&self.route, shared.config.port, &header, &ping, probe.len);
             let frame = datagram.frame();
             let bytes = wire_bytes(frame.len());
             gates[path].take(now, bytes);
-            self.ways_out[path].take(now, bytes);
+            self.tx_paths[path].take(now, bytes);
             shared.counters.wan_frames_out += 1;
             shared.counters.mtu_probes += 1;
             out.transmit(path + 1, &frame);
@@ -187,8 +187,8 @@ struct Reserve {
 }
 
 impl Reserve {
-    fn of(shared: &TransportShared, way: &Path) -> Self {
-        let is_ipv6 = matches!(way.destination_ip, IpAddr::V6(_));
+    fn of(shared: &TransportShared, route: &Path) -> Self {
+        let is_ipv6 = matches!(route.destination_ip, IpAddr::V6(_));
         Reserve { has_parity: shared.config.parity != Parity::Off, is_ipv6 }
     }
 
@@ -245,7 +245,7 @@ fn flags(head: &[u8], udp: Udp) -> u8 {
 #[inline]
 fn send_whole(
     now: Instant,
-    way: &mut WayOut,
+    tx_path: &mut TxPath,
     port: u16,
     udp: Udp,
     header: &Header,
@@ -258,10 +258,10 @@ fn send_whole(
     let head_len = encapsulate(inner.head, udp, port, &header, &mut head)?;
     let frame = Frame { head: &head[..head_len], ..*inner };
     out.transmit(path + 1, &frame);
-    if way.parity.is_on() {
+    if tx_path.parity.is_on() {
         protect(
             now,
-            way,
+            tx_path,
             &ProtectedHeader::of(&header),
             Some(inner),
             &symbol_body(inner),
@@ -274,7 +274,7 @@ fn send_whole(
 /// Sends a part of a frame. Its length; `None`: it does not fit a tunnel.
 fn send_piece(
     now: Instant,
-    way: &mut WayOut,
+    tx_path: &mut TxPath,
     port: u16,
     header: &Header,
     piece: &Piece<'_>,
@@ -285,13 +285,13 @@ fn send_piece(
     let trailer = piece.trailer();
     let frame = Frame { head: &head[..head_len], payload: piece.payload(), trailer };
     out.transmit(path + 1, &frame);
-    if way.parity.is_on() {
+    if tx_path.parity.is_on() {
         let protected = ProtectedHeader { extent: piece.extent, ..ProtectedHeader::of(header) };
         let of_head =
             Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
         protect(
             now,
-            way,
+            tx_path,
             &protected,
             Some(&of_head),
             &piece.symbol_body(),
@@ -304,16 +304,16 @@ fn send_piece(
 /// Sends what takes a sequence number of a stream and has no frame. Its length.
 fn send_record(
     now: Instant,
-    way: &mut WayOut,
-    control_way: &Path,
+    tx_path: &mut TxPath,
+    control_route: &Path,
     port: u16,
     header: &Header,
     (path, out): (usize, &mut dyn Transmit),
 ) -> usize {
-    let datagram = Datagram::new(control_way, port, header, |_| 0);
+    let datagram = Datagram::new(control_route, port, header, |_| 0);
     out.transmit(path + 1, &datagram.frame());
-    if way.parity.is_on() {
-        protect(now, way, &ProtectedHeader::of(header), None, &Body::EMPTY, 0);
+    if tx_path.parity.is_on() {
+        protect(now, tx_path, &ProtectedHeader::of(header), None, &Body::EMPTY, 0);
     }
     datagram.frame().len()
 }
@@ -322,7 +322,7 @@ fn send_record(
 #[inline]
 fn protect(
     now: Instant,
-    way: &mut WayOut,
+    tx_path: &mut TxPath,
     protected: &ProtectedHeader,
     frame: Option<&Frame<'_>>,
     body: &Body<'_>,
@@ -330,6 +330,6 @@ fn protect(
 ) {
     let mut symbol = [0; SYMBOL_HEAD_MAX];
     let len = protected.write_head(frame, &mut symbol);
-    let number = way.flight.next_number();
-    way.protect(now, number, &symbol[..len], body, wire_bytes);
+    let number = tx_path.flight.next_number();
+    tx_path.protect(now, number, &symbol[..len], body, wire_bytes);
 }
