@@ -116,14 +116,15 @@ impl<N, P, F: FnMut(Instant, &mut N, &mut [P], &DriverCounters)> Hook<N, P> for 
 
 type Request<N> = Box<dyn FnOnce(Instant, &mut N) + Send>;
 
-struct Shared {
+/// State that a [`Driver`] and its handles share.
+struct DriverShared {
     must_stop: AtomicBool,
     wake: WakeUp,
 }
 
 /// Reaches a [`Driver`] from other threads; clones reach the same one.
 pub struct Handle<N> {
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     requests: SyncSender<Request<N>>,
 }
 
@@ -187,7 +188,7 @@ pub struct Driver<N, P> {
     config: DriverConfig,
     clock: Clock,
     parker: Parker,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     requests: Receiver<Request<N>>,
     counters: DriverCounters,
     /// Ports that had a peer, or frames, when all were last looked at.
@@ -220,7 +221,8 @@ impl<N: Node, P: Port> Driver<N, P> {
         clock: Clock,
         config: DriverConfig,
     ) -> io::Result<(Self, Handle<N>)> {
-        let shared = Arc::new(Shared { must_stop: AtomicBool::new(false), wake: WakeUp::new()? });
+        let shared =
+            Arc::new(DriverShared { must_stop: AtomicBool::new(false), wake: WakeUp::new()? });
         let (sender, requests) = sync_channel(REQUESTS_MAX);
         let handle = Handle { shared: Arc::clone(&shared), requests: sender };
         let counters = DriverCounters::default();
