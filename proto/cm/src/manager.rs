@@ -7,7 +7,7 @@ use crate::sidr::{Resolutions, SidrId};
 use crate::tables::Tables;
 use crate::{
     Accept, CallError, Config, ConnectError, ConnectRequest, ConnectionId, ConnectionInfo,
-    Counters, DisconnectCause, Event, ListenError, ListenId, Role, State, Waited,
+    ConnectionState, Counters, DisconnectCause, Event, ListenError, ListenId, Role, Waited,
 };
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
@@ -164,7 +164,7 @@ impl ConnectionManager {
             service_id: request.service_id,
             transaction,
             path_mtu_code,
-            ..Connection::new(id, Role::Active, State::ReqSent, request.destination_ip)
+            ..Connection::new(id, Role::Active, ConnectionState::ReqSent, request.destination_ip)
         });
         self.send_kept(now, id, mad);
         Ok(id)
@@ -181,12 +181,12 @@ impl ConnectionManager {
         fits(accept.private_data, Rep::PRIVATE_LEN)
             .map_err(|(len, max)| CallError::PrivateData { len, max })?;
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
-        if c.state != State::ReqReceived {
+        if c.state != ConnectionState::ReqReceived {
             return Err(CallError::State(c.state));
         }
         let mad = message::rep(&self.config, c, accept);
         self.tables.set_local_qpn(connection, accept.local_qpn);
-        self.set_state(connection, State::RepSent);
+        self.set_state(connection, ConnectionState::RepSent);
         self.send_kept(now, connection, mad);
         Ok(())
     }
@@ -219,7 +219,10 @@ impl ConnectionManager {
         fits(info, Rej::INFO_LEN).map_err(|(len, max)| CallError::Information { len, max })?;
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         match c.state {
-            State::ReqReceived | State::RepReceived | State::RepSent | State::RepAcknowledged => {
+            ConnectionState::ReqReceived
+            | ConnectionState::RepReceived
+            | ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged => {
                 self.refuse(now, connection, reason, (info, private_data));
                 Ok(())
             }
@@ -235,11 +238,11 @@ impl ConnectionManager {
         connection: ConnectionId,
     ) -> Result<(), CallError> {
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
-        if c.state != State::RepReceived {
+        if c.state != ConnectionState::RepReceived {
             return Err(CallError::State(c.state));
         }
         let (ip, mad) = (c.peer_ip, message::rtu(c));
-        self.set_state(connection, State::Established);
+        self.set_state(connection, ConnectionState::Established);
         self.counters.established += 1;
         self.reply_once(ip, mad);
         Ok(())
@@ -250,7 +253,12 @@ impl ConnectionManager {
     /// Costs a tree look-up: call it on a QP's first packet, not on each.
     pub fn established_by_traffic(&mut self, local_qpn: Qpn) -> bool {
         match self.tables.by_local_qpn(local_qpn) {
-            Some(c) if matches!(c.state, State::RepSent | State::RepAcknowledged) => {
+            Some(c)
+                if matches!(
+                    c.state,
+                    ConnectionState::RepSent | ConnectionState::RepAcknowledged
+                ) =>
+            {
                 let id = c.id;
                 self.establish(id);
                 true
@@ -267,11 +275,13 @@ impl ConnectionManager {
     pub fn disconnect(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         match c.state {
-            State::Established | State::RepSent | State::RepAcknowledged => {
+            ConnectionState::Established
+            | ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged => {
                 self.begin_disconnect(now, connection);
                 Ok(())
             }
-            State::DreqSent | State::Timewait => Ok(()),
+            ConnectionState::DreqSent | ConnectionState::Timewait => Ok(()),
             state => Err(CallError::State(state)),
         }
     }
@@ -284,19 +294,21 @@ impl ConnectionManager {
         let state = c.state;
         self.cancel_events(connection);
         match state {
-            State::ReqSent | State::ReqAcknowledged => {
+            ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => {
                 self.give_up_request(connection);
             }
-            State::ReqReceived | State::RepReceived => {
+            ConnectionState::ReqReceived | ConnectionState::RepReceived => {
                 self.refuse(now, connection, RejectReason::CONSUMER, NOTHING);
             }
             // After our REP the peer may count the connection as established, and a lost REJ would
             // leave it so: a DREQ is repeated until it is answered.
-            State::RepSent | State::RepAcknowledged | State::Established => {
+            ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged
+            | ConnectionState::Established => {
                 self.orphan(connection);
                 self.begin_disconnect(now, connection);
             }
-            State::DreqSent | State::Timewait => self.orphan(connection),
+            ConnectionState::DreqSent | ConnectionState::Timewait => self.orphan(connection),
         }
         Ok(())
     }
@@ -311,8 +323,8 @@ impl ConnectionManager {
         let code = service_timeout_code.min(31);
         let c = self.tables.get_mut(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         let received = match c.state {
-            State::ReqReceived => MessageRejected::Req,
-            State::RepReceived => MessageRejected::Rep,
+            ConnectionState::ReqReceived => MessageRejected::Req,
+            ConnectionState::RepReceived => MessageRejected::Rep,
             state => return Err(CallError::State(state)),
         };
         c.mra_sent = Some(code);
@@ -525,15 +537,20 @@ impl ConnectionManager {
 
     fn answer_timeout(&self, id: ConnectionId) -> Duration {
         match self.tables.get(id) {
-            Some(c) if matches!(c.state, State::RepSent | State::RepAcknowledged) => {
+            Some(c)
+                if matches!(
+                    c.state,
+                    ConnectionState::RepSent | ConnectionState::RepAcknowledged
+                ) =>
+            {
                 self.config.peer_timeout(c.peer_timeout_code)
             }
             _ => self.config.response_timeout(),
         }
     }
 
-    pub(crate) fn set_state(&mut self, id: ConnectionId, state: State) {
-        if state != State::ReqReceived {
+    pub(crate) fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
+        if state != ConnectionState::ReqReceived {
             self.decided(id);
         }
         self.tables.set_state(id, state);
@@ -543,7 +560,7 @@ impl ConnectionManager {
     /// backlog.
     fn decided(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
-        if c.state == State::ReqReceived {
+        if c.state == ConnectionState::ReqReceived {
             let (service_id, listen) = (c.service_id, c.listen);
             self.lighten(service_id, listen);
         }
@@ -573,7 +590,7 @@ impl ConnectionManager {
 
     pub(crate) fn establish(&mut self, id: ConnectionId) {
         self.answered(id);
-        self.set_state(id, State::Established);
+        self.set_state(id, ConnectionState::Established);
         self.counters.established += 1;
         self.tell(id, Event::Established { connection: id });
     }
@@ -585,7 +602,7 @@ impl ConnectionManager {
         c.retries_max = retries_max;
         let mad = message::dreq(c, transaction);
         self.answered(id);
-        self.set_state(id, State::DreqSent);
+        self.set_state(id, ConnectionState::DreqSent);
         self.send_kept(now, id, mad);
     }
 
@@ -600,7 +617,7 @@ impl ConnectionManager {
     }
 
     fn enter_timewait(&mut self, now: Instant, id: ConnectionId, period: Duration) {
-        self.set_state(id, State::Timewait);
+        self.set_state(id, ConnectionState::Timewait);
         self.tables.set_deadline(id, Some(now + period));
     }
 
@@ -615,8 +632,8 @@ impl ConnectionManager {
     ) {
         let Some(c) = self.tables.get(id) else { return };
         let rejected = match c.state {
-            State::ReqReceived => MessageRejected::Req,
-            State::RepReceived => MessageRejected::Rep,
+            ConnectionState::ReqReceived => MessageRejected::Req,
+            ConnectionState::RepReceived => MessageRejected::Rep,
             _ => MessageRejected::Other,
         };
         let (ip, mad) = (c.peer_ip, message::rej(&self.config, c, rejected, reason, said));
@@ -651,19 +668,19 @@ impl ConnectionManager {
     fn expire(&mut self, now: Instant, id: ConnectionId) {
         let Some(c) = self.tables.get_mut(id) else { return };
         match c.state {
-            State::ReqSent | State::ReqAcknowledged => {
-                if !self.repeat(now, id, State::ReqSent) {
+            ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => {
+                if !self.repeat(now, id, ConnectionState::ReqSent) {
                     self.give_up_request(id);
                     self.unreachable(id, Waited::ForReply);
                 }
             }
-            State::RepSent | State::RepAcknowledged => {
-                if !self.repeat(now, id, State::RepSent) {
+            ConnectionState::RepSent | ConnectionState::RepAcknowledged => {
+                if !self.repeat(now, id, ConnectionState::RepSent) {
                     self.refuse(now, id, RejectReason::TIMEOUT, NOTHING);
                     self.unreachable(id, Waited::ForReadyToUse);
                 }
             }
-            State::ReqReceived => {
+            ConnectionState::ReqReceived => {
                 let unseen = c.unseen;
                 self.cancel_events(id);
                 self.refuse(now, id, RejectReason::TIMEOUT, NOTHING);
@@ -671,24 +688,24 @@ impl ConnectionManager {
                     self.unreachable(id, Waited::ForDecision);
                 }
             }
-            State::DreqSent => {
-                if !self.repeat(now, id, State::DreqSent) {
+            ConnectionState::DreqSent => {
+                if !self.repeat(now, id, ConnectionState::DreqSent) {
                     self.disconnected(now, id, DisconnectCause::NoAnswer);
                 }
             }
-            State::Timewait => {
+            ConnectionState::Timewait => {
                 let orphan = c.orphan;
                 self.remove(id);
                 if !orphan {
                     self.events.push_back(Event::TimewaitExit { connection: id });
                 }
             }
-            State::RepReceived | State::Established => {}
+            ConnectionState::RepReceived | ConnectionState::Established => {}
         }
     }
 
     /// Sends the kept message once more; false when that has been done often enough.
-    fn repeat(&mut self, now: Instant, id: ConnectionId, state: State) -> bool {
+    fn repeat(&mut self, now: Instant, id: ConnectionId, state: ConnectionState) -> bool {
         self.tables.set_state(id, state);
         let wait = self.answer_timeout(id);
         let Some(c) = self.tables.get_mut(id) else { return false };

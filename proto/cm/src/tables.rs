@@ -1,7 +1,7 @@
 //! Connections by local id, by id or QPN at the peer, and by their next timer.
 
 use crate::ConnectionId;
-use crate::connection::{Connection, State};
+use crate::connection::{Connection, ConnectionState};
 use longhaul_units::{Instant, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -92,12 +92,12 @@ impl Tables {
         Some(connection)
     }
 
-    pub fn set_state(&mut self, id: ConnectionId, state: State) {
+    pub fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         self.half_open += usize::from(state.is_half_open());
         self.half_open -= usize::from(connection.state.is_half_open());
         connection.state = state;
-        if state == State::Timewait {
+        if state == ConnectionState::Timewait {
             self.forget_peer_qpn(id);
         }
     }
