@@ -10,7 +10,7 @@ use longhaul_units::Instant;
 use longhaul_wire::Packet;
 use std::collections::VecDeque;
 
-/// What a request completes with, and so whether it may be acknowledged early.
+/// What a box awaits before it acknowledges a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum RequestKind {
     /// Nothing: SEND or WRITE with data.

@@ -29,7 +29,7 @@ impl Extra {
 /// The number on the path of one of the NIC's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PathNumber {
-    /// This one.
+    /// That number.
     Known(u64),
     /// Nothing there: part of the range that begins at `first`; what follows it has number `path`.
     Extra { first: u64, path: u64 },
