@@ -20,7 +20,7 @@ pub enum Role {
 pub enum ConnectionState {
     /// Active: REQ sent, no answer yet.
     ReqSent,
-    /// Active: the peer asked for patience (MRA) before its answer.
+    /// Active: the peer extended our timeout (MRA) before its answer.
     ReqAcknowledged,
     /// Active: REP received, our owner has not called `ready_to_use` yet.
     RepReceived,
@@ -28,7 +28,7 @@ pub enum ConnectionState {
     ReqReceived,
     /// Passive: REP sent, neither RTU nor data yet.
     RepSent,
-    /// Passive: the peer asked for patience (MRA) before its RTU.
+    /// Passive: the peer extended our timeout (MRA) before its RTU.
     RepAcknowledged,
     /// Both ways usable.
     Established,
@@ -109,7 +109,7 @@ pub(crate) struct Connection {
     pub retries_max: u8,
     /// When the request or reply came that the program has to decide over.
     pub came_at: Instant,
-    /// Patience asked for with an MRA, to be repeated on a duplicate.
+    /// Service timeout of the MRA that was sent, to be resent for a duplicate.
     pub mra_sent: Option<u8>,
     /// Code for the wait after our REP, as the peer announced.
     pub peer_timeout_code: u8,
@@ -128,7 +128,7 @@ pub(crate) struct Connection {
     /// The PSN in the peer's REQ, to tell its repetition from another with the same ids.
     pub peer_psn: Psn,
     pub deadline: Option<Instant>,
-    /// The message that is repeated until it is answered, or (a REJ) whenever the peer asks again.
+    /// The message that is retransmitted until it is answered, or (a REJ) for each duplicate.
     pub kept: Option<Box<Mad>>,
 }
 

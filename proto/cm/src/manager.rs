@@ -295,13 +295,13 @@ impl ConnectionManager {
         self.cancel_events(connection);
         match state {
             ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => {
-                self.give_up_request(connection);
+                self.abandon_request(connection);
             }
             ConnectionState::ReqReceived | ConnectionState::RepReceived => {
                 self.refuse(now, connection, RejectReason::CONSUMER, NOTHING);
             }
             // After our REP the peer may count the connection as established, and a lost REJ would
-            // leave it so: a DREQ is repeated until it is answered.
+            // leave it so: a DREQ is retransmitted until it is answered.
             ConnectionState::RepSent
             | ConnectionState::RepAcknowledged
             | ConnectionState::Established => {
@@ -313,7 +313,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Asks the peer for patience while the program makes up its mind, over a request or a reply;
+    /// Extends the peer's timeout (MRA) while the program decides on a request or a reply;
     /// sends an MRA. `service_timeout_code`: time wanted, 4.096 µs times 2^code, 0 to 31.
     pub fn mra(
         &mut self,
@@ -403,7 +403,7 @@ impl ConnectionManager {
         Deadline::earliest(connections, self.sidr_timeout())
     }
 
-    /// Repeats what got no answer in time, gives up what got none for too long, ends time-waits.
+    /// Retransmits unanswered messages, abandons those out of retries, ends time-waits.
     /// Early calls do no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, id)) = self.tables.first_timer().filter(|(at, _)| *at <= now) {
@@ -463,7 +463,7 @@ impl ConnectionManager {
         self.transaction_base | u64::from(id.0)
     }
 
-    /// Queues an answer that nobody repeats: the peer asks again when it is lost.
+    /// Queues a reply that is never retransmitted: the peer retransmits its request if it is lost.
     pub(crate) fn reply(&mut self, ip: IpAddr, mad: Box<Mad>) {
         self.reply_within(self.config.replies_max, ip, mad);
     }
@@ -483,8 +483,8 @@ impl ConnectionManager {
         self.out.push_back(Outgoing::Reply(ip, mad));
     }
 
-    /// Queues the message that the connection keeps, once.
-    pub(crate) fn send_again(&mut self, id: ConnectionId) {
+    /// Queues the message that the connection keeps, unless it is queued.
+    pub(crate) fn queue_kept(&mut self, id: ConnectionId) {
         if let Some(c) = self.tables.get_mut(id)
             && c.queued.is_none()
             && c.kept.is_some()
@@ -511,7 +511,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Sends a message that is repeated until it is answered.
+    /// Sends a message that is retransmitted until it is answered.
     pub(crate) fn send_kept(&mut self, now: Instant, id: ConnectionId, mad: Box<Mad>) {
         let wait = self.answer_timeout(id);
         if let Some(c) = self.tables.get_mut(id) {
@@ -520,7 +520,7 @@ impl ConnectionManager {
             c.rearm = true;
         }
         self.tables.set_deadline(id, Some(now + wait));
-        self.send_again(id);
+        self.queue_kept(id);
     }
 
     /// The kept message has been answered.
@@ -562,11 +562,11 @@ impl ConnectionManager {
         let Some(c) = self.tables.get(id) else { return };
         if c.state == ConnectionState::ReqReceived {
             let (service_id, listen) = (c.service_id, c.listen);
-            self.lighten(service_id, listen);
+            self.release_backlog(service_id, listen);
         }
     }
 
-    pub(crate) fn lighten(&mut self, service_id: u64, listen: Option<ListenId>) {
+    pub(crate) fn release_backlog(&mut self, service_id: u64, listen: Option<ListenId>) {
         if let Some(l) = self.listeners.get_mut(&service_id).filter(|l| Some(l.id) == listen) {
             l.undecided -= 1;
         }
@@ -621,8 +621,8 @@ impl ConnectionManager {
         self.tables.set_deadline(id, Some(now + period));
     }
 
-    /// Ends a handshake with a REJ. The connection stays as an orphan, which repeats the REJ
-    /// whenever the peer repeats itself. `said`: rejection information and private data.
+    /// Ends a handshake with a REJ. The connection stays as an orphan, which resends the REJ
+    /// for each duplicate of the peer's message. `said`: rejection information and private data.
     fn refuse(
         &mut self,
         now: Instant,
@@ -637,26 +637,26 @@ impl ConnectionManager {
             _ => MessageRejected::Other,
         };
         let (ip, mad) = (c.peer_ip, message::rej(&self.config, c, rejected, reason, said));
-        let asked_for = c.mra_sent.map_or(Duration::ZERO, |code| self.config.patience(code));
+        let asked_for = c.mra_sent.map_or(Duration::ZERO, |code| self.config.mra_timeout(code));
         if self.tables.len() > self.config.connections_max / 2 {
-            // Under pressure memory goes to the living: a lost REJ is then not repeated.
+            // Under pressure memory goes to the living: a lost REJ is then not resent.
             self.remove(id);
             self.reply(ip, mad);
             return;
         }
         self.answered(id);
         self.orphan(id);
-        // Long enough to see the peer repeat itself.
+        // Long enough to see the peer's retransmissions.
         let repeats = self.config.response_timeout().times(2).max(asked_for);
         self.enter_timewait(now, id, self.config.timewait + repeats);
         if let Some(c) = self.tables.get_mut(id) {
             c.kept = Some(mad);
         }
-        self.send_again(id);
+        self.queue_kept(id);
     }
 
     /// Takes our own REQ back: the peer may have a half-open connection.
-    fn give_up_request(&mut self, id: ConnectionId) {
+    fn abandon_request(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
         let mad =
             message::rej(&self.config, c, MessageRejected::Other, RejectReason::TIMEOUT, NOTHING);
@@ -669,13 +669,13 @@ impl ConnectionManager {
         let Some(c) = self.tables.get_mut(id) else { return };
         match c.state {
             ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => {
-                if !self.repeat(now, id, ConnectionState::ReqSent) {
-                    self.give_up_request(id);
+                if !self.retransmit(now, id, ConnectionState::ReqSent) {
+                    self.abandon_request(id);
                     self.unreachable(id, Waited::ForReply);
                 }
             }
             ConnectionState::RepSent | ConnectionState::RepAcknowledged => {
-                if !self.repeat(now, id, ConnectionState::RepSent) {
+                if !self.retransmit(now, id, ConnectionState::RepSent) {
                     self.refuse(now, id, RejectReason::TIMEOUT, NOTHING);
                     self.unreachable(id, Waited::ForReadyToUse);
                 }
@@ -689,7 +689,7 @@ impl ConnectionManager {
                 }
             }
             ConnectionState::DreqSent => {
-                if !self.repeat(now, id, ConnectionState::DreqSent) {
+                if !self.retransmit(now, id, ConnectionState::DreqSent) {
                     self.disconnected(now, id, DisconnectCause::NoAnswer);
                 }
             }
@@ -704,8 +704,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Sends the kept message once more; false when that has been done often enough.
-    fn repeat(&mut self, now: Instant, id: ConnectionId, state: ConnectionState) -> bool {
+    /// Retransmits the kept message; false when no retries are left.
+    fn retransmit(&mut self, now: Instant, id: ConnectionId, state: ConnectionState) -> bool {
         self.tables.set_state(id, state);
         let wait = self.answer_timeout(id);
         let Some(c) = self.tables.get_mut(id) else { return false };
@@ -718,7 +718,7 @@ impl ConnectionManager {
             self.counters.retransmitted += 1;
         }
         self.tables.set_deadline(id, Some(now + wait));
-        self.send_again(id);
+        self.queue_kept(id);
         true
     }
 

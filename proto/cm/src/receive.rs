@@ -55,7 +55,7 @@ impl ConnectionManager {
         Ok(c)
     }
 
-    fn reject_stranger(
+    fn reject_unknown(
         &mut self,
         ip: IpAddr,
         header: &Header,
@@ -63,7 +63,7 @@ impl ConnectionManager {
         rejected: MessageRejected,
         reason: RejectReason,
     ) {
-        self.reply(ip, message::rej_stranger(header, ids.0, ids.1, rejected, reason));
+        self.reply(ip, message::rej_unknown(header, ids.0, ids.1, rejected, reason));
     }
 
     fn on_req(
@@ -75,7 +75,7 @@ impl ConnectionManager {
     ) -> Result<(), Drop> {
         self.known_request(now, ip, header, req)?;
         let reject = |s: &mut Self, reason| {
-            s.reject_stranger(ip, header, (0, req.local_comm_id), MessageRejected::Req, reason);
+            s.reject_unknown(ip, header, (0, req.local_comm_id), MessageRejected::Req, reason);
         };
         if !self.is_listening(req.service_id) {
             if self.config.reject_unknown_services {
@@ -142,17 +142,15 @@ impl ConnectionManager {
             && c.peer_psn == req.starting_psn;
         if same {
             match c.state {
-                ConnectionState::ReqReceived => {
-                    self.ask_for_patience(now, id, MessageRejected::Req)
-                }
-                ConnectionState::RepSent | ConnectionState::RepAcknowledged => self.send_again(id),
+                ConnectionState::ReqReceived => self.send_mra(now, id, MessageRejected::Req),
+                ConnectionState::RepSent | ConnectionState::RepAcknowledged => self.queue_kept(id),
                 ConnectionState::Timewait => {
                     match c.kept.as_deref().and_then(message::rej_of_req) {
                         Some(mad) => self.reply(ip, mad),
                         None => {
                             let ids = (0, req.local_comm_id);
                             let reason = RejectReason::STALE_CONNECTION;
-                            self.reject_stranger(ip, header, ids, MessageRejected::Req, reason);
+                            self.reject_unknown(ip, header, ids, MessageRejected::Req, reason);
                         }
                     }
                 }
@@ -167,17 +165,17 @@ impl ConnectionManager {
         }
         let ids = (0, req.local_comm_id);
         let reason = RejectReason::DUPLICATE_COMM_ID;
-        self.reject_stranger(ip, header, ids, MessageRejected::Req, reason);
+        self.reject_unknown(ip, header, ids, MessageRejected::Req, reason);
         self.abandon_stale(now, id);
         Err(Drop::Stale)
     }
 
-    /// The peer repeats itself while our program makes up its mind. What comes early was doubled on
-    /// the way: it must not make the peer wait where our answer gets lost.
-    fn ask_for_patience(&mut self, now: Instant, id: ConnectionId, received: MessageRejected) {
+    /// Answers a duplicate with an MRA while our program decides. One that comes early was
+    /// duplicated by the network: it must not make the peer wait where our answer gets lost.
+    fn send_mra(&mut self, now: Instant, id: ConnectionId, received: MessageRejected) {
         let early = self.config.response_timeout().divided_by(4);
         let Some(c) = self.tables.get_mut(id) else { return };
-        let automatic = self.config.patience_code.filter(|_| now.since(c.came_at) >= early);
+        let automatic = self.config.mra_timeout_code.filter(|_| now.since(c.came_at) >= early);
         let Some(code) = c.mra_sent.or(automatic) else { return };
         c.mra_sent = Some(code);
         let (ip, mad) = (c.peer_ip, message::mra(c, received, code));
@@ -217,7 +215,7 @@ impl ConnectionManager {
         let ids = (rep.remote_comm_id, rep.local_comm_id);
         let Some(c) = self.tables.get(id) else {
             let reason = RejectReason::INVALID_COMM_ID;
-            self.reject_stranger(ip, header, ids, MessageRejected::Rep, reason);
+            self.reject_unknown(ip, header, ids, MessageRejected::Rep, reason);
             return Err(Drop::UnknownConnection);
         };
         if c.peer_ip != ip {
@@ -227,12 +225,12 @@ impl ConnectionManager {
             return Err(Drop::UnexpectedInState);
         }
         if !matches!(c.state, ConnectionState::ReqSent | ConnectionState::ReqAcknowledged) {
-            return Err(self.repeated_reply(now, id, ip, header, rep));
+            return Err(self.handle_duplicate_rep(now, id, ip, header, rep));
         }
         if self.tables.by_peer_id(ip, rep.local_comm_id).is_some()
             || self.is_stale(now, ip, rep.qpn)
         {
-            self.reject_stranger(
+            self.reject_unknown(
                 ip,
                 header,
                 ids,
@@ -253,7 +251,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    fn repeated_reply(
+    fn handle_duplicate_rep(
         &mut self,
         now: Instant,
         id: ConnectionId,
@@ -263,9 +261,9 @@ impl ConnectionManager {
     ) -> Drop {
         let Some(c) = self.tables.get(id) else { return Drop::UnknownConnection };
         if c.peer_comm_id != rep.local_comm_id {
-            // A second connection that a repeated REQ of ours made: it must not stay half-open.
+            // A second connection that a retransmitted REQ of ours made: it must not stay half-open.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
-            self.reject_stranger(
+            self.reject_unknown(
                 ip,
                 header,
                 ids,
@@ -279,8 +277,8 @@ impl ConnectionManager {
                 let mad = message::rtu(c);
                 self.reply(ip, mad);
             }
-            ConnectionState::RepReceived => self.ask_for_patience(now, id, MessageRejected::Rep),
-            ConnectionState::Timewait => self.send_again(id),
+            ConnectionState::RepReceived => self.send_mra(now, id, MessageRejected::Rep),
+            ConnectionState::Timewait => self.queue_kept(id),
             _ => {}
         }
         Drop::Duplicate
@@ -293,7 +291,7 @@ impl ConnectionManager {
                 // The peer took so long that we gave up: it must not count this as established.
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
                 let why = RejectReason::INVALID_COMM_ID;
-                self.reject_stranger(ip, header, ids, MessageRejected::Other, why);
+                self.reject_unknown(ip, header, ids, MessageRejected::Other, why);
                 return Err(reason);
             }
         };
@@ -304,7 +302,7 @@ impl ConnectionManager {
                 Ok(())
             }
             ConnectionState::Timewait if c.kept.is_some() => {
-                self.send_again(id);
+                self.queue_kept(id);
                 Err(Drop::Duplicate)
             }
             ConnectionState::Timewait => {
@@ -312,7 +310,7 @@ impl ConnectionManager {
                 // again.
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
                 let why = RejectReason::STALE_CONNECTION;
-                self.reject_stranger(ip, header, ids, MessageRejected::Other, why);
+                self.reject_unknown(ip, header, ids, MessageRejected::Other, why);
                 Err(Drop::Duplicate)
             }
             ConnectionState::Established | ConnectionState::DreqSent => Err(Drop::Duplicate),

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// All connections, with the indexes that messages, timers and the data path find them by.
 ///
-/// Trees, because what they are keyed by comes from strangers.
+/// Trees, because unauthenticated peers choose the keys.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     connections: BTreeMap<ConnectionId, Box<Connection>>,
@@ -128,7 +128,7 @@ impl Tables {
         }
     }
 
-    /// Repeated requests of the peer no longer lead to this connection.
+    /// Duplicate requests of the peer no longer lead to this connection.
     pub fn forget_peer(&mut self, id: ConnectionId) {
         self.forget_peer_qpn(id);
         let Some(connection) = self.connections.get(&id) else { return };

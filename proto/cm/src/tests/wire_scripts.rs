@@ -604,7 +604,7 @@ mod req_received {
     #[test]
     fn a_repeated_req_waits_in_silence_where_patience_is_not_configured() {
         let mut s = Script::new();
-        s.cm = ConnectionManager::new(Config { patience_code: None, ..config(A) });
+        s.cm = ConnectionManager::new(Config { mra_timeout_code: None, ..config(A) });
         s.cm.listen(PORT, 0).unwrap();
         assert_eq!(s.peer(Message::Req(req())), None);
         s.take_request();
