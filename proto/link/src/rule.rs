@@ -140,9 +140,9 @@ impl PacketKinds {
     }
 }
 
-/// What frames a rule is about.
+/// Class of frames that a rule matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum FrameMatch {
     /// All.
     Any,
     /// Those that are not well-formed RoCEv2: TCP, ARP, and what claims to be RoCEv2 and is
@@ -157,7 +157,7 @@ pub enum What {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selection {
     /// What they are.
-    pub what: What,
+    pub what: FrameMatch,
     /// The side that they enter by. `None`: either.
     pub from: Option<Side>,
     /// BTH opcodes.
@@ -178,7 +178,7 @@ pub struct Selection {
 
 impl Selection {
     /// All frames of a kind.
-    pub const fn of(what: What) -> Self {
+    pub const fn of(what: FrameMatch) -> Self {
         Selection {
             what,
             from: None,
@@ -205,9 +205,9 @@ impl Selection {
     /// True when the frame is one of them; `place` is its place in a train.
     fn fits(&self, packet: Option<&Packet<'_>>, place: u32) -> bool {
         match (self.what, packet) {
-            (What::Any, _) | (What::NotRoce, None) => true,
-            (What::NotRoce, Some(_)) | (What::Roce(_), None) => false,
-            (What::Roce(kinds), Some(packet)) => {
+            (FrameMatch::Any, _) | (FrameMatch::NotRoce, None) => true,
+            (FrameMatch::NotRoce, Some(_)) | (FrameMatch::Roce(_), None) => false,
+            (FrameMatch::Roce(kinds), Some(packet)) => {
                 kinds.contains(PacketKind::of(packet)) && self.fits_packet(packet, place)
             }
         }
@@ -239,10 +239,10 @@ impl Selection {
         let is_wrong_way =
             |range: &Option<RangeInclusive<u32>>| range.as_ref().is_some_and(|r| r.is_empty());
         match self.what {
-            What::Roce(kinds) if kinds == PacketKinds::NONE => {
+            FrameMatch::Roce(kinds) if kinds == PacketKinds::NONE => {
                 return Some("it is about no kind of packet");
             }
-            What::Any | What::NotRoce if self.has_packet_conditions() => {
+            FrameMatch::Any | FrameMatch::NotRoce if self.has_packet_conditions() => {
                 return Some(
                     "its conditions are about RoCEv2 packets alone: say roce, or a kind of packet",
                 );

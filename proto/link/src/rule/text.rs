@@ -1,6 +1,6 @@
 //! Rules as lines of text: `WHAT [CONDITION ...]: ACTION [QUALIFIER ...]`.
 
-use super::{Action, PacketKind, PacketKinds, Rule, Selection, Turn, What};
+use super::{Action, FrameMatch, PacketKind, PacketKinds, Rule, Selection, Turn};
 use crate::text::{TextError, Word, Words, probability, time_text, times, whole, whole_range};
 use longhaul_wire::Prefix;
 use std::fmt;
@@ -53,21 +53,21 @@ impl FromStr for Rule {
 
 fn selection(words: &mut Words<'_>) -> Result<Selection, TextError> {
     let mut what = None;
-    let mut selection = Selection::of(What::Any);
+    let mut selection = Selection::of(FrameMatch::Any);
     while let Some(word) = words.next() {
         if let Some(kind) = PacketKind::ALL.into_iter().find(|kind| kind.name() == word.text) {
             let kinds = match what {
                 None => PacketKinds::NONE,
-                Some(What::Roce(kinds)) if kinds != PacketKinds::ALL => kinds,
+                Some(FrameMatch::Roce(kinds)) if kinds != PacketKinds::ALL => kinds,
                 Some(_) => return Err(words.error(word, "another kind of frame was named before")),
             };
-            what = Some(What::Roce(kinds.and(kind)));
+            what = Some(FrameMatch::Roce(kinds.and(kind)));
             continue;
         }
         let named = match word.text {
-            "any" => Some(What::Any),
-            "roce" => Some(What::Roce(PacketKinds::ALL)),
-            "not-roce" => Some(What::NotRoce),
+            "any" => Some(FrameMatch::Any),
+            "roce" => Some(FrameMatch::Roce(PacketKinds::ALL)),
+            "not-roce" => Some(FrameMatch::NotRoce),
             _ => None,
         };
         match named {
@@ -80,7 +80,7 @@ fn selection(words: &mut Words<'_>) -> Result<Selection, TextError> {
     }
     selection.what = match what {
         Some(what) => what,
-        None if selection.has_packet_conditions() => What::Roce(PacketKinds::ALL),
+        None if selection.has_packet_conditions() => FrameMatch::Roce(PacketKinds::ALL),
         None => {
             let why =
                 format!("which frames? Say any, roce, not-roce, or what packets are: {}", kinds());
@@ -235,10 +235,10 @@ impl fmt::Display for Rule {
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Any => f.write_str("any")?,
-            What::NotRoce => f.write_str("not-roce")?,
-            What::Roce(PacketKinds::ALL) => f.write_str("roce")?,
-            What::Roce(kinds) => {
+            FrameMatch::Any => f.write_str("any")?,
+            FrameMatch::NotRoce => f.write_str("not-roce")?,
+            FrameMatch::Roce(PacketKinds::ALL) => f.write_str("roce")?,
+            FrameMatch::Roce(kinds) => {
                 let named = PacketKind::ALL.into_iter().filter(|kind| kinds.contains(*kind));
                 f.write_str(&named.map(PacketKind::name).collect::<Vec<_>>().join(", "))?;
             }
