@@ -27,7 +27,7 @@ pub struct DriverConfig {
     /// How long it keeps looking after something last happened, before it sleeps. Longer reacts
     /// faster and takes more of a shared processor; it yields between looks.
     pub idle_before_sleep: Duration,
-    /// A deadline nearer than this is awaited awake; a sleep before a later one ends half of it
+    /// A deadline nearer than this is busy-polled for; a sleep before a later one ends half of it
     /// early. About twice what the system takes to wake a thread.
     pub sleep_min: Duration,
     /// How long it sleeps at a time when a port is full: nothing tells when there is room again.
@@ -194,7 +194,7 @@ pub struct Driver<N, P> {
     /// Ports that had a peer, or frames, when all were last looked at.
     live: PortSet,
     /// The latest moment that the node has heard of.
-    told: Instant,
+    node_time: Instant,
     /// When all ports are looked at again: at once after a sleep, which a port may have ended.
     look_around_at: Instant,
 }
@@ -229,7 +229,7 @@ impl<N: Node, P: Port> Driver<N, P> {
         let parker = Parker::new();
         let driver = Driver {
             live: PortSet::first(ports.len()),
-            told: Instant::ZERO,
+            node_time: Instant::ZERO,
             look_around_at: Instant::ZERO,
             node,
             ports,
@@ -251,12 +251,12 @@ impl<N: Node, P: Port> Driver<N, P> {
         let mut hook_due = now;
         while !self.shared.must_stop.load(Ordering::Acquire) {
             if self.shared.wake.take() {
-                self.told = now;
-                self.work_off_requests(now);
+                self.node_time = now;
+                self.run_requests(now);
                 last_busy = now;
             }
             if now >= hook_due {
-                self.told = now;
+                self.node_time = now;
                 hook.attend(now, &mut self.node, &mut self.ports, &self.counters);
                 hook_due = now + self.config.hook_interval;
             }
@@ -283,27 +283,27 @@ impl<N: Node, P: Port> Driver<N, P> {
     fn turn(&mut self, now: Instant, hook: &mut impl Hook<N, P>) -> Turn {
         let clock = self.clock;
         let looks_around = now >= self.look_around_at;
-        let among = if looks_around { PortSet::first(self.ports.len()) } else { self.live };
+        let polled = if looks_around { PortSet::first(self.ports.len()) } else { self.live };
         let errors = &mut self.counters.port_errors;
         let mut report = |side, error| {
             *errors += 1;
             hook.port_error(side, error);
         };
         let (node, ports) = (&mut self.node, &mut self.ports);
-        let mut told = Some(self.told);
-        let (done, gave) = poll_ports(
+        let mut node_time = Some(self.node_time);
+        let (done, sources) = poll_ports(
             node,
             ports,
-            among,
+            polled,
             &|| clock.now(),
             &self.config.turn,
-            &mut told,
+            &mut node_time,
             &mut report,
         );
-        self.told = done.now;
+        self.node_time = done.now;
         if looks_around {
             self.look_around_at = now + LOOK_AROUND;
-            self.live = gave;
+            self.live = sources;
             for (side, port) in self.ports.iter().enumerate() {
                 if port.link_state() == LinkState::Up {
                     self.live.insert(side);
@@ -314,7 +314,7 @@ impl<N: Node, P: Port> Driver<N, P> {
         done
     }
 
-    fn work_off_requests(&mut self, now: Instant) {
+    fn run_requests(&mut self, now: Instant) {
         while let Ok(work) = self.requests.try_recv() {
             work(now, &mut self.node);
         }
