@@ -31,7 +31,8 @@ pub use direction::{Direction, send_marked};
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
 pub use rule::{
-    Action, FrameMatch, PacketKind, PacketKinds, RULES_MAX, Rule, RuleCounters, Selection, Turn,
+    Action, FrameMatch, Occurrence, PacketKind, PacketKinds, RULES_MAX, Rule, RuleCounters,
+    Selection,
 };
 pub use schedule::{CHANGES_MAX, Change, Setting};
 pub use text::TextError;

@@ -292,10 +292,9 @@ pub enum Action {
     Reorder(RangeInclusive<Duration>),
 }
 
-/// Which of the frames that a rule selects it may do something to. Each direction counts for
-/// itself.
+/// Which of the frames that a rule selects it acts on. Each direction counts for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Turn {
+pub enum Occurrence {
     /// All of them.
     #[default]
     Each,
@@ -307,14 +306,14 @@ pub enum Turn {
     Number(u64),
 }
 
-impl Turn {
+impl Occurrence {
     /// True for the frame with this number, counted from 1.
     fn takes(self, number: u64) -> bool {
         match self {
-            Turn::Each => true,
-            Turn::First(count) => number <= count,
-            Turn::Every(count) => number.is_multiple_of(count),
-            Turn::Number(one) => number == one,
+            Occurrence::Each => true,
+            Occurrence::First(count) => number <= count,
+            Occurrence::Every(count) => number.is_multiple_of(count),
+            Occurrence::Number(one) => number == one,
         }
     }
 }
@@ -327,7 +326,7 @@ pub struct Rule {
     /// What is done to them.
     pub action: Action,
     /// Which of those.
-    pub turn: Turn,
+    pub occurrence: Occurrence,
     /// With which probability, 0 to 1.
     pub probability: f64,
     /// Mean length of bursts, in selected frames, 1 to 10^9: within one, all of them. `None`: each
@@ -343,7 +342,7 @@ impl Rule {
         Rule {
             selection,
             action,
-            turn: Turn::Each,
+            occurrence: Occurrence::Each,
             probability: 1.0,
             burst_frames: None,
             at_most: None,
@@ -353,7 +352,10 @@ impl Rule {
     /// Why it makes no sense, if it does not.
     pub fn fault(&self) -> Option<&'static str> {
         let is_no_probability = !(0.0..=1.0).contains(&self.probability);
-        let is_never = matches!(self.turn, Turn::Every(0) | Turn::Number(0) | Turn::First(0));
+        let is_never = matches!(
+            self.occurrence,
+            Occurrence::Every(0) | Occurrence::Number(0) | Occurrence::First(0)
+        );
         match &self.action {
             Action::Delay(times) | Action::Reorder(times) if times.is_empty() => {
                 return Some("a range goes from the shorter time to the longer one");

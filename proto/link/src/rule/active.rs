@@ -90,7 +90,7 @@ impl ActiveRules {
             }
             let counters = &mut self.counters[active.index];
             counters.selected_frames += 1;
-            let is_due = active.rule.turn.takes(counters.selected_frames)
+            let is_due = active.rule.occurrence.takes(counters.selected_frames)
                 && active.rule.at_most.is_none_or(|most| counters.struck_frames < most)
                 && active.chance.take();
             if !is_due {

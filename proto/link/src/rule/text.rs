@@ -1,6 +1,6 @@
 //! Rules as lines of text: `WHAT [CONDITION ...]: ACTION [QUALIFIER ...]`.
 
-use super::{Action, FrameMatch, PacketKind, PacketKinds, Rule, Selection, Turn};
+use super::{Action, FrameMatch, Occurrence, PacketKind, PacketKinds, Rule, Selection};
 use crate::text::{TextError, Word, Words, probability, time_text, times, whole, whole_range};
 use longhaul_wire::Prefix;
 use std::fmt;
@@ -177,10 +177,10 @@ fn qualify(rule: &mut Rule, word: Word<'_>, words: &mut Words<'_>) -> Result<(),
         let word = words.expect(why)?;
         whole(word.text).filter(|count| *count > 0).ok_or_else(|| words.error(word, why))
     };
-    let turn = match word.text {
-        "first" => Turn::First(count(words)?),
-        "every" => Turn::Every(count(words)?),
-        "number" => Turn::Number(count(words)?),
+    let occurrence = match word.text {
+        "first" => Occurrence::First(count(words)?),
+        "every" => Occurrence::Every(count(words)?),
+        "number" => Occurrence::Number(count(words)?),
         "at-most" => {
             rule.at_most = Some(count(words)?);
             return Ok(());
@@ -201,10 +201,10 @@ fn qualify(rule: &mut Rule, word: Word<'_>, words: &mut Words<'_>) -> Result<(),
             return Ok(());
         }
     };
-    if rule.turn != Turn::Each {
+    if rule.occurrence != Occurrence::Each {
         return Err(words.error(word, "first, every and number exclude each other"));
     }
-    rule.turn = turn;
+    rule.occurrence = occurrence;
     Ok(())
 }
 
@@ -218,11 +218,11 @@ impl fmt::Display for Rule {
         if let Some(frames) = self.burst_frames {
             write!(f, " bursts {frames}")?;
         }
-        match self.turn {
-            Turn::Each => {}
-            Turn::First(count) => write!(f, " first {count}")?,
-            Turn::Every(count) => write!(f, " every {count}")?,
-            Turn::Number(number) => write!(f, " number {number}")?,
+        match self.occurrence {
+            Occurrence::Each => {}
+            Occurrence::First(count) => write!(f, " first {count}")?,
+            Occurrence::Every(count) => write!(f, " every {count}")?,
+            Occurrence::Number(number) => write!(f, " number {number}")?,
         }
         match self.at_most {
             None => Ok(()),
