@@ -268,7 +268,7 @@ impl Flight {
     /// Tells which transmissions are lost: overtaken, and since then too long gone.
     pub(crate) fn detect(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
         let rtt = self.rtt.smoothed();
-        self.reordering.turn(now, rtt);
+        self.reordering.end_epoch(now, rtt);
         let Some((largest, newest_at)) = self.largest_arrived else { return };
         let window = self.reordering.window(rtt);
         self.note_if_held_up(now);
@@ -312,11 +312,11 @@ impl Flight {
 
     /// Lets go of what is resolved, and of what was lost so long ago that it will not come.
     fn forget(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
-        let patience = self.rtt.patience() + self.reordering.window(self.rtt.smoothed());
+        let timeout = self.rtt.response_timeout() + self.reordering.window(self.rtt.smoothed());
         while let Some(front) = self.ring.front() {
             match front.state {
                 SentState::InFlight => break,
-                SentState::Lost if front.at + patience.times(2) > now => break,
+                SentState::Lost if front.at + timeout.times(2) > now => break,
                 SentState::Lost => told(front.record, Fate::Forgotten),
                 SentState::Arrived => {}
             }

@@ -128,7 +128,7 @@ impl Transport {
             let mark = session.and_then(|of| Some(mark(of.local, of.remote?, hello.nonce)));
             if session.is_none() {
                 // It has perhaps restarted: what it says of its former life comes before its OPEN.
-                self.gives_way(now, hello.box_id, &route);
+                self.may_be_replaced(now, hello.box_id, &route);
             }
             let cookie = cookie(&self.cookies, &route, hello, epoch);
             let answer = self.hello(HelloStep::Answer, mark.unwrap_or(0), hello.nonce, cookie);
@@ -150,7 +150,7 @@ impl Transport {
     /// box along `route`. Otherwise that is challenged: a box that has restarted answers that it
     /// does not know the session, which ends it. A box number is no secret, and whoever uses
     /// another's gets no further.
-    fn gives_way(&mut self, now: Instant, box_id: u64, route: &Path) -> bool {
+    fn may_be_replaced(&mut self, now: Instant, box_id: u64, route: &Path) -> bool {
         let is_sought = self.addresses.is_sought(route);
         let mut sessions = self.sessions.iter_mut();
         let standing =
@@ -174,7 +174,7 @@ impl Transport {
             known.filter(|session| session.remote.is_none_or(|remote| remote == hello.session));
         let local = match known.map(|session| session.local) {
             Some(local) => Some(local),
-            None if !self.gives_way(now, hello.box_id, &route) => {
+            None if !self.may_be_replaced(now, hello.box_id, &route) => {
                 return self.drop(DropReason::SessionStands);
             }
             None => {
@@ -231,7 +231,7 @@ impl Transport {
                 }
             }
         }
-        if !self.gives_way(now, hello.box_id, &route) {
+        if !self.may_be_replaced(now, hello.box_id, &route) {
             // The HELLO is retransmitted once the session of its former life has ended.
             return self.drop(DropReason::SessionStands);
         }
@@ -242,7 +242,7 @@ impl Transport {
         self.addresses.learn(now, &route, local);
         if let Some(session) = self.sessions.get_mut(local) {
             // Hosts wait for the answer: one that is lost must not cost them more than round trips.
-            let patience = now.since(asked_at).times(2).max(OPEN_AGAIN_MIN);
+            let timeout = now.since(asked_at).times(2).max(OPEN_AGAIN_MIN);
             let (cookie, nonce) = (hello.cookie, hello.nonce);
             session.opening = Some(Opening {
                 cookie,
@@ -250,7 +250,7 @@ impl Transport {
                 side,
                 asked_at: now,
                 next_at: now,
-                patience,
+                timeout,
                 tries: 0,
             });
         }
@@ -271,8 +271,8 @@ impl Transport {
         }
         opening.tries += 1;
         opening.asked_at = now;
-        opening.next_at = now + opening.patience.min(every);
-        opening.patience = opening.patience.times(2).min(every);
+        opening.next_at = now + opening.timeout.min(every);
+        opening.timeout = opening.timeout.times(2).min(every);
         let Opening { cookie, nonce, side, .. } = *opening;
         self.shared.counters.hellos_sent += 1;
         let hello = self.hello(HelloStep::Open, local, nonce, cookie);

@@ -23,20 +23,20 @@ pub(crate) const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 pub(crate) const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
 /// Times that the wait for the answer of a path of unknown length doubles, from [`PING_AGAIN_MIN`]
 /// on: hosts wait for it too, and the PINGs that are remembered cover as long a path as there is.
-const ASKED_DOUBLES: u32 = 4;
+const PING_DOUBLES_MAX: u32 = 4;
 /// Ethernet with a tag, in front of an IP packet.
 const ETHERNET: usize = 18;
 /// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
-const ASKED_MAX: usize = 8;
+const PINGS_MAX: usize = 8;
 
 /// The most bytes on the wire of an IP packet of this length.
 fn on_wire(len: u16) -> u64 {
     wire_bytes(usize::from(len) + ETHERNET)
 }
 
-/// A PING that is not answered.
+/// A PING without an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct OutstandingPing {
     pub(crate) nonce: u64,
     pub(crate) at: Instant,
 }
@@ -62,7 +62,7 @@ pub(crate) struct TxPath {
     /// when that was.
     arrived_at_answer: Option<(u64, Instant)>,
     /// PINGs without an answer, the newest last.
-    asked: VecDeque<Asked>,
+    pings: VecDeque<OutstandingPing>,
     /// When the next PING is due.
     pub(crate) ping_at: Instant,
     tail_probes: u32,
@@ -87,7 +87,7 @@ impl TxPath {
             last_sent_at: now,
             answered_from: now,
             arrived_at_answer: None,
-            asked: VecDeque::with_capacity(ASKED_MAX),
+            pings: VecDeque::with_capacity(PINGS_MAX),
             ping_at: now,
             tail_probes: 0,
             ticked_at: now,
@@ -154,40 +154,40 @@ impl TxPath {
         self.last_sent_at = now;
     }
 
-    /// Notes that it was asked.
-    pub(crate) fn note_asked(&mut self, config: &Config, asked: Asked) {
-        self.silence.wait(asked.at);
-        if self.asked.len() == ASKED_MAX {
-            self.asked.pop_front();
+    /// Notes that a PING was sent.
+    pub(crate) fn note_ping_sent(&mut self, config: &Config, ping: OutstandingPing) {
+        self.silence.wait(ping.at);
+        if self.pings.len() == PINGS_MAX {
+            self.pings.pop_front();
         }
-        self.asked.push_back(asked);
+        self.pings.push_back(ping);
         let again = match self.is_up {
-            true => config.keep_alive.max(self.ask_again()),
+            true => config.keep_alive.max(self.ping_interval()),
             false if self.flight.rtt.smoothed() == Duration::ZERO => {
-                let asked_before = (self.asked.len() as u32 - 1).min(ASKED_DOUBLES);
-                PING_AGAIN_MIN.times(1 << asked_before)
+                let pings_before = (self.pings.len() as u32 - 1).min(PING_DOUBLES_MAX);
+                PING_AGAIN_MIN.times(1 << pings_before)
             }
-            false => self.ask_again(),
+            false => self.ping_interval(),
         };
-        self.ping_at = asked.at + again;
+        self.ping_at = ping.at + again;
     }
 
     /// Time between two PINGs of a path that does not answer.
-    fn ask_again(&self) -> Duration {
+    fn ping_interval(&self) -> Duration {
         self.flight.rtt.smoothed().divided_by(4).max(PING_AGAIN_MIN)
     }
 
     /// When the next PING is due: soon after an answer is overdue, and then again and again.
     pub(crate) fn ping_at(&self, config: &Config) -> Instant {
         let Some(overdue) = self.overdue_at(config) else { return self.ping_at };
-        let again = self.asked.back().map(|asked| asked.at + self.ask_again());
+        let again = self.pings.back().map(|ping| ping.at + self.ping_interval());
         self.ping_at.min(again.map_or(overdue, |again| again.max(overdue)))
     }
 
     /// When the far box is late to answer.
     fn overdue_at(&self, config: &Config) -> Option<Instant> {
         let since = self.silence.since().filter(|_| self.is_up)?;
-        Some(since + self.flight.rtt.patience() + Silence::overdue_after(config))
+        Some(since + self.flight.rtt.response_timeout() + Silence::overdue_after(config))
     }
 
     /// True while an answer is overdue.
@@ -195,8 +195,8 @@ impl TxPath {
         self.overdue_at(config).is_some_and(|at| at <= now)
     }
 
-    /// True when nothing was heard here lately because nothing was asked.
-    pub(crate) fn is_unasked(&self, now: Instant, config: &Config) -> bool {
+    /// True when nothing was heard here lately because no answer was due.
+    pub(crate) fn is_idle(&self, now: Instant, config: &Config) -> bool {
         let lately = Silence::overdue_after(config).times(2);
         self.is_up && self.silence.is_idle() && self.silence.heard_at() + lately <= now
     }
@@ -216,28 +216,28 @@ impl TxPath {
         if !is_in_flight {
             self.arrived_at_tail = None;
         }
-        self.silence.end(now, is_in_flight || !self.asked.is_empty());
+        self.silence.end(now, is_in_flight || !self.pings.is_empty());
     }
 
     /// True when a PING with this secret has no answer.
-    pub(crate) fn has_asked(&self, nonce: u64) -> bool {
-        self.asked.iter().any(|asked| asked.nonce == nonce)
+    pub(crate) fn is_outstanding(&self, nonce: u64) -> bool {
+        self.pings.iter().any(|ping| ping.nonce == nonce)
     }
 
     /// The answer to a PING. False: to none of ours.
     pub(crate) fn answered(&mut self, now: Instant, nonce: u64) -> bool {
-        let Some(place) = self.asked.iter().position(|asked| asked.nonce == nonce) else {
+        let Some(place) = self.pings.iter().position(|ping| ping.nonce == nonce) else {
             return false;
         };
-        let asked = self.asked[place];
-        self.asked.drain(..=place);
-        self.answered_from = self.answered_from.max(asked.at);
-        self.note_overtaken(now, asked.at);
+        let ping = self.pings[place];
+        self.pings.drain(..=place);
+        self.answered_from = self.answered_from.max(ping.at);
+        self.note_overtaken(now, ping.at);
         if self.flight.rtt.smoothed() == Duration::ZERO {
-            // It was asked often because it did not answer.
-            self.ping_at = self.ping_at.max(asked.at + PING_AGAIN_UNKNOWN);
+            // PINGs were frequent because none was answered.
+            self.ping_at = self.ping_at.max(ping.at + PING_AGAIN_UNKNOWN);
         }
-        self.note_rtt(now, now.since(asked.at));
+        self.note_rtt(now, now.since(ping.at));
         self.is_up = true;
         self.note_progress(now);
         true
@@ -305,7 +305,7 @@ impl TxPath {
         }
         let rtt = &self.flight.rtt;
         let window = self.flight.reordering.window(rtt.smoothed());
-        let wait = rtt.patience() + window + self.ack_delay(config).times(2);
+        let wait = rtt.response_timeout() + window + self.ack_delay(config).times(2);
         let wait = wait.times(1 << self.tail_probes.min(BACKOFF_MAX));
         Some(self.last_sent_at.max(self.silence.waits_anew_from()) + wait)
     }
@@ -327,7 +327,7 @@ impl TxPath {
     /// last one. Nobody gains if a path is left because the far box waits for a core.
     fn out_at(&self, config: &Config) -> Option<[Instant; 2]> {
         let since = self.silence.since().filter(|_| self.is_up)?;
-        let answer_at = since + self.flight.rtt.patience();
+        let answer_at = since + self.flight.rtt.response_timeout();
         Some([answer_at + config.path_out_after, answer_at + Silence::longest(config)])
     }
 
@@ -364,7 +364,7 @@ impl TxPath {
             self.is_up = false;
             self.outages += 1;
             self.silence.give_up();
-            self.asked.clear();
+            self.pings.clear();
             self.ping_at = now;
             self.parity.reset(self.flight.next_number());
             self.pace.iter_mut().for_each(Pace::reset);
@@ -480,14 +480,14 @@ mod tests {
     fn a_silent_path_is_left_at_once_if_another_one_shows_that_the_far_box_runs() {
         let config = Config::default();
         let (lasts, rtt) = lasts(&config, true);
-        assert!(lasts <= config.path_out_after + rtt.patience(), "after {lasts:?}");
+        assert!(lasts <= config.path_out_after + rtt.response_timeout(), "after {lasts:?}");
     }
 
     #[test]
     fn a_far_box_that_is_silent_on_all_paths_is_waited_for() {
         let config = Config::default();
         let (lasts, rtt) = lasts(&config, false);
-        assert_eq!(lasts, Silence::longest(&config) + rtt.patience());
+        assert_eq!(lasts, Silence::longest(&config) + rtt.response_timeout());
     }
 
     #[test]
@@ -495,13 +495,13 @@ mod tests {
         let (config, mut now) = (Config::default(), Instant::from_ns(1_000_000));
         let mut tx_path = waiting(now, &config);
         tx_path.note_sent(now, 1, 1400);
-        let mut asked = 0;
-        while asked < 3 {
+        let mut pings = 0;
+        while pings < 3 {
             now = tx_path.deadline(&config, now).unwrap().at;
             assert!(!tick(&mut tx_path, now, &config, false).0);
             if tx_path.wants_ping(now, &config) {
-                asked += 1;
-                tx_path.note_asked(&config, Asked { nonce: asked, at: now });
+                pings += 1;
+                tx_path.note_ping_sent(&config, OutstandingPing { nonce: pings, at: now });
             }
         }
         assert_eq!(
@@ -509,7 +509,7 @@ mod tests {
             (0, true),
             "the far box may be held up"
         );
-        assert!(tx_path.answered(now, asked));
+        assert!(tx_path.answered(now, pings));
         while tx_path.mtu.black_holes == 0 {
             now = tx_path.deadline(&config, now).unwrap().at;
             assert!(!tick(&mut tx_path, now, &config, false).0);

@@ -9,7 +9,7 @@ use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
 use crate::pace::Pace;
 use crate::parity_in::ParityIn;
-use crate::path::{Asked, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, TxPath};
+use crate::path::{OutstandingPing, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, TxPath};
 use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
 use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
 use longhaul_cc::wire_bytes;
@@ -38,7 +38,7 @@ pub(crate) struct Opening {
     pub(crate) asked_at: Instant,
     pub(crate) next_at: Instant,
     /// Wait for the next answer.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     pub(crate) tries: u32,
 }
 
@@ -48,8 +48,8 @@ struct RxPath {
     parity: ParityIn,
     /// The side by which it came last: acknowledgements go back there.
     side: Side,
-    /// An acknowledgement is due, whatever is reported.
-    is_asked: bool,
+    /// An acknowledgement is due even if it reports nothing new.
+    ack_is_due: bool,
 }
 
 /// See the module.
@@ -79,7 +79,7 @@ pub(crate) struct Session {
     sweep_at: Instant,
     /// When it was last let send: what was due then waits for room or for a pacer.
     polled_at: Instant,
-    turn: usize,
+    next_path: usize,
 }
 
 impl Session {
@@ -115,7 +115,7 @@ impl Session {
             challenged_at: None,
             sweep_at: now + config.stream_idle.divided_by(2),
             polled_at: Instant::ZERO,
-            turn: 0,
+            next_path: 0,
         }
     }
 
@@ -135,7 +135,7 @@ impl Session {
             arrivals: Arrivals::new(numbers),
             parity: ParityIn::default(),
             side: heard.0,
-            is_asked: false,
+            ack_is_due: false,
         };
         self.rx_paths = (0..paths.clamp(1, 15)).map(|_| rx_path()).collect();
         self.remote = Some(remote);
@@ -164,9 +164,9 @@ impl Session {
         self.tx_paths.iter().any(|tx_path| tx_path.is_up)
     }
 
-    /// No path has answered for `patience`.
-    pub(crate) fn is_silent(&self, now: Instant, patience: Duration) -> bool {
-        !self.is_up() && self.down_since.is_some_and(|since| now.since(since) >= patience)
+    /// No path has answered for `timeout`.
+    pub(crate) fn is_silent(&self, now: Instant, timeout: Duration) -> bool {
+        !self.is_up() && self.down_since.is_some_and(|since| now.since(since) >= timeout)
     }
 
     /// Asks the far box on every path, at once, whether it still knows the session; not more often
@@ -201,7 +201,7 @@ impl Session {
         let nonce = shared.rng.next_u64() << 4 | path as u64;
         let tx_path = &mut self.tx_paths[path];
         let next_number = tx_path.flight.next_number();
-        tx_path.note_asked(&shared.config, Asked { nonce, at: now });
+        tx_path.note_ping_sent(&shared.config, OutstandingPing { nonce, at: now });
         let ping = Ping { step: PingStep::Ask, session: self.local, nonce, next_number };
         (Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) }, ping)
     }
@@ -216,7 +216,7 @@ impl Session {
     pub(crate) fn gone(&mut self, cost: u32) {
         self.incoming.gone(cost);
         if self.incoming.owes_room() {
-            self.rx_paths.iter_mut().for_each(|rx_path| rx_path.is_asked = true);
+            self.rx_paths.iter_mut().for_each(|rx_path| rx_path.ack_is_due = true);
         }
     }
 
@@ -281,7 +281,7 @@ impl Session {
                 self.route = return_route.unwrap_or(self.route);
                 if let Some(rx_path) = self.rx_paths.get_mut(usize::from(header.path)) {
                     rx_path.arrivals.skip_to(ping.next_number);
-                    rx_path.is_asked = true;
+                    rx_path.ack_is_due = true;
                 }
                 if let Some(pongs) = self.pongs.get_mut(side - 1) {
                     if pongs.len() == PONGS_MAX {
@@ -297,7 +297,7 @@ impl Session {
                     tx_path.as_ref().is_some_and(|tx_path| tx_path.is_overdue(now, &shared.config));
                 let is_ours = match (tx_path, step) {
                     (Some(tx_path), PingStep::Unknown) => {
-                        tx_path.has_asked(ping.nonce) || tx_path.mtu.has_asked(ping.nonce)
+                        tx_path.is_outstanding(ping.nonce) || tx_path.mtu.is_outstanding(ping.nonce)
                     }
                     (Some(tx_path), _) => {
                         tx_path.answered(now, ping.nonce)
@@ -409,8 +409,8 @@ impl Session {
     ) -> Option<(usize, bool)> {
         let span_max = u64::from(shared.config.numbers_max) / 2;
         for _ in 0..self.tx_paths.len() {
-            let path = self.turn;
-            self.turn = (self.turn + 1) % self.tx_paths.len();
+            let path = self.next_path;
+            self.next_path = (self.next_path + 1) % self.tx_paths.len();
             let tx_path = &mut self.tx_paths[path];
             let takes_data = has_data && tx_path.flight.span() < span_max;
             let is_parity = tx_path.parity.is_due();
@@ -448,7 +448,7 @@ impl Session {
             }
             let tx_path = &self.tx_paths[path];
             // Another path shows whether the far box runs.
-            let is_witness = is_overdue && tx_path.is_unasked(now, &shared.config);
+            let is_witness = is_overdue && tx_path.is_idle(now, &shared.config);
             if (is_witness || tx_path.wants_ping(now, &shared.config)) && out.room(path + 1) > 0 {
                 self.send_ping(now, shared, gates, remote, path, out);
             }
@@ -491,12 +491,12 @@ impl Session {
         let delay = self.ack_delay(shared);
         let is_due =
             rx_path.arrivals.ack_at(delay, shared.config.ack_every).is_some_and(|at| at <= now);
-        if !(is_due || rx_path.is_asked) || out.room(path + 1) == 0 {
+        if !(is_due || rx_path.ack_is_due) || out.room(path + 1) == 0 {
             return;
         }
         let room = self.incoming.tell_room();
         let rx_path = &mut self.rx_paths[about];
-        rx_path.is_asked = false;
+        rx_path.ack_is_due = false;
         let ack = rx_path.arrivals.report(now, delay, room);
         shared.counters.acks_sent += 1;
         let header = Header { path: about as u8, ..self.control(DatagramKind::Ack, remote) };

@@ -409,8 +409,7 @@ impl Transport {
         }
     }
 
-    /// Whoever asks for a session that there is not learns that, so that it need not wait for the
-    /// end of its patience.
+    /// Replies to a PING of an unknown session, so that the peer need not wait for a timeout.
     fn handle_stray(
         &mut self,
         now: Instant,

@@ -157,9 +157,9 @@ impl Session {
         if is_silent || tx_path.mtu.next_at() > now || out.room(path + 1) == 0 {
             return;
         }
-        let patience = tx_path.flight.rtt.patience() + shared.config.path_out_after;
+        let timeout = tx_path.flight.rtt.response_timeout() + shared.config.path_out_after;
         let rng = &mut shared.rng;
-        let probes = tx_path.mtu.ask(now, patience, || rng.next_u64() << 4 | path as u64);
+        let probes = tx_path.mtu.probe(now, timeout, || rng.next_u64() << 4 | path as u64);
         let next_number = tx_path.flight.next_number();
         for probe in probes.into_iter().flatten() {
             let header = Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) };
