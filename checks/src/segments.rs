@@ -32,7 +32,7 @@ mod tests;
 use capture::{Capture, Recorded};
 use connections::Connections;
 use flow::{Fits, Flow};
-use frame::{Kind, Seen, Way};
+use frame::{FrameKind, Seen, Way};
 use longhaul_wire::Transport;
 use longhaul_wire::pcap::CaptureError;
 use serde::Serialize;
@@ -368,7 +368,7 @@ pub struct Violation {
 
 /// A frame of a capture.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct FramePosition {
     segment: Segment,
     frame: u64,
     time_ns: u64,
@@ -381,10 +381,10 @@ struct Findings {
 }
 
 impl Findings {
-    fn add(&mut self, place: Place, rule: Rule, detail: impl FnOnce() -> String) {
+    fn add(&mut self, place: FramePosition, rule: Rule, detail: impl FnOnce() -> String) {
         self.total += 1;
         if self.kept.len() < VIOLATIONS_KEPT {
-            let Place { segment, frame, .. } = place;
+            let FramePosition { segment, frame, .. } = place;
             self.kept.push(Violation { segment, frame, rule, detail: detail() });
         }
     }
@@ -462,11 +462,14 @@ impl Checker {
     }
 
     fn see(&mut self, at: usize, recorded: &Recorded) {
-        let place =
-            Place { segment: self.present[at], frame: recorded.number, time_ns: recorded.time_ns };
-        let seen = match Kind::of(&recorded.bytes) {
-            Kind::Roce(seen) => seen,
-            Kind::Other(hash) => {
+        let place = FramePosition {
+            segment: self.present[at],
+            frame: recorded.number,
+            time_ns: recorded.time_ns,
+        };
+        let seen = match FrameKind::of(&recorded.bytes) {
+            FrameKind::Roce(seen) => seen,
+            FrameKind::Other(hash) => {
                 for one in &mut self.boxes {
                     one.see(place, hash, &mut self.findings);
                 }
@@ -495,7 +498,12 @@ impl Checker {
         }
     }
 
-    fn see_end_of_connection(&mut self, place: Place, way: Way, mad: &longhaul_wire::mad::Mad) {
+    fn see_end_of_connection(
+        &mut self,
+        place: FramePosition,
+        way: Way,
+        mad: &longhaul_wire::mad::Mad,
+    ) {
         let Some(ids) = Connections::ended(mad) else { return };
         for slot in self.flows.values() {
             let Some(flow) = self.all[*slot].as_ref() else { continue };
@@ -525,7 +533,7 @@ impl Checker {
         }
     }
 
-    fn begin_connection(&mut self, place: Place, begun: connections::Begun) {
+    fn begin_connection(&mut self, place: FramePosition, begun: connections::Begun) {
         let known = self.flows.get(&begun.requests).and_then(|&slot| self.all[slot].as_ref());
         if known.is_some_and(|flow| flow.connection == Some(begun.ids)) {
             return;
@@ -540,7 +548,7 @@ impl Checker {
 
     fn begin(
         &mut self,
-        place: Place,
+        place: FramePosition,
         way: Way,
         direction: Direction,
         first: longhaul_units::Psn,
@@ -560,7 +568,7 @@ impl Checker {
         }
     }
 
-    fn see_request(&mut self, at: usize, place: Place, seen: &Seen<'_>) {
+    fn see_request(&mut self, at: usize, place: FramePosition, seen: &Seen<'_>) {
         let from = self.direction_from(at);
         let known = self.flows.get(&seen.way).copied();
         let unused =
@@ -594,7 +602,7 @@ impl Checker {
         }
     }
 
-    fn see_response(&mut self, place: Place, seen: &Seen<'_>) {
+    fn see_response(&mut self, place: FramePosition, seen: &Seen<'_>) {
         let paired = self.requesters.get(&seen.way).copied().or_else(|| self.pair(seen));
         let Some(flow) = paired.and_then(|slot| self.all[slot].as_mut()) else {
             self.unpaired += 1;

@@ -32,8 +32,8 @@ struct Row {
 
 impl Row {
     fn new(payload_bytes: usize, flows: u32) -> Row {
-        let least = Config::default();
-        let config = Config { flows_max: least.flows_max.max(flows), seed: 1, ..least };
+        let defaults = Config::default();
+        let config = Config { flows_max: defaults.flows_max.max(flows), seed: 1, ..defaults };
         let ring = |name| RingEnd::pair(name, 256, 4608, false).expect("a ring");
         let ((near, lan), (wan, far)) = (ring("near"), ring("far"));
         Row {

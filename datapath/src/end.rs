@@ -2,7 +2,7 @@
 //! it.
 
 use crate::meter::Ticks;
-use crate::watch::{Part, PartTicks, Region, Watch, Watched};
+use crate::watch::{PartTicks, Region, Watch, Watched, WorkPart};
 use hdrhistogram::Histogram;
 use longhaul_host::{Clock, TurnConfig, turn};
 use longhaul_port::{LinkState, Port, PortError};
@@ -358,14 +358,14 @@ impl<P: Port> End<P> {
     pub fn step(&mut self) -> Result<bool, EndError> {
         let (start, packets) = (self.ticks.now(), self.packets());
         let before = self.watch.as_deref().map(|watch| {
-            watch.begin(Part::Post);
+            watch.begin(WorkPart::Post);
             watch.spent()
         });
         let done = self.take_completions()?;
         self.post()?;
         let watch = self.watch.clone();
         if let Some(watch) = &watch {
-            watch.enter(Part::Protocol);
+            watch.enter(WorkPart::Protocol);
         }
         let (clock, mut failed) = (self.clock, None);
         let turned = turn(
@@ -388,7 +388,7 @@ impl<P: Port> End<P> {
         }
         let is_busy = done > 0 || turned.is_busy();
         if let (Some(watch), Some(before)) = (&watch, before) {
-            watch.enter(Part::Post);
+            watch.enter(WorkPart::Post);
             if !is_busy {
                 watch.set_spent(before);
             }

@@ -37,4 +37,4 @@ pub use packets::{FLOWS_MAX, PAYLOAD_MAX};
 pub use ring_end::RingEnd;
 pub use row::{Failure, Measured, Plan, Progress, Row, StageCost};
 pub use stage::{Bridge, NodeStage, Seen, Stage};
-pub use watch::{Part, PartTicks};
+pub use watch::{PartTicks, WorkPart};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What the time of an end goes into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum WorkPart {
     /// Work requests posted and completions taken.
     Post,
     /// Segmenting, numbering, headers, queues, acknowledgements; the ICRC of what is received; the
@@ -24,24 +24,25 @@ pub enum Part {
     Port,
 }
 
-impl Part {
+impl WorkPart {
     /// All of them, in the order of tables.
-    pub const ALL: [Part; 5] = [Part::Post, Part::Protocol, Part::Copy, Part::Seal, Part::Port];
+    pub const ALL: [WorkPart; 5] =
+        [WorkPart::Post, WorkPart::Protocol, WorkPart::Copy, WorkPart::Seal, WorkPart::Port];
 
     /// What it is called in tables.
     pub fn name(self) -> &'static str {
         match self {
-            Part::Post => "post",
-            Part::Protocol => "protocol",
-            Part::Copy => "copy",
-            Part::Seal => "seal",
-            Part::Port => "port",
+            WorkPart::Post => "post",
+            WorkPart::Protocol => "protocol",
+            WorkPart::Copy => "copy",
+            WorkPart::Seal => "seal",
+            WorkPart::Port => "port",
         }
     }
 }
 
-/// Ticks that went into each [`Part`], in the order of [`Part::ALL`].
-pub type PartTicks = [u64; Part::ALL.len()];
+/// Ticks that went into each [`WorkPart`], in the order of [`WorkPart::ALL`].
+pub type PartTicks = [u64; WorkPart::ALL.len()];
 
 /// Readings of which the quickest pair tells what a reading costs.
 const CALIBRATION_READINGS: usize = 1000;
@@ -55,7 +56,7 @@ pub(crate) struct Watch {
     reading: u64,
     part: AtomicUsize,
     last: AtomicU64,
-    spent: [AtomicU64; Part::ALL.len()],
+    spent: [AtomicU64; WorkPart::ALL.len()],
 }
 
 impl Watch {
@@ -71,7 +72,7 @@ impl Watch {
         Watch {
             ticks,
             reading,
-            part: AtomicUsize::new(Part::Post as usize),
+            part: AtomicUsize::new(WorkPart::Post as usize),
             last: AtomicU64::new(last),
             spent: Default::default(),
         }
@@ -79,7 +80,7 @@ impl Watch {
 
     /// Enters a part; returns the one that is left.
     #[inline]
-    pub fn enter(&self, part: Part) -> Part {
+    pub fn enter(&self, part: WorkPart) -> WorkPart {
         let now = self.ticks.now();
         let left = self.part.load(Ordering::Relaxed);
         let since = now.saturating_sub(self.last.load(Ordering::Relaxed));
@@ -90,11 +91,11 @@ impl Watch {
         );
         self.last.store(now, Ordering::Relaxed);
         self.part.store(part as usize, Ordering::Relaxed);
-        Part::ALL[left]
+        WorkPart::ALL[left]
     }
 
     /// Enters a part whose time before now belongs to nobody.
-    pub fn begin(&self, part: Part) {
+    pub fn begin(&self, part: WorkPart) {
         self.last.store(self.ticks.now(), Ordering::Relaxed);
         self.part.store(part as usize, Ordering::Relaxed);
     }
@@ -112,7 +113,7 @@ impl Watch {
 
 /// Runs `work` as `part` of what is watched, if anything is.
 #[inline]
-fn within<R>(watch: Option<&Watch>, part: Part, work: impl FnOnce() -> R) -> R {
+fn within<R>(watch: Option<&Watch>, part: WorkPart, work: impl FnOnce() -> R) -> R {
     let Some(watch) = watch else { return work() };
     let before = watch.enter(part);
     let result = work();
@@ -130,7 +131,7 @@ impl<P: Port> Port for Watched<P> {
     #[inline]
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
         let Some(watch) = self.watch.as_deref() else { return self.port.receive(max, each) };
-        let before = watch.enter(Part::Port);
+        let before = watch.enter(WorkPart::Port);
         let received =
             self.port.receive(max, &mut |frame| within(Some(watch), before, || each(frame)));
         watch.enter(before);
@@ -144,7 +145,7 @@ impl<P: Port> Port for Watched<P> {
         each: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, PortError> {
         let Some(watch) = self.watch.as_deref() else { return self.port.receive_lent(max, each) };
-        let before = watch.enter(Part::Port);
+        let before = watch.enter(WorkPart::Port);
         let received =
             self.port.receive_lent(max, &mut |frame| within(Some(watch), before, || each(frame)));
         watch.enter(before);
@@ -153,32 +154,32 @@ impl<P: Port> Port for Watched<P> {
 
     #[inline]
     fn transmit_room(&mut self) -> usize {
-        within(self.watch.as_deref(), Part::Port, || self.port.transmit_room())
+        within(self.watch.as_deref(), WorkPart::Port, || self.port.transmit_room())
     }
 
     #[inline]
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError> {
         let Some(watch) = self.watch.as_deref() else { return self.port.transmit(len, fill) };
-        let before = watch.enter(Part::Port);
+        let before = watch.enter(WorkPart::Port);
         let sent =
-            self.port.transmit(len, &mut |slot| within(Some(watch), Part::Seal, || fill(slot)));
+            self.port.transmit(len, &mut |slot| within(Some(watch), WorkPart::Seal, || fill(slot)));
         watch.enter(before);
         sent
     }
 
     #[inline]
     fn transmit_lent(&mut self, lease: &Lease) -> Result<bool, PortError> {
-        within(self.watch.as_deref(), Part::Port, || self.port.transmit_lent(lease))
+        within(self.watch.as_deref(), WorkPart::Port, || self.port.transmit_lent(lease))
     }
 
     #[inline]
     fn flush(&mut self) -> Result<(), PortError> {
-        within(self.watch.as_deref(), Part::Port, || self.port.flush())
+        within(self.watch.as_deref(), WorkPart::Port, || self.port.flush())
     }
 
     #[inline]
     fn service(&mut self) -> Result<LinkState, PortError> {
-        within(self.watch.as_deref(), Part::Port, || self.port.service())
+        within(self.watch.as_deref(), WorkPart::Port, || self.port.service())
     }
 
     forward_port!(|self| self.port => arm, disarm, descriptors, link_state, capabilities, counters);
@@ -194,7 +195,7 @@ pub(crate) struct Region {
 impl Gather for Region {
     #[inline]
     fn gather(&self, address: u64, out: &mut [u8]) {
-        within(self.watch.as_deref(), Part::Copy, || {
+        within(self.watch.as_deref(), WorkPart::Copy, || {
             out.copy_from_slice(&self.bytes[address as usize..][..out.len()]);
         });
     }
@@ -204,7 +205,7 @@ impl Memory for Region {
     #[inline]
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
         let out = &mut self.bytes[address as usize..][..payload.len()];
-        within(self.watch.as_deref(), Part::Copy, || payload.copy_to(out));
+        within(self.watch.as_deref(), WorkPart::Copy, || payload.copy_to(out));
     }
 
     /// Never asked for: no queue pair permits atomics.
@@ -233,12 +234,12 @@ mod tests {
     fn time_goes_to_the_innermost_part() {
         const LONG: u64 = 100_000;
         let watch = Watch::new();
-        watch.begin(Part::Protocol);
-        within(Some(&watch), Part::Port, || {
+        watch.begin(WorkPart::Protocol);
+        within(Some(&watch), WorkPart::Port, || {
             spin(&watch, LONG);
-            within(Some(&watch), Part::Copy, || spin(&watch, 3 * LONG));
+            within(Some(&watch), WorkPart::Copy, || spin(&watch, 3 * LONG));
         });
-        watch.enter(Part::Post);
+        watch.enter(WorkPart::Post);
         let [post, _, copy, seal, port] = watch.spent();
         assert!(
             copy >= 3 * LONG - watch.reading && port >= LONG - 2 * watch.reading,
@@ -251,8 +252,8 @@ mod tests {
     fn what_was_before_the_beginning_belongs_to_nobody() {
         let watch = Watch::new();
         spin(&watch, 1_000_000);
-        watch.begin(Part::Copy);
-        watch.enter(Part::Post);
+        watch.begin(WorkPart::Copy);
+        watch.enter(WorkPart::Post);
         assert!(watch.spent().iter().all(|&ticks| ticks < 1_000_000), "{:?}", watch.spent());
         watch.set_spent([1, 2, 3, 4, 5]);
         assert_eq!(watch.spent(), [1, 2, 3, 4, 5]);

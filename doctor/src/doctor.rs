@@ -220,8 +220,8 @@ impl Doctor {
         }
         let capture = self.capture();
         let others = self.others.listed(OTHERS_LISTED);
-        let encapsulated = self.others.has(crate::frame::Kind::Udp(4789))
-            || self.others.has(crate::frame::Kind::IpProtocol(47));
+        let encapsulated = self.others.has(crate::frame::NonRoceKind::Udp(4789))
+            || self.others.has(crate::frame::NonRoceKind::IpProtocol(47));
         summary::report(
             capture,
             self.flows,

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 pub(crate) enum Frame<'a> {
     Roce(RocePacket<'a>),
     /// Not RoCEv2.
-    Other(Kind),
+    Other(NonRoceKind),
     /// UDP to port 4791 and not well formed.
     Malformed,
     /// Cut by the snap length before its BTH ended, so that nobody can tell.
@@ -24,7 +24,7 @@ pub(crate) enum Frame<'a> {
 
 /// What a frame that is not RoCEv2 is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum NonRoceKind {
     Ethertype(u16),
     /// The port that names the service: the lower one.
     Udp(u16),
@@ -74,7 +74,7 @@ impl<'a> Frame<'a> {
                 return read_ethernet(&head, &data[..data.len()], frame_len, data);
             }
             Carried::Network { ethertype, at } => (ethertype, at),
-            Carried::Short => return Frame::Other(Kind::Short),
+            Carried::Short => return Frame::Other(NonRoceKind::Short),
             Carried::Unknown => return Frame::UnknownLink,
         };
         // An Ethernet header in place of the link's own, so that everything behind it has one form.
@@ -175,35 +175,35 @@ fn roce<'a>(
 }
 
 /// Says what a frame is that is not RoCEv2.
-fn kind(head: &[u8]) -> Kind {
+fn kind(head: &[u8]) -> NonRoceKind {
     let big = |at: usize| head.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
     let mut at = 12;
-    let Some(mut ethertype) = big(at) else { return Kind::Short };
+    let Some(mut ethertype) = big(at) else { return NonRoceKind::Short };
     while matches!(ethertype, 0x8100 | 0x88a8) && at < 20 {
         at += 4;
         match big(at) {
             Some(inner) => ethertype = inner,
-            None => return Kind::Short,
+            None => return NonRoceKind::Short,
         }
     }
     let ip = at + 2;
     let (protocol, transport) = match ethertype {
         ETHERTYPE_IPV4 => match (head.get(ip), head.get(ip + 9), big(ip + 6)) {
-            (_, _, Some(fragment)) if fragment & 0x1fff != 0 => return Kind::Fragment,
+            (_, _, Some(fragment)) if fragment & 0x1fff != 0 => return NonRoceKind::Fragment,
             (Some(first), Some(&protocol), _) => (protocol, ip + usize::from(first & 0xf) * 4),
-            _ => return Kind::Short,
+            _ => return NonRoceKind::Short,
         },
         ETHERTYPE_IPV6 => match head.get(ip + 6) {
             Some(&next) => (next, ip + 40),
-            None => return Kind::Short,
+            None => return NonRoceKind::Short,
         },
-        other => return Kind::Ethertype(other),
+        other => return NonRoceKind::Ethertype(other),
     };
     let port =
         big(transport).zip(big(transport + 2)).map(|(source, destination)| source.min(destination));
     match (protocol, port) {
-        (6, Some(port)) => Kind::Tcp(port),
-        (17, Some(port)) => Kind::Udp(port),
-        (protocol, _) => Kind::IpProtocol(protocol),
+        (6, Some(port)) => NonRoceKind::Tcp(port),
+        (17, Some(port)) => NonRoceKind::Udp(port),
+        (protocol, _) => NonRoceKind::IpProtocol(protocol),
     }
 }

@@ -1,6 +1,6 @@
 //! What a capture holds besides RoCEv2, so that a capture without any can be explained.
 
-use crate::frame::Kind;
+use crate::frame::NonRoceKind;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ pub struct OtherTraffic {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
-    kinds: BTreeMap<Kind, u64>,
+    kinds: BTreeMap<NonRoceKind, u64>,
     /// Frames of kinds beyond the bound.
     rest: u64,
     pub frames: u64,
 }
 
 impl Others {
-    pub fn add(&mut self, kind: Kind) {
+    pub fn add(&mut self, kind: NonRoceKind) {
         self.frames += 1;
         if let Some(count) = self.kinds.get_mut(&kind) {
             *count += 1;
@@ -36,7 +36,7 @@ impl Others {
         }
     }
 
-    pub fn has(&self, kind: Kind) -> bool {
+    pub fn has(&self, kind: NonRoceKind) -> bool {
         self.kinds.contains_key(&kind)
     }
 
@@ -55,30 +55,32 @@ impl Others {
     }
 }
 
-fn name(kind: Kind) -> String {
+fn name(kind: NonRoceKind) -> String {
     match kind {
-        Kind::Ethertype(0x0806) => "ARP".to_owned(),
-        Kind::Ethertype(0x8915) => "RoCEv1 (EtherType 0x8915), which no router forwards".to_owned(),
-        Kind::Ethertype(0x8808) => "Ethernet flow control (pause)".to_owned(),
-        Kind::Ethertype(0x88cc) => "LLDP".to_owned(),
-        Kind::Ethertype(0x8809) => "LACP".to_owned(),
-        Kind::Ethertype(0x8847) => "MPLS".to_owned(),
-        Kind::Ethertype(length) if length < 0x600 => {
+        NonRoceKind::Ethertype(0x0806) => "ARP".to_owned(),
+        NonRoceKind::Ethertype(0x8915) => {
+            "RoCEv1 (EtherType 0x8915), which no router forwards".to_owned()
+        }
+        NonRoceKind::Ethertype(0x8808) => "Ethernet flow control (pause)".to_owned(),
+        NonRoceKind::Ethertype(0x88cc) => "LLDP".to_owned(),
+        NonRoceKind::Ethertype(0x8809) => "LACP".to_owned(),
+        NonRoceKind::Ethertype(0x8847) => "MPLS".to_owned(),
+        NonRoceKind::Ethertype(length) if length < 0x600 => {
             "802.3 frames (spanning tree and the like)".to_owned()
         }
-        Kind::Ethertype(other) => format!("EtherType {other:#06x}"),
-        Kind::Udp(4789) => "VXLAN (UDP port 4789)".to_owned(),
-        Kind::Udp(port) => format!("UDP port {port}"),
-        Kind::Tcp(port) => format!("TCP port {port}"),
-        Kind::IpProtocol(1) => "ICMP".to_owned(),
-        Kind::IpProtocol(2) => "IGMP".to_owned(),
-        Kind::IpProtocol(6) => "TCP, cut before its ports".to_owned(),
-        Kind::IpProtocol(17) => "UDP, cut before its ports".to_owned(),
-        Kind::IpProtocol(47) => "GRE".to_owned(),
-        Kind::IpProtocol(58) => "ICMPv6".to_owned(),
-        Kind::IpProtocol(other) => format!("IP protocol {other}"),
-        Kind::Fragment => "IP fragments".to_owned(),
-        Kind::Short => "frames shorter than their headers".to_owned(),
+        NonRoceKind::Ethertype(other) => format!("EtherType {other:#06x}"),
+        NonRoceKind::Udp(4789) => "VXLAN (UDP port 4789)".to_owned(),
+        NonRoceKind::Udp(port) => format!("UDP port {port}"),
+        NonRoceKind::Tcp(port) => format!("TCP port {port}"),
+        NonRoceKind::IpProtocol(1) => "ICMP".to_owned(),
+        NonRoceKind::IpProtocol(2) => "IGMP".to_owned(),
+        NonRoceKind::IpProtocol(6) => "TCP, cut before its ports".to_owned(),
+        NonRoceKind::IpProtocol(17) => "UDP, cut before its ports".to_owned(),
+        NonRoceKind::IpProtocol(47) => "GRE".to_owned(),
+        NonRoceKind::IpProtocol(58) => "ICMPv6".to_owned(),
+        NonRoceKind::IpProtocol(other) => format!("IP protocol {other}"),
+        NonRoceKind::Fragment => "IP fragments".to_owned(),
+        NonRoceKind::Short => "frames shorter than their headers".to_owned(),
     }
 }
 
@@ -89,9 +91,9 @@ mod tests {
     #[test]
     fn the_most_frequent_come_first_and_the_rest_is_summed() {
         let mut others = Others::default();
-        (0..5).for_each(|_| others.add(Kind::Tcp(22)));
-        (0..3).for_each(|_| others.add(Kind::Ethertype(0x0806)));
-        (0..2000).for_each(|port| others.add(Kind::Udp(port)));
+        (0..5).for_each(|_| others.add(NonRoceKind::Tcp(22)));
+        (0..3).for_each(|_| others.add(NonRoceKind::Ethertype(0x0806)));
+        (0..2000).for_each(|port| others.add(NonRoceKind::Udp(port)));
         let listed = others.listed(2);
         assert_eq!((listed[0].what.as_str(), listed[0].frames), ("TCP port 22", 5));
         assert_eq!((listed[1].what.as_str(), listed[1].frames), ("ARP", 3));

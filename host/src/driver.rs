@@ -1,6 +1,6 @@
 //! Thread that drives a node over its ports until it is told to stop.
 
-use crate::turn::{PortSet, turn_over};
+use crate::turn::{PortSet, poll_ports};
 use crate::{Clock, Parker, Turn, TurnConfig, WakeUp};
 use longhaul_node::{Node, Side};
 use longhaul_port::{LinkState, Port, PortError};
@@ -27,7 +27,7 @@ pub struct DriverConfig {
     /// How long it keeps looking after something last happened, before it sleeps. Longer reacts
     /// faster and takes more of a shared processor; it yields between looks.
     pub idle_before_sleep: Duration,
-    /// A deadline nearer than this is awaited awake; a sleep before a later one ends half of it
+    /// A deadline nearer than this is busy-polled for; a sleep before a later one ends half of it
     /// early. About twice what the system takes to wake a thread.
     pub sleep_min: Duration,
     /// How long it sleeps at a time when a port is full: nothing tells when there is room again.
@@ -116,14 +116,15 @@ impl<N, P, F: FnMut(Instant, &mut N, &mut [P], &DriverCounters)> Hook<N, P> for 
 
 type Request<N> = Box<dyn FnOnce(Instant, &mut N) + Send>;
 
-struct Shared {
+/// State that a [`Driver`] and its handles share.
+struct DriverShared {
     must_stop: AtomicBool,
     wake: WakeUp,
 }
 
 /// Reaches a [`Driver`] from other threads; clones reach the same one.
 pub struct Handle<N> {
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     requests: SyncSender<Request<N>>,
 }
 
@@ -187,13 +188,13 @@ pub struct Driver<N, P> {
     config: DriverConfig,
     clock: Clock,
     parker: Parker,
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     requests: Receiver<Request<N>>,
     counters: DriverCounters,
     /// Ports that had a peer, or frames, when all were last looked at.
     live: PortSet,
     /// The latest moment that the node has heard of.
-    told: Instant,
+    node_time: Instant,
     /// When all ports are looked at again: at once after a sleep, which a port may have ended.
     look_around_at: Instant,
 }
@@ -220,14 +221,15 @@ impl<N: Node, P: Port> Driver<N, P> {
         clock: Clock,
         config: DriverConfig,
     ) -> io::Result<(Self, Handle<N>)> {
-        let shared = Arc::new(Shared { must_stop: AtomicBool::new(false), wake: WakeUp::new()? });
+        let shared =
+            Arc::new(DriverShared { must_stop: AtomicBool::new(false), wake: WakeUp::new()? });
         let (sender, requests) = sync_channel(REQUESTS_MAX);
         let handle = Handle { shared: Arc::clone(&shared), requests: sender };
         let counters = DriverCounters::default();
         let parker = Parker::new();
         let driver = Driver {
             live: PortSet::first(ports.len()),
-            told: Instant::ZERO,
+            node_time: Instant::ZERO,
             look_around_at: Instant::ZERO,
             node,
             ports,
@@ -249,12 +251,12 @@ impl<N: Node, P: Port> Driver<N, P> {
         let mut hook_due = now;
         while !self.shared.must_stop.load(Ordering::Acquire) {
             if self.shared.wake.take() {
-                self.told = now;
-                self.work_off_requests(now);
+                self.node_time = now;
+                self.run_requests(now);
                 last_busy = now;
             }
             if now >= hook_due {
-                self.told = now;
+                self.node_time = now;
                 hook.attend(now, &mut self.node, &mut self.ports, &self.counters);
                 hook_due = now + self.config.hook_interval;
             }
@@ -281,27 +283,27 @@ impl<N: Node, P: Port> Driver<N, P> {
     fn turn(&mut self, now: Instant, hook: &mut impl Hook<N, P>) -> Turn {
         let clock = self.clock;
         let looks_around = now >= self.look_around_at;
-        let among = if looks_around { PortSet::first(self.ports.len()) } else { self.live };
+        let polled = if looks_around { PortSet::first(self.ports.len()) } else { self.live };
         let errors = &mut self.counters.port_errors;
         let mut report = |side, error| {
             *errors += 1;
             hook.port_error(side, error);
         };
         let (node, ports) = (&mut self.node, &mut self.ports);
-        let mut told = Some(self.told);
-        let (done, gave) = turn_over(
+        let mut node_time = Some(self.node_time);
+        let (done, sources) = poll_ports(
             node,
             ports,
-            among,
+            polled,
             &|| clock.now(),
             &self.config.turn,
-            &mut told,
+            &mut node_time,
             &mut report,
         );
-        self.told = done.now;
+        self.node_time = done.now;
         if looks_around {
             self.look_around_at = now + LOOK_AROUND;
-            self.live = gave;
+            self.live = sources;
             for (side, port) in self.ports.iter().enumerate() {
                 if port.link_state() == LinkState::Up {
                     self.live.insert(side);
@@ -312,7 +314,7 @@ impl<N: Node, P: Port> Driver<N, P> {
         done
     }
 
-    fn work_off_requests(&mut self, now: Instant) {
+    fn run_requests(&mut self, now: Instant) {
         while let Ok(work) = self.requests.try_recv() {
             work(now, &mut self.node);
         }

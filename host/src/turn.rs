@@ -112,45 +112,44 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     report: &mut dyn FnMut(Side, PortError),
 ) -> Turn {
     let all = PortSet::first(ports.len());
-    turn_over(node, ports, all, clock, config, &mut None, report).0
+    poll_ports(node, ports, all, clock, config, &mut None, report).0
 }
 
-/// As [`turn`], but services and receives from the ports `among` alone; the node sends to all. Also
-/// tells which ports frames came from. `told` is the latest moment that the node has heard of, and
-/// is brought up to date: with it, a frame that its port has [stamped](Received::Stamped) arrives
-/// when it did, or then if that is later.
+/// As [`turn`], but services and receives from the ports `polled` alone; the node sends to all.
+/// Also returns the ports that frames came from. `node_time` is the latest moment that the node
+/// was given, and is updated: with it, a frame that its port has [stamped](Received::Stamped)
+/// arrives at that time, or at `node_time` if that is later.
 #[inline]
-pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
+pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
     node: &mut N,
     ports: &mut [P],
-    among: PortSet,
+    polled: PortSet,
     clock: &impl Fn() -> Instant,
     config: &TurnConfig,
-    told: &mut Option<Instant>,
+    node_time: &mut Option<Instant>,
     report: &mut dyn FnMut(Side, PortError),
 ) -> (Turn, PortSet) {
     let mut done = Turn::default();
-    let mut gave = PortSet::default();
-    // Asked while the node has nothing to think over: what frames do to its deadlines it says after
-    // it has sent.
+    let mut sources = PortSet::default();
+    // Read while the node is at rest; deadlines that frames change are read after transmission.
     let due = node.poll_timeout();
-    for side in among.sides() {
+    for side in polled.sides() {
         let port = &mut ports[side];
         if let Err(error) = port.service() {
             report(side, error);
         }
         let before = done.received;
-        if let Err(error) = receive(node, side, port, clock, config, told, &mut done) {
+        if let Err(error) = receive(node, side, port, clock, config, node_time, &mut done) {
             report(side, error);
         }
         if done.received > before {
-            gave.insert(side);
+            sources.insert(side);
         }
     }
     let now = clock();
     done.now = now;
-    if let Some(told) = told {
-        *told = now;
+    if let Some(node_time) = node_time {
+        *node_time = now;
     }
     if let Some(due) = due
         && due.at <= now
@@ -160,7 +159,7 @@ pub(crate) fn turn_over<N: Node + ?Sized, P: Port>(
     }
     transmit(node, ports, report, &mut done);
     done.deadline = node.poll_timeout();
-    (done, gave)
+    (done, sources)
 }
 
 fn receive<N: Node + ?Sized, P: Port>(
@@ -169,19 +168,19 @@ fn receive<N: Node + ?Sized, P: Port>(
     port: &mut P,
     clock: &impl Fn() -> Instant,
     config: &TurnConfig,
-    told: &mut Option<Instant>,
+    node_time: &mut Option<Instant>,
     done: &mut Turn,
 ) -> Result<(), PortError> {
     let (mut received, mut malformed, mut arrived) = (0, 0, None);
     let carries = config.malformed == MalformedFrames::Carry;
     let mut hand_over = |age: Option<std::time::Duration>, frame: &Frame<'_>| {
         let now = *arrived.get_or_insert_with(clock);
-        let at = match (age, told.as_mut()) {
-            (Some(age), Some(told)) => before(now, age).max(*told),
+        let at = match (age, node_time.as_mut()) {
+            (Some(age), Some(node_time)) => before(now, age).max(*node_time),
             _ => now,
         };
-        if let Some(told) = told {
-            *told = at;
+        if let Some(node_time) = node_time {
+            *node_time = at;
         }
         node.handle_frame(at, side, frame);
     };
@@ -366,18 +365,18 @@ mod tests {
         }
         outside.flush().unwrap();
         let mut node = Arrivals::default();
-        let mut told = told_us.map(|us| Instant::from_ns(us * 1000));
-        let (done, _) = turn_over(
+        let mut node_time = told_us.map(|us| Instant::from_ns(us * 1000));
+        let (done, _) = poll_ports(
             &mut node,
             &mut [Stamping(inside)],
             PortSet::first(1),
             &|| Instant::from_ns(now_us * 1000),
             &TurnConfig::default(),
-            &mut told,
+            &mut node_time,
             &mut |_, error| panic!("{error}"),
         );
         assert_eq!(done.received, ages_us.len());
-        (node.0.iter().map(|ns| ns / 1000).collect(), told.map(|at| at.as_ns() / 1000))
+        (node.0.iter().map(|ns| ns / 1000).collect(), node_time.map(|at| at.as_ns() / 1000))
     }
 
     #[test]

@@ -23,11 +23,11 @@ pub use axis::Axis;
 use crate::scenario::Scenario;
 use fields::Fields;
 use network::Network;
-use quantity::{Kind, Quantity};
+use quantity::{Quantity, ValueKind};
 use schema::{ACCELERATOR, NIC, TABLES, TOP, suggest};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tree::{Entry, Node, Place, Table, Value};
+use tree::{Entry, Node, SourceLocation, Table, Value};
 
 /// A file that shows every key, with comments.
 pub const EXAMPLE: &str = include_str!("file/example.toml");
@@ -131,15 +131,15 @@ impl ScenarioFile {
     /// # Errors
     /// When there is no such key or table, or the value is none of its kind.
     pub fn set(&mut self, path: &str, value: &str) -> Result<Parameter, FileError> {
-        let place = Place::Given(format!("{path}={value}"));
+        let place = SourceLocation::Given(format!("{path}={value}"));
         let target = self.document.target(path).map_err(|cause| place.error(cause))?;
         let node = Node { place: place.clone(), value: Value::of_words(value) };
         let read = match target.kind {
-            Kind::Nic => match &node.value {
+            ValueKind::Nic => match &node.value {
                 Value::Text(name) => Ok(Quantity::Text(name.clone())),
                 other => Err(format!("{} is no NIC profile", other.kind())),
             },
-            Kind::Ends | Kind::Accelerator => {
+            ValueKind::Ends | ValueKind::Accelerator => {
                 Err("this is a table: set one of its keys".to_owned())
             }
             kind => kind.read(&node.value),
@@ -179,19 +179,19 @@ impl ScenarioFile {
     }
 
     /// What a key takes.
-    fn kind_of(&self, path: &str) -> Result<Kind, String> {
+    fn kind_of(&self, path: &str) -> Result<ValueKind, String> {
         self.document.target(path).map(|target| target.kind)
     }
 }
 
-fn parameter(path: &str, kind: Kind, value: Quantity) -> Parameter {
+fn parameter(path: &str, kind: ValueKind, value: Quantity) -> Parameter {
     let unit = kind.unit();
     let key = if path.ends_with(unit) { path.to_owned() } else { format!("{path}{unit}") };
     let value = match (kind, value) {
-        (Kind::Time, Quantity::Whole(ps)) if !ps.is_multiple_of(1000) => {
+        (ValueKind::Time, Quantity::Whole(ps)) if !ps.is_multiple_of(1000) => {
             ParameterValue::Real(ps as f64 / 1e3)
         }
-        (Kind::Time, Quantity::Whole(ps)) => ParameterValue::Whole(ps / 1000),
+        (ValueKind::Time, Quantity::Whole(ps)) => ParameterValue::Whole(ps / 1000),
         (_, Quantity::Whole(number)) => ParameterValue::Whole(number),
         (_, Quantity::Real(number)) => ParameterValue::Real(number),
         (_, Quantity::Flag(flag)) => ParameterValue::Flag(flag),
@@ -215,13 +215,13 @@ struct Target<'a> {
     /// `nic` or `accelerator`, whose key it is.
     within: Option<&'static str>,
     key: String,
-    kind: Kind,
+    kind: ValueKind,
 }
 
 impl Document {
     /// The file's beginning, for what is missing from it.
-    fn start(&self) -> Place {
-        Place::Line(self.file.clone(), 1)
+    fn start(&self) -> SourceLocation {
+        SourceLocation::Line(self.file.clone(), 1)
     }
 
     /// The tables of a kind. A kind of which there may be several may be written as one.

@@ -117,22 +117,22 @@ pub struct Args {
 }
 
 impl Args {
-    /// The place on a segment that is asked for, if one is.
-    fn segment(&self) -> Option<segment::Place<'_>> {
+    /// The attachment to a segment that is asked for, if one is.
+    fn segment(&self) -> Option<segment::Attachment<'_>> {
         let line = match (&self.tap, &self.interface) {
             (Some(name), _) => segment::Line::Tap(name),
             (None, Some(name)) => segment::Line::Interface(name),
             (None, None) => return None,
         };
         let Args { ip: address, gateway, mac, vlan, .. } = *self;
-        Some(segment::Place { line, address, gateway, mac, vlan })
+        Some(segment::Attachment { line, address, gateway, mac, vlan })
     }
 }
 
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let mut command = match (args.host, args.udp, args.segment()) {
         (_, Some(address), _) => udp::command(address, &args.program)?,
-        (_, None, Some(place)) => segment::command(&place, &args.program)?,
+        (_, None, Some(attachment)) => segment::command(&attachment, &args.program)?,
         (Some(host), None, None) => command(&LabDir::of(&args.lab)?, host, &args.program)?,
         (None, None, None) => return Err(Problem::plain("neither a host nor an address is given")),
     };

@@ -4,7 +4,7 @@
 use longhaul_node::{Chain, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_seal::{PeerConfig, PrivateKey, Seal, Seed};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
-use longhaul_wan::format::{HEADER_LEN, Header, Kind};
+use longhaul_wan::format::{DatagramKind, HEADER_LEN, Header};
 use longhaul_wan::{Counters, INNER, PathConfig, Transport};
 use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Udp};
 use std::collections::{HashMap, VecDeque};
@@ -350,15 +350,15 @@ fn constant(datagram: &[u8]) -> Vec<u8> {
     [&datagram[18..21], &datagram[26..34], &datagram[34..36]].concat()
 }
 
-const KINDS: [Kind; 8] = [
-    Kind::Data,
-    Kind::Parity,
-    Kind::End,
-    Kind::Void,
-    Kind::Ack,
-    Kind::Ping,
-    Kind::Hello,
-    Kind::Close,
+const KINDS: [DatagramKind; 8] = [
+    DatagramKind::Data,
+    DatagramKind::Parity,
+    DatagramKind::End,
+    DatagramKind::Void,
+    DatagramKind::Ack,
+    DatagramKind::Ping,
+    DatagramKind::Hello,
+    DatagramKind::Close,
 ];
 
 /// Somebody who reads the path of two boxes without keys makes up datagrams whose check is right.
@@ -381,7 +381,7 @@ pub fn tunnelled(data: &[u8]) {
         change[..given.len()].copy_from_slice(given);
         let signed = |at: usize| i32::from(i16::from_be_bytes([change[at], change[at + 1]])) as u32;
         let kind = match KINDS[usize::from(what & 7)] {
-            Kind::Data if header.kind == Kind::Part => Kind::Part,
+            DatagramKind::Data if header.kind == DatagramKind::Part => DatagramKind::Part,
             kind => kind,
         };
         let forged = Header {
@@ -398,7 +398,7 @@ pub fn tunnelled(data: &[u8]) {
         let body = script.take(len);
         let latest = &model[(HEADERS + HEADER_LEN).min(model.len())..];
         let (checked, body) = match kind {
-            Kind::Part => {
+            DatagramKind::Part => {
                 let body = if body.is_empty() { latest } else { body };
                 ([&constant(&model), body].concat(), body)
             }

@@ -1,7 +1,7 @@
 //! The rules of one flow: the requests of one requester, and what it is answered.
 
 use super::frame::{Seen, Way};
-use super::{Direction, End, Findings, FlowProof, Place, Rule};
+use super::{Direction, End, Findings, FlowProof, FramePosition, Rule};
 use longhaul_units::{Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, NakCode, Position, Syndrome, Verb, credits};
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ pub(super) struct Flow {
     /// MigReq of pseudo-ACKs that came before anything that it could be learnt from.
     guessed_migreq: Option<bool>,
     last_was_passed: bool,
-    answered_at: Option<Place>,
+    answered_at: Option<FramePosition>,
     failed: Option<String>,
     proof: FlowProof,
 }
@@ -182,7 +182,12 @@ impl Flow {
     }
 
     /// The requester sends a packet.
-    pub(super) fn send(&mut self, place: Place, seen: &Seen<'_>, findings: &mut Findings) -> Fits {
+    pub(super) fn send(
+        &mut self,
+        place: FramePosition,
+        seen: &Seen<'_>,
+        findings: &mut Findings,
+    ) -> Fits {
         self.learn_mtu(seen);
         let seq = seen.psn.unwrap_near(self.next).unwrap_or(0);
         if seq > self.next {
@@ -277,7 +282,12 @@ impl Flow {
     }
 
     /// A request packet comes to the responder.
-    pub(super) fn arrive(&mut self, place: Place, seen: &Seen<'_>, findings: &mut Findings) {
+    pub(super) fn arrive(
+        &mut self,
+        place: FramePosition,
+        seen: &Seen<'_>,
+        findings: &mut Findings,
+    ) {
         let position = (self.arrived - self.dropped) as usize;
         let expected = self.sent.get(position).map_or(self.next, |sent| sent.first);
         let seq = seen.psn.unwrap_near(expected).unwrap_or(0);
@@ -318,7 +328,12 @@ impl Flow {
 
     /// The responder answers, or a box sends what it answered towards the requester: on the
     /// responder's segment.
-    pub(super) fn answer(&mut self, place: Place, seen: &Seen<'_>, findings: &mut Findings) {
+    pub(super) fn answer(
+        &mut self,
+        place: FramePosition,
+        seen: &Seen<'_>,
+        findings: &mut Findings,
+    ) {
         self.learn_mtu(seen);
         let seq = seen.psn.unwrap_near(self.next).unwrap_or(0);
         let Some(aeth) = seen.aeth.filter(|_| seen.opcode.verb() == Some(Verb::Acknowledge)) else {
@@ -353,7 +368,7 @@ impl Flow {
         self.forget();
     }
 
-    fn note_nak(&mut self, place: Place, aeth: Aeth) {
+    fn note_nak(&mut self, place: FramePosition, aeth: Aeth) {
         match aeth.syndrome {
             Syndrome::RnrNak { .. } => self.proof.rnr_naks += 1,
             Syndrome::Nak(NakCode::PsnSequence) => self.proof.sequence_naks += 1,
@@ -366,7 +381,13 @@ impl Flow {
         }
     }
 
-    fn check_msn(&mut self, place: Place, msn: Msn, messages: u64, findings: &mut Findings) {
+    fn check_msn(
+        &mut self,
+        place: FramePosition,
+        msn: Msn,
+        messages: u64,
+        findings: &mut Findings,
+    ) {
         let after = |base: Msn| base.plus((messages & 0xff_ffff) as u32);
         match self.msn_base {
             None => self.msn_base = Some(Msn::new(msn.get().wrapping_sub(messages as u32))),
@@ -400,7 +421,7 @@ impl Flow {
     /// The requester is answered. `has_box`: by a box perhaps.
     pub(super) fn be_answered(
         &mut self,
-        place: Place,
+        place: FramePosition,
         seen: &Seen<'_>,
         has_box: bool,
         findings: &mut Findings,
@@ -421,7 +442,13 @@ impl Flow {
         self.forget();
     }
 
-    fn take_data(&mut self, place: Place, seen: &Seen<'_>, passed: bool, findings: &mut Findings) {
+    fn take_data(
+        &mut self,
+        place: FramePosition,
+        seen: &Seen<'_>,
+        passed: bool,
+        findings: &mut Findings,
+    ) {
         if !passed {
             findings.add(place, Rule::ResponseMadeUp, || {
                 format!("PSN {} of {}", seen.psn, self.name())
@@ -442,7 +469,7 @@ impl Flow {
         }
     }
 
-    fn advance_answered(&mut self, place: Place, count: u64) {
+    fn advance_answered(&mut self, place: FramePosition, count: u64) {
         if count > self.answered {
             self.answered = count;
             self.answered_at = Some(place);
@@ -451,7 +478,7 @@ impl Flow {
 
     fn be_acknowledged(
         &mut self,
-        place: Place,
+        place: FramePosition,
         seen: &Seen<'_>,
         aeth: Aeth,
         passed: bool,
@@ -496,7 +523,7 @@ impl Flow {
         }
     }
 
-    fn note_failure(&mut self, place: Place, aeth: Aeth) {
+    fn note_failure(&mut self, place: FramePosition, aeth: Aeth) {
         if matches!(aeth.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence) {
             self.note_nak(place, aeth);
         }
@@ -505,7 +532,7 @@ impl Flow {
     /// A pseudo-ACK looks as the responder's do, and promises no more.
     fn check_pseudo(
         &mut self,
-        place: Place,
+        place: FramePosition,
         seen: &Seen<'_>,
         aeth: Aeth,
         messages: u64,
@@ -544,7 +571,7 @@ impl Flow {
     }
 
     /// Its responder asks for the end of the connection `ids`.
-    pub(super) fn be_closed(&mut self, place: Place, responder: IpAddr, ids: (u32, u32)) {
+    pub(super) fn be_closed(&mut self, place: FramePosition, responder: IpAddr, ids: (u32, u32)) {
         let ours = self.connection == Some(ids) || self.connection == Some((ids.1, ids.0));
         if ours
             && self.way.destination == responder

@@ -39,7 +39,7 @@ pub(super) struct Seen<'a> {
 }
 
 /// What a frame is.
-pub(super) enum Kind<'a> {
+pub(super) enum FrameKind<'a> {
     Roce(Seen<'a>),
     /// Not RoCEv2, or not well formed: the hash of all its bytes.
     Other(u64),
@@ -53,17 +53,17 @@ pub(super) fn hash(parts: &[&[u8]]) -> u64 {
     hasher.finish()
 }
 
-impl<'a> Kind<'a> {
+impl<'a> FrameKind<'a> {
     pub(super) fn of(frame: &'a [u8]) -> Self {
         let found = split(frame, frame.len());
         let (Ok(found @ Split::Roce { layout, payload_len, .. }), Ok(Some(packet))) =
             (found, Packet::parse(frame))
         else {
-            return Kind::Other(hash(&[frame]));
+            return FrameKind::Other(hash(&[frame]));
         };
-        let Some(end) = found.end() else { return Kind::Other(hash(&[frame])) };
+        let Some(end) = found.end() else { return FrameKind::Other(hash(&[frame])) };
         let bth = packet.bth();
-        Kind::Roce(Seen {
+        FrameKind::Roce(Seen {
             way: Way {
                 source: packet.source_ip(),
                 destination: packet.destination_ip(),

@@ -1,6 +1,6 @@
 //! What is not RoCEv2 goes through a box as it is, all of it and in order.
 
-use super::{Findings, Passage, Place, Rule, Segment};
+use super::{Findings, FramePosition, Passage, Rule, Segment};
 use std::collections::{HashMap, VecDeque};
 
 /// What entered this long before a box's captures end must have left it.
@@ -12,9 +12,9 @@ const EXPIRY_NS: u64 = 10_000_000_000;
 pub(super) struct Box {
     pub(super) ends: [Segment; 2],
     /// Frames that came in at either end and have not left by the other.
-    inside: [VecDeque<(u64, Place)>; 2],
+    inside: [VecDeque<(u64, FramePosition)>; 2],
     /// Frames that others came before which entered later, by hash.
-    overtaken: HashMap<u64, Vec<Place>>,
+    overtaken: HashMap<u64, Vec<FramePosition>>,
     carried: [u64; 2],
 }
 
@@ -27,7 +27,7 @@ impl Box {
         Box { ends, inside: Default::default(), overtaken: HashMap::new(), carried: [0; 2] }
     }
 
-    pub(super) fn see(&mut self, place: Place, hash: u64, findings: &mut Findings) {
+    pub(super) fn see(&mut self, place: FramePosition, hash: u64, findings: &mut Findings) {
         let Some(end) = self.ends.iter().position(|&end| end == place.segment) else { return };
         for inside in &mut self.inside {
             while let Some((_, entered)) =
@@ -62,7 +62,7 @@ impl Box {
     /// The captures end at `until_ns`, the later of the two.
     pub(super) fn finish(self, until_ns: u64, findings: &mut Findings) -> Passage {
         let mut under_way = 0;
-        let mut lost: Vec<Place> = self.overtaken.into_values().flatten().collect();
+        let mut lost: Vec<FramePosition> = self.overtaken.into_values().flatten().collect();
         for (_, entered) in self.inside.into_iter().flatten() {
             if entered.time_ns + UNDER_WAY_NS > until_ns {
                 under_way += 1;

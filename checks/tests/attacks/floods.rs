@@ -8,7 +8,7 @@ use crate::stranger::Stranger;
 use longhaul_accel::DropReason;
 use longhaul_seal::DropReason as SealDrop;
 use longhaul_units::{Duration, Psn, Qpn, Rng, SplitMix64};
-use longhaul_wan::format::{Header, Hello, Kind};
+use longhaul_wan::format::{DatagramKind, Header, Hello};
 use longhaul_wan::{DropReason as WanDrop, Seed};
 use longhaul_wire::Udp;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,7 +19,7 @@ fn own(n: u32) -> IpAddr {
 
 /// A datagram to the port of the boxes with these bytes.
 fn datagram(from: IpAddr, to: usize, body: &[u8]) -> Vec<u8> {
-    let mut out = control(&path(from, address_of(to)), &Header::new(Kind::Ping, 0), &[]);
+    let mut out = control(&path(from, address_of(to)), &Header::new(DatagramKind::Ping, 0), &[]);
     out.truncate(AT);
     out.extend(body);
     if let Some(udp) = Udp::find(&out) {
@@ -41,9 +41,9 @@ fn questions(rng: &mut SplitMix64, from: IpAddr, to: usize) -> Vec<Vec<u8>> {
             body[at..at + 8].copy_from_slice(&rng.next_u64().to_be_bytes());
         }
         assert!(Hello::read(&body).is_some());
-        control(&way, &Header::new(Kind::Hello, 0), &body)
+        control(&way, &Header::new(DatagramKind::Hello, 0), &body)
     };
-    let header = Header::new(Kind::Ping, rng.next_u64() as u32);
+    let header = Header::new(DatagramKind::Ping, rng.next_u64() as u32);
     let ping = forge::ping(&way, &header, 77, rng.next_u64());
     // DATA, CONTROL, ASK, INIT and UNKNOWN of the seal.
     let sealed = |kind: u8, len: usize, rng: &mut SplitMix64| {
@@ -134,7 +134,8 @@ fn who_has_a_session_cannot_have_its_answers_sent_to_others() {
 
         let before = stage.tally.borrow().victim_bytes;
         for nonce in 0..500 {
-            let header = Header { number: nonce as u32, ..Header::new(Kind::Ping, session) };
+            let header =
+                Header { number: nonce as u32, ..Header::new(DatagramKind::Ping, session) };
             let way = path(VICTIM, address_of(target));
             stage.send(target, forge::ping(&way, &header, 1, nonce));
             stage.run_for(Duration::from_ms(1));
@@ -197,7 +198,8 @@ fn a_session_of_his_own_takes_no_more_than_its_bounds() {
             let way = path(OWN, address_of(1));
             let frame = forge::send(&way, Qpn::new(0x99), Psn::new(number), &[1; 1000]);
             let (stream, sequence) = (rng.below(200) as u32, 1 + rng.below(400) as u32);
-            let header = Header { number, stream, sequence, ..Header::new(Kind::Data, session) };
+            let header =
+                Header { number, stream, sequence, ..Header::new(DatagramKind::Data, session) };
             stage.send(1, forge::tunnelled(&frame, &header));
         }
     });

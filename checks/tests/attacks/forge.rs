@@ -2,7 +2,7 @@
 
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Psn, Qpn};
-use longhaul_wan::format::{HEADER_LEN, Header, Kind};
+use longhaul_wan::format::{DatagramKind, HEADER_LEN, Header};
 use longhaul_wire::{
     Aeth, Bth, Head, ICRC_LEN, MacAddr, Opcode, Packet, Path, PathTemplate, Syndrome, Udp, icrc,
 };
@@ -75,7 +75,7 @@ pub fn opened(bytes: &[u8]) -> Option<Vec<u8>> {
     match udp.destination_port(bytes) {
         ROCE_PORT => Some(bytes.to_vec()),
         BOX_PORT => {
-            let header = header_of(bytes).filter(|header| header.kind == Kind::Data)?;
+            let header = header_of(bytes).filter(|header| header.kind == DatagramKind::Data)?;
             let mut out = bytes.to_vec();
             udp.lengthen(&mut out, -(HEADER_LEN as i32));
             udp.set_destination_port(&mut out, ROCE_PORT);

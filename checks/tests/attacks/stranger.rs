@@ -7,7 +7,7 @@ use crate::stage::Stage;
 use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_seal::{PeerConfig, PrivateKey, Seal, Sealed};
 use longhaul_units::{Psn, Qpn};
-use longhaul_wan::format::{HelloStep, Kind};
+use longhaul_wan::format::{DatagramKind, HelloStep};
 use longhaul_wan::{Config, Hello, INNER, Seed, Transport};
 use longhaul_wire::{Bth, Head, Opcode};
 use std::net::IpAddr;
@@ -96,7 +96,7 @@ impl Stranger {
     }
 
     fn note(&mut self, bytes: &[u8]) {
-        if header_of(bytes).is_some_and(|header| header.kind == Kind::Hello) {
+        if header_of(bytes).is_some_and(|header| header.kind == DatagramKind::Hello) {
             let hello = Hello::read(&bytes[crate::forge::AT + longhaul_wan::format::HEADER_LEN..]);
             let accepting = hello.filter(|hello| hello.step == HelloStep::Accept);
             self.accepted = accepting.map(|hello| hello.session).or(self.accepted);

@@ -7,7 +7,7 @@ use crate::stage::{Keys, Stage, boxes, setup};
 use crate::stranger::Stranger;
 use longhaul_units::{Duration, Psn, Qpn};
 use longhaul_wan::Seed;
-use longhaul_wan::format::{HEADER_LEN, Header, Kind, Ping};
+use longhaul_wan::format::{DatagramKind, HEADER_LEN, Header, Ping};
 
 /// The hosts begin when he has had time.
 fn late(keys: Keys) -> Setup {
@@ -29,7 +29,7 @@ fn let_in(stage: &mut Stage, strangers: &mut [Stranger]) {
         // Something comes by each session, to a QP that there is not.
         let frame =
             forge::send(&path(OWN, address_of(stranger.target)), Qpn::new(0x99), Psn::new(1), &[7]);
-        let header = Header::new(Kind::Data, stranger.accepted.expect("let in"));
+        let header = Header::new(DatagramKind::Data, stranger.accepted.expect("let in"));
         let header = Header { stream: 9, number: 1000, ..header };
         let before = stage.transport(stranger.target).counters().delivered;
         stage.send(stranger.target, tunnelled(&frame, &header));
@@ -72,7 +72,7 @@ fn who_has_a_session_of_his_own_serves_no_host_of_others() {
         // A frame by his session, from the host beyond the other box.
         let way = path(address_of(1 - target), address_of(target));
         let frame = forge::send(&way, Qpn::new(0x99), Psn::new(1), &[7; 64]);
-        let header = Header::new(Kind::Data, strangers[0].accepted.expect("let in"));
+        let header = Header::new(DatagramKind::Data, strangers[0].accepted.expect("let in"));
         let header = Header { stream: 8, number: 1001, ..header };
         let before = stage.transport(target).counters().delivered;
         stage.send(target, tunnelled(&frame, &header));
@@ -122,7 +122,7 @@ fn who_reads_ends_a_session_without_keys_and_no_flow() {
     let numbers = shared([None; 2]);
     let keeps = numbers.clone();
     let power = Power::Read(Box::new(move |_, crossing| {
-        let header = header_of(&crossing.bytes).filter(|header| header.kind == Kind::Ping);
+        let header = header_of(&crossing.bytes).filter(|header| header.kind == DatagramKind::Ping);
         let ping = crossing.bytes.get(AT + HEADER_LEN..).and_then(Ping::read);
         if let (Some(header), Some(ping)) = (header, ping.filter(|ping| ping.session != 0)) {
             keeps.borrow_mut()[crossing.toward] = Some([header.session, ping.session]);
@@ -135,7 +135,7 @@ fn who_reads_ends_a_session_without_keys_and_no_flow() {
             let mut body = [0; 16];
             body[..4].copy_from_slice(&u32::to_be_bytes(from));
             let way = path(address_of(1 - toward), address_of(toward));
-            stage.send(toward, control(&way, &Header::new(Kind::Close, to), &body));
+            stage.send(toward, control(&way, &Header::new(DatagramKind::Close, to), &body));
         }
     });
     stage.assert_unharmed(&outcome);

@@ -77,7 +77,7 @@ fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HubState {
     pending: Vec<Control>,
     slots: HashMap<u32, Arc<Slot>>,
     /// Configuration for interfaces that nobody registered; without it they are refused.
@@ -93,7 +93,7 @@ pub(crate) struct Hub {
     readiness: OwnedFd,
     /// Rung when an interface was made on demand.
     bell: Doorbell,
-    state: Mutex<State>,
+    state: Mutex<HubState>,
 }
 
 impl Hub {
@@ -117,7 +117,7 @@ impl Hub {
         Ok(epoll::add(&self.readiness, fd, data, epoll::EventFlags::IN)?)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         unpoisoned(self.state.lock())
     }
 
@@ -167,7 +167,7 @@ impl Hub {
         accepted
     }
 
-    fn accept(&self, state: &mut State) -> io::Result<()> {
+    fn accept(&self, state: &mut HubState) -> io::Result<()> {
         for _ in 0..ACCEPT_BATCH {
             let Some(socket) = self.socket.accept()? else { break };
             let control = Control::new(socket);
@@ -184,7 +184,7 @@ impl Hub {
     }
 
     /// Decides whether a slave may have the interface that it names, and reserves it.
-    fn admit(&self, state: &mut State, init: &Init) -> Result<(), String> {
+    fn admit(&self, state: &mut HubState, init: &Init) -> Result<(), String> {
         if init.version != VERSION {
             return Err(format!("memif version {:#x} instead of {VERSION:#x}", init.version));
         }
@@ -202,7 +202,7 @@ impl Hub {
         Ok(())
     }
 
-    fn make_on_demand(&self, state: &mut State, init: &Init) -> Result<Arc<Slot>, String> {
+    fn make_on_demand(&self, state: &mut HubState, init: &Init) -> Result<Arc<Slot>, String> {
         let id = init.id;
         let Some(template) = &state.on_demand else {
             return Err(format!("no interface with id {id} on this socket"));

@@ -7,7 +7,7 @@
 //! one.
 
 use crate::bpf::{self, ETHERTYPE, Program, Target};
-use crate::part::Part;
+use crate::part::FrameSubset;
 use libc::sock_filter;
 
 /// A class of frames, the one that is served first first.
@@ -80,7 +80,7 @@ const MINE: Target = Target::At("mine");
 
 impl Class {
     /// The program of the socket for this class and `part`.
-    pub(crate) fn program(self, preferred: &PreferredQps, part: Part) -> Vec<sock_filter> {
+    pub(crate) fn program(self, preferred: &PreferredQps, part: FrameSubset) -> Vec<sock_filter> {
         let mut program = Program::default();
         program.add(bpf::LOAD_LENGTH, 0);
         program.jump(bpf::IF_AT_LEAST, IPV4.qp + 4, Target::Next, REST);
@@ -174,7 +174,7 @@ mod tests {
         (0..40).for_each(|at| qps.insert(PREFERRED_QP + at * 0x1111));
         let other = (1..1000).find(|qpn| !qps.contains(*qpn)).unwrap();
         for (of, index) in [(1, 0), (2, 0), (2, 1)] {
-            let part = if of == 1 { Part::All } else { Part::OfPairs { index, of } };
+            let part = if of == 1 { FrameSubset::All } else { FrameSubset::OfPairs { index, of } };
             let classes = Class::ALL.map(|class| Filtered::new(class.program(&qps, part)));
             let rest = Filtered::of(part);
             let expect = |frame: &[u8], class: Class| {
@@ -207,7 +207,7 @@ mod tests {
     fn jumps_reach_with_every_qp_preferred() {
         let mut qps = PreferredQps::default();
         (0..5000).for_each(|qpn| qps.insert(qpn));
-        let parts = [0, 1].map(|index| Part::OfPairs { index, of: 2 });
+        let parts = [0, 1].map(|index| FrameSubset::OfPairs { index, of: 2 });
         let sockets =
             parts.map(|part| Class::ALL.map(|class| Filtered::new(class.program(&qps, part))));
         for (frame, class) in [

@@ -2,7 +2,7 @@
 
 use crate::error::NetdevError;
 use crate::filter::Wanted;
-use crate::part::Part;
+use crate::part::FrameSubset;
 
 /// Room for a 9000-byte MTU, an Ethernet header and a VLAN tag.
 const FRAME_BYTES_DEFAULT: usize = 9018;
@@ -85,8 +85,8 @@ pub struct PacketConfig {
     /// Receives this alone; the kernel drops everything else uncopied. `None`: every frame.
     pub wanted: Option<Wanted>,
     /// Receives this part of the frames; other ports on the same interface have the others.
-    /// Together with `wanted` it has to be [`Part::All`].
-    pub part: Part,
+    /// Together with `wanted` it has to be [`FrameSubset::All`].
+    pub part: FrameSubset,
 }
 
 impl PacketConfig {
@@ -106,7 +106,7 @@ impl PacketConfig {
             stamps: false,
             by_class: false,
             wanted: None,
-            part: Part::All,
+            part: FrameSubset::All,
         }
     }
 
@@ -123,11 +123,11 @@ impl PacketConfig {
             return refuse("by_class", "a socket has one filter".to_owned());
         }
         match self.part {
-            Part::All => {}
+            FrameSubset::All => {}
             _ if self.wanted.is_some() => {
                 return refuse("part", "a socket has one filter".to_owned());
             }
-            Part::OfPairs { index, of } if index >= of => {
+            FrameSubset::OfPairs { index, of } if index >= of => {
                 return refuse("part", format!("{index} is not among {of}"));
             }
             _ => {}

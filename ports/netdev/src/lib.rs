@@ -49,7 +49,7 @@
 //! sockets nor interface requests.
 //!
 //! Several cores: [`PacketPort::open_queues`] opens as many ports on one interface, each with
-//! sockets of its own, and the kernel gives each frame to the one whose part it is ([`Part`]). Each
+//! sockets of its own, and the kernel gives each frame to the one whose part it is ([`FrameSubset`]). Each
 //! socket has a filter for that instead of a place in a fanout group, because a socket in such a
 //! group cannot go over to an interface that was made anew, nor join while the interface is down
 //! before Linux 6.13, and its place in the group goes by who joined when. The kernel runs one
@@ -91,7 +91,7 @@ pub use counters::NetdevCounters;
 pub use error::NetdevError;
 pub use filter::Wanted;
 pub use packet::PacketPort;
-pub use part::Part;
+pub use part::FrameSubset;
 pub use tap::TapPort;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::counters::NetdevCounters;
 use crate::error::NetdevError;
 use crate::interface;
 use crate::offloads::{ReceiveOffloads, Unwanted};
-use crate::part::Part;
+use crate::part::FrameSubset;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::socket::PacketSocket;
@@ -115,7 +115,7 @@ impl PacketPort {
         }
         let of = u32::try_from(queues.get()).unwrap_or(u32::MAX);
         let queue = |index| {
-            Self::open(&PacketConfig { part: Part::OfPairs { index, of }, ..config.clone() })
+            Self::open(&PacketConfig { part: FrameSubset::OfPairs { index, of }, ..config.clone() })
         };
         (0..of).map(queue).collect()
     }
@@ -221,7 +221,7 @@ impl Port for PacketPort {
         max: usize,
         each: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, PortError> {
-        if self.config.part == Part::Nothing {
+        if self.config.part == FrameSubset::Nothing {
             return Ok(0);
         }
         let mut hand_out = |frame: &[u8], age: Option<Duration>| {

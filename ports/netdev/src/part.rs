@@ -9,7 +9,7 @@ use libc::sock_filter;
 
 /// A part of the frames of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Part {
+pub enum FrameSubset {
     /// Every frame.
     #[default]
     All,
@@ -62,10 +62,10 @@ impl Addresses {
     }
 }
 
-impl Part {
+impl FrameSubset {
     /// As instructions; `None`: none are needed.
     pub(crate) fn program(self) -> Option<Vec<sock_filter>> {
-        if matches!(self, Part::All | Part::Nothing) {
+        if matches!(self, FrameSubset::All | FrameSubset::Nothing) {
             return None;
         }
         let mut program = Program::default();
@@ -76,10 +76,10 @@ impl Part {
     /// Appends instructions that end with the frame taken or dropped.
     pub(crate) fn append_to(self, program: &mut Program) {
         let (index, of) = match self {
-            Part::All | Part::Nothing => {
+            FrameSubset::All | FrameSubset::Nothing => {
                 return program.jump(bpf::ALWAYS, 0, Target::Take, Target::Next);
             }
-            Part::OfPairs { index, of } => (index, of.max(1)),
+            FrameSubset::OfPairs { index, of } => (index, of.max(1)),
         };
         program.add(bpf::LOAD_2, ETHERTYPE);
         program.by_ip(ETHERTYPE);
@@ -100,7 +100,7 @@ impl Part {
     }
 }
 
-/// Parts of a program, with the places of [`Part::program`].
+/// Parts of a program, with the places of [`FrameSubset::program`].
 impl Program {
     /// Goes by the MACs when the frame has fewer bytes.
     fn unless_shorter(&mut self, bytes: u32) {
@@ -170,7 +170,7 @@ pub(crate) mod tests {
 
     impl Filtered {
         /// That of a part; `None`: it is all.
-        pub(crate) fn of(part: Part) -> Option<Self> {
+        pub(crate) fn of(part: FrameSubset) -> Option<Self> {
             part.program().map(Filtered::new)
         }
 
@@ -204,7 +204,7 @@ pub(crate) mod tests {
     }
 
     fn parts(of: u32) -> Vec<Filtered> {
-        (0..of).filter_map(|index| Filtered::of(Part::OfPairs { index, of })).collect()
+        (0..of).filter_map(|index| Filtered::of(FrameSubset::OfPairs { index, of })).collect()
     }
 
     /// Frames as the kernel has them: with one tag at most.
@@ -256,7 +256,7 @@ pub(crate) mod tests {
 
     #[test]
     fn jumps_reach() {
-        let program = Part::OfPairs { index: 1, of: 2 }.program().unwrap();
+        let program = FrameSubset::OfPairs { index: 1, of: 2 }.program().unwrap();
         let jump = |instruction: &sock_filter| libc::BPF_JMP == u32::from(instruction.code & 7);
         assert!(program.iter().filter(|one| jump(one)).count() > 8);
         assert!(program.len() < usize::from(u8::MAX), "{} instructions", program.len());

@@ -7,7 +7,7 @@ use libc::c_int;
 
 use crate::class::{Class, PreferredQps};
 use crate::config::PacketConfig;
-use crate::part::Part;
+use crate::part::FrameSubset;
 
 /// A packet socket, bound to an interface, non-blocking.
 pub(crate) struct PacketSocket {
@@ -33,7 +33,8 @@ impl PacketSocket {
     /// Receives every frame that comes in, or those that are wanted, with what the kernel knows of
     /// it.
     pub(crate) fn receiving(config: &PacketConfig, class: Option<Class>) -> io::Result<Self> {
-        let this = Self::new(if config.part == Part::Nothing { 0 } else { libc::ETH_P_ALL })?;
+        let this =
+            Self::new(if config.part == FrameSubset::Nothing { 0 } else { libc::ETH_P_ALL })?;
         this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
         this.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
         if config.stamps {

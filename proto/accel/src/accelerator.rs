@@ -7,7 +7,7 @@ use crate::flow::{Beginning, Flow};
 use crate::key::{WireKey, vlan};
 use crate::output::Output;
 use crate::question::is_question;
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers, Touched};
 use crate::{Counters, DropReason, FlowKey, FlowStatus, Policy, TenantStatus};
@@ -27,7 +27,7 @@ const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 
 /// A transparent box between a LAN and a WAN; see the crate's documentation.
 pub struct Accelerator {
-    pub(crate) shared: Shared,
+    pub(crate) shared: AccelShared,
     pub(crate) flows: FlowTable,
     pub(crate) connections: Connections,
     pub(crate) output: Output,
@@ -49,7 +49,7 @@ impl Accelerator {
             timers: Timers::default(),
             dreqs: HeldDreqs::default(),
             flow_changes: 0,
-            shared: Shared::new(config),
+            shared: AccelShared::new(config),
         })
     }
 

@@ -1,6 +1,6 @@
 //! DREQs that wait until the store of their flow is delivered.
 
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use crate::table::FlowTable;
 use crate::timers::SlotId;
 use longhaul_node::{Deadline, FrameBuf};
@@ -36,7 +36,7 @@ impl HeldDreqs {
         &mut self,
         now: Option<Instant>,
         flows: &mut FlowTable,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
     ) {
         let mut extended = VecDeque::new();
         for _ in 0..self.0.len() {

@@ -28,9 +28,9 @@ mod window;
 use crate::answer::Answer;
 use crate::bookkeeping::Bookkeeping;
 use crate::policy::Duty;
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use crate::shares::TenantId;
-use crate::store::{Kind, Store};
+use crate::store::{RequestKind, Store};
 use crate::{Config, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt};
 use credits::Credits;
 use learning::Learning;
@@ -188,24 +188,24 @@ impl Flow {
     }
 
     /// Stored packets must not overtake the requests that have passed.
-    pub(crate) fn follow_passed_requests(&mut self, shared: &Shared) {
+    pub(crate) fn follow_passed_requests(&mut self, shared: &AccelShared) {
         self.marks.wan = shared.to_wan.mark();
     }
 
     /// Pseudo-ACKs must not overtake the responses that have passed.
-    fn follow_passed_responses(&mut self, shared: &Shared) {
+    fn follow_passed_responses(&mut self, shared: &AccelShared) {
         self.marks.lan = shared.to_lan.mark();
     }
 
     /// True if an answer to the requester overtakes nothing.
     #[inline]
-    pub(crate) fn may_answer(&self, shared: &Shared) -> bool {
+    pub(crate) fn may_answer(&self, shared: &AccelShared) -> bool {
         shared.to_lan.has_passed(self.marks.lan)
     }
 
     /// True if a stored packet overtakes nothing.
     #[inline]
-    pub(crate) fn may_deliver(&self, shared: &Shared) -> bool {
+    pub(crate) fn may_deliver(&self, shared: &AccelShared) -> bool {
         shared.to_wan.has_passed(self.marks.wan)
     }
 
@@ -221,7 +221,7 @@ impl Flow {
         self.requester.acks.repeat();
     }
 
-    fn drop_frame(&mut self, shared: &mut Shared, reason: DropReason) {
+    fn drop_frame(&mut self, shared: &mut AccelShared, reason: DropReason) {
         self.drops.count(reason);
         shared.counters.drops.count(reason);
     }
@@ -241,7 +241,7 @@ impl Flow {
     pub(crate) fn restart_learning(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         packet: &Packet<'_>,
     ) {
         self.discard_store(shared, first_sequence(packet.psn()));
@@ -265,7 +265,7 @@ impl Flow {
     }
 
     /// Discards the store, which begins at `start` now. Counts what was acknowledged and is lost.
-    pub(crate) fn discard_store(&mut self, shared: &mut Shared, start: u64) {
+    pub(crate) fn discard_store(&mut self, shared: &mut AccelShared, start: u64) {
         match self.state {
             State::Terminated => {
                 let acked = self.store.index_of(self.requester.acks.to());
@@ -281,7 +281,7 @@ impl Flow {
     }
 
     /// Discards the store before the flow is removed.
-    pub(crate) fn close(&mut self, shared: &mut Shared) {
+    pub(crate) fn close(&mut self, shared: &mut AccelShared) {
         let end = self.store.end();
         self.discard_store(shared, end);
     }
@@ -291,7 +291,7 @@ impl Flow {
     pub(crate) fn fail(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         code: NakCode,
         nak_is_owed: bool,
     ) {
@@ -355,7 +355,7 @@ impl Flow {
     /// In mode tail that PSN is the first whose message the responder has not taken. The requester
     /// sends again more than is missing, but need not wait for a round trip.
     pub(crate) fn nak_is_due(&self) -> bool {
-        let is_end_to_end = || self.store.frontier_waits_for(Kind::EndToEnd);
+        let is_end_to_end = || self.store.frontier_waits_for(RequestKind::EndToEnd);
         self.requester.missing.owes_nak()
             && (self.store.frontier().0 == self.store.end()
                 || (self.mode.duty() == Duty::AcknowledgeButLast && is_end_to_end()))

@@ -11,7 +11,7 @@
 
 use crate::accelerator::{Accelerator, LAN};
 use crate::answer::template;
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use crate::trace::OUTSTANDING_MAX;
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Psn};
@@ -26,7 +26,12 @@ const ANSWERED_WITHIN: Duration = Duration::from_ms(2000);
 
 /// Sends the responder of `packet`, a request at `seq`, a question.
 #[cold]
-pub(crate) fn ask_instead_of(now: Instant, shared: &mut Shared, packet: &Packet<'_>, seq: u64) {
+pub(crate) fn ask_instead_of(
+    now: Instant,
+    shared: &mut AccelShared,
+    packet: &Packet<'_>,
+    seq: u64,
+) {
     let path = template(packet, false);
     let asked = packet.bth();
     let mut bth = Bth::new(

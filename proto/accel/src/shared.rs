@@ -12,8 +12,8 @@ use longhaul_units::BitRate;
 /// Longest payload that a frame pool keeps.
 const PAYLOAD_MAX: usize = 16 << 10;
 
-/// What all flows share.
-pub(crate) struct Shared {
+/// Configuration, memory, counters and queues that all flows share.
+pub(crate) struct AccelShared {
     pub(crate) config: Config,
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
@@ -29,9 +29,9 @@ pub(crate) struct Shared {
     pub(crate) looks: Looks,
 }
 
-impl Shared {
+impl AccelShared {
     pub(crate) fn new(config: Config) -> Self {
-        Shared {
+        AccelShared {
             pool: FramePool::new(),
             counters: Counters::default(),
             shares: Shares::new(config.seed),

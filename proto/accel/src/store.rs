@@ -10,9 +10,9 @@ use longhaul_units::Instant;
 use longhaul_wire::Packet;
 use std::collections::VecDeque;
 
-/// What stands in the way of acknowledging a request early.
+/// What a box awaits before it acknowledges a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     /// Nothing: SEND or WRITE with data.
     #[default]
     Plain,
@@ -40,9 +40,9 @@ pub(crate) struct Entry {
     /// It completes a message itself.
     pub(crate) ends: bool,
     pub(crate) times_sent: u8,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RequestKind,
     pub(crate) ack_request: bool,
-    /// For [`Kind::Response`]: the last response has passed.
+    /// For [`RequestKind::Response`]: the last response has passed.
     pub(crate) answered: bool,
 }
 
@@ -249,7 +249,7 @@ impl Store {
     /// READs are not compared: one that is repeated may ask for what is left of it.
     pub(crate) fn contradicts(&self, seq: u64, packet: &Packet<'_>, payload_len: usize) -> bool {
         let Some(entry) = self.entries.get(self.index_of(seq)) else { return false };
-        if entry.kind == Kind::Response || entry.last() != seq {
+        if entry.kind == RequestKind::Response || entry.last() != seq {
             return false;
         }
         let Some(frame) = &entry.frame else { return false };
@@ -280,7 +280,7 @@ impl Store {
         &mut self,
         frame: FrameBuf,
         span: u64,
-        kind: Kind,
+        kind: RequestKind,
         ends: bool,
         ack_request: bool,
     ) -> u64 {
@@ -290,7 +290,7 @@ impl Store {
         self.messages += u64::from(ends);
         self.end = last + 1;
         self.bytes += bytes as u64;
-        if kind == Kind::Response {
+        if kind == RequestKind::Response {
             self.awaited.push_back(Awaited {
                 first,
                 last,
@@ -347,7 +347,7 @@ impl Store {
     /// `bytes_max`. True if it was the bytes that stopped it.
     pub(crate) fn advance_frontier(&mut self, bytes_max: u64) -> bool {
         while let Some(entry) = self.entries.get(self.frontier_index) {
-            if entry.kind != Kind::Plain && !entry.answered {
+            if entry.kind != RequestKind::Plain && !entry.answered {
                 return false;
             }
             if self.frontier_bytes + u64::from(entry.bytes) > bytes_max {
@@ -362,7 +362,7 @@ impl Store {
     }
 
     /// True if the frontier stands at a packet of this kind.
-    pub(crate) fn frontier_waits_for(&self, kind: Kind) -> bool {
+    pub(crate) fn frontier_waits_for(&self, kind: RequestKind) -> bool {
         self.entries.get(self.frontier_index).is_some_and(|entry| entry.kind == kind)
     }
 
@@ -379,7 +379,7 @@ impl Store {
         let mut count = 0;
         let mut awaited = 0;
         while let Some(entry) = self.entries.get(count) {
-            let is_awaited = entry.kind == Kind::Response && !entry.answered;
+            let is_awaited = entry.kind == RequestKind::Response && !entry.answered;
             if entry.last() >= limit || (is_awaited && !forced) {
                 break;
             }
@@ -448,7 +448,7 @@ impl Store {
         let (kind, first, last) = (entry.kind, entry.first, entry.last());
         self.cursor += 1;
         self.sent_to = self.sent_to.max(last + 1);
-        if kind == Kind::Response {
+        if kind == RequestKind::Response {
             self.count_request_sent(first, now);
         }
         again
@@ -500,7 +500,8 @@ impl Store {
 impl Store {
     /// The PSN behind the last stored packet that asked for an ACK.
     pub(crate) fn last_wish(&self) -> Option<u64> {
-        let wish = self.entries.from(0).rev().find(|e| e.ack_request && e.kind != Kind::Response);
+        let wish =
+            self.entries.from(0).rev().find(|e| e.ack_request && e.kind != RequestKind::Response);
         wish.map(|e| e.last() + 1)
     }
 }

@@ -1,6 +1,6 @@
 //! Arguments of the connection manager's calls, and the reasons for which they are refused.
 
-use crate::State;
+use crate::ConnectionState;
 use longhaul_units::{Psn, Qpn};
 use std::net::IpAddr;
 use thiserror::Error;
@@ -133,7 +133,7 @@ pub enum CallError {
     Unknown,
     /// Not in this state (`EINVAL`).
     #[error("not possible in state {0:?}")]
-    State(State),
+    State(ConnectionState),
     /// A datagram service's request that is not the peer's to us, and so not ours to answer
     /// (`EINVAL`).
     #[error("not a request that waits for our answer")]

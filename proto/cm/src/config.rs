@@ -6,12 +6,12 @@ use longhaul_units::Duration;
 ///
 /// The defaults are Linux's and suit any distance on Earth. A laboratory that loses messages on
 /// purpose wants a shorter `response_timeout_code`; it must stay above the round trip plus the
-/// peer's thinking time, or messages are repeated needlessly (which does no harm).
+/// peer's thinking time, or messages are retransmitted needlessly (which does no harm).
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This adapter's GUID, sent in REQ, REP and timeouts; the same for all processes of a host.
     pub ca_guid: u64,
-    /// Wait for an answer before a message is repeated: 4.096 µs times 2^code, plus twice the
+    /// Wait for an answer before a message is retransmitted: 4.096 µs times 2^code, plus twice the
     /// packet lifetime. 1 to 31; default 20 (4.3 s), as Linux has it. Also announced to peers as
     /// our own limit.
     pub response_timeout_code: u8,
@@ -27,12 +27,12 @@ pub struct Config {
     /// How long the program may take over a peer's request before it is given up. Default 5
     /// minutes.
     pub decision_timeout: Duration,
-    /// A peer that repeats its REQ or REP while our program makes up its mind is asked for patience
-    /// (MRA): 4.096 µs times 2^code, 0 to 31; `None` for never. Default 24 (69 s), as Linux's RDMA
-    /// connection manager. Not before a quarter of our own response timeout has passed: what comes
-    /// earlier is no repetition.
-    pub patience_code: Option<u8>,
-    /// How long an ended connection's ids and QPNs stay reserved, so that late packets and repeated
+    /// A peer that retransmits its REQ or REP while our program decides is sent an MRA with this
+    /// service timeout: 4.096 µs times 2^code, 0 to 31; `None` for never. Default 24 (69 s), as
+    /// Linux's RDMA connection manager. Not before a quarter of our own response timeout has
+    /// passed: what comes earlier is no retransmission.
+    pub mra_timeout_code: Option<u8>,
+    /// How long an ended connection's ids and QPNs stay reserved, so that late packets and duplicate
     /// messages are recognised. Default 2.15 s (packet lifetime code plus one, as Linux has it); at
     /// least the largest round trip.
     pub timewait: Duration,
@@ -40,7 +40,7 @@ pub struct Config {
     /// waits for an answer, 300 when established.
     pub connections_max: usize,
     /// Passive connections that are not established, over all listeners. Default 16,384. Beyond it
-    /// requests are dropped, and the peer repeats them.
+    /// requests are dropped, and the peer retransmits them.
     pub half_open_max: usize,
     /// Requests for datagram services, the peers' and ours, answered ones that are still remembered
     /// included. Default 16,384; about 500 bytes each. At most half of them wait for a decision of
@@ -54,9 +54,9 @@ pub struct Config {
     pub backlog_default: usize,
     /// Listeners. Default 1024.
     pub listeners_max: usize,
-    /// Answers to strangers and to repeated messages waiting to be sent; RTUs and the first DREPs,
+    /// Replies to unknown peers and to duplicates that wait to be sent; RTUs and the first DREPs,
     /// of which each connection gives one, are bounded by `connections_max` besides. Default 1024,
-    /// 300 bytes each; further ones are dropped, and the peer repeats its question.
+    /// 300 bytes each; further ones are dropped, and the peer retransmits its request.
     pub replies_max: usize,
     /// Leading bits of every communication id of this instance, right-aligned: what several
     /// processes behind one host address are told apart by. Default 0.
@@ -88,7 +88,7 @@ impl Default for Config {
             packet_lifetime_code: 18,
             peer_timeout_code_max: 22,
             decision_timeout: Duration::from_ms(300_000),
-            patience_code: Some(24),
+            mra_timeout_code: Some(24),
             timewait: Duration::from_ms(2150),
             connections_max: 65_536,
             half_open_max: 16_384,
@@ -116,7 +116,7 @@ impl Config {
         self.peer_timeout_code_max = self.peer_timeout_code_max.clamp(TIMEOUT_CODE_MIN, 31);
         self.path_mtu_code_max = self.path_mtu_code_max.clamp(1, 5);
         self.ack_delay_code = self.ack_delay_code.min(31);
-        self.patience_code = self.patience_code.map(|code| code.min(31));
+        self.mra_timeout_code = self.mra_timeout_code.map(|code| code.min(31));
         self.backlog_default = self.backlog_default.max(1);
         self.replies_max = self.replies_max.max(1);
         self.comm_id_prefix_bits = self.comm_id_prefix_bits.min(16);
@@ -151,7 +151,7 @@ impl Config {
 
     /// Wait that an MRA of ours with `code` imposes on the peer, and for its next message to
     /// arrive.
-    pub(crate) fn patience(&self, code: u8) -> Duration {
+    pub(crate) fn mra_timeout(&self, code: u8) -> Duration {
         code_duration(code) + self.response_timeout()
     }
 
@@ -160,7 +160,7 @@ impl Config {
     }
 }
 
-/// A peer that announces less (8: 1 ms) would only make us repeat ourselves in vain.
+/// A peer that announces less (8: 1 ms) would only make us retransmit in vain.
 const TIMEOUT_CODE_MIN: u8 = 8;
 
 /// 4.096 µs times 2^code; unlike an ACK timeout, code 0 is no special case.

@@ -17,10 +17,10 @@ pub enum Role {
 
 /// Where a connection stands. Source: IBTA, volume 1, section 12.9.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum State {
+pub enum ConnectionState {
     /// Active: REQ sent, no answer yet.
     ReqSent,
-    /// Active: the peer asked for patience (MRA) before its answer.
+    /// Active: the peer extended our timeout (MRA) before its answer.
     ReqAcknowledged,
     /// Active: REP received, our owner has not called `ready_to_use` yet.
     RepReceived,
@@ -28,7 +28,7 @@ pub enum State {
     ReqReceived,
     /// Passive: REP sent, neither RTU nor data yet.
     RepSent,
-    /// Passive: the peer asked for patience (MRA) before its RTU.
+    /// Passive: the peer extended our timeout (MRA) before its RTU.
     RepAcknowledged,
     /// Both ways usable.
     Established,
@@ -38,24 +38,29 @@ pub enum State {
     Timewait,
 }
 
-impl State {
+impl ConnectionState {
     /// Passive and not yet established: what the half-open bound counts.
     pub(crate) fn is_half_open(self) -> bool {
-        matches!(self, State::ReqReceived | State::RepSent | State::RepAcknowledged)
+        matches!(
+            self,
+            ConnectionState::ReqReceived
+                | ConnectionState::RepSent
+                | ConnectionState::RepAcknowledged
+        )
     }
 
     /// Name for traces and status displays.
     pub const fn name(self) -> &'static str {
         match self {
-            State::ReqSent => "REQ sent",
-            State::ReqAcknowledged => "REQ acknowledged",
-            State::RepReceived => "REP received",
-            State::ReqReceived => "REQ received",
-            State::RepSent => "REP sent",
-            State::RepAcknowledged => "REP acknowledged",
-            State::Established => "established",
-            State::DreqSent => "DREQ sent",
-            State::Timewait => "time-wait",
+            ConnectionState::ReqSent => "REQ sent",
+            ConnectionState::ReqAcknowledged => "REQ acknowledged",
+            ConnectionState::RepReceived => "REP received",
+            ConnectionState::ReqReceived => "REQ received",
+            ConnectionState::RepSent => "REP sent",
+            ConnectionState::RepAcknowledged => "REP acknowledged",
+            ConnectionState::Established => "established",
+            ConnectionState::DreqSent => "DREQ sent",
+            ConnectionState::Timewait => "time-wait",
         }
     }
 }
@@ -66,7 +71,7 @@ pub struct ConnectionInfo {
     /// Its id.
     pub connection: ConnectionId,
     /// Where it stands.
-    pub state: State,
+    pub state: ConnectionState,
     /// Which side we are.
     pub role: Role,
     /// The peer.
@@ -90,7 +95,7 @@ pub struct ConnectionInfo {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub role: Role,
-    pub state: State,
+    pub state: ConnectionState,
     pub orphan: bool,
     /// The program has not been shown the connection request: its event is still queued.
     pub unseen: bool,
@@ -104,7 +109,7 @@ pub(crate) struct Connection {
     pub retries_max: u8,
     /// When the request or reply came that the program has to decide over.
     pub came_at: Instant,
-    /// Patience asked for with an MRA, to be repeated on a duplicate.
+    /// Service timeout of the MRA that was sent, to be resent for a duplicate.
     pub mra_sent: Option<u8>,
     /// Code for the wait after our REP, as the peer announced.
     pub peer_timeout_code: u8,
@@ -123,13 +128,18 @@ pub(crate) struct Connection {
     /// The PSN in the peer's REQ, to tell its repetition from another with the same ids.
     pub peer_psn: Psn,
     pub deadline: Option<Instant>,
-    /// The message that is repeated until it is answered, or (a REJ) whenever the peer asks again.
+    /// The message that is retransmitted until it is answered, or (a REJ) for each duplicate.
     pub kept: Option<Box<Mad>>,
 }
 
 impl Connection {
     /// Nothing known yet but who the peer is.
-    pub(crate) fn new(id: ConnectionId, role: Role, state: State, peer_ip: IpAddr) -> Self {
+    pub(crate) fn new(
+        id: ConnectionId,
+        role: Role,
+        state: ConnectionState,
+        peer_ip: IpAddr,
+    ) -> Self {
         Connection {
             id,
             role,
@@ -177,12 +187,12 @@ impl Connection {
     /// What its deadline waits for.
     pub(crate) fn reason(&self) -> &'static str {
         match self.state {
-            State::ReqSent | State::ReqAcknowledged => "CM: answer to REQ",
-            State::RepReceived | State::Established => "CM: nothing",
-            State::ReqReceived => "CM: program's decision over REQ",
-            State::RepSent | State::RepAcknowledged => "CM: RTU",
-            State::DreqSent => "CM: answer to DREQ",
-            State::Timewait => "CM: end of time-wait",
+            ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => "CM: answer to REQ",
+            ConnectionState::RepReceived | ConnectionState::Established => "CM: nothing",
+            ConnectionState::ReqReceived => "CM: program's decision over REQ",
+            ConnectionState::RepSent | ConnectionState::RepAcknowledged => "CM: RTU",
+            ConnectionState::DreqSent => "CM: answer to DREQ",
+            ConnectionState::Timewait => "CM: end of time-wait",
         }
     }
 }

@@ -21,9 +21,9 @@ pub enum Drop {
     UnexpectedInState,
     /// A REQ or SIDR_REQ for a service that nobody listens to.
     NoListener,
-    /// A REQ or SIDR_REQ beyond the listener's backlog; the peer repeats it.
+    /// A REQ or SIDR_REQ beyond the listener's backlog; the peer retransmits it.
     BacklogFull,
-    /// A REQ or SIDR_REQ beyond the bounds on what is half-open or open; the peer repeats it.
+    /// A REQ or SIDR_REQ beyond the bounds on what is half-open or open; the peer retransmits it.
     TableFull,
     /// A REQ with a path or transport that we cannot serve, a REQ for a datagram service or a
     /// SIDR_REQ for a connected one; it was rejected.
@@ -82,9 +82,9 @@ pub struct Counters {
     pub received: u64,
     /// MADs sent, repetitions included.
     pub sent: u64,
-    /// REQ, REP, DREQ and SIDR_REQ sent again because no answer came in time.
+    /// REQ, REP, DREQ and SIDR_REQ retransmitted because no answer came in time.
     pub retransmitted: u64,
-    /// Answers to strangers and repetitions that were dropped because too many waited.
+    /// Replies to unknown peers and to duplicates, dropped because too many waited.
     pub replies_dropped: u64,
     /// Connections that got established.
     pub established: u64,

@@ -60,7 +60,7 @@ pub use call::{
     Accept, CallError, ConnectError, ConnectRequest, ListenError, SidrRequest, Transport,
 };
 pub use config::Config;
-pub use connection::{ConnectionInfo, Role, State};
+pub use connection::{ConnectionInfo, ConnectionState, Role};
 pub use counters::{Counters, Drop};
 pub use event::{
     DisconnectCause, Event, PrivateData, ReplyInfo, RequestInfo, SidrRequestInfo, Waited,

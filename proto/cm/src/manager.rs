@@ -7,7 +7,7 @@ use crate::sidr::{Resolutions, SidrId};
 use crate::tables::Tables;
 use crate::{
     Accept, CallError, Config, ConnectError, ConnectRequest, ConnectionId, ConnectionInfo,
-    Counters, DisconnectCause, Event, ListenError, ListenId, Role, State, Waited,
+    ConnectionState, Counters, DisconnectCause, Event, ListenError, ListenId, Role, Waited,
 };
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant, Qpn, Rng, SplitMix64};
@@ -164,7 +164,7 @@ impl ConnectionManager {
             service_id: request.service_id,
             transaction,
             path_mtu_code,
-            ..Connection::new(id, Role::Active, State::ReqSent, request.destination_ip)
+            ..Connection::new(id, Role::Active, ConnectionState::ReqSent, request.destination_ip)
         });
         self.send_kept(now, id, mad);
         Ok(id)
@@ -181,12 +181,12 @@ impl ConnectionManager {
         fits(accept.private_data, Rep::PRIVATE_LEN)
             .map_err(|(len, max)| CallError::PrivateData { len, max })?;
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
-        if c.state != State::ReqReceived {
+        if c.state != ConnectionState::ReqReceived {
             return Err(CallError::State(c.state));
         }
         let mad = message::rep(&self.config, c, accept);
         self.tables.set_local_qpn(connection, accept.local_qpn);
-        self.set_state(connection, State::RepSent);
+        self.set_state(connection, ConnectionState::RepSent);
         self.send_kept(now, connection, mad);
         Ok(())
     }
@@ -219,7 +219,10 @@ impl ConnectionManager {
         fits(info, Rej::INFO_LEN).map_err(|(len, max)| CallError::Information { len, max })?;
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         match c.state {
-            State::ReqReceived | State::RepReceived | State::RepSent | State::RepAcknowledged => {
+            ConnectionState::ReqReceived
+            | ConnectionState::RepReceived
+            | ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged => {
                 self.refuse(now, connection, reason, (info, private_data));
                 Ok(())
             }
@@ -235,11 +238,11 @@ impl ConnectionManager {
         connection: ConnectionId,
     ) -> Result<(), CallError> {
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
-        if c.state != State::RepReceived {
+        if c.state != ConnectionState::RepReceived {
             return Err(CallError::State(c.state));
         }
         let (ip, mad) = (c.peer_ip, message::rtu(c));
-        self.set_state(connection, State::Established);
+        self.set_state(connection, ConnectionState::Established);
         self.counters.established += 1;
         self.reply_once(ip, mad);
         Ok(())
@@ -250,7 +253,12 @@ impl ConnectionManager {
     /// Costs a tree look-up: call it on a QP's first packet, not on each.
     pub fn established_by_traffic(&mut self, local_qpn: Qpn) -> bool {
         match self.tables.by_local_qpn(local_qpn) {
-            Some(c) if matches!(c.state, State::RepSent | State::RepAcknowledged) => {
+            Some(c)
+                if matches!(
+                    c.state,
+                    ConnectionState::RepSent | ConnectionState::RepAcknowledged
+                ) =>
+            {
                 let id = c.id;
                 self.establish(id);
                 true
@@ -267,11 +275,13 @@ impl ConnectionManager {
     pub fn disconnect(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
         let c = self.tables.get(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         match c.state {
-            State::Established | State::RepSent | State::RepAcknowledged => {
+            ConnectionState::Established
+            | ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged => {
                 self.begin_disconnect(now, connection);
                 Ok(())
             }
-            State::DreqSent | State::Timewait => Ok(()),
+            ConnectionState::DreqSent | ConnectionState::Timewait => Ok(()),
             state => Err(CallError::State(state)),
         }
     }
@@ -284,24 +294,26 @@ impl ConnectionManager {
         let state = c.state;
         self.cancel_events(connection);
         match state {
-            State::ReqSent | State::ReqAcknowledged => {
-                self.give_up_request(connection);
+            ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => {
+                self.abandon_request(connection);
             }
-            State::ReqReceived | State::RepReceived => {
+            ConnectionState::ReqReceived | ConnectionState::RepReceived => {
                 self.refuse(now, connection, RejectReason::CONSUMER, NOTHING);
             }
             // After our REP the peer may count the connection as established, and a lost REJ would
-            // leave it so: a DREQ is repeated until it is answered.
-            State::RepSent | State::RepAcknowledged | State::Established => {
+            // leave it so: a DREQ is retransmitted until it is answered.
+            ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged
+            | ConnectionState::Established => {
                 self.orphan(connection);
                 self.begin_disconnect(now, connection);
             }
-            State::DreqSent | State::Timewait => self.orphan(connection),
+            ConnectionState::DreqSent | ConnectionState::Timewait => self.orphan(connection),
         }
         Ok(())
     }
 
-    /// Asks the peer for patience while the program makes up its mind, over a request or a reply;
+    /// Extends the peer's timeout (MRA) while the program decides on a request or a reply;
     /// sends an MRA. `service_timeout_code`: time wanted, 4.096 µs times 2^code, 0 to 31.
     pub fn mra(
         &mut self,
@@ -311,8 +323,8 @@ impl ConnectionManager {
         let code = service_timeout_code.min(31);
         let c = self.tables.get_mut(connection).filter(|c| !c.orphan).ok_or(CallError::Unknown)?;
         let received = match c.state {
-            State::ReqReceived => MessageRejected::Req,
-            State::RepReceived => MessageRejected::Rep,
+            ConnectionState::ReqReceived => MessageRejected::Req,
+            ConnectionState::RepReceived => MessageRejected::Rep,
             state => return Err(CallError::State(state)),
         };
         c.mra_sent = Some(code);
@@ -391,7 +403,7 @@ impl ConnectionManager {
         Deadline::earliest(connections, self.sidr_timeout())
     }
 
-    /// Repeats what got no answer in time, gives up what got none for too long, ends time-waits.
+    /// Retransmits unanswered messages, abandons those out of retries, ends time-waits.
     /// Early calls do no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((_, id)) = self.tables.first_timer().filter(|(at, _)| *at <= now) {
@@ -451,7 +463,7 @@ impl ConnectionManager {
         self.transaction_base | u64::from(id.0)
     }
 
-    /// Queues an answer that nobody repeats: the peer asks again when it is lost.
+    /// Queues a reply that is never retransmitted: the peer retransmits its request if it is lost.
     pub(crate) fn reply(&mut self, ip: IpAddr, mad: Box<Mad>) {
         self.reply_within(self.config.replies_max, ip, mad);
     }
@@ -471,8 +483,8 @@ impl ConnectionManager {
         self.out.push_back(Outgoing::Reply(ip, mad));
     }
 
-    /// Queues the message that the connection keeps, once.
-    pub(crate) fn send_again(&mut self, id: ConnectionId) {
+    /// Queues the message that the connection keeps, unless it is queued.
+    pub(crate) fn queue_kept(&mut self, id: ConnectionId) {
         if let Some(c) = self.tables.get_mut(id)
             && c.queued.is_none()
             && c.kept.is_some()
@@ -499,7 +511,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Sends a message that is repeated until it is answered.
+    /// Sends a message that is retransmitted until it is answered.
     pub(crate) fn send_kept(&mut self, now: Instant, id: ConnectionId, mad: Box<Mad>) {
         let wait = self.answer_timeout(id);
         if let Some(c) = self.tables.get_mut(id) {
@@ -508,7 +520,7 @@ impl ConnectionManager {
             c.rearm = true;
         }
         self.tables.set_deadline(id, Some(now + wait));
-        self.send_again(id);
+        self.queue_kept(id);
     }
 
     /// The kept message has been answered.
@@ -525,15 +537,20 @@ impl ConnectionManager {
 
     fn answer_timeout(&self, id: ConnectionId) -> Duration {
         match self.tables.get(id) {
-            Some(c) if matches!(c.state, State::RepSent | State::RepAcknowledged) => {
+            Some(c)
+                if matches!(
+                    c.state,
+                    ConnectionState::RepSent | ConnectionState::RepAcknowledged
+                ) =>
+            {
                 self.config.peer_timeout(c.peer_timeout_code)
             }
             _ => self.config.response_timeout(),
         }
     }
 
-    pub(crate) fn set_state(&mut self, id: ConnectionId, state: State) {
-        if state != State::ReqReceived {
+    pub(crate) fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
+        if state != ConnectionState::ReqReceived {
             self.decided(id);
         }
         self.tables.set_state(id, state);
@@ -543,13 +560,13 @@ impl ConnectionManager {
     /// backlog.
     fn decided(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
-        if c.state == State::ReqReceived {
+        if c.state == ConnectionState::ReqReceived {
             let (service_id, listen) = (c.service_id, c.listen);
-            self.lighten(service_id, listen);
+            self.release_backlog(service_id, listen);
         }
     }
 
-    pub(crate) fn lighten(&mut self, service_id: u64, listen: Option<ListenId>) {
+    pub(crate) fn release_backlog(&mut self, service_id: u64, listen: Option<ListenId>) {
         if let Some(l) = self.listeners.get_mut(&service_id).filter(|l| Some(l.id) == listen) {
             l.undecided -= 1;
         }
@@ -573,7 +590,7 @@ impl ConnectionManager {
 
     pub(crate) fn establish(&mut self, id: ConnectionId) {
         self.answered(id);
-        self.set_state(id, State::Established);
+        self.set_state(id, ConnectionState::Established);
         self.counters.established += 1;
         self.tell(id, Event::Established { connection: id });
     }
@@ -585,7 +602,7 @@ impl ConnectionManager {
         c.retries_max = retries_max;
         let mad = message::dreq(c, transaction);
         self.answered(id);
-        self.set_state(id, State::DreqSent);
+        self.set_state(id, ConnectionState::DreqSent);
         self.send_kept(now, id, mad);
     }
 
@@ -600,12 +617,12 @@ impl ConnectionManager {
     }
 
     fn enter_timewait(&mut self, now: Instant, id: ConnectionId, period: Duration) {
-        self.set_state(id, State::Timewait);
+        self.set_state(id, ConnectionState::Timewait);
         self.tables.set_deadline(id, Some(now + period));
     }
 
-    /// Ends a handshake with a REJ. The connection stays as an orphan, which repeats the REJ
-    /// whenever the peer repeats itself. `said`: rejection information and private data.
+    /// Ends a handshake with a REJ. The connection stays as an orphan, which resends the REJ
+    /// for each duplicate of the peer's message. `said`: rejection information and private data.
     fn refuse(
         &mut self,
         now: Instant,
@@ -615,31 +632,31 @@ impl ConnectionManager {
     ) {
         let Some(c) = self.tables.get(id) else { return };
         let rejected = match c.state {
-            State::ReqReceived => MessageRejected::Req,
-            State::RepReceived => MessageRejected::Rep,
+            ConnectionState::ReqReceived => MessageRejected::Req,
+            ConnectionState::RepReceived => MessageRejected::Rep,
             _ => MessageRejected::Other,
         };
         let (ip, mad) = (c.peer_ip, message::rej(&self.config, c, rejected, reason, said));
-        let asked_for = c.mra_sent.map_or(Duration::ZERO, |code| self.config.patience(code));
+        let asked_for = c.mra_sent.map_or(Duration::ZERO, |code| self.config.mra_timeout(code));
         if self.tables.len() > self.config.connections_max / 2 {
-            // Under pressure memory goes to the living: a lost REJ is then not repeated.
+            // Under pressure memory goes to the living: a lost REJ is then not resent.
             self.remove(id);
             self.reply(ip, mad);
             return;
         }
         self.answered(id);
         self.orphan(id);
-        // Long enough to see the peer repeat itself.
+        // Long enough to see the peer's retransmissions.
         let repeats = self.config.response_timeout().times(2).max(asked_for);
         self.enter_timewait(now, id, self.config.timewait + repeats);
         if let Some(c) = self.tables.get_mut(id) {
             c.kept = Some(mad);
         }
-        self.send_again(id);
+        self.queue_kept(id);
     }
 
     /// Takes our own REQ back: the peer may have a half-open connection.
-    fn give_up_request(&mut self, id: ConnectionId) {
+    fn abandon_request(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
         let mad =
             message::rej(&self.config, c, MessageRejected::Other, RejectReason::TIMEOUT, NOTHING);
@@ -651,19 +668,19 @@ impl ConnectionManager {
     fn expire(&mut self, now: Instant, id: ConnectionId) {
         let Some(c) = self.tables.get_mut(id) else { return };
         match c.state {
-            State::ReqSent | State::ReqAcknowledged => {
-                if !self.repeat(now, id, State::ReqSent) {
-                    self.give_up_request(id);
+            ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => {
+                if !self.retransmit(now, id, ConnectionState::ReqSent) {
+                    self.abandon_request(id);
                     self.unreachable(id, Waited::ForReply);
                 }
             }
-            State::RepSent | State::RepAcknowledged => {
-                if !self.repeat(now, id, State::RepSent) {
+            ConnectionState::RepSent | ConnectionState::RepAcknowledged => {
+                if !self.retransmit(now, id, ConnectionState::RepSent) {
                     self.refuse(now, id, RejectReason::TIMEOUT, NOTHING);
                     self.unreachable(id, Waited::ForReadyToUse);
                 }
             }
-            State::ReqReceived => {
+            ConnectionState::ReqReceived => {
                 let unseen = c.unseen;
                 self.cancel_events(id);
                 self.refuse(now, id, RejectReason::TIMEOUT, NOTHING);
@@ -671,24 +688,24 @@ impl ConnectionManager {
                     self.unreachable(id, Waited::ForDecision);
                 }
             }
-            State::DreqSent => {
-                if !self.repeat(now, id, State::DreqSent) {
+            ConnectionState::DreqSent => {
+                if !self.retransmit(now, id, ConnectionState::DreqSent) {
                     self.disconnected(now, id, DisconnectCause::NoAnswer);
                 }
             }
-            State::Timewait => {
+            ConnectionState::Timewait => {
                 let orphan = c.orphan;
                 self.remove(id);
                 if !orphan {
                     self.events.push_back(Event::TimewaitExit { connection: id });
                 }
             }
-            State::RepReceived | State::Established => {}
+            ConnectionState::RepReceived | ConnectionState::Established => {}
         }
     }
 
-    /// Sends the kept message once more; false when that has been done often enough.
-    fn repeat(&mut self, now: Instant, id: ConnectionId, state: State) -> bool {
+    /// Retransmits the kept message; false when no retries are left.
+    fn retransmit(&mut self, now: Instant, id: ConnectionId, state: ConnectionState) -> bool {
         self.tables.set_state(id, state);
         let wait = self.answer_timeout(id);
         let Some(c) = self.tables.get_mut(id) else { return false };
@@ -701,7 +718,7 @@ impl ConnectionManager {
             self.counters.retransmitted += 1;
         }
         self.tables.set_deadline(id, Some(now + wait));
-        self.send_again(id);
+        self.queue_kept(id);
         true
     }
 

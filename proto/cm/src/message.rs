@@ -111,7 +111,7 @@ pub(crate) fn dreq(c: &Connection, transaction: u64) -> Box<Mad> {
     build(transaction, &Message::Dreq(message))
 }
 
-/// Answers a DREQ by its own ids: works for strangers too.
+/// Answers a DREQ by its own ids: works for unknown connections too.
 pub(crate) fn drep(header: &Header, dreq: &Dreq<'_>) -> Box<Mad> {
     let message = Drep {
         local_comm_id: dreq.remote_comm_id,
@@ -157,7 +157,7 @@ pub(crate) fn rej(
 }
 
 /// A rejection of a message that leads to no connection of ours.
-pub(crate) fn rej_stranger(
+pub(crate) fn rej_unknown(
     header: &Header,
     local_comm_id: u32,
     remote_comm_id: u32,
@@ -212,7 +212,7 @@ pub(crate) fn req_with_path_mtu(kept: &Mad, path_mtu: u8) -> Option<Box<Mad>> {
     }
 }
 
-/// The REJ that a connection keeps, for a peer that repeats its REQ: such a peer does not know our
+/// The REJ that a connection keeps, for a peer that retransmits its REQ: such a peer does not know our
 /// id yet.
 pub(crate) fn rej_of_req(kept: &Mad) -> Option<Box<Mad>> {
     match Message::read(kept) {
@@ -254,7 +254,7 @@ pub(crate) fn sidr_rep(r: &Resolution, answer: SidrAnswer<'_>) -> Box<Mad> {
 }
 
 /// Answers a request that is not kept.
-pub(crate) fn sidr_rep_stranger(header: &Header, r: &SidrReq<'_>, status: SidrStatus) -> Box<Mad> {
+pub(crate) fn sidr_rep_unknown(header: &Header, r: &SidrReq<'_>, status: SidrStatus) -> Box<Mad> {
     let answer = SidrAnswer::refusal(status, &[]);
     build(header.transaction_id, &Message::SidrRep(answer_to(r.request_id, r.service_id, answer)))
 }

@@ -3,8 +3,8 @@
 use crate::connection::Connection;
 use crate::event::PrivateData;
 use crate::{
-    ConnectionId, ConnectionManager, DisconnectCause, Drop, Event, ReplyInfo, RequestInfo, Role,
-    ServiceId, State, Transport, message,
+    ConnectionId, ConnectionManager, ConnectionState, DisconnectCause, Drop, Event, ReplyInfo,
+    RequestInfo, Role, ServiceId, Transport, message,
 };
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::mad::{
@@ -55,7 +55,7 @@ impl ConnectionManager {
         Ok(c)
     }
 
-    fn reject_stranger(
+    fn reject_unknown(
         &mut self,
         ip: IpAddr,
         header: &Header,
@@ -63,7 +63,7 @@ impl ConnectionManager {
         rejected: MessageRejected,
         reason: RejectReason,
     ) {
-        self.reply(ip, message::rej_stranger(header, ids.0, ids.1, rejected, reason));
+        self.reply(ip, message::rej_unknown(header, ids.0, ids.1, rejected, reason));
     }
 
     fn on_req(
@@ -75,7 +75,7 @@ impl ConnectionManager {
     ) -> Result<(), Drop> {
         self.known_request(now, ip, header, req)?;
         let reject = |s: &mut Self, reason| {
-            s.reject_stranger(ip, header, (0, req.local_comm_id), MessageRejected::Req, reason);
+            s.reject_unknown(ip, header, (0, req.local_comm_id), MessageRejected::Req, reason);
         };
         if !self.is_listening(req.service_id) {
             if self.config.reject_unknown_services {
@@ -119,7 +119,7 @@ impl ConnectionManager {
             peer_psn: req.starting_psn,
             came_at: now,
             deadline: Some(now + self.config.decision_timeout),
-            ..Connection::new(id, Role::Passive, State::ReqReceived, ip)
+            ..Connection::new(id, Role::Passive, ConnectionState::ReqReceived, ip)
         });
         let info = Box::new(request_info(ip, req));
         self.tell(id, Event::ConnectRequest { listen, connection: id, info });
@@ -142,38 +142,40 @@ impl ConnectionManager {
             && c.peer_psn == req.starting_psn;
         if same {
             match c.state {
-                State::ReqReceived => self.ask_for_patience(now, id, MessageRejected::Req),
-                State::RepSent | State::RepAcknowledged => self.send_again(id),
-                State::Timewait => match c.kept.as_deref().and_then(message::rej_of_req) {
-                    Some(mad) => self.reply(ip, mad),
-                    None => {
-                        let ids = (0, req.local_comm_id);
-                        let reason = RejectReason::STALE_CONNECTION;
-                        self.reject_stranger(ip, header, ids, MessageRejected::Req, reason);
+                ConnectionState::ReqReceived => self.send_mra(now, id, MessageRejected::Req),
+                ConnectionState::RepSent | ConnectionState::RepAcknowledged => self.queue_kept(id),
+                ConnectionState::Timewait => {
+                    match c.kept.as_deref().and_then(message::rej_of_req) {
+                        Some(mad) => self.reply(ip, mad),
+                        None => {
+                            let ids = (0, req.local_comm_id);
+                            let reason = RejectReason::STALE_CONNECTION;
+                            self.reject_unknown(ip, header, ids, MessageRejected::Req, reason);
+                        }
                     }
-                },
+                }
                 _ => {}
             }
             return Err(Drop::Duplicate);
         }
-        if c.state == State::Timewait {
+        if c.state == ConnectionState::Timewait {
             // The peer began anew with an old id.
             self.tables.forget_peer(id);
             return Ok(());
         }
         let ids = (0, req.local_comm_id);
         let reason = RejectReason::DUPLICATE_COMM_ID;
-        self.reject_stranger(ip, header, ids, MessageRejected::Req, reason);
+        self.reject_unknown(ip, header, ids, MessageRejected::Req, reason);
         self.abandon_stale(now, id);
         Err(Drop::Stale)
     }
 
-    /// The peer repeats itself while our program makes up its mind. What comes early was doubled on
-    /// the way: it must not make the peer wait where our answer gets lost.
-    fn ask_for_patience(&mut self, now: Instant, id: ConnectionId, received: MessageRejected) {
+    /// Answers a duplicate with an MRA while our program decides. One that comes early was
+    /// duplicated by the network: it must not make the peer wait where our answer gets lost.
+    fn send_mra(&mut self, now: Instant, id: ConnectionId, received: MessageRejected) {
         let early = self.config.response_timeout().divided_by(4);
         let Some(c) = self.tables.get_mut(id) else { return };
-        let automatic = self.config.patience_code.filter(|_| now.since(c.came_at) >= early);
+        let automatic = self.config.mra_timeout_code.filter(|_| now.since(c.came_at) >= early);
         let Some(code) = c.mra_sent.or(automatic) else { return };
         c.mra_sent = Some(code);
         let (ip, mad) = (c.peer_ip, message::mra(c, received, code));
@@ -190,7 +192,14 @@ impl ConnectionManager {
 
     fn abandon_stale(&mut self, now: Instant, id: ConnectionId) {
         let state = self.tables.get(id).map(|c| c.state);
-        if matches!(state, Some(State::Established | State::RepSent | State::RepAcknowledged)) {
+        if matches!(
+            state,
+            Some(
+                ConnectionState::Established
+                    | ConnectionState::RepSent
+                    | ConnectionState::RepAcknowledged
+            )
+        ) {
             self.begin_disconnect(now, id);
         }
     }
@@ -206,7 +215,7 @@ impl ConnectionManager {
         let ids = (rep.remote_comm_id, rep.local_comm_id);
         let Some(c) = self.tables.get(id) else {
             let reason = RejectReason::INVALID_COMM_ID;
-            self.reject_stranger(ip, header, ids, MessageRejected::Rep, reason);
+            self.reject_unknown(ip, header, ids, MessageRejected::Rep, reason);
             return Err(Drop::UnknownConnection);
         };
         if c.peer_ip != ip {
@@ -215,13 +224,13 @@ impl ConnectionManager {
         if c.role != Role::Active {
             return Err(Drop::UnexpectedInState);
         }
-        if !matches!(c.state, State::ReqSent | State::ReqAcknowledged) {
-            return Err(self.repeated_reply(now, id, ip, header, rep));
+        if !matches!(c.state, ConnectionState::ReqSent | ConnectionState::ReqAcknowledged) {
+            return Err(self.handle_duplicate_rep(now, id, ip, header, rep));
         }
         if self.tables.by_peer_id(ip, rep.local_comm_id).is_some()
             || self.is_stale(now, ip, rep.qpn)
         {
-            self.reject_stranger(
+            self.reject_unknown(
                 ip,
                 header,
                 ids,
@@ -235,14 +244,14 @@ impl ConnectionManager {
         if let Some(c) = self.tables.get_mut(id) {
             c.came_at = now;
         }
-        self.set_state(id, State::RepReceived);
+        self.set_state(id, ConnectionState::RepReceived);
         let path_mtu_code = self.tables.get(id).map_or(0, |c| c.path_mtu_code);
         let info = Box::new(reply_info(ip, path_mtu_code, rep));
         self.tell(id, Event::ConnectResponse { connection: id, info });
         Ok(())
     }
 
-    fn repeated_reply(
+    fn handle_duplicate_rep(
         &mut self,
         now: Instant,
         id: ConnectionId,
@@ -252,9 +261,9 @@ impl ConnectionManager {
     ) -> Drop {
         let Some(c) = self.tables.get(id) else { return Drop::UnknownConnection };
         if c.peer_comm_id != rep.local_comm_id {
-            // A second connection that a repeated REQ of ours made: it must not stay half-open.
+            // A second connection that a retransmitted REQ of ours made: it must not stay half-open.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
-            self.reject_stranger(
+            self.reject_unknown(
                 ip,
                 header,
                 ids,
@@ -264,12 +273,12 @@ impl ConnectionManager {
             return Drop::Stale;
         }
         match c.state {
-            State::Established => {
+            ConnectionState::Established => {
                 let mad = message::rtu(c);
                 self.reply(ip, mad);
             }
-            State::RepReceived => self.ask_for_patience(now, id, MessageRejected::Rep),
-            State::Timewait => self.send_again(id),
+            ConnectionState::RepReceived => self.send_mra(now, id, MessageRejected::Rep),
+            ConnectionState::Timewait => self.queue_kept(id),
             _ => {}
         }
         Drop::Duplicate
@@ -282,29 +291,29 @@ impl ConnectionManager {
                 // The peer took so long that we gave up: it must not count this as established.
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
                 let why = RejectReason::INVALID_COMM_ID;
-                self.reject_stranger(ip, header, ids, MessageRejected::Other, why);
+                self.reject_unknown(ip, header, ids, MessageRejected::Other, why);
                 return Err(reason);
             }
         };
         let id = c.id;
         match c.state {
-            State::RepSent | State::RepAcknowledged => {
+            ConnectionState::RepSent | ConnectionState::RepAcknowledged => {
                 self.establish(id);
                 Ok(())
             }
-            State::Timewait if c.kept.is_some() => {
-                self.send_again(id);
+            ConnectionState::Timewait if c.kept.is_some() => {
+                self.queue_kept(id);
                 Err(Drop::Duplicate)
             }
-            State::Timewait => {
+            ConnectionState::Timewait => {
                 // Our DREQ overtook our REP, or this RTU: in the first case the peer must be told
                 // again.
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
                 let why = RejectReason::STALE_CONNECTION;
-                self.reject_stranger(ip, header, ids, MessageRejected::Other, why);
+                self.reject_unknown(ip, header, ids, MessageRejected::Other, why);
                 Err(Drop::Duplicate)
             }
-            State::Established | State::DreqSent => Err(Drop::Duplicate),
+            ConnectionState::Established | ConnectionState::DreqSent => Err(Drop::Duplicate),
             _ => Err(Drop::UnexpectedInState),
         }
     }
@@ -340,16 +349,16 @@ impl ConnectionManager {
             }
         };
         match state {
-            State::RepReceived
-            | State::RepSent
-            | State::RepAcknowledged
-            | State::Established
-            | State::DreqSent => {
+            ConnectionState::RepReceived
+            | ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged
+            | ConnectionState::Established
+            | ConnectionState::DreqSent => {
                 self.reply_once(ip, message::drep(header, dreq));
                 self.disconnected(now, id, DisconnectCause::ByPeer);
                 Ok(())
             }
-            State::Timewait => {
+            ConnectionState::Timewait => {
                 self.reply(ip, message::drep(header, dreq));
                 Err(Drop::Duplicate)
             }
@@ -361,7 +370,7 @@ impl ConnectionManager {
     /// lost.
     fn takes_acceptance_back(&self, ip: IpAddr, dreq: &Dreq<'_>) -> bool {
         self.tables.get(ConnectionId(dreq.remote_comm_id)).is_some_and(|c| {
-            matches!(c.state, State::ReqSent | State::ReqAcknowledged)
+            matches!(c.state, ConnectionState::ReqSent | ConnectionState::ReqAcknowledged)
                 && c.peer_ip == ip
                 && c.local_qpn == dreq.remote_qpn
         })
@@ -387,11 +396,11 @@ impl ConnectionManager {
         let c = self.find(ip, drep.remote_comm_id, drep.local_comm_id)?;
         let id = c.id;
         match c.state {
-            State::DreqSent => {
+            ConnectionState::DreqSent => {
                 self.disconnected(now, id, DisconnectCause::ByUs);
                 Ok(())
             }
-            State::Timewait => Err(Drop::Duplicate),
+            ConnectionState::Timewait => Err(Drop::Duplicate),
             _ => Err(Drop::UnexpectedInState),
         }
     }
@@ -419,31 +428,33 @@ impl ConnectionManager {
         let (id, unseen) = (c.id, c.unseen);
         let path_mtu_wanted = message::path_mtu_wanted(rej);
         match c.state {
-            State::ReqSent | State::ReqAcknowledged if path_mtu_wanted.is_some() => {
+            ConnectionState::ReqSent | ConnectionState::ReqAcknowledged
+                if path_mtu_wanted.is_some() =>
+            {
                 self.rejected_for_path_mtu(now, id, rej)
             }
             // It is about a copy of an earlier REQ of ours.
             _ if path_mtu_wanted.is_some() && c.path_mtu_lowered => Err(Drop::Duplicate),
-            State::ReqReceived if unseen => {
+            ConnectionState::ReqReceived if unseen => {
                 // The program need not hear of a request that was taken back.
                 self.cancel_events(id);
                 self.remove(id);
                 Ok(())
             }
-            State::ReqReceived
-            | State::ReqSent
-            | State::ReqAcknowledged
-            | State::RepReceived
-            | State::RepSent
-            | State::RepAcknowledged => {
+            ConnectionState::ReqReceived
+            | ConnectionState::ReqSent
+            | ConnectionState::ReqAcknowledged
+            | ConnectionState::RepReceived
+            | ConnectionState::RepSent
+            | ConnectionState::RepAcknowledged => {
                 self.rejected(id, rej);
                 Ok(())
             }
-            State::Established | State::DreqSent => {
+            ConnectionState::Established | ConnectionState::DreqSent => {
                 self.disconnected(now, id, DisconnectCause::Rejected(rej.reason));
                 Ok(())
             }
-            State::Timewait => Err(Drop::Duplicate),
+            ConnectionState::Timewait => Err(Drop::Duplicate),
         }
     }
 
@@ -462,7 +473,7 @@ impl ConnectionManager {
             Some(mad)
         });
         if let Some(mad) = again {
-            self.set_state(id, State::ReqSent);
+            self.set_state(id, ConnectionState::ReqSent);
             self.send_kept(now, id, mad);
             return Ok(());
         }
@@ -481,12 +492,16 @@ impl ConnectionManager {
         }
         let (id, state) = (c.id, c.state);
         let next = match (state, mra.received) {
-            (State::ReqSent, MessageRejected::Req) => State::ReqAcknowledged,
-            (State::RepSent, MessageRejected::Rep) if c.peer_comm_id == mra.local_comm_id => {
-                State::RepAcknowledged
+            (ConnectionState::ReqSent, MessageRejected::Req) => ConnectionState::ReqAcknowledged,
+            (ConnectionState::RepSent, MessageRejected::Rep)
+                if c.peer_comm_id == mra.local_comm_id =>
+            {
+                ConnectionState::RepAcknowledged
             }
             // One MRA per message sent, or a peer could extend the wait for ever.
-            (State::ReqAcknowledged | State::RepAcknowledged, _) => return Err(Drop::Duplicate),
+            (ConnectionState::ReqAcknowledged | ConnectionState::RepAcknowledged, _) => {
+                return Err(Drop::Duplicate);
+            }
             _ => return Err(Drop::UnexpectedInState),
         };
         self.set_state(id, next);

@@ -45,7 +45,7 @@ impl ConnectionManager {
             deadline: Some(now + self.config.response_timeout()),
             kept: Some(message::sidr_req(id.0, transaction, request)),
         });
-        self.send_sidr_again(id);
+        self.queue_kept_sidr(id);
         Ok(id)
     }
 
@@ -112,9 +112,9 @@ impl ConnectionManager {
         if let Some(key) = r.event.take() {
             self.events.remove(key);
         }
-        self.lighten(service_id, listen);
+        self.release_backlog(service_id, listen);
         self.resolutions.set_answered(id, now + self.config.sidr_memory);
-        self.send_sidr_again(id);
+        self.queue_kept_sidr(id);
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl ConnectionManager {
             if same || state == SidrState::Undecided {
                 // Of an answered one the answer was lost, or has crossed this repetition.
                 if state == SidrState::Answered {
-                    self.send_sidr_again(id);
+                    self.queue_kept_sidr(id);
                 }
                 return Err(Drop::Duplicate);
             }
@@ -140,12 +140,12 @@ impl ConnectionManager {
         }
         if !self.is_listening(req.service_id) {
             if self.config.reject_unknown_services {
-                self.reply(ip, message::sidr_rep_stranger(header, req, SidrStatus::Unsupported));
+                self.reply(ip, message::sidr_rep_unknown(header, req, SidrStatus::Unsupported));
             }
             return Err(Drop::NoListener);
         }
         if !ServiceId::has_datagrams(req.service_id) {
-            self.reply(ip, message::sidr_rep_stranger(header, req, SidrStatus::Rejected));
+            self.reply(ip, message::sidr_rep_unknown(header, req, SidrStatus::Rejected));
             return Err(Drop::Unacceptable);
         }
         if self.resolutions.undecided() >= self.config.sidr_max / 2 || !self.make_room_for_sidr() {
@@ -226,7 +226,7 @@ impl ConnectionManager {
                     }
                     let wait = self.config.response_timeout();
                     self.resolutions.set_deadline(id, Some(now + wait));
-                    self.send_sidr_again(id);
+                    self.queue_kept_sidr(id);
                     return;
                 }
                 Some(Waited::ForReply)
@@ -262,7 +262,7 @@ impl ConnectionManager {
     }
 
     /// Queues the message that the request keeps, once.
-    fn send_sidr_again(&mut self, id: SidrId) {
+    fn queue_kept_sidr(&mut self, id: SidrId) {
         if let Some(r) = self.resolutions.get_mut(id)
             && r.queued.is_none()
         {
@@ -294,7 +294,7 @@ impl ConnectionManager {
             self.events.remove(key);
         }
         if r.state == SidrState::Undecided {
-            self.lighten(r.service_id, r.listen);
+            self.release_backlog(r.service_id, r.listen);
         }
     }
 }

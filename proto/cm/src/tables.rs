@@ -1,14 +1,14 @@
 //! Connections by local id, by id or QPN at the peer, and by their next timer.
 
 use crate::ConnectionId;
-use crate::connection::{Connection, State};
+use crate::connection::{Connection, ConnectionState};
 use longhaul_units::{Instant, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// All connections, with the indexes that messages, timers and the data path find them by.
 ///
-/// Trees, because what they are keyed by comes from strangers.
+/// Trees, because unauthenticated peers choose the keys.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     connections: BTreeMap<ConnectionId, Box<Connection>>,
@@ -92,12 +92,12 @@ impl Tables {
         Some(connection)
     }
 
-    pub fn set_state(&mut self, id: ConnectionId, state: State) {
+    pub fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         self.half_open += usize::from(state.is_half_open());
         self.half_open -= usize::from(connection.state.is_half_open());
         connection.state = state;
-        if state == State::Timewait {
+        if state == ConnectionState::Timewait {
             self.forget_peer_qpn(id);
         }
     }
@@ -128,7 +128,7 @@ impl Tables {
         }
     }
 
-    /// Repeated requests of the peer no longer lead to this connection.
+    /// Duplicate requests of the peer no longer lead to this connection.
     pub fn forget_peer(&mut self, id: ConnectionId) {
         self.forget_peer_qpn(id);
         let Some(connection) = self.connections.get(&id) else { return };

@@ -1,37 +1,40 @@
-//! Which frames something befalls.
+//! Random choice of the frames that an impairment hits.
 
 use crate::config::Bursts;
 use longhaul_units::{Rng, SplitMix64};
 
-/// Drawn is not the fate of each frame but how many are spared before the next that is not, which
-/// is distributed alike and costs nothing per frame.
+/// Draws how many frames pass before the next hit rather than the fate of each frame: the
+/// distribution is the same, and a frame costs nothing.
 pub(crate) struct Chance {
-    law: Law,
+    model: LossModel,
     rng: SplitMix64,
     before_next: u64,
 }
 
-enum Law {
+enum LossModel {
     Never,
     /// Each frame by itself, with this probability.
     Each(f64),
-    /// Gilbert and Elliott's two states: in the bad one each frame is struck with probability
-    /// `strike`, in the good one none.
+    /// Gilbert and Elliott's two states: in the bad one each frame is hit with probability
+    /// `loss`, in the good one none.
     Bursts {
         enter: f64,
         leave: f64,
-        strike: f64,
+        loss: f64,
         is_bad: bool,
     },
 }
 
 impl Chance {
-    /// Befalls each frame by itself.
+    /// Hits each frame independently.
     pub(crate) fn new(probability: f64, seed: u64) -> Self {
-        Chance::with(if probability <= 0.0 { Law::Never } else { Law::Each(probability) }, seed)
+        Chance::with(
+            if probability <= 0.0 { LossModel::Never } else { LossModel::Each(probability) },
+            seed,
+        )
     }
 
-    /// Befalls frames with this probability on the whole, in bursts if there are any.
+    /// Hits frames with this probability on the whole, in bursts if there are any.
     pub(crate) fn in_bursts(probability: f64, bursts: Option<&Bursts>, seed: u64) -> Self {
         let Some(bursts) = bursts.filter(|_| probability > 0.0) else {
             return Chance::new(probability, seed);
@@ -39,28 +42,28 @@ impl Chance {
         let leave = 1.0 / bursts.frames;
         let is_bad = probability / bursts.loss;
         let enter = (leave * is_bad / (1.0 - is_bad)).min(1.0);
-        Chance::with(Law::Bursts { enter, leave, strike: bursts.loss, is_bad: false }, seed)
+        Chance::with(LossModel::Bursts { enter, leave, loss: bursts.loss, is_bad: false }, seed)
     }
 
-    fn with(law: Law, seed: u64) -> Self {
-        let mut chance = Chance { law, rng: SplitMix64::new(seed), before_next: 0 };
+    fn with(model: LossModel, seed: u64) -> Self {
+        let mut chance = Chance { model, rng: SplitMix64::new(seed), before_next: 0 };
         chance.draw();
         chance
     }
 
     fn draw(&mut self) {
         let rng = &mut self.rng;
-        self.before_next = match &mut self.law {
-            Law::Never => u64::MAX,
-            Law::Each(probability) => spared(rng, *probability),
-            Law::Bursts { enter, leave, strike, is_bad } => {
+        self.before_next = match &mut self.model {
+            LossModel::Never => u64::MAX,
+            LossModel::Each(probability) => geometric(rng, *probability),
+            LossModel::Bursts { enter, leave, loss, is_bad } => {
                 let mut frames = 0_u64;
                 loop {
                     if !*is_bad {
-                        frames = frames.saturating_add(1).saturating_add(spared(rng, *enter));
+                        frames = frames.saturating_add(1).saturating_add(geometric(rng, *enter));
                         *is_bad = true;
                     }
-                    let is_struck = uniform(rng) <= *strike;
+                    let is_struck = uniform(rng) <= *loss;
                     *is_bad = uniform(rng) > *leave;
                     if is_struck {
                         break frames;
@@ -71,19 +74,19 @@ impl Chance {
         };
     }
 
-    /// Frames that are spared before the next that is not.
+    /// Frames that pass before the next hit.
     pub(crate) fn before_next(&self) -> u64 {
         self.before_next
     }
 
-    /// So many are spared, not more than are.
+    /// Notes that `frames` passed, at most [`Chance::before_next`].
     pub(crate) fn pass(&mut self, frames: u64) {
-        if !matches!(self.law, Law::Never) {
+        if !matches!(self.model, LossModel::Never) {
             self.before_next -= frames;
         }
     }
 
-    /// True when it befalls the next frame.
+    /// True when the next frame is hit.
     #[inline]
     pub(crate) fn take(&mut self) -> bool {
         if self.before_next == 0 {
@@ -101,7 +104,7 @@ fn uniform(rng: &mut SplitMix64) -> f64 {
 }
 
 /// Trials without success before the first with one.
-fn spared(rng: &mut SplitMix64, probability: f64) -> u64 {
+fn geometric(rng: &mut SplitMix64, probability: f64) -> u64 {
     (uniform(rng).ln() / (1.0 - probability).ln()) as u64
 }
 

@@ -36,7 +36,7 @@ pub struct LinkConfig {
     pub bursts: Option<Bursts>,
     /// When the fibre is cut, both directions at once. `None`: never.
     pub cut: Option<Cut>,
-    /// What else befalls frames on the way.
+    /// Other impairments of frames in flight.
     pub impairments: Impairments,
     /// What is done to some frames alone, in this order: [`RULES_MAX`] at most. The first takes
     /// about 30 ns of each frame, most of it to take the headers apart; none takes nothing.
@@ -112,7 +112,7 @@ impl Cut {
     }
 }
 
-/// What can befall a frame that is not lost, drawn for each frame and each of these by itself.
+/// Impairments of frames that are not lost, drawn independently for each frame and impairment.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Impairments {
     /// Probability that a frame is late by `late_by`, so that those behind it overtake it: 0 to 1.
@@ -255,7 +255,7 @@ impl LinkConfig {
         self.rules.iter().fold(late, |sum, rule| sum + rule.delay_max())
     }
 
-    /// Times that a frame can be under way at once.
+    /// Times that a frame can be in flight at once.
     fn copies_max(&self) -> u64 {
         let duplicates = self.impairments.duplication > 0.0
             || self.rules.iter().any(|rule| rule.action == Action::Duplicate);

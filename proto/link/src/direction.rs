@@ -24,28 +24,28 @@ pub(crate) const fn memory_of(footprint: usize) -> u64 {
     (footprint - size_of::<FrameBuf>() + 2 * size_of::<InFlight>()) as u64
 }
 
-/// A frame on its way.
+/// A frame in flight.
 #[derive(Clone)]
 struct InFlight {
     due: Instant,
     frame: FrameBuf,
-    change: OnTheWay,
+    change: ExitEdits,
 }
 
-/// What is done to a frame when it leaves: the copy in the store may be shared.
+/// Changes made to a frame when it leaves: the stored copy may be shared.
 #[derive(Clone, Copy)]
-struct OnTheWay {
-    /// Turned over; [`OnTheWay::NO_BIT`]: none.
+struct ExitEdits {
+    /// Bit to flip; [`ExitEdits::NO_BIT`]: none.
     corrupted_bit: u32,
     is_marked: bool,
 }
 
-impl OnTheWay {
+impl ExitEdits {
     /// Beyond the last bit of any frame.
     const NO_BIT: u32 = u32::MAX;
 
     fn of(arrival: &Arrival) -> Self {
-        OnTheWay {
+        ExitEdits {
             corrupted_bit: arrival.corrupted_bit.unwrap_or(Self::NO_BIT),
             is_marked: arrival.is_marked,
         }
@@ -108,7 +108,7 @@ impl Direction {
         }
         let entry = InFlight {
             due: arrival.due,
-            change: OnTheWay::of(&arrival),
+            change: ExitEdits::of(&arrival),
             frame: self.pool.hold(frame),
         };
         self.memory_bytes += copies * entry.memory_bytes();
@@ -136,8 +136,8 @@ impl Direction {
             if let Some(soon) = way.get(FETCH_AHEAD) {
                 soon.frame.fetch();
             }
-            let OnTheWay { corrupted_bit, is_marked } = front.change;
-            if corrupted_bit != OnTheWay::NO_BIT {
+            let ExitEdits { corrupted_bit, is_marked } = front.change;
+            if corrupted_bit != ExitEdits::NO_BIT {
                 send_corrupted(&front.frame.as_frame(), corrupted_bit, is_marked, side, out);
             } else if is_marked {
                 send_marked(&front.frame.as_frame(), side, out);
@@ -150,7 +150,7 @@ impl Direction {
         }
     }
 
-    /// True when nothing is queued or under way.
+    /// True when nothing is queued or in flight.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty() && self.late.is_empty()

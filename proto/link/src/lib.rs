@@ -13,11 +13,11 @@
 //! packets; a [`Change`] has the link be another from a moment on.
 #![forbid(unsafe_code)]
 
-mod adversity;
 mod chance;
 mod config;
 mod counters;
 mod direction;
+mod fault_injector;
 mod link;
 mod rule;
 mod schedule;
@@ -31,7 +31,8 @@ pub use direction::{Direction, send_marked};
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
 pub use rule::{
-    Action, PacketKind, PacketKinds, RULES_MAX, Rule, RuleCounters, Selection, Turn, What,
+    Action, FrameMatch, Occurrence, PacketKind, PacketKinds, RULES_MAX, Rule, RuleCounters,
+    Selection,
 };
 pub use schedule::{CHANGES_MAX, Change, Setting};
 pub use text::TextError;

@@ -140,9 +140,9 @@ impl PacketKinds {
     }
 }
 
-/// What frames a rule is about.
+/// Class of frames that a rule matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum FrameMatch {
     /// All.
     Any,
     /// Those that are not well-formed RoCEv2: TCP, ARP, and what claims to be RoCEv2 and is
@@ -157,7 +157,7 @@ pub enum What {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selection {
     /// What they are.
-    pub what: What,
+    pub what: FrameMatch,
     /// The side that they enter by. `None`: either.
     pub from: Option<Side>,
     /// BTH opcodes.
@@ -178,7 +178,7 @@ pub struct Selection {
 
 impl Selection {
     /// All frames of a kind.
-    pub const fn of(what: What) -> Self {
+    pub const fn of(what: FrameMatch) -> Self {
         Selection {
             what,
             from: None,
@@ -205,9 +205,9 @@ impl Selection {
     /// True when the frame is one of them; `place` is its place in a train.
     fn fits(&self, packet: Option<&Packet<'_>>, place: u32) -> bool {
         match (self.what, packet) {
-            (What::Any, _) | (What::NotRoce, None) => true,
-            (What::NotRoce, Some(_)) | (What::Roce(_), None) => false,
-            (What::Roce(kinds), Some(packet)) => {
+            (FrameMatch::Any, _) | (FrameMatch::NotRoce, None) => true,
+            (FrameMatch::NotRoce, Some(_)) | (FrameMatch::Roce(_), None) => false,
+            (FrameMatch::Roce(kinds), Some(packet)) => {
                 kinds.contains(PacketKind::of(packet)) && self.fits_packet(packet, place)
             }
         }
@@ -239,10 +239,10 @@ impl Selection {
         let is_wrong_way =
             |range: &Option<RangeInclusive<u32>>| range.as_ref().is_some_and(|r| r.is_empty());
         match self.what {
-            What::Roce(kinds) if kinds == PacketKinds::NONE => {
+            FrameMatch::Roce(kinds) if kinds == PacketKinds::NONE => {
                 return Some("it is about no kind of packet");
             }
-            What::Any | What::NotRoce if self.has_packet_conditions() => {
+            FrameMatch::Any | FrameMatch::NotRoce if self.has_packet_conditions() => {
                 return Some(
                     "its conditions are about RoCEv2 packets alone: say roce, or a kind of packet",
                 );
@@ -292,10 +292,9 @@ pub enum Action {
     Reorder(RangeInclusive<Duration>),
 }
 
-/// Which of the frames that a rule selects it may do something to. Each direction counts for
-/// itself.
+/// Which of the frames that a rule selects it acts on. Each direction counts for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Turn {
+pub enum Occurrence {
     /// All of them.
     #[default]
     Each,
@@ -307,14 +306,14 @@ pub enum Turn {
     Number(u64),
 }
 
-impl Turn {
+impl Occurrence {
     /// True for the frame with this number, counted from 1.
     fn takes(self, number: u64) -> bool {
         match self {
-            Turn::Each => true,
-            Turn::First(count) => number <= count,
-            Turn::Every(count) => number.is_multiple_of(count),
-            Turn::Number(one) => number == one,
+            Occurrence::Each => true,
+            Occurrence::First(count) => number <= count,
+            Occurrence::Every(count) => number.is_multiple_of(count),
+            Occurrence::Number(one) => number == one,
         }
     }
 }
@@ -327,7 +326,7 @@ pub struct Rule {
     /// What is done to them.
     pub action: Action,
     /// Which of those.
-    pub turn: Turn,
+    pub occurrence: Occurrence,
     /// With which probability, 0 to 1.
     pub probability: f64,
     /// Mean length of bursts, in selected frames, 1 to 10^9: within one, all of them. `None`: each
@@ -343,7 +342,7 @@ impl Rule {
         Rule {
             selection,
             action,
-            turn: Turn::Each,
+            occurrence: Occurrence::Each,
             probability: 1.0,
             burst_frames: None,
             at_most: None,
@@ -353,7 +352,10 @@ impl Rule {
     /// Why it makes no sense, if it does not.
     pub fn fault(&self) -> Option<&'static str> {
         let is_no_probability = !(0.0..=1.0).contains(&self.probability);
-        let is_never = matches!(self.turn, Turn::Every(0) | Turn::Number(0) | Turn::First(0));
+        let is_never = matches!(
+            self.occurrence,
+            Occurrence::Every(0) | Occurrence::Number(0) | Occurrence::First(0)
+        );
         match &self.action {
             Action::Delay(times) | Action::Reorder(times) if times.is_empty() => {
                 return Some("a range goes from the shorter time to the longer one");

@@ -13,7 +13,7 @@ pub const CHANGES_MAX: usize = 256;
 ///
 /// It holds for frames that come to the queue from then on; those in the queue go at the rate that
 /// they found. No frame overtakes another: where the delay becomes shorter, those that come before
-/// the last one under way has arrived wait for it.
+/// the last one in flight has arrived wait for it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Change {
     /// When, on the clock that the link is driven by.

@@ -1,9 +1,9 @@
 //! Decides for each frame of one direction whether, when and how it arrives.
 
-use crate::adversity::Adversity;
 use crate::chance::Chance;
 use crate::config::{Bursts, LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
+use crate::fault_injector::FaultInjector;
 use crate::rule::RuleCounters;
 use crate::schedule::{Conditions, Timeline};
 use crate::serialiser::Serialiser;
@@ -18,7 +18,7 @@ const NEVER: Instant = Instant::from_ps(u64::MAX);
 /// Longest payload that a link carries, in bytes.
 pub const PAYLOAD_LEN_MAX: usize = 16 * 1024;
 
-/// What becomes of a frame that gets through.
+/// The arrival of a frame that is not lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
     /// When its last bit reaches the far end. It never decreases from one frame to the next that is
@@ -35,7 +35,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    fn unharmed(due: Instant, is_marked: bool) -> Self {
+    fn undamaged(due: Instant, is_marked: bool) -> Self {
         Arrival { due, is_marked, is_late: false, is_duplicated: false, corrupted_bit: None }
     }
 }
@@ -59,8 +59,8 @@ pub struct Wire {
     queue_wait_max: Duration,
     red: Option<Red>,
     losses: Chance,
-    /// `None`: nothing else befalls any frame.
-    adversity: Option<Box<Adversity>>,
+    /// `None` without faults besides loss.
+    fault_injector: Option<Box<FaultInjector>>,
     /// When the schedule has something next; the end of time without one.
     next_change_at: Instant,
     schedule: Option<Box<Schedule>>,
@@ -69,7 +69,7 @@ pub struct Wire {
     counters: LinkCounters,
 }
 
-/// What changes, and what it takes to go by it.
+/// The changes of conditions, and the state to apply them.
 struct Schedule {
     timeline: Timeline,
     /// What holds at this moment.
@@ -99,7 +99,7 @@ impl Wire {
             // A stream of its own: marks do not change which frames are lost.
             red: red.map(|(ecn, rate)| Red::new(&ecn, rate, !seed)),
             losses: Chance::in_bursts(config.loss, config.bursts.as_ref(), seed),
-            adversity: Adversity::new(config, entry, seed),
+            fault_injector: FaultInjector::new(config, entry, seed),
             next_change_at: NEVER,
             schedule: None,
             last_due: Instant::ZERO,
@@ -121,7 +121,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Goes by what the schedule says of this moment.
+    /// Applies the conditions that the schedule has for `now`.
     #[cold]
     fn change(&mut self, now: Instant) {
         let Some(schedule) = &mut self.schedule else { return };
@@ -190,39 +190,41 @@ impl Wire {
         }
         let backlog = self.backlog(now);
         let sent_at = self.serialise(now, backlog, wire_bytes(len)).ok_or(DropReason::QueueFull)?;
-        if self.adversity.is_some() {
-            return self.take_adverse(sent_at, backlog, frame, place);
+        if self.fault_injector.is_some() {
+            return self.take_with_faults(sent_at, backlog, frame, place);
         }
         // A lost frame has used the wire all the same.
         if self.losses.take() {
             return Err(DropReason::Loss);
         }
         self.last_due = self.last_due.max(sent_at + self.delay);
-        Ok(Arrival::unharmed(self.last_due, marks(&mut self.red, backlog, frame.head)))
+        Ok(Arrival::undamaged(self.last_due, marks(&mut self.red, backlog, frame.head)))
     }
 
     /// A frame whose last bit is sent at `sent_at`, after a wait of `backlog`.
-    fn take_adverse(
+    fn take_with_faults(
         &mut self,
         sent_at: Instant,
         backlog: Duration,
         frame: &Frame<'_>,
         place: u32,
     ) -> Result<Arrival, DropReason> {
-        let Some(adversity) = &mut self.adversity else { unreachable!("who calls has looked") };
-        if adversity.is_cut(sent_at) {
+        let Some(fault_injector) = &mut self.fault_injector else {
+            unreachable!("who calls has looked")
+        };
+        if fault_injector.is_cut(sent_at) {
             return Err(DropReason::Cut);
         }
         if self.losses.take() {
             return Err(DropReason::Loss);
         }
-        let effects = adversity.judge(frame, place);
+        let effects = fault_injector.judge(frame, place);
         if effects.is_lost {
             return Err(DropReason::Rule);
         }
         self.last_due = self.last_due.max(sent_at + self.delay + effects.delay);
         let is_marked = marks(&mut self.red, backlog, frame.head);
-        Ok(adversity.befall(self.last_due, is_marked, frame.len(), effects, &mut self.counters))
+        Ok(fault_injector.apply(self.last_due, is_marked, frame.len(), effects, &mut self.counters))
     }
 
     /// A train of `count` frames like `frame` comes to the queue at once. `arrived` is told of each
@@ -239,7 +241,7 @@ impl Wire {
         let bytes = wire_bytes(frame.len());
         let all_fit = self.backlog(now) + self.time_of(bytes * count) <= self.queue_wait_max;
         let has_more_to_it = self.red.is_some()
-            || self.adversity.is_some()
+            || self.fault_injector.is_some()
             || now >= self.next_change_at
             || !all_fit;
         if has_more_to_it {
@@ -271,7 +273,7 @@ impl Wire {
             } else {
                 self.losses.pass(part);
                 self.last_due = self.last_due.max(sent_at + self.delay);
-                arrived(Arrival::unharmed(self.last_due, false), place, part);
+                arrived(Arrival::undamaged(self.last_due, false), place, part);
             }
             place += frames;
         }
@@ -316,7 +318,7 @@ impl Wire {
     /// What each rule did, by its place in the configuration; empty without rules for this
     /// direction.
     pub fn rule_counters(&self) -> &[RuleCounters] {
-        self.adversity.as_ref().map_or(&[], |adversity| adversity.rule_counters())
+        self.fault_injector.as_ref().map_or(&[], |fault_injector| fault_injector.rule_counters())
     }
 
     /// What it did so far. Of memory it knows nothing.

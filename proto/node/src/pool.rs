@@ -69,7 +69,7 @@ pub struct FrameBuf(Kept);
 enum Kept {
     Pooled {
         buffer: Buffer,
-        payload: Place,
+        payload: PayloadStorage,
     },
     /// As a port received it.
     Lent {
@@ -78,10 +78,10 @@ enum Kept {
     },
 }
 
-/// Where the payload of a pooled frame lies. A tunnel's frames differ from others in their headers
-/// alone.
+/// Storage of a pooled frame's payload: its own buffer, or that of the frame
+/// that it was tunnelled from.
 #[derive(Clone)]
-enum Place {
+enum PayloadStorage {
     Here,
     In(Buffer),
     Lent(Lease),
@@ -144,7 +144,7 @@ impl FramePool {
             out[..frame.head.len()].copy_from_slice(frame.head);
             frame.payload.copy_to(&mut out[HEAD_MAX..HEAD_MAX + stored_len]);
         });
-        FrameBuf(Kept::Pooled { buffer, payload: Place::Here })
+        FrameBuf(Kept::Pooled { buffer, payload: PayloadStorage::Here })
     }
 
     #[inline]
@@ -153,8 +153,8 @@ impl FramePool {
             return origin.clone();
         }
         let (content, place) = match &origin.0 {
-            Kept::Pooled { buffer, payload: Place::Here } => {
-                (*buffer.content(), Place::In(buffer.clone()))
+            Kept::Pooled { buffer, payload: PayloadStorage::Here } => {
+                (*buffer.content(), PayloadStorage::In(buffer.clone()))
             }
             Kept::Pooled { buffer, payload } => (*buffer.content(), payload.clone()),
             Kept::Lent { lease, parts } => {
@@ -163,7 +163,7 @@ impl FramePool {
                     payload_at: parts.head_len,
                     ..Content::NONE
                 };
-                (content, Place::Lent(lease.clone()))
+                (content, PayloadStorage::Lent(lease.clone()))
             }
         };
         self.hold_elsewhere(frame, content, place)
@@ -182,11 +182,16 @@ impl FramePool {
             });
         };
         let content = Content { payload_len: len, payload_at, ..Content::NONE };
-        self.hold_elsewhere(frame, content, Place::Lent(lease.clone()))
+        self.hold_elsewhere(frame, content, PayloadStorage::Lent(lease.clone()))
     }
 
     /// Keeps the headers here and the payload where it lies.
-    fn hold_elsewhere(&mut self, frame: &Frame<'_>, content: Content, payload: Place) -> FrameBuf {
+    fn hold_elsewhere(
+        &mut self,
+        frame: &Frame<'_>,
+        content: Content,
+        payload: PayloadStorage,
+    ) -> FrameBuf {
         let content =
             Content { head_len: frame.head.len() as u8, trailer: frame.trailer, ..content };
         let buffer =
@@ -231,7 +236,7 @@ impl FramePool {
             let (head, payload) = out.split_at_mut(HEAD_MAX);
             fill(&mut head[..head_len], &mut payload[..payload_len]);
         });
-        FrameBuf(Kept::Pooled { buffer, payload: Place::Here })
+        FrameBuf(Kept::Pooled { buffer, payload: PayloadStorage::Here })
     }
 
     /// Makes a frame of `len` bytes, which `write` writes where they will lie, and keeps it as one
@@ -355,9 +360,9 @@ impl FrameBuf {
             Kept::Pooled { buffer, payload } => {
                 buffer.fetch();
                 match payload {
-                    Place::Here => {}
-                    Place::In(other) => other.fetch(),
-                    Place::Lent(lease) => fetch_lent(lease),
+                    PayloadStorage::Here => {}
+                    PayloadStorage::In(other) => other.fetch(),
+                    PayloadStorage::Lent(lease) => fetch_lent(lease),
                 }
             }
             Kept::Lent { lease, .. } => fetch_lent(lease),
@@ -371,9 +376,9 @@ impl FrameBuf {
             Kept::Pooled { buffer, payload } => {
                 black_box(buffer.is_returned());
                 match payload {
-                    Place::Here => {}
-                    Place::In(other) => _ = black_box(other.is_returned()),
-                    Place::Lent(lease) => _ = black_box(lease.is_returned()),
+                    PayloadStorage::Here => {}
+                    PayloadStorage::In(other) => _ = black_box(other.is_returned()),
+                    PayloadStorage::Lent(lease) => _ = black_box(lease.is_returned()),
                 }
             }
             Kept::Lent { lease, .. } => _ = black_box(lease.is_returned()),
@@ -401,9 +406,9 @@ impl FrameBuf {
         let content = buffer.content();
         let len = if content.is_synthetic { 0 } else { content.payload_len as usize };
         let bytes = match place {
-            Place::Here => &buffer.0.slice,
-            Place::In(other) => &other.0.slice,
-            Place::Lent(lease) => lease.bytes(),
+            PayloadStorage::Here => &buffer.0.slice,
+            PayloadStorage::In(other) => &other.0.slice,
+            PayloadStorage::Lent(lease) => lease.bytes(),
         };
         &bytes[usize::from(content.payload_at)..][..len]
     }

@@ -421,7 +421,7 @@ impl Requester {
         let is_unasked = self.asked <= self.una;
         let is_question = self.queue.get(self.current).awaits_response();
         let built = if is_question {
-            self.send_question(ctx, template, emit)
+            self.send_read_or_atomic(ctx, template, emit)
         } else {
             self.send_data(ctx, template, emit)
         };
@@ -459,7 +459,7 @@ impl Requester {
         let turn = (self.next, self.current, self.reads, self.since_ack_request, self.asked);
         (self.next, self.current) = (self.una, self.done);
         let built = if self.queue.get(self.current).awaits_response() {
-            self.send_question(ctx, template, emit)
+            self.send_read_or_atomic(ctx, template, emit)
         } else {
             self.send_data(ctx, template, emit)
         };
@@ -494,7 +494,7 @@ impl Requester {
 
     /// Sends a READ, from where responses are missing, or an atomic. False when the result has no
     /// place to go.
-    fn send_question<C: Context>(
+    fn send_read_or_atomic<C: Context>(
         &mut self,
         ctx: &mut C,
         template: &PathTemplate,
@@ -549,9 +549,9 @@ impl Requester {
         self.config.ack_request_every.min(self.window)
     }
 
-    /// Packets from the next on, which is in the middle of a message, that are alike but for their
-    /// PSN: none ends the message, none asks for an ACK.
-    fn alike(&self, wqe: &SendWqe) -> u32 {
+    /// Packets from the next on, which is in the middle of a message, that differ in nothing but
+    /// their PSN: none ends the message, none asks for an ACK.
+    fn uniform_packets(&self, wqe: &SendWqe) -> u32 {
         if self.credit_limit.is_some() {
             return 1;
         }
@@ -600,7 +600,7 @@ impl Requester {
         }
         let pad_len = head.finish(template, len as usize);
         let train_max = if first || last { 1 } else { emit.train_max() };
-        let count = if train_max > 1 { self.alike(wqe).min(train_max) } else { 1 };
+        let count = if train_max > 1 { self.uniform_packets(wqe).min(train_max) } else { 1 };
         if count > 1 {
             let payload = Payload::Train { len: len as usize, count };
             emit.emit(&Frame { head: head.bytes(), payload, trailer: Trailer::Sealed { pad_len } });
@@ -642,24 +642,24 @@ impl Requester {
                 self.timer_at = self.timeout().map(|t| now + t);
                 return;
             }
-            if !self.waits_on(now, ctx) {
+            if !self.extend_timeout(now, ctx) {
                 ctx.counters().count(Counter::LocalAckTimeoutErr);
                 self.answer_timeout(now, ctx);
             }
         }
     }
 
-    /// Puts the timer off while answers take longer than the timeout: what is in line behind other
-    /// QPs' packets, on a device or a peer that is late, is not lost.
+    /// Extends the timer while answers take longer than the timeout: packets queued behind other
+    /// QPs', on a device or a peer that is late, are not lost.
     #[cold]
-    fn waits_on<C: Context>(&mut self, now: Instant, ctx: &C) -> bool {
+    fn extend_timeout<C: Context>(&mut self, now: Instant, ctx: &C) -> bool {
         let (Some(at), Some(timeout), None) =
             (self.timer_at, self.config.timeout, self.config.adaptive_timeout)
         else {
             return false;
         };
         let longest = timeout.times(u64::from(self.config.timeout_stretch_max));
-        let wait = ctx.answers_take().min(longest);
+        let wait = ctx.expected_answer_delay().min(longest);
         if wait <= timeout || self.stretched == Some(at) {
             return false;
         }

@@ -87,7 +87,7 @@ struct Read {
     rkey: RKey,
     len: u32,
     msn: Msn,
-    repeated: bool,
+    is_duplicate: bool,
     /// An atomic: what it found.
     original: Option<u64>,
 }
@@ -103,10 +103,10 @@ pub struct Responder {
     msn: u64,
     message: Message,
     reads: VecDeque<Read>,
-    /// What the latest atomics found, by PSN, for when they are repeated.
+    /// Results of the latest atomics, by PSN, for duplicates of them.
     atomics: VecDeque<(u64, u64)>,
     /// READs and atomics queued for the first time; repetitions are not counted.
-    fresh_reads: u32,
+    new_reads: u32,
     ack_due: bool,
     since_ack: u32,
     /// A sequence or RNR NAK was raised for `expected`; no other until it arrives.
@@ -139,7 +139,7 @@ impl Responder {
             message: Message::None,
             reads: VecDeque::new(),
             atomics: VecDeque::new(),
-            fresh_reads: 0,
+            new_reads: 0,
             ack_due: false,
             since_ack: 0,
             gap_open: false,
@@ -289,12 +289,12 @@ impl Responder {
         match bth.opcode.verb() {
             Some(Verb::Send | Verb::Write) => self.ack_due = true,
             Some(Verb::ReadRequest) if payload.is_empty() => {
-                if !packet.reth().is_some_and(|reth| self.read_again(psn, &reth, ctx)) {
+                if !packet.reth().is_some_and(|reth| self.queue_duplicate_read(psn, &reth, ctx)) {
                     ctx.counters().count(DropReason::DuplicateRead);
                 }
             }
             Some(Verb::CmpSwap | Verb::FetchAdd) => {
-                if !self.atomic_again(psn) {
+                if !self.queue_duplicate_atomic(psn) {
                     ctx.counters().count(DropReason::DuplicateRead);
                 }
             }
@@ -302,13 +302,13 @@ impl Responder {
         }
     }
 
-    /// READs and atomics that can be queued, repetitions included.
+    /// READs and atomics that can be queued, duplicates included.
     fn reads_max(&self) -> usize {
         2 * self.config.max_dest_rd_atomic as usize
     }
 
-    /// Answers a READ once more, from `psn` on. False when it contradicts what was asked before.
-    fn read_again<C: Context>(&mut self, psn: u64, reth: &Reth, ctx: &mut C) -> bool {
+    /// Queues a duplicate READ, from `psn` on. False when it contradicts the original.
+    fn queue_duplicate_read<C: Context>(&mut self, psn: u64, reth: &Reth, ctx: &mut C) -> bool {
         let end = psn + self.config.mtu.packets(u64::from(reth.len));
         let allowed = ctx.permits(RemoteIntent::Read)
             && (reth.len == 0
@@ -331,19 +331,19 @@ impl Responder {
             rkey: reth.rkey,
             len: reth.len,
             msn: Msn::new(self.msn as u32),
-            repeated: true,
+            is_duplicate: true,
             original: None,
         };
-        self.queue_again(read)
+        self.queue_duplicate(read)
     }
 
-    /// Answers an atomic once more with what it found the first time. False when that is forgotten.
-    fn atomic_again(&mut self, psn: u64) -> bool {
+    /// Queues a duplicate atomic's response, with the original result. False when that is forgotten.
+    fn queue_duplicate_atomic(&mut self, psn: u64) -> bool {
         let Some(&(_, original)) = self.atomics.iter().find(|(at, _)| *at == psn) else {
             return false;
         };
         let msn = Msn::new(self.msn as u32);
-        self.queue_again(Read {
+        self.queue_duplicate(Read {
             first: psn,
             end: psn + 1,
             cursor: psn,
@@ -351,14 +351,14 @@ impl Responder {
             rkey: RKey(0),
             len: 0,
             msn,
-            repeated: true,
+            is_duplicate: true,
             original: Some(original),
         })
     }
 
-    /// Queues a repetition where its PSNs belong. False when it contradicts what is queued, or
+    /// Queues a duplicate where its PSNs belong. False when it contradicts what is queued, or
     /// there is no space.
-    fn queue_again(&mut self, read: Read) -> bool {
+    fn queue_duplicate(&mut self, read: Read) -> bool {
         let has_space = self.reads.len() < self.reads_max();
         let at = self.reads.partition_point(|r| r.end <= read.first);
         match self.reads.get_mut(at) {
@@ -367,7 +367,7 @@ impl Responder {
                     return false;
                 }
                 if read.first < queued.cursor {
-                    self.fresh_reads -= u32::from(!queued.repeated);
+                    self.new_reads -= u32::from(!queued.is_duplicate);
                     *queued = read;
                 }
                 true
@@ -502,7 +502,7 @@ impl Responder {
     #[inline(never)]
     fn take_atomic<C: Context>(&mut self, packet: &Packet<'_>, bth: &Bth, ctx: &mut C) -> bool {
         let Some(atomic) = packet.atomic_eth() else { unreachable!("an atomic has an AtomicETH") };
-        let full = self.fresh_reads >= self.config.max_dest_rd_atomic;
+        let full = self.new_reads >= self.config.max_dest_rd_atomic;
         if full || !ctx.permits(RemoteIntent::Atomic) || atomic.virtual_address % ATOMIC_LEN != 0 {
             self.give_up(Fault::InvalidRequest, ctx);
             return false;
@@ -523,7 +523,7 @@ impl Responder {
             self.atomics.pop_front();
         }
         self.atomics.push_back((self.expected, original));
-        self.queue_fresh(Read {
+        self.queue_new(Read {
             first: self.expected,
             end: self.expected + 1,
             cursor: self.expected,
@@ -531,7 +531,7 @@ impl Responder {
             rkey: atomic.rkey,
             len: 0,
             msn: Msn::new(self.msn as u32 + 1),
-            repeated: false,
+            is_duplicate: false,
             original: Some(original),
         });
         // Its response acknowledges it.
@@ -540,7 +540,7 @@ impl Responder {
 
     fn take_read<C: Context>(&mut self, packet: &Packet<'_>, ctx: &mut C) -> bool {
         let Some(reth) = packet.reth() else { unreachable!("a READ request has a RETH") };
-        let full = self.fresh_reads >= self.config.max_dest_rd_atomic;
+        let full = self.new_reads >= self.config.max_dest_rd_atomic;
         if full || !ctx.permits(RemoteIntent::Read) || u64::from(reth.len) > MESSAGE_MAX {
             self.give_up(Fault::InvalidRequest, ctx);
             return false;
@@ -552,7 +552,7 @@ impl Responder {
             return false;
         }
         ctx.counters().count(Counter::RxReadRequests);
-        self.queue_fresh(Read {
+        self.queue_new(Read {
             first: self.expected,
             end: self.expected + self.config.mtu.packets(len),
             cursor: self.expected,
@@ -560,25 +560,25 @@ impl Responder {
             rkey: reth.rkey,
             len: reth.len,
             msn: Msn::new(self.msn as u32 + 1),
-            repeated: false,
+            is_duplicate: false,
             original: None,
         });
         // Its responses acknowledge it.
         false
     }
 
-    /// Queues a READ or an atomic that came in its turn.
-    fn queue_fresh(&mut self, read: Read) {
+    /// Queues a READ or an atomic that came in sequence.
+    fn queue_new(&mut self, read: Read) {
         if self.reads.len() >= self.reads_max()
             && let Some(oldest) = self.reads.pop_front()
         {
-            // Repetitions fill the space: the oldest gives way, its requester's timer will ask
-            // again.
-            self.fresh_reads -= u32::from(!oldest.repeated);
+            // Duplicates fill the space: the oldest is dropped, and its requester's timer will
+            // retransmit it.
+            self.new_reads -= u32::from(!oldest.is_duplicate);
         }
         self.msn += 1;
         self.expected = read.end;
-        self.fresh_reads += 1;
+        self.new_reads += 1;
         self.reads.push_back(read);
         self.gap_open = false;
     }
@@ -649,7 +649,7 @@ impl Responder {
                 (self.expected - 1, self.ack_syndrome(queue))
             }
             // The NAK would say as much; but kernel rxe resets its retries by an ACK alone, and
-            // heeds no second NAK before one, so that it would have to wait for its timer.
+            // ignores a second NAK before one, so that it would have to wait for its timer.
             Some(_) if self.ack_due => (self.expected - 1, self.ack_syndrome(queue)),
             Some(nak) => {
                 if nak == Syndrome::Nak(NakCode::PsnSequence) {
@@ -774,7 +774,7 @@ impl Responder {
     /// The last response to the oldest READ or atomic has left.
     fn answered(&mut self, read: &Read) {
         self.reads.pop_front();
-        self.fresh_reads -= u32::from(!read.repeated);
+        self.new_reads -= u32::from(!read.is_duplicate);
         if read.end == self.expected {
             // It acknowledged everything so far.
             self.ack_due = false;

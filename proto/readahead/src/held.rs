@@ -3,7 +3,7 @@
 use crate::Counters;
 use crate::command::{Command, Range};
 use crate::local::Announcement;
-use crate::shared::Shared;
+use crate::shared::ReadAheadShared;
 use longhaul_units::{Psn, RKey};
 use std::collections::VecDeque;
 
@@ -47,7 +47,12 @@ impl Holdings {
 
     /// A SEND passes to the target: what it names is not what was fetched for a command before it.
     /// `None`: it may name anything.
-    pub(crate) fn note_passed(&mut self, shared: &mut Shared, psn: Psn, command: Option<&Command>) {
+    pub(crate) fn note_passed(
+        &mut self,
+        shared: &mut ReadAheadShared,
+        psn: Psn,
+        command: Option<&Command>,
+    ) {
         if self.last_passed.is_none_or(|last| psn.is_after(last)) {
             self.last_passed = Some(psn);
         }
@@ -90,7 +95,7 @@ impl Holdings {
     /// A range is being fetched. Returns its serial, when there is room for it.
     pub(crate) fn announce(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         number: u8,
         announcement: Announcement,
     ) -> Option<u64> {
@@ -141,7 +146,7 @@ impl Holdings {
     }
 
     /// What has `number` comes no further.
-    pub(crate) fn cancel(&mut self, shared: &mut Shared, number: u8) {
+    pub(crate) fn cancel(&mut self, shared: &mut ReadAheadShared, number: u8) {
         if let Some(held) = self.by_number(number) {
             let len = held.announcement.range.len as usize;
             held.is_open = false;
@@ -153,7 +158,7 @@ impl Holdings {
     /// The command is answered, or its key is not valid any more.
     pub(crate) fn end_command(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         command: Option<u32>,
         key: Option<RKey>,
     ) {
@@ -162,7 +167,7 @@ impl Holdings {
         });
     }
 
-    fn close(&mut self, shared: &mut Shared, which: impl Fn(&Held) -> bool) {
+    fn close(&mut self, shared: &mut ReadAheadShared, which: impl Fn(&Held) -> bool) {
         for held in &mut self.held {
             held.is_open &= !which(held);
         }
@@ -170,7 +175,7 @@ impl Holdings {
     }
 
     /// The time of `serial` is over.
-    pub(crate) fn expire(&mut self, shared: &mut Shared, serial: u64) {
+    pub(crate) fn expire(&mut self, shared: &mut ReadAheadShared, serial: u64) {
         if let Some(held) = self.held.iter_mut().find(|held| held.serial == serial) {
             held.is_open = false;
             held.is_ended = true;
@@ -196,7 +201,7 @@ impl Holdings {
     }
 
     /// An answer is done with `serial`.
-    pub(crate) fn release(&mut self, shared: &mut Shared, serial: u64) {
+    pub(crate) fn release(&mut self, shared: &mut ReadAheadShared, serial: u64) {
         if let Some(held) = self.held.iter_mut().find(|held| held.serial == serial) {
             held.claims = held.claims.saturating_sub(1);
         }
@@ -204,14 +209,14 @@ impl Holdings {
     }
 
     /// Lets everything go, whoever uses it.
-    pub(crate) fn clear(&mut self, shared: &mut Shared) {
+    pub(crate) fn clear(&mut self, shared: &mut ReadAheadShared) {
         for held in &mut self.held {
             (held.is_open, held.claims) = (false, 0);
         }
         self.let_go(shared);
     }
 
-    fn let_go(&mut self, shared: &mut Shared) {
+    fn let_go(&mut self, shared: &mut ReadAheadShared) {
         if self.held.iter().all(|held| held.is_open || held.claims > 0) {
             return;
         }

@@ -6,8 +6,8 @@
 
 use crate::command::{Command, Protocol, Range};
 use crate::local::{Announcement, Change, Local, VERSION, changed, path_of, with_offer};
-use crate::numbering::{Numbering, Place};
-use crate::shared::{ConnectionId, INNER, LAN, Shared, is_read, packets, span};
+use crate::numbering::{Numbering, PathNumber};
+use crate::shared::{ConnectionId, INNER, LAN, ReadAheadShared, is_read, packets, span};
 use longhaul_node::{Frame, FrameBuf, Payload, Trailer};
 use longhaul_units::{Instant, Psn, Qpn};
 use longhaul_wire::{
@@ -144,7 +144,7 @@ impl Initiator {
     pub(crate) fn handle_command(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -168,7 +168,7 @@ impl Initiator {
         self.fetch(now, shared);
     }
 
-    fn want(&mut self, shared: &mut Shared, capsule: Psn, command: &Command) {
+    fn want(&mut self, shared: &mut ReadAheadShared, capsule: Psn, command: &Command) {
         // Their memory is in use for something else by now.
         let ranges = command.ranges();
         self.wanted.retain(|wanted| {
@@ -205,7 +205,7 @@ impl Initiator {
     }
 
     /// Asks the NIC for what is wanted, as far as that is possible now.
-    fn fetch(&mut self, now: Instant, shared: &mut Shared) {
+    fn fetch(&mut self, now: Instant, shared: &mut ReadAheadShared) {
         let fetches_max =
             usize::from(shared.config.fetches_max).min(self.terms.reads_max.saturating_sub(1));
         while !self.wanted.is_empty() {
@@ -243,7 +243,7 @@ impl Initiator {
     }
 
     /// Sends the fetch at `index` to the NIC.
-    fn ask_nic(&mut self, now: Instant, shared: &mut Shared, index: usize) {
+    fn ask_nic(&mut self, now: Instant, shared: &mut ReadAheadShared, index: usize) {
         let Some((path, like)) = &self.to_nic else { return };
         let fetch = &mut self.fetches[index];
         let psn = Psn::from_sequence(fetch.first);
@@ -271,14 +271,14 @@ impl Initiator {
         }
     }
 
-    fn tell(&self, shared: &mut Shared, number: u8, local: Local, data: Payload<'_>) {
+    fn tell(&self, shared: &mut ReadAheadShared, number: u8, local: Local, data: Payload<'_>) {
         if let Some(path) = &self.to_target {
             let frame = local.write(&mut shared.pool, path, self.terms.target_qpn, number, data);
             shared.send(INNER, frame);
         }
     }
 
-    fn cancel(&mut self, shared: &mut Shared, index: usize) {
+    fn cancel(&mut self, shared: &mut ReadAheadShared, index: usize) {
         let fetch = &mut self.fetches[index];
         if !std::mem::replace(&mut fetch.is_cancelled, true) {
             let number = fetch.number;
@@ -292,7 +292,7 @@ impl Initiator {
     }
 
     /// Repeats the fetch at `index`, or gives it up. True when it is gone.
-    fn repeat(&mut self, now: Instant, shared: &mut Shared, index: usize) -> bool {
+    fn repeat(&mut self, now: Instant, shared: &mut ReadAheadShared, index: usize) -> bool {
         let fetch = self.fetches[index];
         if fetch.is_cancelled && self.is_executed(&fetch) {
             self.fetches.remove(index);
@@ -309,7 +309,7 @@ impl Initiator {
     }
 
     /// The alarm of the fetch at `first` has come.
-    pub(crate) fn handle_alarm(&mut self, now: Instant, shared: &mut Shared, first: u64) {
+    pub(crate) fn handle_alarm(&mut self, now: Instant, shared: &mut ReadAheadShared, first: u64) {
         let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else {
             return;
         };
@@ -328,7 +328,7 @@ impl Initiator {
     pub(crate) fn handle_request(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -377,7 +377,12 @@ impl Initiator {
 
     /// The target answers a command, or READs by itself what was wanted: the memory may be
     /// another's afterwards.
-    fn note_end_of_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    fn note_end_of_command(
+        &mut self,
+        shared: &mut ReadAheadShared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         if let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) {
             let read = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
             self.wanted.retain(|wanted| !read.overlaps(&wanted.announcement.range));
@@ -405,7 +410,7 @@ impl Initiator {
     fn forward_next(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -428,7 +433,7 @@ impl Initiator {
     fn forward(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         path: u64,
@@ -461,7 +466,7 @@ impl Initiator {
 
     /// Sends the fetches that begin at `begin` in the NIC's numbers, one behind the other, as far
     /// as they are not executed.
-    fn ask_again_from(&mut self, now: Instant, shared: &mut Shared, begin: u64) {
+    fn ask_again_from(&mut self, now: Instant, shared: &mut ReadAheadShared, begin: u64) {
         let mut at = begin;
         while let Some(index) = self.fetches.iter().position(|fetch| fetch.first == at) {
             let fetch = self.fetches[index];
@@ -476,7 +481,7 @@ impl Initiator {
     }
 
     /// The NIC has room for further READs.
-    fn go_on(&mut self, now: Instant, shared: &mut Shared) {
+    fn go_on(&mut self, now: Instant, shared: &mut ReadAheadShared) {
         while let Some(frame) = self.waiting.front().cloned() {
             let Ok(Some(packet)) = Packet::parse(frame.head()) else { break };
             if self.is_full_for(&packet) {
@@ -492,7 +497,7 @@ impl Initiator {
     pub(crate) fn handle_response(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -502,11 +507,11 @@ impl Initiator {
         }
         let Some(nic) = packet.psn().unwrap_near(self.executed) else { return };
         match self.numbering.to_path(nic) {
-            Place::Gone => shared.counters.too_old += 1,
-            Place::Extra { first, path } => {
+            PathNumber::Gone => shared.counters.too_old += 1,
+            PathNumber::Extra { first, path } => {
                 self.handle_fetched(now, shared, frame, packet, [nic, first, path])
             }
-            Place::Path(path) => {
+            PathNumber::Known(path) => {
                 let syndrome = packet.aeth().map(|aeth| aeth.syndrome);
                 let is_ack = matches!(syndrome, None | Some(Syndrome::Ack { .. }));
                 self.is_refused |= is_fatal(syndrome);
@@ -524,7 +529,7 @@ impl Initiator {
     /// not.
     fn pass_response(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         path: u64,
@@ -542,7 +547,7 @@ impl Initiator {
     }
 
     /// The NIC has executed everything before `below`. What it then owes of a fetch is lost.
-    fn note_executed(&mut self, now: Instant, shared: &mut Shared, below: u64) {
+    fn note_executed(&mut self, now: Instant, shared: &mut ReadAheadShared, below: u64) {
         if below <= self.executed {
             return;
         }
@@ -562,7 +567,7 @@ impl Initiator {
     fn handle_fetched(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         [nic, first, path]: [u64; 3],
@@ -617,7 +622,7 @@ impl Initiator {
     /// The NIC acknowledges a fetch: on the path, what lies before `path`.
     fn pass_acknowledge(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         path: u64,
@@ -630,7 +635,7 @@ impl Initiator {
 
     /// The NIC does not say what it has executed before a READ that it answers: the answer says it
     /// of all before `path`.
-    fn acknowledge(&self, shared: &mut Shared, packet: &Packet<'_>, path: u64) {
+    fn acknowledge(&self, shared: &mut ReadAheadShared, packet: &Packet<'_>, path: u64) {
         let Some(mut aeth) = packet.aeth() else { return };
         let path = self.acknowledged_by(path) - 1;
         let Some(nic) = self.numbering.to_nic(path) else { return };
@@ -651,7 +656,7 @@ impl Initiator {
     }
 
     /// The NIC refuses a fetch, and with it everything that follows.
-    fn refuse(&mut self, shared: &mut Shared) {
+    fn refuse(&mut self, shared: &mut ReadAheadShared) {
         shared.counters.fetches_refused += u64::from(!self.is_refused);
         self.is_refused = true;
         self.wanted.clear();

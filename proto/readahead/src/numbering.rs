@@ -26,11 +26,11 @@ impl Extra {
     }
 }
 
-/// What a number of the NIC's stands for.
+/// The number on the path of one of the NIC's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// This number on the path.
-    Path(u64),
+pub(crate) enum PathNumber {
+    /// That number.
+    Known(u64),
     /// Nothing there: part of the range that begins at `first`; what follows it has number `path`.
     Extra { first: u64, path: u64 },
     /// It lies before all that is remembered.
@@ -71,16 +71,16 @@ impl Numbering {
 
     /// What the NIC's number `nic` stands for.
     #[inline]
-    pub(crate) fn to_path(&self, nic: u64) -> Place {
+    pub(crate) fn to_path(&self, nic: u64) -> PathNumber {
         if nic < self.floor {
-            return Place::Gone;
+            return PathNumber::Gone;
         }
         let behind = self.extras.partition_point(|extra| extra.nic <= nic);
         match behind.checked_sub(1).map(|last| self.extras[last]) {
             Some(extra) if nic < extra.end() => {
-                Place::Extra { first: extra.nic, path: extra.path() }
+                PathNumber::Extra { first: extra.nic, path: extra.path() }
             }
-            _ => Place::Path(nic - self.len_before(behind)),
+            _ => PathNumber::Known(nic - self.len_before(behind)),
         }
     }
 
@@ -157,11 +157,11 @@ mod tests {
                     Some(first) => {
                         prop_assert_eq!(
                             numbering.to_path(nic),
-                            Place::Extra { first: *first, path }
+                            PathNumber::Extra { first: *first, path }
                         );
                     }
                     None => {
-                        prop_assert_eq!(numbering.to_path(nic), Place::Path(path));
+                        prop_assert_eq!(numbering.to_path(nic), PathNumber::Known(path));
                         prop_assert_eq!(numbering.to_nic(path), Some(nic));
                         path += 1;
                     }
@@ -178,10 +178,10 @@ mod tests {
             assert!(numbering.push(nic, 3, nic));
         }
         let nic = START + 49;
-        assert_eq!(numbering.to_path(nic), Place::Path(nic - 15));
+        assert_eq!(numbering.to_path(nic), PathNumber::Known(nic - 15));
         assert_eq!(numbering.to_nic(nic - 15), Some(nic));
         assert_eq!(numbering.count_to(nic), 5);
-        assert_eq!(numbering.to_path(START + 5), Place::Gone);
+        assert_eq!(numbering.to_path(START + 5), PathNumber::Gone);
         assert_eq!(numbering.to_nic(START), None);
     }
 

@@ -4,7 +4,7 @@ use crate::config::{Config, ConfigError};
 use crate::connections::{Connections, Key, Made, Map, News, map};
 use crate::initiator::Initiator;
 use crate::local::is_local;
-use crate::shared::{ConnectionId, INNER, LAN, Shared};
+use crate::shared::{ConnectionId, INNER, LAN, ReadAheadShared};
 use crate::target::Target;
 use crate::{ConnectionStatus, Counters};
 use longhaul_node::{Deadline, Frame, FramePool, Node, Side, Trailer, Transmit};
@@ -45,7 +45,7 @@ enum Toward {
 
 /// READ read-ahead of one box; see the crate's documentation.
 pub struct ReadAhead {
-    shared: Shared,
+    shared: ReadAheadShared,
     connections: Connections,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -70,7 +70,7 @@ impl ReadAhead {
             slots: Vec::new(),
             free: Vec::new(),
             by_qp: map(config.seed ^ 1),
-            shared: Shared::new(config),
+            shared: ReadAheadShared::new(config),
         })
     }
 
@@ -227,7 +227,7 @@ impl ReadAhead {
         }
     }
 
-    fn current(&mut self, id: ConnectionId) -> Option<(&mut End, &mut Shared)> {
+    fn current(&mut self, id: ConnectionId) -> Option<(&mut End, &mut ReadAheadShared)> {
         let slot =
             self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.connection.as_mut().map(|connection| (&mut connection.end, &mut self.shared))

@@ -64,7 +64,8 @@ impl Alarms {
     }
 }
 
-pub(crate) struct Shared {
+/// Configuration, counters, memory and queues that all connections share.
+pub(crate) struct ReadAheadShared {
     pub(crate) config: Config,
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
@@ -81,9 +82,9 @@ pub(crate) struct Shared {
     spare: Vec<Vec<u8>>,
 }
 
-impl Shared {
+impl ReadAheadShared {
     pub(crate) fn new(config: Config) -> Self {
-        Shared {
+        ReadAheadShared {
             config,
             pool: FramePool::new(),
             counters: Counters::default(),
@@ -130,7 +131,7 @@ impl Shared {
         buffer
     }
 
-    /// What [`Shared::take_buffer`] gave for `len` bytes.
+    /// What [`ReadAheadShared::take_buffer`] gave for `len` bytes.
     pub(crate) fn return_buffer(&mut self, buffer: Vec<u8>, len: u32) {
         self.held_bytes -= u64::from(len);
         if self.spare.len() < SPARE_MAX {

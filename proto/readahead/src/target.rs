@@ -10,8 +10,8 @@ use crate::command::Range;
 use crate::held::Holdings;
 use crate::initiator::{Terms, first_number};
 use crate::local::{Change, Local, VERSION, changed, has_offer, path_of, with_offer};
-use crate::numbering::{Numbering, Place};
-use crate::shared::{ConnectionId, INNER, LAN, Shared, is_read, packets, span};
+use crate::numbering::{Numbering, PathNumber};
+use crate::shared::{ConnectionId, INNER, LAN, ReadAheadShared, is_read, packets, span};
 use longhaul_node::{Frame, FrameBuf, Payload, Trailer, Transmit};
 use longhaul_units::{Instant, Msn, Psn};
 use longhaul_wire::{
@@ -139,15 +139,15 @@ impl Target {
 
     pub(crate) fn shift(&self) -> u64 {
         match self.numbering.to_path(self.next) {
-            Place::Path(path) => self.next - path,
-            Place::Extra { .. } | Place::Gone => 0,
+            PathNumber::Known(path) => self.next - path,
+            PathNumber::Extra { .. } | PathNumber::Gone => 0,
         }
     }
 
     /// A request of the initiator's came from the far box.
     pub(crate) fn handle_command(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -175,7 +175,7 @@ impl Target {
     pub(crate) fn handle_local(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -203,7 +203,7 @@ impl Target {
     }
 
     /// The time of a held range is over.
-    pub(crate) fn handle_expiry(&mut self, shared: &mut Shared, serial: u64) {
+    pub(crate) fn handle_expiry(&mut self, shared: &mut ReadAheadShared, serial: u64) {
         self.holdings.expire(shared, serial);
         while let Some(index) = self.answers.iter().position(|a| a.serial == serial && a.is_done())
         {
@@ -216,7 +216,7 @@ impl Target {
     /// A request of the target's came from its NIC.
     pub(crate) fn handle_request(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -252,7 +252,7 @@ impl Target {
             self.note_passed(number, packet);
         }
         match self.numbering.to_path(number) {
-            Place::Path(path) => {
+            PathNumber::Known(path) => {
                 self.top = self.top.max(number + span(packet, self.terms.mtu));
                 shared.counters.renumbered += 1;
                 let change = Change {
@@ -264,13 +264,13 @@ impl Target {
                 let renumbered = changed(&mut shared.pool, frame, packet, &change);
                 shared.send(INNER, renumbered);
             }
-            Place::Extra { first, .. } => self.answer_again(shared, number, first, packet),
-            Place::Gone => shared.counters.too_old += 1,
+            PathNumber::Extra { first, .. } => self.answer_again(shared, number, first, packet),
+            PathNumber::Gone => shared.counters.too_old += 1,
         }
     }
 
     fn note_passed(&mut self, number: u64, packet: &Packet<'_>) {
-        let Place::Path(next) = self.numbering.to_path(number) else { return };
+        let PathNumber::Known(next) = self.numbering.to_path(number) else { return };
         if is_read(packet) {
             if self.passed.len() >= 2 * self.terms.reads_max {
                 self.passed.pop_front();
@@ -296,7 +296,12 @@ impl Target {
         self.reads += u64::from(is_read(packet));
     }
 
-    fn note_end_of_command(&mut self, shared: &mut Shared, frame: &Frame<'_>, packet: &Packet<'_>) {
+    fn note_end_of_command(
+        &mut self,
+        shared: &mut ReadAheadShared,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
         if packet.opcode().verb() == Some(Verb::Send) && begins {
             let answered =
@@ -307,7 +312,7 @@ impl Target {
 
     /// READs are answered in order, and no more than so many are outstanding: what is further back
     /// has reached the NIC.
-    fn forget_answers(&mut self, shared: &mut Shared) {
+    fn forget_answers(&mut self, shared: &mut ReadAheadShared) {
         while let Some(answer) = self.answers.front().copied() {
             if !answer.is_done() || self.reads < answer.reads + self.terms.reads_max as u64 {
                 return;
@@ -318,9 +323,9 @@ impl Target {
     }
 
     /// The READ with this number, the next, is answered here. False: what it wants is not held.
-    fn take(&mut self, shared: &mut Shared, number: u64, reth: &Reth) -> bool {
+    fn take(&mut self, shared: &mut ReadAheadShared, number: u64, reth: &Reth) -> bool {
         let range = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
-        let Place::Path(path) = self.numbering.to_path(number) else { return false };
+        let PathNumber::Known(path) = self.numbering.to_path(number) else { return false };
         let acked_nic = self.numbering.to_nic(self.acked).unwrap_or(0);
         let is_room = self.answers.len() < ANSWERS_MAX && self.numbering.has_room(acked_nic);
         if range.len == 0 || !is_room || number < self.top {
@@ -347,7 +352,13 @@ impl Target {
     }
 
     /// The NIC asks again for what was answered here at `first`, from `number` on.
-    fn answer_again(&mut self, shared: &mut Shared, number: u64, first: u64, packet: &Packet<'_>) {
+    fn answer_again(
+        &mut self,
+        shared: &mut ReadAheadShared,
+        number: u64,
+        first: u64,
+        packet: &Packet<'_>,
+    ) {
         let Some(answer) = self.answers.iter_mut().find(|answer| answer.first == first) else {
             shared.counters.too_old += 1;
             return;
@@ -374,7 +385,7 @@ impl Target {
     /// A response for the NIC came from the far box, or from an accelerator.
     pub(crate) fn handle_response(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -424,7 +435,13 @@ impl Target {
     }
 
     /// Sends a response on, or keeps it until the answers before it are given.
-    fn pass_in_order(&mut self, shared: &mut Shared, nic: u64, frame: FrameBuf, kind: Response) {
+    fn pass_in_order(
+        &mut self,
+        shared: &mut ReadAheadShared,
+        nic: u64,
+        frame: FrameBuf,
+        kind: Response,
+    ) {
         if self.first_open().is_none_or(|answer| nic < answer.first) {
             return shared.send(LAN, frame);
         }
@@ -455,7 +472,7 @@ impl Target {
     }
 
     /// Puts the connection among those that have something to send, if it has.
-    fn go_on(&mut self, shared: &mut Shared) {
+    fn go_on(&mut self, shared: &mut ReadAheadShared) {
         if self.is_queued || self.has_failed {
             return;
         }
@@ -475,7 +492,7 @@ impl Target {
     /// many.
     pub(crate) fn send_answers(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut ReadAheadShared,
         out: &mut dyn Transmit,
         room: usize,
     ) -> usize {
@@ -502,7 +519,12 @@ impl Target {
     }
 
     /// Sends the next response of the answer at `index`. False when its data is not there.
-    fn send_one(&mut self, shared: &mut Shared, out: &mut dyn Transmit, index: usize) -> bool {
+    fn send_one(
+        &mut self,
+        shared: &mut ReadAheadShared,
+        out: &mut dyn Transmit,
+        index: usize,
+    ) -> bool {
         let answer = self.answers[index];
         let [from, to] = answer.bytes(self.terms.mtu);
         let held = self.holdings.get(answer.serial);
@@ -541,7 +563,7 @@ impl Target {
     }
 
     /// Responses that waited for an answer which is done go on.
-    fn send_behind(&mut self, shared: &mut Shared) {
+    fn send_behind(&mut self, shared: &mut ReadAheadShared) {
         let open = self.first_open().map(|answer| answer.first);
         while let Some((nic, _)) = self.behind.front() {
             if open.is_some_and(|first| *nic >= first) {
@@ -554,7 +576,7 @@ impl Target {
     }
 
     /// The data of a READ that the path does not have will not come: the connection ends.
-    fn fail(&mut self, shared: &mut Shared, answer: &Answer) {
+    fn fail(&mut self, shared: &mut ReadAheadShared, answer: &Answer) {
         shared.counters.answers_failed += 1;
         self.has_failed = true;
         if let Some((path, like)) = &self.to_nic {
@@ -576,7 +598,7 @@ impl Target {
     }
 
     /// Lets everything go.
-    pub(crate) fn clear(&mut self, shared: &mut Shared) {
+    pub(crate) fn clear(&mut self, shared: &mut ReadAheadShared) {
         self.answers.clear();
         self.behind.clear();
         self.holdings.clear(shared);

@@ -15,7 +15,7 @@ use longhaul_work::{
 use std::collections::VecDeque;
 
 /// With each answer that comes sooner, this part of how long they may take is forgotten.
-const ANSWERS_FADE: u64 = 16;
+const ANSWER_DELAY_DECAY: u64 = 16;
 
 /// Memory, regions, CQs, events, counters.
 pub(crate) struct Env<M> {
@@ -168,12 +168,12 @@ impl<M: Memory> Context for QpContext<'_, M> {
     }
 
     #[inline]
-    fn answered_after(&mut self, delay: Duration) {
+    fn note_answer_delay(&mut self, delay: Duration) {
         let recent = self.env.answer_delay;
-        self.env.answer_delay = delay.max(recent - recent.divided_by(ANSWERS_FADE));
+        self.env.answer_delay = delay.max(recent - recent.divided_by(ANSWER_DELAY_DECAY));
     }
 
-    fn answers_take(&self) -> Duration {
+    fn expected_answer_delay(&self) -> Duration {
         self.env.answer_delay.times(2)
     }
 }

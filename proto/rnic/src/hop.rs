@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Management datagrams that wait for an Ethernet address at most. Further ones are lost, and
-/// repeated by who sent them.
+/// retransmitted by their senders.
 const WAITING_MAX: usize = 64;
-/// How long each of them waits: as long as a peer is asked for. Whoever sent it has repeated it by
+/// How long each of them waits: as long as a peer is asked for. Its sender has retransmitted it by
 /// then, or given up.
 const WAIT: Duration = Duration::from_ms(3_000);
 
@@ -186,7 +186,7 @@ impl<M: Memory> Rnic<M> {
         self.hops.neighbours()
     }
 
-    /// The same, to announce the port's address, and to answer questions that the owner is asked.
+    /// The same, to announce the port's address, and to answer the solicitations that the owner receives.
     pub fn neighbours_mut(&mut self) -> Option<&mut Neighbours> {
         self.hops.neighbours_mut()
     }

@@ -74,7 +74,7 @@ use longhaul_units::{Duration, Instant, Psn, Qpn};
 use mr::MrTable;
 use multicast::Groups;
 use qp::Qp;
-use schedule::{Timers, Turns};
+use schedule::{RoundRobin, Timers};
 use srq::{Srq, shared_queue};
 use std::collections::VecDeque;
 use table::Table;
@@ -109,7 +109,7 @@ pub struct Rnic<M: Memory> {
     qps: Vec<Option<Box<Qp>>>,
     /// Numbers given back, oldest first: used again only when all others have been.
     free_qpns: VecDeque<u32>,
-    turns: Turns,
+    ready_qps: RoundRobin,
     /// RNR and local ACK timers.
     timers: Timers,
     /// QPs that a rate holds back.
@@ -151,7 +151,7 @@ impl<M: Memory> Rnic<M> {
             groups: Groups::default(),
             qps: Vec::new(),
             free_qpns: VecDeque::new(),
-            turns: Turns::default(),
+            ready_qps: RoundRobin::default(),
             timers: Timers::default(),
             paced: Timers::default(),
             backlog: 0,
@@ -242,10 +242,10 @@ impl<M: Memory> Rnic<M> {
         };
         if may_send && !qp.is_listed {
             qp.is_listed = true;
-            self.turns.push(slot);
+            self.ready_qps.push(slot);
         }
         if let Some(deadline) = qp.transport.deadline() {
-            self.timers.want(slot, deadline.at, &mut qp.timer_entry);
+            self.timers.schedule(slot, deadline.at, &mut qp.timer_entry);
         }
         self.spread_overruns();
     }
@@ -311,10 +311,12 @@ impl<M: Memory> Node for Rnic<M> {
         }
         let qps = &self.qps;
         let entries = |slot: u32| qps.get(slot as usize).and_then(Option::as_deref);
-        self.timers
-            .tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.timer_entry == Some(at)));
-        self.paced
-            .tidy(qps.len(), |at, slot| entries(slot).is_some_and(|qp| qp.paced_entry == Some(at)));
+        self.timers.compact(qps.len(), |at, slot| {
+            entries(slot).is_some_and(|qp| qp.timer_entry == Some(at))
+        });
+        self.paced.compact(qps.len(), |at, slot| {
+            entries(slot).is_some_and(|qp| qp.paced_entry == Some(at))
+        });
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {

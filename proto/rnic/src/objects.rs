@@ -288,7 +288,7 @@ impl<M: Memory> Rnic<M> {
             return Err(VerbsError::NoSuch("QP"));
         };
         if qp.is_listed {
-            self.turns.forget(slot);
+            self.ready_qps.forget(slot);
             self.pauses.forget(slot);
         }
         self.hops.release(qp.hop);
@@ -369,7 +369,7 @@ impl<M: Memory> Rnic<M> {
         qp.transport.post(wr, qp.init.signal_all, &self.env.memory)?;
         if !qp.is_listed && qp.requester_can_transmit(now) {
             qp.is_listed = true;
-            self.turns.push(slot);
+            self.ready_qps.push(slot);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use longhaul_units::Instant;
 use longhaul_wire::{PRIORITIES, Pause, priority_of};
 use longhaul_work::Counter;
 
-/// The priority of what has no DSCP: management datagrams, questions about neighbours.
+/// The priority of what has no DSCP: management datagrams, neighbour solicitations.
 pub(crate) const MANAGEMENT: u8 = 0;
 /// The priority of CNPs: DSCP 48.
 pub(crate) const NOTIFICATIONS: u8 = 6;
@@ -103,7 +103,7 @@ impl<M: Memory> Rnic<M> {
             }
         }
         if self.pauses.paused != before {
-            self.pauses.waiting.drain(..).for_each(|slot| self.turns.push(slot));
+            self.pauses.waiting.drain(..).for_each(|slot| self.ready_qps.push(slot));
         }
     }
 

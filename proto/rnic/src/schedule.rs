@@ -1,15 +1,15 @@
-//! Which QP sends next, and which wants to be called when.
+//! Which QP sends next, and the QPs' deadlines.
 
 use longhaul_units::Instant;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// QPs that have something to send, in turn. A QP's own flag says whether it is in the list, so
-/// that the cost of a turn does not depend on how many QPs are idle.
+/// QPs that have something to send, round robin. A QP's own flag says whether it is in the list, so
+/// that the cost of a packet does not depend on how many QPs are idle.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(VecDeque<u32>);
+pub(crate) struct RoundRobin(VecDeque<u32>);
 
-impl Turns {
+impl RoundRobin {
     #[inline]
     pub fn push(&mut self, slot: u32) {
         self.0.push_back(slot);
@@ -38,9 +38,9 @@ impl Turns {
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, u32)>>);
 
 impl Timers {
-    /// Asks for `slot` to come up at `at`. `entry` is the time of the QP's present entry.
+    /// Schedules `slot` for `at`. `entry` is the time of the QP's present entry.
     #[inline]
-    pub fn want(&mut self, slot: u32, at: Instant, entry: &mut Option<Instant>) {
+    pub fn schedule(&mut self, slot: u32, at: Instant, entry: &mut Option<Instant>) {
         if entry.is_none_or(|present| at < present) {
             *entry = Some(at);
             self.0.push(Reverse((at, slot)));
@@ -49,7 +49,7 @@ impl Timers {
 
     /// Forgets stale entries, those that `is_live` does not know, once they are many beside `usual`
     /// live ones.
-    pub fn tidy(&mut self, usual: usize, is_live: impl Fn(Instant, u32) -> bool) {
+    pub fn compact(&mut self, usual: usize, is_live: impl Fn(Instant, u32) -> bool) {
         if self.0.len() > 4 * usual + 1024 {
             self.0.retain(|&Reverse((at, slot))| is_live(at, slot));
         }
@@ -79,7 +79,7 @@ mod timers {
         let mut timers = Timers::default();
         let mut entry = None;
         for ns in 10..1000 {
-            timers.want(0, Instant::from_ns(ns), &mut entry);
+            timers.schedule(0, Instant::from_ns(ns), &mut entry);
         }
         assert_eq!(timers.0.len(), 1);
         assert_eq!(timers.next(), Some(Instant::from_ns(10)));
@@ -90,8 +90,8 @@ mod timers {
         let mut timers = Timers::default();
         let mut entry = None;
         for ns in (10..5000).rev() {
-            timers.want(3, Instant::from_ns(ns), &mut entry);
-            timers.tidy(1, |at, _| Some(at) == entry);
+            timers.schedule(3, Instant::from_ns(ns), &mut entry);
+            timers.compact(1, |at, _| Some(at) == entry);
         }
         assert!(timers.0.len() <= 1028, "{} entries", timers.0.len());
         assert_eq!(timers.next(), Some(Instant::from_ns(10)));
@@ -101,8 +101,8 @@ mod timers {
     fn an_earlier_deadline_comes_up_first_and_leaves_a_stale_one() {
         let mut timers = Timers::default();
         let mut entry = None;
-        timers.want(7, Instant::from_ns(50), &mut entry);
-        timers.want(7, Instant::from_ns(20), &mut entry);
+        timers.schedule(7, Instant::from_ns(50), &mut entry);
+        timers.schedule(7, Instant::from_ns(20), &mut entry);
         assert_eq!(timers.pop(Instant::from_ns(10)), None);
         assert_eq!(timers.pop(Instant::from_ns(60)), Some((Instant::from_ns(20), 7)));
         assert_eq!(entry, Some(Instant::from_ns(20)));

@@ -61,14 +61,14 @@ impl<M: Memory> Rnic<M> {
             }
             (out.wire, out.taken) = (0, 0);
             if !self.send_mad(now, &mut out) && !self.send_cnp(&mut out) {
-                self.send_turn(now, room, &mut out);
+                self.send_next_qp(now, room, &mut out);
             }
             if let Some(pacer) = &mut self.pacer {
                 pacer.take(now, out.wire);
             }
             room -= out.taken;
         }
-        // Questions that have arisen just now.
+        // Neighbour solicitations that have become due just now.
         if self.hops_pending() {
             self.send_by_segment(now, &mut room, &mut out);
         }
@@ -78,7 +78,7 @@ impl<M: Memory> Rnic<M> {
 
     #[inline]
     fn has_pending(&self) -> bool {
-        !self.turns.is_empty() || self.mads_pending() || self.cnps_pending()
+        !self.ready_qps.is_empty() || self.mads_pending() || self.cnps_pending()
     }
 
     #[inline]
@@ -130,7 +130,7 @@ impl<M: Memory> Rnic<M> {
                     *psn = psn.plus(1);
                     sent = true;
                 }
-                // Its question leaves first.
+                // The solicitation for its neighbour leaves first.
                 Resolution::Asking => hops.wait(now, to, mad),
                 // The connection manager tries again.
                 Resolution::Failed(_) => {}
@@ -143,15 +143,15 @@ impl<M: Memory> Rnic<M> {
     /// more than one only when no other waits, and nothing counts what it sends.
     #[inline]
     fn run_max(&self, room: usize, is_limited: bool) -> usize {
-        let is_alone = self.turns.is_empty() && !self.mads_pending() && !self.cnps_pending();
+        let is_alone = self.ready_qps.is_empty() && !self.mads_pending() && !self.cnps_pending();
         if is_alone && !is_limited && self.pacer.is_none() { room } else { 1 }
     }
 
     /// One packet of the QP whose turn it is, or several when no other waits. None when it turns
     /// out to have none.
     #[inline]
-    fn send_turn(&mut self, now: Instant, room: usize, out: &mut Out<'_>) {
-        let Some(slot) = self.turns.pop() else { return };
+    fn send_next_qp(&mut self, now: Instant, room: usize, out: &mut Out<'_>) {
+        let Some(slot) = self.ready_qps.pop() else { return };
         if self.pauses.is_any() && self.waits_for_link(slot) {
             return;
         }
@@ -168,7 +168,7 @@ impl<M: Memory> Rnic<M> {
             let ready = qp.limiter.ready_at(now, &self.dcqcn);
             held_back = ready > now;
             if held_back {
-                self.paced.want(slot, ready, &mut qp.paced_entry);
+                self.paced.schedule(slot, ready, &mut qp.paced_entry);
                 requests = false;
                 responds &= !answers;
             }

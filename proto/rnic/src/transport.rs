@@ -210,7 +210,7 @@ impl Transport {
         requester!(self, half => half.pause(paused));
     }
 
-    /// Sends again after a failure, with the PSN running on. A reliable connection cannot.
+    /// Resumes after a failure, with the PSN running on. A reliable connection cannot.
     pub fn recover(&mut self) {
         match self {
             Transport::Rc { .. } => {}

@@ -21,7 +21,7 @@ pub(crate) const BODY_MAX: usize = Init::LEN;
 /// What a datagram is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum DatagramKind {
     /// A sealed datagram of the transport.
     Data = 0,
     /// Sealed: a handshake's message, or nothing, which confirms the keys it is sealed with.
@@ -38,15 +38,15 @@ pub enum Kind {
     Unknown = 6,
 }
 
-impl Kind {
-    const ALL: [Kind; 7] = [
-        Kind::Data,
-        Kind::Control,
-        Kind::Ask,
-        Kind::Answer,
-        Kind::Init,
-        Kind::Response,
-        Kind::Unknown,
+impl DatagramKind {
+    const ALL: [DatagramKind; 7] = [
+        DatagramKind::Data,
+        DatagramKind::Control,
+        DatagramKind::Ask,
+        DatagramKind::Answer,
+        DatagramKind::Init,
+        DatagramKind::Response,
+        DatagramKind::Unknown,
     ];
 }
 
@@ -54,7 +54,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// What follows.
-    pub kind: Kind,
+    pub kind: DatagramKind,
     /// The sender's path, 0 to 15.
     pub path: u8,
     /// UDP checksum of what is sealed; 0 in other datagrams.
@@ -97,7 +97,7 @@ impl Header {
         if b[0] >> 4 != MARK {
             return Found::Clear;
         }
-        let kind = Kind::ALL.get(usize::from(b[1] >> 4)).filter(|_| b[0] & 0xf == VERSION);
+        let kind = DatagramKind::ALL.get(usize::from(b[1] >> 4)).filter(|_| b[0] & 0xf == VERSION);
         let Some(&kind) = kind else { return Found::Foreign };
         Found::Header(Header {
             kind,
@@ -356,7 +356,7 @@ mod tests {
             number in any::<u64>(),
             fill in any::<u8>(),
         ) {
-            let header = Header { kind: Kind::ALL[kind], path, udp_checksum, index, number };
+            let header = Header { kind: DatagramKind::ALL[kind], path, udp_checksum, index, number };
             prop_assert_eq!(Header::read(&header.write()), Found::Header(header));
             let init = Init { index, cookie: [fill; 16], noise: [fill ^ 1; NOISE_INIT_LEN] };
             prop_assert_eq!(Init::read(&init.write()), Some(init));

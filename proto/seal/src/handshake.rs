@@ -8,7 +8,8 @@
 use crate::addresses::{AddressKey, Call, TRIES};
 use crate::cipher::Preference;
 use crate::format::{
-    ASK_BODY, Answer, Header, Init, Kind, NOISE_RESPONSE_LEN, Response, Terms, Token, VERSION,
+    ASK_BODY, Answer, DatagramKind, Header, Init, NOISE_RESPONSE_LEN, Response, Terms, Token,
+    VERSION,
 };
 use crate::noise::{Initiator, Responder};
 use crate::peers::{Pending, Shaking};
@@ -78,7 +79,7 @@ impl Seal {
         ])
     }
 
-    fn header(kind: Kind, way: &Way, index: u32, number: u64) -> Header {
+    fn header(kind: DatagramKind, way: &Way, index: u32, number: u64) -> Header {
         Header { kind, path: way.path as u8, udp_checksum: 0, index, number }
     }
 
@@ -126,7 +127,7 @@ impl Seal {
             return;
         }
         self.counters.unknown_sent += 1;
-        let notice = Header { kind: Kind::Unknown, udp_checksum: 0, ..*header };
+        let notice = Header { kind: DatagramKind::Unknown, udp_checksum: 0, ..*header };
         self.post(now, way, None, &notice, &[]);
     }
 
@@ -142,17 +143,21 @@ impl Seal {
     ) {
         self.is_changed = true;
         match (header.kind, inside) {
-            (Kind::Ask, None) if body.len() == ASK_BODY.len() => self.handle_ask(now, &way, header),
-            (Kind::Answer, None) => match Answer::read(body) {
+            (DatagramKind::Ask, None) if body.len() == ASK_BODY.len() => {
+                self.handle_ask(now, &way, header)
+            }
+            (DatagramKind::Answer, None) => match Answer::read(body) {
                 Some(answer) => self.handle_answer(now, way, header, &answer),
                 None => self.drop(DropReason::Malformed),
             },
-            (Kind::Unknown, None) if body.is_empty() => self.handle_unknown(now, way, header),
-            (Kind::Init, _) => match Init::read(body) {
+            (DatagramKind::Unknown, None) if body.is_empty() => {
+                self.handle_unknown(now, way, header)
+            }
+            (DatagramKind::Init, _) => match Init::read(body) {
                 Some(init) => self.handle_init(now, way, inside, header, &init),
                 None => self.drop(DropReason::Malformed),
             },
-            (Kind::Response, _) => match Response::read(body) {
+            (DatagramKind::Response, _) => match Response::read(body) {
                 Some(response) => self.handle_response(now, way, inside, header, &response),
                 None => self.drop(DropReason::Malformed),
             },
@@ -167,7 +172,7 @@ impl Seal {
         self.counters.answers_sent += 1;
         let cookie = self.cookie(now.as_ns() / COOKIE_LIFE_NS, header.number, &way.headers);
         let answer = Answer { cookie, who: who(header.number, &self.own) };
-        let header = Seal::header(Kind::Answer, way, 0, header.number);
+        let header = Seal::header(DatagramKind::Answer, way, 0, header.number);
         self.post(now, way, None, &header, &answer.write());
     }
 
@@ -284,7 +289,7 @@ impl Seal {
         shaking.next_at = now + every;
         let way = self.way_by(&way, tries);
         debug_assert_eq!(self.sessions.promised(local), Some(peer));
-        let header = Seal::header(Kind::Init, &way, 0, nonce);
+        let header = Seal::header(DatagramKind::Init, &way, 0, nonce);
         self.post(now, &way, if is_inside { current } else { None }, &header, &body);
     }
 
@@ -321,7 +326,7 @@ impl Seal {
         }
         let mark = ephemeral(&init.noise);
         let respond = |response: &[u8; Response::LEN], seal: &mut Seal| {
-            let header = Seal::header(Kind::Response, &way, init.index, header.number);
+            let header = Seal::header(DatagramKind::Response, &way, init.index, header.number);
             seal.post(now, &way, inside, &header, response);
         };
         let pending = self.peers.iter().filter_map(|peer| peer.pending.as_ref());
@@ -504,7 +509,7 @@ impl Seal {
             call.next_at = now + every;
             let way = self.way_by(&way, tries);
             self.counters.asks_sent += 1;
-            self.post(now, &way, None, &Seal::header(Kind::Ask, &way, 0, nonce), &ASK_BODY);
+            self.post(now, &way, None, &Seal::header(DatagramKind::Ask, &way, 0, nonce), &ASK_BODY);
         }
     }
 

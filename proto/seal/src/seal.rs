@@ -4,7 +4,7 @@ use crate::addresses::{AddressKey, Addresses, TRIES};
 use crate::budget::Budget;
 use crate::config::{Config, ConfigError};
 use crate::format::{
-    BODY_MAX, Bound, Found, HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN, copy_out, headers,
+    BODY_MAX, Bound, DatagramKind, Found, HEADER_LEN, Header, OVERHEAD, TAG_LEN, copy_out, headers,
 };
 use crate::keys::PublicKey;
 use crate::peers::Peer;
@@ -221,7 +221,7 @@ impl Seal {
             return None;
         };
         let peer = session.peer;
-        let datagram = Clear { kind: Kind::Data, path, frame, udp, len };
+        let datagram = Clear { kind: DatagramKind::Data, path, frame, udp, len };
         let sealed = datagram.seal(now, &mut self.pool, session);
         let is_due = session.is_due(now);
         match &sealed {
@@ -291,7 +291,9 @@ impl Seal {
             Found::Clear => DropReason::ClearRefused,
             Found::Foreign => DropReason::Version,
             Found::Header(_) if len < HEADER_LEN => DropReason::Malformed,
-            Found::Header(header) if matches!(header.kind, Kind::Data | Kind::Control) => {
+            Found::Header(header)
+                if matches!(header.kind, DatagramKind::Data | DatagramKind::Control) =>
+            {
                 return self.handle_sealed(now, path, frame, udp, len, &header);
             }
             Found::Header(header) => {
@@ -360,7 +362,7 @@ impl Seal {
         if self.peers[peer].pending.as_ref().is_some_and(|pending| pending.local == local) {
             self.confirmed(now, peer);
         }
-        if header.kind == Kind::Control {
+        if header.kind == DatagramKind::Control {
             let message = held.lease().map_or(&[][..], |lease| &lease.bytes()[udp.payload()..]);
             self.handle_control(now, way(), local, message);
             return None;
@@ -430,8 +432,13 @@ impl Seal {
         let Some(udp) = Udp::find(head) else { return };
         let Some(session) = self.sessions.get_mut(local) else { return };
         let frame = Frame { head, payload: Payload::Bytes(message), trailer: Trailer::None };
-        let datagram =
-            Clear { kind: Kind::Control, path: way.path, frame: &frame, udp, len: message.len() };
+        let datagram = Clear {
+            kind: DatagramKind::Control,
+            path: way.path,
+            frame: &frame,
+            udp,
+            len: message.len(),
+        };
         if let Ok(sealed) = datagram.seal(now, &mut self.pool, session) {
             self.post_letter(way.path, sealed);
         }
@@ -475,7 +482,7 @@ fn own_way(headers: Path) -> Path {
 
 /// A datagram that is to be sealed.
 struct Clear<'a> {
-    kind: Kind,
+    kind: DatagramKind,
     path: usize,
     frame: &'a Frame<'a>,
     udp: Udp,

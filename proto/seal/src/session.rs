@@ -147,81 +147,81 @@ impl Session {
 }
 
 /// What a name stands for.
-pub(crate) enum Place {
+pub(crate) enum SessionSlot {
     /// Keys to be, of a handshake that this box began with a peer.
     Promised(usize),
     Keys(Box<Session>),
 }
 
-/// Sessions by this box's name for them, whose low bits are their place: nothing is hashed.
+/// Sessions by this box's name for them, whose low bits are their slot: nothing is hashed.
 pub(crate) struct Sessions {
-    places: Vec<Option<(u32, Place)>>,
+    slots: Vec<Option<(u32, SessionSlot)>>,
     max: usize,
 }
 
-/// Of a name, the bits that are its place.
-const PLACE_BITS: u32 = 10;
+/// Of a name, the bits that are its slot.
+const SLOT_BITS: u32 = 10;
 
 impl Sessions {
     /// Room for each of `peers` to have keys in use, replaced, to come, and a handshake.
     pub(crate) fn new(peers: usize) -> Self {
-        Sessions { places: Vec::new(), max: (peers * 4).min(1 << PLACE_BITS) }
+        Sessions { slots: Vec::new(), max: (peers * 4).min(1 << SLOT_BITS) }
     }
 
-    /// Reserves a name, made up of `random` but for its place. `None`: there are as many as there
+    /// Reserves a name, made up of `random` but for its slot. `None`: there are as many as there
     /// may be.
     pub(crate) fn reserve(&mut self, random: u32, peer: usize) -> Option<u32> {
-        let place = match self.places.iter().position(Option::is_none) {
-            Some(place) => place,
-            None if self.places.len() < self.max => {
-                self.places.push(None);
-                self.places.len() - 1
+        let slot = match self.slots.iter().position(Option::is_none) {
+            Some(slot) => slot,
+            None if self.slots.len() < self.max => {
+                self.slots.push(None);
+                self.slots.len() - 1
             }
             None => return None,
         };
         // Never 0, which names nothing.
-        let local = (random | 1 << PLACE_BITS) & !((1 << PLACE_BITS) - 1) | place as u32;
-        self.places[place] = Some((local, Place::Promised(peer)));
+        let local = (random | 1 << SLOT_BITS) & !((1 << SLOT_BITS) - 1) | slot as u32;
+        self.slots[slot] = Some((local, SessionSlot::Promised(peer)));
         Some(local)
     }
 
-    fn place(&mut self, local: u32) -> Option<&mut Option<(u32, Place)>> {
-        let place = self.places.get_mut((local & ((1 << PLACE_BITS) - 1)) as usize)?;
-        matches!(place, Some((name, _)) if *name == local).then_some(place)
+    fn slot(&mut self, local: u32) -> Option<&mut Option<(u32, SessionSlot)>> {
+        let slot = self.slots.get_mut((local & ((1 << SLOT_BITS) - 1)) as usize)?;
+        matches!(slot, Some((name, _)) if *name == local).then_some(slot)
     }
 
     /// What a reserved name was reserved for has come.
     pub(crate) fn fill(&mut self, session: Session) {
-        if let Some(place) = self.place(session.local) {
-            *place = Some((session.local, Place::Keys(Box::new(session))));
+        if let Some(slot) = self.slot(session.local) {
+            *slot = Some((session.local, SessionSlot::Keys(Box::new(session))));
         }
     }
 
     pub(crate) fn remove(&mut self, local: u32) {
-        if let Some(place) = self.place(local) {
-            *place = None;
+        if let Some(slot) = self.slot(local) {
+            *slot = None;
         }
     }
 
     /// Whose handshake `local` was reserved for.
     pub(crate) fn promised(&mut self, local: u32) -> Option<usize> {
-        match self.place(local)? {
-            Some((_, Place::Promised(peer))) => Some(*peer),
+        match self.slot(local)? {
+            Some((_, SessionSlot::Promised(peer))) => Some(*peer),
             _ => None,
         }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, local: u32) -> Option<&mut Session> {
-        match self.places.get_mut((local & ((1 << PLACE_BITS) - 1)) as usize)? {
-            Some((name, Place::Keys(session))) if *name == local => Some(session),
+        match self.slots.get_mut((local & ((1 << SLOT_BITS) - 1)) as usize)? {
+            Some((name, SessionSlot::Keys(session))) if *name == local => Some(session),
             _ => None,
         }
     }
 
     pub(crate) fn get(&self, local: u32) -> Option<&Session> {
-        match self.places.get((local & ((1 << PLACE_BITS) - 1)) as usize)? {
-            Some((name, Place::Keys(session))) if *name == local => Some(session),
+        match self.slots.get((local & ((1 << SLOT_BITS) - 1)) as usize)? {
+            Some((name, SessionSlot::Keys(session))) if *name == local => Some(session),
             _ => None,
         }
     }

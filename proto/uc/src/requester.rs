@@ -30,7 +30,7 @@ pub struct RequesterConfig {
 /// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters,
 /// then driven by posts until it is stopped. Packets are built when [`Requester::transmit`] is
 /// called, never before; a work request is done when its last packet was handed over, so that
-/// nothing limits what is under way but the rate at which the caller grants room. After an error it
+/// nothing limits what is in flight but the rate at which the caller grants room. After an error it
 /// has flushed everything and stays so until [`Requester::recover`] or [`Requester::start`].
 ///
 /// The work requests in the ring are named by a running index: `done` is the one being sent, `tail`
@@ -110,7 +110,7 @@ impl Requester {
         self.failed
     }
 
-    /// Sends again after a failure, with the next PSN: the QP leaves SQE for RTS. To the peer, a
+    /// Resumes after a failure, with the next PSN: the QP leaves SQE for RTS. To the peer, a
     /// message that was broken off ends with the first packet of the next.
     pub fn recover(&mut self) {
         self.failed = false;

@@ -134,7 +134,7 @@ impl Responder {
         }
         self.expected = bth.psn.plus(1);
         let taken = if matches!(bth.opcode.position(), Position::First | Position::Only) {
-            self.break_off(ctx);
+            self.abort_message(ctx);
             Ok(())
         } else {
             match (self.message, verb) {
@@ -157,13 +157,13 @@ impl Responder {
         });
         if let Err(reason) = taken {
             ctx.counters().count(reason);
-            self.break_off(ctx);
+            self.abort_message(ctx);
         }
     }
 
-    /// Forgets the message that is coming in, if there is one. Its receive waits for another.
+    /// Aborts the message being received, if there is one. Its receive is kept for the next.
     #[inline]
-    fn break_off<C: Context>(&mut self, ctx: &mut C) {
+    fn abort_message<C: Context>(&mut self, ctx: &mut C) {
         match self.message {
             Message::None => return,
             Message::Send { into, .. } => self.kept = Some(into),
@@ -290,13 +290,13 @@ impl Responder {
 
     /// Completes the receive that is taken, if one is.
     fn end_receive<C: Context>(&mut self, status: Status, queue: &mut RecvQueue, ctx: &mut C) {
-        if let Some(receive) = self.let_go() {
+        if let Some(receive) = self.take_receive() {
             ctx.complete_receive(self.receive_completion(queue.release(receive), status));
         }
     }
 
-    /// Forgets the message that is coming in, and the receive that is taken.
-    fn let_go(&mut self) -> Option<Receive> {
+    /// Takes the receive in use, and forgets the message being received.
+    fn take_receive(&mut self) -> Option<Receive> {
         match std::mem::replace(&mut self.message, Message::None) {
             Message::Send { into, .. } => Some(into),
             _ => self.kept.take(),
@@ -311,7 +311,7 @@ impl Responder {
 
     /// Gives back, without a completion, the receive that is taken.
     pub fn release(&mut self, queue: &mut RecvQueue) {
-        if let Some(receive) = self.let_go() {
+        if let Some(receive) = self.take_receive() {
             queue.release(receive);
         }
     }

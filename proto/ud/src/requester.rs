@@ -114,7 +114,7 @@ impl Requester {
         self.failed
     }
 
-    /// Sends again after a failure, with the next PSN: the QP leaves SQE for RTS.
+    /// Resumes after a failure, with the next PSN: the QP leaves SQE for RTS.
     pub fn recover(&mut self) {
         self.failed = false;
         self.paused = false;

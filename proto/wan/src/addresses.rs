@@ -8,22 +8,23 @@ use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
-/// Questions before an address counts as without a far box.
+/// HELLOs before an address counts as without a far box.
 pub(crate) const TRIES: u32 = 5;
 /// Addresses that are asked for at once.
 const ASKING_MAX: usize = 256;
 
+/// The outstanding search for the far box of an address.
 #[derive(Clone, Copy, Debug)]
-struct Question {
+struct Search {
     nonce: u64,
     tries: u32,
     asked_at: Instant,
-    way: Path,
+    route: Path,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Reach {
-    Asking(Question),
+    Asking(Search),
     /// By this session.
     By(u32),
     /// By none, as far as is known.
@@ -45,11 +46,11 @@ pub(crate) enum Found {
     Full,
 }
 
-/// A question to be sent.
+/// A HELLO to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) side: Side,
-    pub(crate) way: Path,
+    pub(crate) route: Path,
     pub(crate) nonce: u64,
 }
 
@@ -78,15 +79,15 @@ impl Addresses {
         }
     }
 
-    /// What stands for the destination of `way` in the table. `None`: nobody is asked for it.
-    fn key(&self, way: &Path) -> Option<AddressKey> {
-        Some(AddressKey::destination(&self.far.ask_along(*way)?))
+    /// What stands for the destination of `route` in the table. `None`: nobody is asked for it.
+    fn key(&self, route: &Path) -> Option<AddressKey> {
+        Some(AddressKey::destination(&self.far.ask_along(*route)?))
     }
 
-    /// Who serves the destination of `way`; asks if that is not known.
-    pub(crate) fn find(&mut self, now: Instant, way: Path, rng: &mut impl Rng) -> Found {
-        let Some(way) = self.far.ask_along(way) else { return Found::Nobody };
-        let key = AddressKey::destination(&way);
+    /// Who serves the destination of `route`; asks if that is not known.
+    pub(crate) fn find(&mut self, now: Instant, route: Path, rng: &mut impl Rng) -> Found {
+        let Some(route) = self.far.ask_along(route) else { return Found::Nobody };
+        let key = AddressKey::destination(&route);
         match self.known.get(&key) {
             Some(Reach::By(session)) => return Found::By(*session),
             Some(Reach::Asking(_)) => return Found::Asking,
@@ -99,8 +100,8 @@ impl Addresses {
         if !self.make_room(now, key) {
             return Found::Full;
         }
-        let question = Question { nonce: rng.next_u64(), tries: 0, asked_at: now, way };
-        self.known.insert(key, Reach::Asking(question));
+        let search = Search { nonce: rng.next_u64(), tries: 0, asked_at: now, route };
+        self.known.insert(key, Reach::Asking(search));
         self.asking.push_front((now, key));
         Found::Asking
     }
@@ -115,31 +116,31 @@ impl Addresses {
         self.known.len() < self.max
     }
 
-    /// `session` serves the destination of `way`: a host there has sent a frame by it. For a whole
+    /// `session` serves the destination of `route`: a host there has sent a frame by it. For a whole
     /// site that is not enough. True when that was being asked for.
-    pub(crate) fn learn_of_host(&mut self, now: Instant, way: &Path, session: u32) -> bool {
-        self.key(way) == Some(AddressKey::destination(way)) && self.learn(now, way, session)
+    pub(crate) fn learn_of_host(&mut self, now: Instant, route: &Path, session: u32) -> bool {
+        self.key(route) == Some(AddressKey::destination(route)) && self.learn(now, route, session)
     }
 
-    /// `session` serves the destination of `way`, and all for which that stands: its box has
+    /// `session` serves the destination of `route`, and all for which that stands: its box has
     /// answered there. True when that was being asked for.
-    pub(crate) fn learn(&mut self, now: Instant, way: &Path, session: u32) -> bool {
-        let Some(key) = self.key(way) else { return false };
+    pub(crate) fn learn(&mut self, now: Instant, route: &Path, session: u32) -> bool {
+        let Some(key) = self.key(route) else { return false };
         if !self.make_room(now, key) {
             return false;
         }
         matches!(self.known.insert(key, Reach::By(session)), Some(Reach::Asking(_)))
     }
 
-    /// `session` serves the destination of `way`, as far as is known.
-    pub(crate) fn is_served(&self, way: &Path, session: u32) -> bool {
-        let reach = self.key(way).and_then(|key| self.known.get(&key));
+    /// `session` serves the destination of `route`, as far as is known.
+    pub(crate) fn is_served(&self, route: &Path, session: u32) -> bool {
+        let reach = self.key(route).and_then(|key| self.known.get(&key));
         matches!(reach, Some(Reach::By(by)) if *by == session)
     }
 
-    /// Hosts here send to the destination of `way`, and no session is known to serve it.
-    pub(crate) fn is_sought(&self, way: &Path) -> bool {
-        let reach = self.key(way).and_then(|key| self.known.get(&key));
+    /// Hosts here send to the destination of `route`, and no session is known to serve it.
+    pub(crate) fn is_sought(&self, route: &Path) -> bool {
+        let reach = self.key(route).and_then(|key| self.known.get(&key));
         matches!(reach, Some(Reach::Asking(_) | Reach::None { .. }))
     }
 
@@ -148,26 +149,26 @@ impl Addresses {
         self.asking.iter_mut().for_each(|(at, _)| *at = now.min(*at));
     }
 
-    /// The question that an answer belongs to, which came from the destination of `way`: when it
-    /// was asked.
-    pub(crate) fn asked(&self, way: &Path, nonce: u64) -> Option<Instant> {
-        match self.known.get(&self.key(way)?) {
-            Some(Reach::Asking(question)) if question.nonce == nonce => Some(question.asked_at),
+    /// When the last HELLO of a search was sent, of which an answer with `nonce` came from the
+    /// destination of `route`.
+    pub(crate) fn asked(&self, route: &Path, nonce: u64) -> Option<Instant> {
+        match self.known.get(&self.key(route)?) {
+            Some(Reach::Asking(search)) if search.nonce == nonce => Some(search.asked_at),
             _ => None,
         }
     }
 
-    /// Nobody serves the destination of `way` for a while.
-    pub(crate) fn pause(&mut self, now: Instant, way: &Path) {
+    /// Nobody serves the destination of `route` for a while.
+    pub(crate) fn pause(&mut self, now: Instant, route: &Path) {
         let again_at = now + self.pause;
-        let Some(key) = self.key(way) else { return };
+        let Some(key) = self.key(route) else { return };
         if let Some(reach) = self.known.get_mut(&key) {
             *reach = Reach::None { again_at };
         }
     }
 
-    /// `session` is over: its addresses are asked for afresh, after `wait`. Questions that its box
-    /// may have answered in another life are repeated at once.
+    /// `session` is over: its addresses are searched for afresh, after `wait`. HELLOs that its box
+    /// may have answered in another life are retransmitted at once.
     pub(crate) fn forget(&mut self, now: Instant, session: u32, wait: Duration) {
         self.hurry(now);
         for reach in self.known.values_mut() {
@@ -177,7 +178,7 @@ impl Addresses {
         }
     }
 
-    /// The next question that is due.
+    /// The next HELLO that is due.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Ask> {
         while let Some(&(at, key)) = self.asking.front() {
             if at > now {
@@ -185,21 +186,21 @@ impl Addresses {
             }
             self.asking.pop_front();
             let Some(reach) = self.known.get_mut(&key) else { continue };
-            let Reach::Asking(question) = reach else { continue };
-            let again_at = question.asked_at + self.every;
-            if question.tries == TRIES && again_at > now {
-                // Its answer may be on the way.
+            let Reach::Asking(search) = reach else { continue };
+            let again_at = search.asked_at + self.every;
+            if search.tries == TRIES && again_at > now {
+                // Its answer may be in flight.
                 self.asking.push_back((again_at, key));
                 continue;
             }
-            if question.tries == TRIES {
+            if search.tries == TRIES {
                 *reach = Reach::None { again_at: now + self.pause };
                 continue;
             }
-            let side = 1 + question.tries as usize % self.sides;
-            question.tries += 1;
-            question.asked_at = now;
-            let ask = Ask { side, way: question.way, nonce: question.nonce };
+            let side = 1 + search.tries as usize % self.sides;
+            search.tries += 1;
+            search.asked_at = now;
+            let ask = Ask { side, route: search.route, nonce: search.nonce };
             self.asking.push_back((now + self.every, key));
             return Some(ask);
         }

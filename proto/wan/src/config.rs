@@ -42,7 +42,7 @@ impl From<Option<BitRate>> for Rate {
     }
 }
 
-/// One way to the far box: a side of the node.
+/// One path to the far box: a side of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathConfig {
     /// How fast to send. Default [`Rate::Port`].
@@ -91,7 +91,7 @@ pub enum Parity {
 /// and about 300 bytes for each stream and address. All but the bitmap of numbers grows with use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The ways to the far box, one for each side from 1 on; 1 to 15. Frames leave by another side
+    /// The paths to the far box, one for each side from 1 on; 1 to 15. Frames leave by another side
     /// unchanged, so that the routers behind them must answer to the same Ethernet addresses.
     pub paths: Vec<PathConfig>,
     /// UDP destination port of tunnelled frames and control datagrams; not 4791. Both boxes must
@@ -178,14 +178,14 @@ pub struct Config {
     pub dead_after: Duration,
     /// Time without a frame after which a stream is closed. 1 ms to 24 h. Default 60 s.
     pub stream_idle: Duration,
-    /// Time between two questions for a far box, of which five are asked. 1 ms to 60 s. Default 250
-    /// ms.
+    /// Time between two HELLOs in search of a far box, of which five are sent. 1 ms to 60 s. Default
+    /// 250 ms.
     pub hello_every: Duration,
     /// Time after which an address that no far box answered for, or whose box was refused, is asked
     /// for again. 10 ms to 24 h. Default 10 s.
     pub hello_pause: Duration,
-    /// Answers per second to strangers: HELLOs, and PINGs of unknown sessions. 1 to 2^20. Default
-    /// 1000.
+    /// Maximum replies per second to unauthenticated peers: to HELLOs, and to PINGs of unknown
+    /// sessions. 1 to 2^20. Default 1000.
     pub answers_per_s: u32,
 }
 
@@ -286,15 +286,15 @@ impl Config {
     /// frames of 256 bytes.
     pub fn for_paths(paths: Vec<PathConfig>, in_flight_bytes: u64) -> Self {
         const BYTES_MIN: u64 = 4 << 20;
-        let least = Config::default();
+        let defaults = Config::default();
         let numbers =
-            (in_flight_bytes / 256).next_power_of_two().clamp(least.numbers_max.into(), 1 << 24);
+            (in_flight_bytes / 256).next_power_of_two().clamp(defaults.numbers_max.into(), 1 << 24);
         Config {
             paths,
             send_bytes_max: (2 * in_flight_bytes).max(BYTES_MIN),
             receive_bytes_max: (in_flight_bytes / 2 * 5).max(BYTES_MIN),
             numbers_max: numbers as u32,
-            ..least
+            ..defaults
         }
     }
 

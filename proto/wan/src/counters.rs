@@ -112,16 +112,16 @@ declare_counters! {
     acks_received,
     /// Acknowledgements that name what was never sent; nothing of them was believed.
     ack_outside,
-    /// Questions for a far box sent.
+    /// HELLOs sent in search of a far box.
     hellos_sent,
-    /// Answers to strangers.
+    /// Replies to unauthenticated peers.
     answers_sent,
     /// Sessions opened.
     sessions_opened,
     /// Sessions closed, by the far box, because it restarted or after its silence.
     sessions_closed,
-    /// Sessions that had carried nothing and gave way to another: of the same name, or for want of
-    /// room.
+    /// Sessions that had carried nothing and were displaced by another: of the same name, or for
+    /// want of room.
     sessions_displaced,
     /// Frames that were lost with a session.
     lost_with_session,
@@ -158,7 +158,7 @@ declare_drops! {
     QueueFull = "queue_full",
     /// A frame longer than 16 KiB, or one without any bytes.
     Oversized = "oversized",
-    /// A datagram with a wrong check, or a tunnelled frame with a wrong ICRC: damaged on the way.
+    /// A datagram with a wrong check, or a tunnelled frame with a wrong ICRC: damaged in transit.
     Corrupted = "corrupted",
     /// A datagram of this format that makes no sense.
     Malformed = "malformed",
@@ -174,7 +174,7 @@ declare_drops! {
     Duplicate = "duplicate",
     /// A frame for which there is no memory: the far box sent more than it was told to.
     NoRoom = "no_room",
-    /// A stranger's question beyond those that are answered.
+    /// A HELLO or PING of an unauthenticated peer, beyond the rate that is answered.
     TooManyQuestions = "too_many_questions",
     /// An answer to what was not asked, or with a wrong cookie.
     Unasked = "unasked",

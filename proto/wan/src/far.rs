@@ -31,18 +31,18 @@ impl FarBoxes {
         FarBoxes { far: far.clone(), without: without_box.clone(), asks_others: *asks_others }
     }
 
-    /// The way that stands for `way` and all others to the same site. `None`: nobody is to be asked
-    /// for its destination.
-    pub(crate) fn ask_along(&self, way: Path) -> Option<Path> {
-        if self.without.iter().any(|prefix| prefix.contains(way.destination_ip)) {
+    /// The route that HELLOs for `route`'s destination take, the same for all of a site. `None`: none
+    /// are sent.
+    pub(crate) fn ask_along(&self, route: Path) -> Option<Path> {
+        if self.without.iter().any(|prefix| prefix.contains(route.destination_ip)) {
             return None;
         }
-        match self.far.iter().find(|far| far.prefix.contains(way.destination_ip)) {
-            Some(FarBox { via: Some(via), .. }) => Some(Path { destination_ip: *via, ..way }),
-            Some(_) => Some(way),
-            // An answer comes from where the question went.
-            None if self.far.iter().any(|far| far.via == Some(way.destination_ip)) => Some(way),
-            None => self.asks_others.then_some(way),
+        match self.far.iter().find(|far| far.prefix.contains(route.destination_ip)) {
+            Some(FarBox { via: Some(via), .. }) => Some(Path { destination_ip: *via, ..route }),
+            Some(_) => Some(route),
+            // An answer comes from where the HELLO went.
+            None if self.far.iter().any(|far| far.via == Some(route.destination_ip)) => Some(route),
+            None => self.asks_others.then_some(route),
         }
     }
 

@@ -6,8 +6,9 @@ use crate::silence::HELD_UP;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
+/// State of one transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SentState {
     InFlight,
     /// Taken for lost; kept for a while, should it have arrived after all.
     Lost,
@@ -20,10 +21,10 @@ struct Sent {
     record: u32,
     /// On the wire.
     bytes: u16,
-    state: State,
+    state: SentState,
 }
 
-/// The most that acknowledgements are awaited longer because this box was held up.
+/// Maximum extension of the wait for acknowledgements after this box was held up.
 const UNREAD_MAX: Duration = Duration::from_ms(25);
 
 /// What becomes of a transmission of a record.
@@ -149,7 +150,7 @@ impl Flight {
     #[inline]
     pub(crate) fn note(&mut self, now: Instant, record: u32, bytes: u64) {
         let bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
-        self.ring.push_back(Sent { at: now, record, bytes, state: State::InFlight });
+        self.ring.push_back(Sent { at: now, record, bytes, state: SentState::InFlight });
         self.in_flight += 1;
         self.in_flight_bytes += u64::from(bytes);
         self.sent += 1;
@@ -165,7 +166,7 @@ impl Flight {
         }
     }
 
-    /// Parity of the block that ended last is on its way.
+    /// Parity of the block that ended last is in flight.
     pub(crate) fn note_parity(&mut self, now: Instant) {
         if let Some(cover) = self.covers.back_mut() {
             cover.at = now;
@@ -230,17 +231,17 @@ impl Flight {
     ) {
         let Some(place) = number.checked_sub(self.base) else { return };
         let Some(sent) = self.ring.get_mut(place as usize) else { return };
-        let before = std::mem::replace(&mut sent.state, State::Arrived);
+        let before = std::mem::replace(&mut sent.state, SentState::Arrived);
         let Sent { at, record, bytes, .. } = *sent;
         match before {
-            State::Arrived => return,
-            State::InFlight => {
+            SentState::Arrived => return,
+            SentState::InFlight => {
                 self.in_flight -= 1;
                 self.in_flight_bytes -= u64::from(bytes);
                 self.loss.arrived(1);
                 told(record, Fate::Arrived);
             }
-            State::Lost => {
+            SentState::Lost => {
                 self.spurious += 1;
                 self.loss.was_not_lost();
                 told(record, Fate::ArrivedLate);
@@ -267,7 +268,7 @@ impl Flight {
     /// Tells which transmissions are lost: overtaken, and since then too long gone.
     pub(crate) fn detect(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
         let rtt = self.rtt.smoothed();
-        self.reordering.turn(now, rtt);
+        self.reordering.end_epoch(now, rtt);
         let Some((largest, newest_at)) = self.largest_arrived else { return };
         let window = self.reordering.window(rtt);
         self.note_if_held_up(now);
@@ -277,14 +278,14 @@ impl Flight {
             }
             let place = (self.scan - self.base) as usize;
             let Some(sent) = self.ring.get(place) else { break };
-            if sent.state == State::InFlight {
+            if sent.state == SentState::InFlight {
                 let Some(at) = self.sent_wholly_at(self.scan, sent.at) else { break };
                 let is_awaited = at + self.newest_rtt + window > now || self.unread_until > now;
                 if at + window > newest_at && is_awaited {
                     break;
                 }
                 let sent = &mut self.ring[place];
-                sent.state = State::Lost;
+                sent.state = SentState::Lost;
                 self.in_flight -= 1;
                 self.in_flight_bytes -= u64::from(sent.bytes);
                 self.lost += 1;
@@ -311,13 +312,13 @@ impl Flight {
 
     /// Lets go of what is resolved, and of what was lost so long ago that it will not come.
     fn forget(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
-        let patience = self.rtt.patience() + self.reordering.window(self.rtt.smoothed());
+        let timeout = self.rtt.response_timeout() + self.reordering.window(self.rtt.smoothed());
         while let Some(front) = self.ring.front() {
             match front.state {
-                State::InFlight => break,
-                State::Lost if front.at + patience.times(2) > now => break,
-                State::Lost => told(front.record, Fate::Forgotten),
-                State::Arrived => {}
+                SentState::InFlight => break,
+                SentState::Lost if front.at + timeout.times(2) > now => break,
+                SentState::Lost => told(front.record, Fate::Forgotten),
+                SentState::Arrived => {}
             }
             self.ring.pop_front();
             self.base += 1;
@@ -327,8 +328,8 @@ impl Flight {
 
     /// Everything in flight is lost: the path is out.
     pub(crate) fn give_up(&mut self, mut told: impl FnMut(u32, Fate)) {
-        for sent in self.ring.iter_mut().filter(|sent| sent.state == State::InFlight) {
-            sent.state = State::Lost;
+        for sent in self.ring.iter_mut().filter(|sent| sent.state == SentState::InFlight) {
+            sent.state = SentState::Lost;
             self.lost += 1;
             told(sent.record, Fate::Lost);
         }
@@ -341,22 +342,25 @@ impl Flight {
     /// Long transmissions in flight, at most `most`, that were sent before `at`.
     pub(crate) fn long_before(&self, at: Instant, most: usize) -> usize {
         let before = self.ring.iter().take_while(|sent| sent.at < at);
-        let is_long =
-            |sent: &&Sent| u64::from(sent.bytes) > self.long_from && sent.state == State::InFlight;
+        let is_long = |sent: &&Sent| {
+            u64::from(sent.bytes) > self.long_from && sent.state == SentState::InFlight
+        };
         before.filter(is_long).take(most).count()
     }
 
     /// True when something in flight has more bytes on the wire than `bytes`.
     pub(crate) fn has_longer(&self, bytes: u64) -> bool {
-        self.ring.iter().any(|sent| sent.state == State::InFlight && u64::from(sent.bytes) > bytes)
+        self.ring
+            .iter()
+            .any(|sent| sent.state == SentState::InFlight && u64::from(sent.bytes) > bytes)
     }
 
     /// What is in flight and has more bytes on the wire than `bytes` will not arrive: it is too
     /// long for the path.
     pub(crate) fn give_up_longer(&mut self, bytes: u64, mut told: impl FnMut(u32, Fate)) {
-        let in_flight = self.ring.iter_mut().filter(|sent| sent.state == State::InFlight);
+        let in_flight = self.ring.iter_mut().filter(|sent| sent.state == SentState::InFlight);
         for sent in in_flight.filter(|sent| u64::from(sent.bytes) > bytes) {
-            sent.state = State::Lost;
+            sent.state = SentState::Lost;
             self.in_flight -= 1;
             self.in_flight_bytes -= u64::from(sent.bytes);
             self.lost += 1;
@@ -380,7 +384,7 @@ impl Flight {
 
     /// The newest transmissions of which nothing has been heard, at most `count`.
     pub(crate) fn tail(&self, count: usize) -> impl Iterator<Item = u32> + '_ {
-        let in_flight = self.ring.iter().rev().filter(|sent| sent.state == State::InFlight);
+        let in_flight = self.ring.iter().rev().filter(|sent| sent.state == SentState::InFlight);
         in_flight.take(count).map(|sent| sent.record)
     }
 }

@@ -3,9 +3,9 @@
 //! ask → answer with a cookie → open with that cookie → accept. A box that only ever asks or
 //! answers costs the other nothing but a bounded number of answers.
 
-use crate::format::{Header, Hello, HelloStep, Kind, Refusal, VERSION};
+use crate::format::{DatagramKind, Header, Hello, HelloStep, Refusal, VERSION};
 use crate::session::{Opening, Peer, Session};
-use crate::shared::{Body, Letter};
+use crate::shared::{Body, ControlDatagram};
 use crate::transport::Transport;
 use crate::{DropReason, Refused};
 use longhaul_node::Side;
@@ -21,13 +21,13 @@ const OPEN_TRIES: u32 = 8;
 const OPEN_AGAIN_MIN: Duration = Duration::from_ms(10);
 
 /// Proves that its holder gets what is sent to its address: a tag of `key` over what it is for.
-fn cookie(key: &TagKey, way: &Path, hello: &Hello, epoch: u64) -> u64 {
+fn cookie(key: &TagKey, route: &Path, hello: &Hello, epoch: u64) -> u64 {
     let tag = key.tag(&[
         &epoch.to_be_bytes(),
-        &address_bits(way.source_ip).to_be_bytes(),
-        &address_bits(way.destination_ip).to_be_bytes(),
+        &address_bits(route.source_ip).to_be_bytes(),
+        &address_bits(route.destination_ip).to_be_bytes(),
         // One more than any tag has: no VLAN.
-        &way.vlan.map_or(1 << 16, u32::from).to_be_bytes(),
+        &route.vlan.map_or(1 << 16, u32::from).to_be_bytes(),
         &hello.box_id.to_be_bytes(),
         &hello.instance.to_be_bytes(),
         &hello.nonce.to_be_bytes(),
@@ -62,42 +62,47 @@ impl Transport {
         }
     }
 
-    fn post_hello(&mut self, side: Side, way: Path, session: u32, hello: Hello) {
-        let header = Header::new(Kind::Hello, session);
-        self.shared.post(Letter { side, way, header, body: Body::Hello(hello) });
+    fn post_hello(&mut self, side: Side, route: Path, session: u32, hello: Hello) {
+        let header = Header::new(DatagramKind::Hello, session);
+        self.shared.queue_control(ControlDatagram {
+            side,
+            route,
+            header,
+            body: Body::Hello(hello),
+        });
     }
 
-    /// Sends the questions that are due.
+    /// Sends the HELLOs that are due.
     pub(crate) fn ask(&mut self, now: Instant) {
         while let Some(ask) = self.addresses.due(now) {
             self.shared.counters.hellos_sent += 1;
             let hello = self.hello(HelloStep::Ask, 0, ask.nonce, 0);
-            self.post_hello(ask.side, ask.way, 0, hello);
+            self.post_hello(ask.side, ask.route, 0, hello);
         }
     }
 
-    /// A HELLO came by `side`; `way` leads back to where it came from.
+    /// A HELLO came by `side`; `route` leads back to where it came from.
     pub(crate) fn handle_hello(
         &mut self,
         now: Instant,
         side: Side,
         header: &Header,
         hello: &Hello,
-        way: Path,
+        route: Path,
     ) {
         if hello.box_id == self.config().box_id {
             // Our own, come back, or two boxes of one name.
             return self.drop(DropReason::Unasked);
         }
         match hello.step {
-            HelloStep::Ask | HelloStep::Open => self.handle_request(now, side, hello, way),
-            HelloStep::Answer => self.handle_answer(now, side, hello, way),
+            HelloStep::Ask | HelloStep::Open => self.handle_request(now, side, hello, route),
+            HelloStep::Answer => self.handle_answer(now, side, hello, route),
             HelloStep::Accept => self.handle_accept(now, side, header, hello),
-            HelloStep::Refuse(reason) => self.handle_refusal(now, hello, reason, way),
+            HelloStep::Refuse(reason) => self.handle_refusal(now, hello, reason, route),
         }
     }
 
-    fn handle_request(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
+    fn handle_request(&mut self, now: Instant, side: Side, hello: &Hello, route: Path) {
         if !self.may_answer(now) {
             return self.drop(DropReason::TooManyQuestions);
         }
@@ -114,7 +119,7 @@ impl Transport {
         if let Some(reason) = refusal {
             self.note_refusal(hello, reason);
             let answer = self.hello(HelloStep::Refuse(reason), 0, hello.nonce, 0);
-            return self.post_hello(side, way, hello.session, answer);
+            return self.post_hello(side, route, hello.session, answer);
         }
         let epoch = now.as_ns() / COOKIE_LIFE_NS;
         if hello.step == HelloStep::Ask {
@@ -123,17 +128,17 @@ impl Transport {
             let mark = session.and_then(|of| Some(mark(of.local, of.remote?, hello.nonce)));
             if session.is_none() {
                 // It has perhaps restarted: what it says of its former life comes before its OPEN.
-                self.gives_way(now, hello.box_id, &way);
+                self.may_be_replaced(now, hello.box_id, &route);
             }
-            let cookie = cookie(&self.cookies, &way, hello, epoch);
+            let cookie = cookie(&self.cookies, &route, hello, epoch);
             let answer = self.hello(HelloStep::Answer, mark.unwrap_or(0), hello.nonce, cookie);
-            return self.post_hello(side, way, 0, answer);
+            return self.post_hello(side, route, 0, answer);
         }
-        let is_ours = |epoch| cookie(&self.cookies, &way, hello, epoch) == hello.cookie;
+        let is_ours = |epoch| cookie(&self.cookies, &route, hello, epoch) == hello.cookie;
         if hello.session == 0 || !(is_ours(epoch) || epoch > 0 && is_ours(epoch - 1)) {
             return self.drop(DropReason::Unasked);
         }
-        self.accept(now, side, hello, way);
+        self.accept(now, side, hello, route);
     }
 
     fn has_as_many_cores(&self, hello: &Hello) -> bool {
@@ -142,11 +147,11 @@ impl Transport {
 
     /// True when a new life of the box of this number may have a session: none stands, or the one
     /// that does is silent, or has carried nothing from here while hosts here wait for the
-    /// box along `way`. Otherwise that is challenged: a box that has restarted answers that it
+    /// box along `route`. Otherwise that is challenged: a box that has restarted answers that it
     /// does not know the session, which ends it. A box number is no secret, and whoever uses
     /// another's gets no further.
-    fn gives_way(&mut self, now: Instant, box_id: u64, way: &Path) -> bool {
-        let is_sought = self.addresses.is_sought(way);
+    fn may_be_replaced(&mut self, now: Instant, box_id: u64, route: &Path) -> bool {
+        let is_sought = self.addresses.is_sought(route);
         let mut sessions = self.sessions.iter_mut();
         let standing =
             sessions.find(|session| session.peer.box_id == box_id && session.remote.is_some());
@@ -162,28 +167,28 @@ impl Transport {
     }
 
     /// Opens a session with a box that has shown its cookie.
-    fn accept(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
+    fn accept(&mut self, now: Instant, side: Side, hello: &Hello, route: Path) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         let known = self.session_of(&peer);
         let known =
             known.filter(|session| session.remote.is_none_or(|remote| remote == hello.session));
         let local = match known.map(|session| session.local) {
             Some(local) => Some(local),
-            None if !self.gives_way(now, hello.box_id, &way) => {
+            None if !self.may_be_replaced(now, hello.box_id, &route) => {
                 return self.drop(DropReason::SessionStands);
             }
             None => {
                 self.end_former_life(now, &peer);
-                self.begin(now, peer, way)
+                self.begin(now, peer, route)
             }
         };
         let Some(local) = local else {
             let answer = self.hello(HelloStep::Refuse(Refusal::Full), 0, hello.nonce, 0);
-            return self.post_hello(side, way, hello.session, answer);
+            return self.post_hello(side, route, hello.session, answer);
         };
-        self.addresses.learn(now, &way, local);
+        self.addresses.learn(now, &route, local);
         let answer = self.hello(HelloStep::Accept, local, hello.nonce, 0);
-        self.post_hello(side, way, hello.session, answer);
+        self.post_hello(side, route, hello.session, answer);
         if let Some(session) = self.sessions.get_mut(local)
             && session.remote.is_none()
         {
@@ -201,14 +206,14 @@ impl Transport {
         self.release_waiting(now);
     }
 
-    /// The answer to a question: there is a box.
-    fn handle_answer(&mut self, now: Instant, side: Side, hello: &Hello, way: Path) {
-        let Some(asked_at) = self.addresses.asked(&way, hello.nonce) else {
+    /// The answer to a HELLO: there is a box.
+    fn handle_answer(&mut self, now: Instant, side: Side, hello: &Hello, route: Path) {
+        let Some(asked_at) = self.addresses.asked(&route, hello.nonce) else {
             return self.drop(DropReason::Unasked);
         };
         if !self.has_as_many_cores(hello) {
             // It knows of no cores, or it would have refused.
-            self.addresses.pause(now, &way);
+            self.addresses.pause(now, &route);
             return self.note_refusal(hello, Refusal::Cores);
         }
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
@@ -221,23 +226,23 @@ impl Transport {
                 None if !is_sealed => return,
                 Some(remote) if !(is_sealed || is_its(remote)) => {}
                 _ => {
-                    self.addresses.learn(now, &way, local);
+                    self.addresses.learn(now, &route, local);
                     return self.release_waiting(now);
                 }
             }
         }
-        if !self.gives_way(now, hello.box_id, &way) {
-            // The question is repeated once the session of its former life has ended.
+        if !self.may_be_replaced(now, hello.box_id, &route) {
+            // The HELLO is retransmitted once the session of its former life has ended.
             return self.drop(DropReason::SessionStands);
         }
         self.end_former_life(now, &peer);
-        let Some(local) = self.begin(now, peer, way) else {
-            return self.addresses.pause(now, &way);
+        let Some(local) = self.begin(now, peer, route) else {
+            return self.addresses.pause(now, &route);
         };
-        self.addresses.learn(now, &way, local);
+        self.addresses.learn(now, &route, local);
         if let Some(session) = self.sessions.get_mut(local) {
             // Hosts wait for the answer: one that is lost must not cost them more than round trips.
-            let patience = now.since(asked_at).times(2).max(OPEN_AGAIN_MIN);
+            let timeout = now.since(asked_at).times(2).max(OPEN_AGAIN_MIN);
             let (cookie, nonce) = (hello.cookie, hello.nonce);
             session.opening = Some(Opening {
                 cookie,
@@ -245,7 +250,7 @@ impl Transport {
                 side,
                 asked_at: now,
                 next_at: now,
-                patience,
+                timeout,
                 tries: 0,
             });
         }
@@ -257,7 +262,7 @@ impl Transport {
     pub(crate) fn press_on(&mut self, now: Instant, local: u32) -> bool {
         let every = self.config().hello_every;
         let Some(session) = self.sessions.get_mut(local) else { return true };
-        let (way, Some(opening)) = (session.way, &mut session.opening) else { return true };
+        let (route, Some(opening)) = (session.route, &mut session.opening) else { return true };
         if opening.next_at > now {
             return true;
         }
@@ -266,12 +271,12 @@ impl Transport {
         }
         opening.tries += 1;
         opening.asked_at = now;
-        opening.next_at = now + opening.patience.min(every);
-        opening.patience = opening.patience.times(2).min(every);
+        opening.next_at = now + opening.timeout.min(every);
+        opening.timeout = opening.timeout.times(2).min(every);
         let Opening { cookie, nonce, side, .. } = *opening;
         self.shared.counters.hellos_sent += 1;
         let hello = self.hello(HelloStep::Open, local, nonce, cookie);
-        self.post_hello(side, way, 0, hello);
+        self.post_hello(side, route, 0, hello);
         true
     }
 
@@ -296,15 +301,15 @@ impl Transport {
         self.release_waiting(now);
     }
 
-    fn handle_refusal(&mut self, now: Instant, hello: &Hello, reason: Refusal, way: Path) {
+    fn handle_refusal(&mut self, now: Instant, hello: &Hello, reason: Refusal, route: Path) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         let opening =
             self.session_of(&peer).and_then(|session| Some((session.local, session.opening?)));
         if let Some((local, _)) = opening.filter(|(_, opening)| opening.nonce == hello.nonce) {
             let pause = self.config().hello_pause;
             self.end(now, local, pause);
-        } else if self.addresses.asked(&way, hello.nonce).is_some() {
-            self.addresses.pause(now, &way);
+        } else if self.addresses.asked(&route, hello.nonce).is_some() {
+            self.addresses.pause(now, &route);
         } else {
             return self.drop(DropReason::Unasked);
         }
@@ -341,10 +346,10 @@ impl Transport {
         self.sessions.iter().find(|session| session.peer == *peer)
     }
 
-    /// Where there is no room for the box along `way`, for which hosts here wait, an open session
+    /// Where there is no room for the box along `route`, for which hosts here wait, an open session
     /// that has carried nothing from here makes some.
-    fn make_room(&mut self, now: Instant, way: &Path) {
-        if !self.sessions.is_full() || !self.addresses.is_sought(way) {
+    fn make_room(&mut self, now: Instant, route: &Path) {
+        if !self.sessions.is_full() || !self.addresses.is_sought(route) {
             return;
         }
         let is_idle = |session: &&Session| session.remote.is_some() && !session.has_carried;
@@ -355,10 +360,10 @@ impl Transport {
         }
     }
 
-    fn begin(&mut self, now: Instant, peer: Peer, way: Path) -> Option<u32> {
-        self.make_room(now, &way);
+    fn begin(&mut self, now: Instant, peer: Peer, route: Path) -> Option<u32> {
+        self.make_room(now, &route);
         let local = self.sessions.draw_number(&mut self.shared.rng)?;
-        self.sessions.insert(Session::new(now, &mut self.shared, local, peer, way));
+        self.sessions.insert(Session::new(now, &mut self.shared, local, peer, route));
         Some(local)
     }
 }
@@ -373,18 +378,18 @@ mod tests {
     fn answered(cores: u8) -> (usize, Option<u8>) {
         let mut asker =
             Transport::new(Config { box_id: 1, cores: 2, ..Config::default() }).unwrap();
-        let (now, way) =
-            (Instant::from_ps(1_000_000), samples::way(["10.0.0.1", "10.0.0.2"], None));
-        asker.addresses.find(now, way, &mut asker.shared.rng);
+        let (now, route) =
+            (Instant::from_ps(1_000_000), samples::route(["10.0.0.1", "10.0.0.2"], None));
+        asker.addresses.find(now, route, &mut asker.shared.rng);
         asker.ask(now);
-        let Some(Letter { body: Body::Hello(asked), header, .. }) =
-            asker.shared.letters.pop_front()
+        let Some(ControlDatagram { body: Body::Hello(asked), header, .. }) =
+            asker.shared.control_queue.pop_front()
         else {
             panic!("nothing was asked")
         };
         assert_eq!((asked.step, asked.cores), (HelloStep::Ask, 2));
         let answer = Hello { step: HelloStep::Answer, box_id: 2, cookie: 7, cores, ..asked };
-        asker.handle_hello(now, 1, &header, &answer, way);
+        asker.handle_hello(now, 1, &header, &answer, route);
         (asker.sessions.iter().count(), asker.refused.map(|refused| refused.cores))
     }
 

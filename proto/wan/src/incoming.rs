@@ -1,7 +1,7 @@
 //! What one session receives: each stream's frames in their order, with room for what waits for
 //! those before it.
 
-use crate::format::{Extent, Kind, Prefix};
+use crate::format::{DatagramKind, Extent, Prefix};
 use crate::partial::{Fit, Partial, Piece};
 use longhaul_node::{FrameBuf, FramePool};
 use slab::Slab;
@@ -340,8 +340,8 @@ impl Incoming {
     }
 
     /// True for a stream's record that is not a frame.
-    pub(crate) fn item(kind: Kind) -> Item {
-        if kind == Kind::End { Item::End } else { Item::Void }
+    pub(crate) fn item(kind: DatagramKind) -> Item {
+        if kind == DatagramKind::End { Item::End } else { Item::Void }
     }
 }
 

@@ -8,9 +8,8 @@
 //! **Lifecycle.** Frames of RC, UC and UD (multicast aside) to an address that is not known make it
 //! ask along the path whether a box serves that address ([`Hello`]). Until one answers, and where
 //! none does, everything passes as it is. A session with a far box holds streams and paths; it ends
-//! when the far box says so, restarts, or is silent for [`Config::dead_after`], and what was under
-//! way is then lost: those who speak reliable connections decide by their own numbers what to send
-//! again.
+//! when the far box says so, restarts, or is silent for [`Config::dead_after`]. What was in flight
+//! is then lost: reliable connections retransmit it by their own sequence numbers.
 //!
 //! **Tunnelled frames** keep their Ethernet and IP headers. The UDP port changes and 24 bytes stand
 //! before the BTH (`docs/wan-transport.md`). The far box hands out byte for byte what went in, but

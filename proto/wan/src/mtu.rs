@@ -18,11 +18,11 @@ pub(crate) const MTU_BASE: u16 = 1200;
 /// Lengths that many paths have, the longest first: 4 KiB of RoCE with all that may be around them,
 /// Ethernet, Ethernet with a seal.
 const USUAL: [u16; 4] = [4264, 1500, 1468, MTU_BASE];
-/// Lengths asked for at once.
+/// Lengths probed at once.
 const AT_ONCE: usize = USUAL.len() + 1;
-/// Times that a length is asked for before it is taken for too long.
+/// Probes of a length before it is taken for too long.
 const TRIES: u8 = 3;
-/// What is not worth another question, in bytes.
+/// The search ends when the unknown range is at most this, in bytes.
 const RESOLUTION: u16 = 8;
 /// Time after which something longer is tried again: the path may have changed.
 const RAISE_AFTER: Duration = Duration::from_ms(60_000);
@@ -30,7 +30,7 @@ const RAISE_AFTER: Duration = Duration::from_ms(60_000);
 /// through.
 pub(crate) const LOST_IN_A_ROW: u32 = 16;
 
-/// A PING of this length is under way.
+/// An outstanding PING, padded to a length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
     pub(crate) nonce: u64,
@@ -98,12 +98,12 @@ impl PathMtu {
         self.next_at
     }
 
-    /// What is to be asked now, the longest first. `patience` is how long an answer may take;
-    /// `nonce` makes a secret for each.
-    pub(crate) fn ask(
+    /// The probes to send now, the longest first. `timeout` is how long an answer may take; `nonce`
+    /// draws a secret for each.
+    pub(crate) fn probe(
         &mut self,
         now: Instant,
-        patience: Duration,
+        timeout: Duration,
         nonce: impl FnMut() -> u64,
     ) -> [Option<Probe>; AT_ONCE] {
         if self.next_at > now {
@@ -112,7 +112,7 @@ impl PathMtu {
         let is_open = self.round.iter().flatten().any(|probe| !probe.is_answered);
         let is_late = now.since(self.next_at) >= HELD_UP;
         if is_open && is_late && !std::mem::replace(&mut self.is_extended, true) {
-            self.next_at = now + patience;
+            self.next_at = now + timeout;
             return [None; AT_ONCE];
         }
         if self.is_settled() {
@@ -123,7 +123,7 @@ impl PathMtu {
             self.next_at = now + RAISE_AFTER;
             return [None; AT_ONCE];
         }
-        self.next_at = now + patience;
+        self.next_at = now + timeout;
         self.begin_round(nonce);
         self.round
     }
@@ -151,15 +151,15 @@ impl PathMtu {
         let mut before = 0;
         let mut round = [None; AT_ONCE];
         for (place, len) in round.iter_mut().zip(lens) {
-            let is_asked = is_open(len) && len != before;
-            *place = is_asked.then(|| Probe { nonce: nonce(), len, is_answered: false });
+            let is_probed = is_open(len) && len != before;
+            *place = is_probed.then(|| Probe { nonce: nonce(), len, is_answered: false });
             before = len;
         }
         self.round = round;
     }
 
     /// True when a PING with this secret was sent in this round.
-    pub(crate) fn has_asked(&self, nonce: u64) -> bool {
+    pub(crate) fn is_outstanding(&self, nonce: u64) -> bool {
         self.round.iter().flatten().any(|probe| probe.nonce == nonce)
     }
 
@@ -201,7 +201,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_ms(10);
 
-    /// Asks until nothing longer is worth a question. How often it asked, and for how long.
+    /// Runs the search to its end. Returns the number of probes, and how long it took.
     fn search(
         mtu: &mut PathMtu,
         mut now: Instant,
@@ -209,7 +209,7 @@ mod tests {
     ) -> (u32, Instant) {
         let (mut nonce, mut probes) = (0, 0);
         while !mtu.is_settled() {
-            let asked = mtu.ask(now, RTT.times(2), || {
+            let asked = mtu.probe(now, RTT.times(2), || {
                 nonce += 1;
                 nonce
             });
@@ -239,7 +239,7 @@ mod tests {
     fn usual_lengths_are_found_in_one_round_trip() {
         for len in [1468, 1500, 4264, 4352] {
             let mut mtu = PathMtu::new(Instant::ZERO, 4352);
-            for probe in mtu.ask(Instant::ZERO, RTT, || 7).into_iter().flatten() {
+            for probe in mtu.probe(Instant::ZERO, RTT, || 7).into_iter().flatten() {
                 if probe.len <= len {
                     mtu.round.iter_mut().flatten().find(|p| p.len == probe.len).unwrap().nonce =
                         u64::from(len);
@@ -267,18 +267,18 @@ mod tests {
     fn a_path_that_grows_is_found_to() {
         let mut mtu = path(1500);
         let now = mtu.next_at() + RAISE_AFTER;
-        let asked = mtu.ask(now, RTT, || 9);
+        let asked = mtu.probe(now, RTT, || 9);
         assert!(asked.into_iter().flatten().any(|probe| probe.len == 4352));
         let mut mtu = path(4352);
         let now = mtu.next_at() + RAISE_AFTER;
-        assert!(mtu.ask(now, RTT, || 9).iter().all(Option::is_none), "there is nothing longer");
+        assert!(mtu.probe(now, RTT, || 9).iter().all(Option::is_none), "there is nothing longer");
     }
 
     #[test]
     fn answers_to_no_question_change_nothing() {
         let mut mtu = PathMtu::new(Instant::ZERO, 4352);
-        mtu.ask(Instant::ZERO, RTT, || 5);
-        assert!(!mtu.answered(Instant::ZERO, 6) && !mtu.has_asked(6) && mtu.has_asked(5));
+        mtu.probe(Instant::ZERO, RTT, || 5);
+        assert!(!mtu.answered(Instant::ZERO, 6) && !mtu.is_outstanding(6) && mtu.is_outstanding(5));
         assert_eq!(mtu.get(), MTU_BASE);
     }
 
@@ -288,8 +288,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs questions
-        /// alone.
+        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs
+        /// probes alone.
         #[test]
         fn what_a_path_takes_is_found(
             of in 576..9500_u16,
@@ -307,7 +307,7 @@ mod tests {
             });
             let expected = of.min(most);
             prop_assert!(mtu.get() <= expected);
-            // A question lost three times in a row is one in four thousand.
+            // A probe lost three times in a row is one in four thousand.
             prop_assert!(
                 mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected,
                 "{} of {expected}",

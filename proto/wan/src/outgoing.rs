@@ -1,7 +1,7 @@
 //! What one session has to send: frames and stream records, until the far box has them.
 
 use crate::flight::Fate;
-use crate::format::Kind;
+use crate::format::DatagramKind;
 use crate::key::{Pacing, StreamKey, WireKey};
 use crate::unpaced::Unpaced;
 use crate::{Config, DropReason};
@@ -20,7 +20,7 @@ const ASTRAY: u32 = 64;
 pub(crate) struct Record {
     pub(crate) frame: Option<FrameBuf>,
     pub(crate) udp: Udp,
-    pub(crate) kind: Kind,
+    pub(crate) kind: DatagramKind,
     pub(crate) stream: u32,
     pub(crate) sequence: u64,
     /// What of the frame's payload it carries, where that is not all.
@@ -85,7 +85,7 @@ pub(crate) struct Outgoing {
     is_unpaced_turn: bool,
     /// Parts of what was about to be sent.
     parts: VecDeque<Next>,
-    /// Records to be sent again, and how often.
+    /// Records to be retransmitted, and in how many copies.
     repeats: VecDeque<(u32, u8)>,
     /// Further copies, and when they are due.
     copies: VecDeque<(Instant, u32, u8)>,
@@ -98,7 +98,7 @@ pub(crate) struct Outgoing {
     bytes: u64,
     bytes_peak: u64,
     bytes_max: u64,
-    /// Of that, what may be under way or with the far box unacknowledged.
+    /// Of that, what may be in flight, or with the far box and unacknowledged.
     outstanding: u64,
     /// What the far box has room for.
     pub(crate) room: u64,
@@ -157,7 +157,7 @@ impl Outgoing {
     pub(crate) fn frames(&self) -> u64 {
         self.records
             .iter()
-            .filter(|(_, record)| !record.is_done && record.kind == Kind::Data)
+            .filter(|(_, record)| !record.is_done && record.kind == DatagramKind::Data)
             .count() as u64
     }
 
@@ -221,7 +221,7 @@ impl Outgoing {
         if self.bytes + u64::from(cost) > self.bytes_max {
             return Err(DropReason::StoreFull);
         }
-        let is_taken = self.append(now, slot, (Kind::Data, pacing), udp, Some(frame), cost);
+        let is_taken = self.append(now, slot, (DatagramKind::Data, pacing), udp, Some(frame), cost);
         if is_taken { Ok(()) } else { Err(DropReason::ShareFull) }
     }
 
@@ -231,7 +231,7 @@ impl Outgoing {
         &mut self,
         now: Instant,
         slot: u16,
-        (kind, pacing): (Kind, Pacing),
+        (kind, pacing): (DatagramKind, Pacing),
         udp: Udp,
         frame: Option<FrameBuf>,
         cost: u32,
@@ -281,7 +281,7 @@ impl Outgoing {
             stream.state = StreamState::Closing;
             ended.extend(stream.key.take().map(|key| WireKey::of(&key)));
             let nowhere = Udp { ip: 0, is_ipv6: false, udp: 0 };
-            let end = (Kind::End, Pacing::Acknowledged);
+            let end = (DatagramKind::End, Pacing::Acknowledged);
             self.append(now, slot as u16, end, nowhere, None, 0);
         }
         ended
@@ -360,7 +360,7 @@ impl Outgoing {
     /// A frame that nobody can take: its place in the stream stays, empty.
     pub(crate) fn void(&mut self, record: u32) {
         if let Some(record) = self.records.get_mut(record as usize) {
-            record.kind = Kind::Void;
+            record.kind = DatagramKind::Void;
         }
     }
 

@@ -6,7 +6,7 @@ use crate::shared::Gate;
 use longhaul_cc::{Heard, PathRate};
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// Part of what may be under way that goes back to back, and the least of that: a frame of full
+/// Part of what may be in flight that goes back to back, and the least of that: a frame of full
 /// length and one more.
 const BURST_PART: u64 = 32;
 const BURST_MIN: u64 = 8500;
@@ -70,7 +70,7 @@ impl Pace {
         self.gate.waiting_until()
     }
 
-    /// A round trip measured by a question.
+    /// A round trip measured by a PING.
     pub(crate) fn note_rtt(&mut self, now: Instant, rtt: Duration) {
         self.rate.note_rtt(now, rtt);
         self.retune(now);

@@ -1,7 +1,7 @@
 //! The receiver's side of parity, for one path: what has come is held until its group is complete
 //! or given up.
 
-use crate::format::{Place, symbol_body};
+use crate::format::{ProtectedHeader, symbol_body};
 use longhaul_fec::{Body, Decoder, DecoderConfig, HEAD_MAX, Parity, Recovered, Refusal, Symbol};
 use longhaul_node::FrameBuf;
 
@@ -16,13 +16,13 @@ const IDLE_NUMBERS: u64 = 16 * REACH as u64;
 
 /// A numbered datagram that came.
 struct Held {
-    place: Place,
+    protected: ProtectedHeader,
     frame: Option<FrameBuf>,
 }
 
 impl Symbol for Held {
     fn head(&self, out: &mut [u8; HEAD_MAX]) -> usize {
-        self.place.write_head(self.frame.as_ref().map(FrameBuf::as_frame).as_ref(), out)
+        self.protected.write_head(self.frame.as_ref().map(FrameBuf::as_frame).as_ref(), out)
     }
 
     fn body(&self) -> Body<'_> {
@@ -68,7 +68,7 @@ impl ParityIn {
     pub(crate) fn on_data(
         &mut self,
         number: u64,
-        place: Place,
+        protected: ProtectedHeader,
         frame: Option<&FrameBuf>,
         mut back: impl FnMut(u64, &[u8], &Body<'_>),
     ) {
@@ -77,7 +77,7 @@ impl ParityIn {
             self.decoder = None;
             return;
         }
-        let held = Held { place, frame: frame.cloned() };
+        let held = Held { protected, frame: frame.cloned() };
         decoder.on_data(number, held, |Recovered { number, head, body }| back(number, head, &body));
     }
 

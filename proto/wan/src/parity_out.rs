@@ -136,7 +136,7 @@ pub(crate) struct ParityOut {
     /// Of the path, if it is known.
     rate: Option<BitRate>,
     last_data_at: Instant,
-    /// When the block under way began.
+    /// When the current block began.
     begun_at: Instant,
     /// As of the last look that was enough.
     seen: Option<Seen>,
@@ -257,14 +257,14 @@ impl ParityOut {
         self.encoder.next_parity()
     }
 
-    /// When the block under way is ended although it is not full, after a pause or as old as `age`:
+    /// When the current block is ended although it is not full, after a pause or as old as `age`:
     /// what was sent last is then protected.
     pub(crate) fn flush_at(&self, pause: Duration, age: Duration) -> Option<Instant> {
         let at = || (self.last_data_at + pause).min(self.begun_at + age.max(pause));
         (self.encoder.unprotected() > 0).then(at)
     }
 
-    /// Ends the block under way.
+    /// Ends the current block.
     pub(crate) fn flush(&mut self) {
         self.encoder.flush();
     }

@@ -1,4 +1,4 @@
-//! One way to the far box, as one session sees it.
+//! One path to the far box, as one session sees it.
 
 use crate::flight::{Fate, Flight};
 use crate::mtu::{LOST_IN_A_ROW, PathMtu};
@@ -23,26 +23,26 @@ pub(crate) const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
 pub(crate) const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
 /// Times that the wait for the answer of a path of unknown length doubles, from [`PING_AGAIN_MIN`]
 /// on: hosts wait for it too, and the PINGs that are remembered cover as long a path as there is.
-const ASKED_DOUBLES: u32 = 4;
+const PING_DOUBLES_MAX: u32 = 4;
 /// Ethernet with a tag, in front of an IP packet.
 const ETHERNET: usize = 18;
 /// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
-const ASKED_MAX: usize = 8;
+const PINGS_MAX: usize = 8;
 
 /// The most bytes on the wire of an IP packet of this length.
 fn on_wire(len: u16) -> u64 {
     wire_bytes(usize::from(len) + ETHERNET)
 }
 
-/// A PING that is not answered.
+/// A PING without an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct OutstandingPing {
     pub(crate) nonce: u64,
     pub(crate) at: Instant,
 }
 
 /// See the module.
-pub(crate) struct WayOut {
+pub(crate) struct TxPath {
     pub(crate) flight: Flight,
     pub(crate) parity: ParityOut,
     /// Where the rate adapts.
@@ -62,7 +62,7 @@ pub(crate) struct WayOut {
     /// when that was.
     arrived_at_answer: Option<(u64, Instant)>,
     /// PINGs without an answer, the newest last.
-    asked: VecDeque<Asked>,
+    pings: VecDeque<OutstandingPing>,
     /// When the next PING is due.
     pub(crate) ping_at: Instant,
     tail_probes: u32,
@@ -71,11 +71,11 @@ pub(crate) struct WayOut {
     pub(crate) outages: u64,
 }
 
-impl WayOut {
-    /// A way of which it is not known whether it works: it is asked at once.
+impl TxPath {
+    /// A path that is not known to work: a PING is due at once.
     pub(crate) fn new(now: Instant, config: &Config, path: &PathConfig, seed: u64) -> Self {
         let mtu = PathMtu::new(now, path.mtu_max);
-        WayOut {
+        TxPath {
             flight: Flight::new(on_wire(mtu.floor())),
             parity: ParityOut::new(config.parity),
             pace: Pace::new(path, seed),
@@ -87,7 +87,7 @@ impl WayOut {
             last_sent_at: now,
             answered_from: now,
             arrived_at_answer: None,
-            asked: VecDeque::with_capacity(ASKED_MAX),
+            pings: VecDeque::with_capacity(PINGS_MAX),
             ping_at: now,
             tail_probes: 0,
             ticked_at: now,
@@ -154,40 +154,40 @@ impl WayOut {
         self.last_sent_at = now;
     }
 
-    /// Notes that it was asked.
-    pub(crate) fn note_asked(&mut self, config: &Config, asked: Asked) {
-        self.silence.wait(asked.at);
-        if self.asked.len() == ASKED_MAX {
-            self.asked.pop_front();
+    /// Notes that a PING was sent.
+    pub(crate) fn note_ping_sent(&mut self, config: &Config, ping: OutstandingPing) {
+        self.silence.wait(ping.at);
+        if self.pings.len() == PINGS_MAX {
+            self.pings.pop_front();
         }
-        self.asked.push_back(asked);
+        self.pings.push_back(ping);
         let again = match self.is_up {
-            true => config.keep_alive.max(self.ask_again()),
+            true => config.keep_alive.max(self.ping_interval()),
             false if self.flight.rtt.smoothed() == Duration::ZERO => {
-                let asked_before = (self.asked.len() as u32 - 1).min(ASKED_DOUBLES);
-                PING_AGAIN_MIN.times(1 << asked_before)
+                let pings_before = (self.pings.len() as u32 - 1).min(PING_DOUBLES_MAX);
+                PING_AGAIN_MIN.times(1 << pings_before)
             }
-            false => self.ask_again(),
+            false => self.ping_interval(),
         };
-        self.ping_at = asked.at + again;
+        self.ping_at = ping.at + again;
     }
 
     /// Time between two PINGs of a path that does not answer.
-    fn ask_again(&self) -> Duration {
+    fn ping_interval(&self) -> Duration {
         self.flight.rtt.smoothed().divided_by(4).max(PING_AGAIN_MIN)
     }
 
     /// When the next PING is due: soon after an answer is overdue, and then again and again.
     pub(crate) fn ping_at(&self, config: &Config) -> Instant {
         let Some(overdue) = self.overdue_at(config) else { return self.ping_at };
-        let again = self.asked.back().map(|asked| asked.at + self.ask_again());
+        let again = self.pings.back().map(|ping| ping.at + self.ping_interval());
         self.ping_at.min(again.map_or(overdue, |again| again.max(overdue)))
     }
 
     /// When the far box is late to answer.
     fn overdue_at(&self, config: &Config) -> Option<Instant> {
         let since = self.silence.since().filter(|_| self.is_up)?;
-        Some(since + self.flight.rtt.patience() + Silence::overdue_after(config))
+        Some(since + self.flight.rtt.response_timeout() + Silence::overdue_after(config))
     }
 
     /// True while an answer is overdue.
@@ -195,8 +195,8 @@ impl WayOut {
         self.overdue_at(config).is_some_and(|at| at <= now)
     }
 
-    /// True when nothing was heard here lately because nothing was asked.
-    pub(crate) fn is_unasked(&self, now: Instant, config: &Config) -> bool {
+    /// True when nothing was heard here lately because no answer was due.
+    pub(crate) fn is_idle(&self, now: Instant, config: &Config) -> bool {
         let lately = Silence::overdue_after(config).times(2);
         self.is_up && self.silence.is_idle() && self.silence.heard_at() + lately <= now
     }
@@ -216,28 +216,28 @@ impl WayOut {
         if !is_in_flight {
             self.arrived_at_tail = None;
         }
-        self.silence.end(now, is_in_flight || !self.asked.is_empty());
+        self.silence.end(now, is_in_flight || !self.pings.is_empty());
     }
 
     /// True when a PING with this secret has no answer.
-    pub(crate) fn has_asked(&self, nonce: u64) -> bool {
-        self.asked.iter().any(|asked| asked.nonce == nonce)
+    pub(crate) fn is_outstanding(&self, nonce: u64) -> bool {
+        self.pings.iter().any(|ping| ping.nonce == nonce)
     }
 
     /// The answer to a PING. False: to none of ours.
     pub(crate) fn answered(&mut self, now: Instant, nonce: u64) -> bool {
-        let Some(place) = self.asked.iter().position(|asked| asked.nonce == nonce) else {
+        let Some(place) = self.pings.iter().position(|ping| ping.nonce == nonce) else {
             return false;
         };
-        let asked = self.asked[place];
-        self.asked.drain(..=place);
-        self.answered_from = self.answered_from.max(asked.at);
-        self.note_overtaken(now, asked.at);
+        let ping = self.pings[place];
+        self.pings.drain(..=place);
+        self.answered_from = self.answered_from.max(ping.at);
+        self.note_overtaken(now, ping.at);
         if self.flight.rtt.smoothed() == Duration::ZERO {
-            // It was asked often because it did not answer.
-            self.ping_at = self.ping_at.max(asked.at + PING_AGAIN_UNKNOWN);
+            // PINGs were frequent because none was answered.
+            self.ping_at = self.ping_at.max(ping.at + PING_AGAIN_UNKNOWN);
         }
-        self.note_rtt(now, now.since(asked.at));
+        self.note_rtt(now, now.since(ping.at));
         self.is_up = true;
         self.note_progress(now);
         true
@@ -266,8 +266,8 @@ impl WayOut {
         is_ours
     }
 
-    /// Long datagrams do not get through any more: what is under way of them is lost, and what they
-    /// lost says nothing of the rest.
+    /// Long datagrams do not get through any more: those in flight are lost, and their loss
+    /// says nothing of the rest.
     fn collapse(&mut self, now: Instant, told: impl FnMut(u32, Fate)) {
         self.flight.long_lost = 0;
         if !self.mtu.collapse(now) {
@@ -291,7 +291,7 @@ impl WayOut {
         self.parity.flush_at(self.ack_delay(config), self.flight.rtt.smoothed().divided_by(8))
     }
 
-    /// A round trip measured by a question.
+    /// A round trip measured by a PING.
     pub(crate) fn note_rtt(&mut self, now: Instant, rtt: Duration) {
         self.flight.rtt.sample(rtt);
         if let Some(pace) = &mut self.pace {
@@ -305,7 +305,7 @@ impl WayOut {
         }
         let rtt = &self.flight.rtt;
         let window = self.flight.reordering.window(rtt.smoothed());
-        let wait = rtt.patience() + window + self.ack_delay(config).times(2);
+        let wait = rtt.response_timeout() + window + self.ack_delay(config).times(2);
         let wait = wait.times(1 << self.tail_probes.min(BACKOFF_MAX));
         Some(self.last_sent_at.max(self.silence.waits_anew_from()) + wait)
     }
@@ -327,7 +327,7 @@ impl WayOut {
     /// last one. Nobody gains if a path is left because the far box waits for a core.
     fn out_at(&self, config: &Config) -> Option<[Instant; 2]> {
         let since = self.silence.since().filter(|_| self.is_up)?;
-        let answer_at = since + self.flight.rtt.patience();
+        let answer_at = since + self.flight.rtt.response_timeout();
         Some([answer_at + config.path_out_after, answer_at + Silence::longest(config)])
     }
 
@@ -343,7 +343,7 @@ impl WayOut {
         self.ping_at(config) <= now
     }
 
-    /// What time brings: losses, a tail to be repeated, the end of the way. True when it is out.
+    /// What time brings: losses, a tail to be repeated, the end of the path. True when it is out.
     /// `far_ran_at` is up to when other paths show that the far box ran.
     pub(crate) fn tick(
         &mut self,
@@ -364,7 +364,7 @@ impl WayOut {
             self.is_up = false;
             self.outages += 1;
             self.silence.give_up();
-            self.asked.clear();
+            self.pings.clear();
             self.ping_at = now;
             self.parity.reset(self.flight.next_number());
             self.pace.iter_mut().for_each(Pace::reset);
@@ -390,7 +390,7 @@ impl WayOut {
         false
     }
 
-    /// When [`WayOut::tick`] is to be called next. `polled_at` is when the session was last let
+    /// When [`TxPath::tick`] is to be called next. `polled_at` is when the session was last let
     /// send.
     pub(crate) fn deadline(&self, config: &Config, polled_at: Instant) -> Option<Deadline> {
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
@@ -418,100 +418,101 @@ mod tests {
 
     const RTT: Duration = Duration::from_ms(1);
 
-    /// A way with one datagram under way, sent now.
-    fn waiting(now: Instant, config: &Config) -> WayOut {
-        let mut way = WayOut::new(now, config, &PathConfig::default(), 1);
-        way.note_rtt(now, RTT);
-        way.is_up = true;
-        way.note_sent(now, 0, 500);
-        way
+    /// A path with one datagram in flight, sent now.
+    fn waiting(now: Instant, config: &Config) -> TxPath {
+        let mut tx_path = TxPath::new(now, config, &PathConfig::default(), 1);
+        tx_path.note_rtt(now, RTT);
+        tx_path.is_up = true;
+        tx_path.note_sent(now, 0, 500);
+        tx_path
     }
 
-    /// Meets the deadlines that are due at `now`: whether the way is out by that, and what it
+    /// Meets the deadlines that are due at `now`: whether the path is out by that, and what it
     /// repeats. `far_runs`: another path shows that the far box runs.
-    fn tick(way: &mut WayOut, now: Instant, config: &Config, far_runs: bool) -> (bool, u32) {
+    fn tick(tx_path: &mut TxPath, now: Instant, config: &Config, far_runs: bool) -> (bool, u32) {
         let mut repeated = 0;
-        let is_out = way.tick(now, config, far_runs.then_some(now), |_, _| {}, |_| repeated += 1);
+        let is_out =
+            tx_path.tick(now, config, far_runs.then_some(now), |_, _| {}, |_| repeated += 1);
         (is_out, repeated)
     }
 
     #[test]
     fn silence_counts_from_when_a_box_that_was_held_up_goes_on() {
         let (config, start) = (Config::default(), Instant::from_ns(1_000_000));
-        let mut way = waiting(start, &config);
+        let mut tx_path = waiting(start, &config);
         let mut late = start;
         for _ in 0..3 {
             late += Duration::from_ms(80);
-            assert_eq!(tick(&mut way, late, &config, true), (false, 0));
+            assert_eq!(tick(&mut tx_path, late, &config, true), (false, 0));
         }
-        let due = way.deadline(&config, late).unwrap();
+        let due = tx_path.deadline(&config, late).unwrap();
         assert!(due.at > late, "{due:?}");
-        way.note_progress(due.at);
-        assert!(way.is_up);
+        tx_path.note_progress(due.at);
+        assert!(tx_path.is_up);
     }
 
     #[test]
     fn a_box_that_is_held_up_all_the_time_gives_a_path_up_too() {
         let (config, mut now) = (Config::default(), Instant::from_ns(1_000_000));
-        let mut way = waiting(now, &config);
+        let mut tx_path = waiting(now, &config);
         let ticks = (1..10).find(|_| {
             now += Duration::from_ms(200);
-            tick(&mut way, now, &config, true).0
+            tick(&mut tx_path, now, &config, true).0
         });
         assert_eq!(ticks, Some(2));
     }
 
-    /// How long a way lasts of which nothing is heard, in a box that is in time.
+    /// How long a silent path lasts, in a box that is in time.
     fn lasts(config: &Config, far_runs: bool) -> (Duration, Rtt) {
         let start = Instant::from_ns(1_000_000);
-        let mut way = waiting(start, config);
-        let due = way.deadline(config, start).unwrap();
+        let mut tx_path = waiting(start, config);
+        let due = tx_path.deadline(config, start).unwrap();
         assert_eq!(due.reason, "tail probe");
-        assert_eq!(tick(&mut way, due.at, config, far_runs), (false, 1));
+        assert_eq!(tick(&mut tx_path, due.at, config, far_runs), (false, 1));
         let mut now = due.at;
-        while !tick(&mut way, now, config, far_runs).0 {
-            now = way.deadline(config, now).unwrap().at;
+        while !tick(&mut tx_path, now, config, far_runs).0 {
+            now = tx_path.deadline(config, now).unwrap().at;
         }
-        (now.since(start), way.flight.rtt)
+        (now.since(start), tx_path.flight.rtt)
     }
 
     #[test]
     fn a_silent_path_is_left_at_once_if_another_one_shows_that_the_far_box_runs() {
         let config = Config::default();
         let (lasts, rtt) = lasts(&config, true);
-        assert!(lasts <= config.path_out_after + rtt.patience(), "after {lasts:?}");
+        assert!(lasts <= config.path_out_after + rtt.response_timeout(), "after {lasts:?}");
     }
 
     #[test]
     fn a_far_box_that_is_silent_on_all_paths_is_waited_for() {
         let config = Config::default();
         let (lasts, rtt) = lasts(&config, false);
-        assert_eq!(lasts, Silence::longest(&config) + rtt.patience());
+        assert_eq!(lasts, Silence::longest(&config) + rtt.response_timeout());
     }
 
     #[test]
     fn long_datagrams_are_given_up_only_after_a_short_one_was_answered() {
         let (config, mut now) = (Config::default(), Instant::from_ns(1_000_000));
-        let mut way = waiting(now, &config);
-        way.note_sent(now, 1, 1400);
-        let mut asked = 0;
-        while asked < 3 {
-            now = way.deadline(&config, now).unwrap().at;
-            assert!(!tick(&mut way, now, &config, false).0);
-            if way.wants_ping(now, &config) {
-                asked += 1;
-                way.note_asked(&config, Asked { nonce: asked, at: now });
+        let mut tx_path = waiting(now, &config);
+        tx_path.note_sent(now, 1, 1400);
+        let mut pings = 0;
+        while pings < 3 {
+            now = tx_path.deadline(&config, now).unwrap().at;
+            assert!(!tick(&mut tx_path, now, &config, false).0);
+            if tx_path.wants_ping(now, &config) {
+                pings += 1;
+                tx_path.note_ping_sent(&config, OutstandingPing { nonce: pings, at: now });
             }
         }
         assert_eq!(
-            (way.mtu.black_holes, way.tail_probes > 1),
+            (tx_path.mtu.black_holes, tx_path.tail_probes > 1),
             (0, true),
             "the far box may be held up"
         );
-        assert!(way.answered(now, asked));
-        while way.mtu.black_holes == 0 {
-            now = way.deadline(&config, now).unwrap().at;
-            assert!(!tick(&mut way, now, &config, false).0);
+        assert!(tx_path.answered(now, pings));
+        while tx_path.mtu.black_holes == 0 {
+            now = tx_path.deadline(&config, now).unwrap().at;
+            assert!(!tick(&mut tx_path, now, &config, false).0);
         }
     }
 }

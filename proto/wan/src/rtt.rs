@@ -35,8 +35,8 @@ impl Rtt {
         self.least
     }
 
-    /// When an answer is overdue.
-    pub(crate) fn patience(&self) -> Duration {
+    /// Time after which an answer is overdue.
+    pub(crate) fn response_timeout(&self) -> Duration {
         self.smoothed.map_or(INITIAL, |smoothed| smoothed + self.variation.times(4))
     }
 }
@@ -68,7 +68,7 @@ impl Reordering {
     }
 
     /// Forgets what was seen two epochs ago.
-    pub(crate) fn turn(&mut self, now: Instant, rtt: Duration) {
+    pub(crate) fn end_epoch(&mut self, now: Instant, rtt: Duration) {
         if now >= self.epoch_ends {
             self.seen_before = self.seen;
             self.seen = Duration::ZERO;
@@ -168,7 +168,7 @@ mod tests {
         let rtt = Duration::from_ms(10);
         let mut reordering = Reordering::default();
         assert_eq!(reordering.window(rtt), rtt.divided_by(64));
-        reordering.turn(Instant::ZERO, rtt);
+        reordering.end_epoch(Instant::ZERO, rtt);
         reordering.note(Duration::from_ms(1));
         assert_eq!(reordering.window(rtt), Duration::from_us(1250));
         let mut now = Instant::ZERO;
@@ -178,7 +178,7 @@ mod tests {
                     || reordering.window(rtt) > Duration::from_ms(1)
             );
             now += Duration::from_ms(161);
-            reordering.turn(now, rtt);
+            reordering.end_epoch(now, rtt);
         }
         assert_eq!(reordering.window(rtt), rtt.divided_by(64));
         reordering.note(Duration::from_ms(10_000));

@@ -2,8 +2,8 @@
 
 use longhaul_wire::{MacAddr, Path};
 
-/// A way from one host to another.
-pub(crate) fn way(ips: [&str; 2], vlan: Option<u16>) -> Path {
+/// Addresses of the frames from one host to another.
+pub(crate) fn route(ips: [&str; 2], vlan: Option<u16>) -> Path {
     let [source_ip, destination_ip] = ips.map(|ip| ip.parse().unwrap());
     Path {
         source_mac: MacAddr([2, 0, 0, 0, 0, 1]),

@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 
 /// Longest payload that a pool takes, in bytes.
 pub(crate) const PAYLOAD_MAX: usize = 16 * 1024;
-/// Answers and questions that wait for room; more are dropped.
-const LETTERS_MAX: usize = 256;
+/// Most control datagrams that wait for room on their side; further ones are dropped.
+const CONTROL_MAX: usize = 256;
 
-pub(crate) struct Shared {
+/// Configuration, counters, memory and queues that all sessions of a transport share.
+pub(crate) struct TransportShared {
     pub(crate) config: Config,
     pub(crate) counters: Counters,
     pub(crate) pool: FramePool,
@@ -24,17 +25,17 @@ pub(crate) struct Shared {
     pub(crate) to_inner: VecDeque<(FrameBuf, u32, u32)>,
     pub(crate) pass_in: Queue,
     pub(crate) pass_out: Queue,
-    pub(crate) letters: VecDeque<Letter>,
+    pub(crate) control_queue: VecDeque<ControlDatagram>,
     /// Streams that have ended since the table was last told.
     pub(crate) streams_ended: Vec<WireKey>,
     /// The same of streams of which nothing arrives at the far box.
     pub(crate) streams_astray: Vec<WireKey>,
 }
 
-/// A datagram to be sent that belongs to no session's state.
-pub(crate) struct Letter {
+/// A queued control datagram, of no session or kept outside its session.
+pub(crate) struct ControlDatagram {
     pub(crate) side: Side,
-    pub(crate) way: Path,
+    pub(crate) route: Path,
     pub(crate) header: Header,
     pub(crate) body: Body,
 }
@@ -45,9 +46,9 @@ pub(crate) enum Body {
     Close(Close),
 }
 
-impl Letter {
+impl ControlDatagram {
     pub(crate) fn datagram(&self, port: u16) -> Datagram {
-        Datagram::new(&self.way, port, &self.header, |out| match &self.body {
+        Datagram::new(&self.route, port, &self.header, |out| match &self.body {
             Body::Hello(hello) => hello.write(out),
             Body::Ping(ping) => ping.write(out),
             Body::Close(close) => close.write(out),
@@ -55,16 +56,16 @@ impl Letter {
     }
 }
 
-impl Shared {
+impl TransportShared {
     pub(crate) fn new(config: Config) -> Self {
-        Shared {
+        TransportShared {
             counters: Counters::default(),
             pool: FramePool::new(),
             rng: SecretRng::new(&config.seed),
             to_inner: VecDeque::new(),
             pass_in: Queue::new(config.passthrough_bytes_max),
             pass_out: Queue::new(config.passthrough_bytes_max),
-            letters: VecDeque::new(),
+            control_queue: VecDeque::new(),
             streams_ended: Vec::new(),
             streams_astray: Vec::new(),
             config,
@@ -89,9 +90,9 @@ impl Shared {
         }
     }
 
-    pub(crate) fn post(&mut self, letter: Letter) {
-        if self.letters.len() < LETTERS_MAX {
-            self.letters.push_back(letter);
+    pub(crate) fn queue_control(&mut self, control: ControlDatagram) {
+        if self.control_queue.len() < CONTROL_MAX {
+            self.control_queue.push_back(control);
         }
     }
 }

@@ -12,7 +12,7 @@ const FAR_SILENT: u64 = 10;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// Since when an answer is awaited, at most since the last answer.
+    /// Start of the wait for an answer, at the earliest the last answer.
     waits_since: Option<Instant>,
     /// When something was last heard that answers what went out here.
     heard_at: Instant,
@@ -31,12 +31,12 @@ impl Silence {
         self.waits_since.get_or_insert(now);
     }
 
-    /// True while no answer is awaited.
+    /// True while no answer is due.
     pub(crate) fn is_idle(&self) -> bool {
         self.waits_since.is_none()
     }
 
-    /// An answer came; whether more are awaited.
+    /// An answer came; `waits`: more are outstanding.
     #[inline]
     pub(crate) fn end(&mut self, now: Instant, waits: bool) {
         self.heard_at = now;
@@ -44,7 +44,7 @@ impl Silence {
         self.waits_since = self.waits_since.filter(|_| waits).map(|_| now);
     }
 
-    /// Nothing is awaited any more: the path is out.
+    /// Stops waiting: the path is out.
     pub(crate) fn give_up(&mut self) {
         self.waits_since = None;
         self.resumed_at = None;

@@ -83,7 +83,7 @@ pub struct SessionStatus {
     pub box_id: u64,
     /// It has answered.
     pub is_open: bool,
-    /// The ways to it, in the order of the configuration.
+    /// The paths to it, in the order of the configuration.
     pub paths: Vec<PathStatus>,
     /// Streams open to it.
     pub streams_out: usize,

@@ -3,13 +3,13 @@
 use crate::addresses::{Addresses, Found, TRIES};
 use crate::config::{Config, ConfigError};
 use crate::format::{
-    Ack, BODY_MAX, Close, Header, Kind, Outer, ParityBody, Ping, PingStep, VERSION, body_of,
-    encapsulate, ping_body_of, take_piece,
+    Ack, BODY_MAX, Close, DatagramKind, Header, Outer, ParityBody, Ping, PingStep, VERSION,
+    body_of, encapsulate, ping_body_of, take_piece,
 };
 use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
-use crate::shared::{Body, Gate, Letter, Shared};
+use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
 use crate::waiting::Waiting;
 use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
 use longhaul_cc::{Pacer, wire_bytes};
@@ -31,7 +31,7 @@ const ECN_BITS: u8 = 3;
 
 /// The WAN transport between two boxes; see the crate's documentation.
 pub struct Transport {
-    pub(crate) shared: Shared,
+    pub(crate) shared: TransportShared,
     pub(crate) sessions: Sessions,
     pub(crate) addresses: Addresses,
     /// Streams to a far box: their session and their place in it.
@@ -44,7 +44,7 @@ pub struct Transport {
     pub(crate) instance: u64,
     pub(crate) cookies: TagKey,
     waiting: Waiting,
-    /// Answers to strangers that may be given at `answers_at`.
+    /// Replies to unauthenticated peers that may be sent at `answers_at`.
     answers: u64,
     answers_at: Instant,
 }
@@ -60,7 +60,7 @@ impl Transport {
             Gate::new(path.rate.most().map(|rate| Pacer::new(rate, path.burst_bytes)))
         };
         let gates = config.paths.iter().map(gate).collect();
-        let mut shared = Shared::new(config);
+        let mut shared = TransportShared::new(config);
         let config = &shared.config;
         Ok(Transport {
             sessions: Sessions::new(config.sessions_max),
@@ -109,15 +109,20 @@ impl Transport {
         self.refused
     }
 
-    /// Ends all sessions; their far boxes are told. What is under way is lost, and traffic passes
+    /// Ends all sessions; their far boxes are told. What is in flight is lost, and traffic passes
     /// untunnelled until the far boxes are found again.
     pub fn close(&mut self, now: Instant) {
         let open: Vec<u32> = self.sessions.iter().map(|session| session.local).collect();
         for local in open {
             let Some(session) = self.sessions.get_mut(local) else { continue };
-            let way = session.way;
+            let route = session.route;
             if let Some((header, close)) = session.closing() {
-                self.shared.post(Letter { side: 1, way, header, body: Body::Close(close) });
+                self.shared.queue_control(ControlDatagram {
+                    side: 1,
+                    route,
+                    header,
+                    body: Body::Close(close),
+                });
             }
             let pause = self.config().hello_pause;
             self.end(now, local, pause);
@@ -128,7 +133,7 @@ impl Transport {
         self.shared.counters.drops.count(reason);
     }
 
-    /// True when one more stranger may be answered.
+    /// True when one more unauthenticated peer may be answered.
     pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
         let rate = u64::from(self.config().answers_per_s);
         let elapsed = u128::from(now.since(self.answers_at).as_ns());
@@ -224,8 +229,8 @@ impl Transport {
         }
         let counters = &mut self.shared.counters;
         let udp = Udp::from(layout);
-        let way = control_way(udp.path(head));
-        let local = match self.addresses.find(now, way, &mut self.shared.rng) {
+        let route = control_route(udp.path(head));
+        let local = match self.addresses.find(now, route, &mut self.shared.rng) {
             Found::By(local) => local,
             Found::Asking => return Stream::Soon,
             Found::Nobody => return Stream::None,
@@ -236,8 +241,14 @@ impl Transport {
         };
         // Held against the format once a stream: its frames are alike.
         let mut out = [0; HEAD_MAX];
-        if encapsulate(head, udp, self.shared.config.port, &Header::new(Kind::Data, 0), &mut out)
-            .is_none()
+        if encapsulate(
+            head,
+            udp,
+            self.shared.config.port,
+            &Header::new(DatagramKind::Data, 0),
+            &mut out,
+        )
+        .is_none()
         {
             counters.untunnelable += 1;
             return Stream::None;
@@ -262,9 +273,9 @@ impl Transport {
         };
         let header = outer.header;
         match header.kind {
-            Kind::Data => self.handle_data(now, side, frame, &outer),
-            Kind::Parity => self.handle_parity(now, side, frame, &outer),
-            Kind::Part => self.handle_part(now, side, frame, &outer),
+            DatagramKind::Data => self.handle_data(now, side, frame, &outer),
+            DatagramKind::Parity => self.handle_parity(now, side, frame, &outer),
+            DatagramKind::Part => self.handle_part(now, side, frame, &outer),
             _ => self.handle_without_frame(now, side, frame, &outer),
         }
     }
@@ -284,15 +295,15 @@ impl Transport {
             return self.drop(DropReason::UnknownSession);
         };
         if session.handle_numbered(now, &mut self.shared, side, frame, outer) {
-            let (local, way) = (session.local, outer.udp.path(frame.head));
-            self.learn_of_host(now, &way.reversed(), local);
+            let (local, route) = (session.local, outer.udp.path(frame.head));
+            self.learn_of_host(now, &route.reversed(), local);
         }
     }
 
-    /// A host along `way` has sent a frame by the session `local`. In the clear that says nothing:
+    /// A host along `route` has sent a frame by the session `local`. In the clear that says nothing:
     /// anybody can have a session, and put any source into a frame.
-    fn learn_of_host(&mut self, now: Instant, way: &Path, local: u32) {
-        if self.config().is_sealed && self.addresses.learn_of_host(now, way, local) {
+    fn learn_of_host(&mut self, now: Instant, route: &Path, local: u32) {
+        if self.config().is_sealed && self.addresses.learn_of_host(now, route, local) {
             self.release_waiting(now);
         }
     }
@@ -301,7 +312,7 @@ impl Transport {
         let header = outer.header;
         let mut body = [0; BODY_MAX];
         let body = match header.kind {
-            Kind::Ping => ping_body_of(frame, outer.udp, &mut body),
+            DatagramKind::Ping => ping_body_of(frame, outer.udp, &mut body),
             _ => body_of(frame, outer.udp, &mut body),
         };
         let is_sound =
@@ -309,10 +320,10 @@ impl Transport {
         let (Some(body), true) = (body, is_sound) else {
             return self.unsound(side, frame, &header);
         };
-        let way_back = control_way(outer.udp.path(frame.head).reversed());
-        if header.kind == Kind::Hello {
+        let return_route = control_route(outer.udp.path(frame.head).reversed());
+        if header.kind == DatagramKind::Hello {
             return match Hello::read(body) {
-                Some(hello) => self.handle_hello(now, side, &header, &hello, way_back),
+                Some(hello) => self.handle_hello(now, side, &header, &hello, return_route),
                 None => self.drop(DropReason::Malformed),
             };
         }
@@ -321,36 +332,39 @@ impl Transport {
         }
         let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
         else {
-            return self.handle_stray(now, side, &header, body, way_back);
+            return self.handle_stray(now, side, &header, body, return_route);
         };
         let shared = &mut self.shared;
-        let serves = |way: &Path, local| self.addresses.is_served(way, local);
+        let serves = |route: &Path, local| self.addresses.is_served(route, local);
         match header.kind {
-            Kind::End | Kind::Void => {
+            DatagramKind::End | DatagramKind::Void => {
                 session.handle_numbered(now, shared, side, frame, outer);
             }
-            Kind::Ack => match Ack::read(body) {
+            DatagramKind::Ack => match Ack::read(body) {
                 Some(ack) => session.handle_ack(now, shared, &header, &ack),
                 None => shared.counters.drops.count(DropReason::Malformed),
             },
-            Kind::Ping => match Ping::read(body) {
+            DatagramKind::Ping => match Ping::read(body) {
                 Some(ping) => {
                     let local = session.local;
-                    let way_back = Some(way_back).filter(|way| serves(way, local));
-                    if !session.handle_ping(now, shared, side, (&header, &ping), way_back) {
+                    let return_route = Some(return_route).filter(|route| serves(route, local));
+                    if !session.handle_ping(now, shared, side, (&header, &ping), return_route) {
                         self.end(now, local, Duration::ZERO);
                     }
                 }
                 None => shared.counters.drops.count(DropReason::Malformed),
             },
-            Kind::Close => match Close::read(body) {
+            DatagramKind::Close => match Close::read(body) {
                 Some(close) if session.remote == Some(close.session) => {
                     let (local, pause) = (session.local, shared.config.hello_pause);
                     self.end(now, local, pause);
                 }
                 _ => shared.counters.drops.count(DropReason::Unasked),
             },
-            Kind::Data | Kind::Parity | Kind::Part | Kind::Hello => {}
+            DatagramKind::Data
+            | DatagramKind::Parity
+            | DatagramKind::Part
+            | DatagramKind::Hello => {}
         }
     }
 
@@ -366,9 +380,10 @@ impl Transport {
         else {
             return self.drop(DropReason::UnknownSession);
         };
-        if let Some(way) = session.handle_part(now, &mut self.shared, side, outer, (extent, held)) {
+        if let Some(route) = session.handle_part(now, &mut self.shared, side, outer, (extent, held))
+        {
             let local = session.local;
-            self.learn_of_host(now, &way.reversed(), local);
+            self.learn_of_host(now, &route.reversed(), local);
         }
     }
 
@@ -394,23 +409,34 @@ impl Transport {
         }
     }
 
-    /// Whoever asks for a session that there is not learns that, so that it need not wait for the
-    /// end of its patience.
-    fn handle_stray(&mut self, now: Instant, side: Side, header: &Header, body: &[u8], way: Path) {
+    /// Replies to a PING of an unknown session, so that the peer need not wait for a timeout.
+    fn handle_stray(
+        &mut self,
+        now: Instant,
+        side: Side,
+        header: &Header,
+        body: &[u8],
+        route: Path,
+    ) {
         self.drop(DropReason::UnknownSession);
         if self.sessions.get_mut(header.session).is_some() {
             // It is being opened: the far box is ahead of its own word.
             return;
         }
-        let ping = if header.kind == Kind::Ping { Ping::read(body) } else { None };
+        let ping = if header.kind == DatagramKind::Ping { Ping::read(body) } else { None };
         let Some(ping) = ping.filter(|ping| ping.step == PingStep::Ask) else { return };
         if !self.may_answer(now) {
             return self.drop(DropReason::TooManyQuestions);
         }
         self.shared.counters.answers_sent += 1;
         let answer = Ping { step: PingStep::Unknown, session: 0, ..ping };
-        let header = Header { path: header.path, ..Header::new(Kind::Ping, ping.session) };
-        self.shared.post(Letter { side, way, header, body: Body::Ping(answer) });
+        let header = Header { path: header.path, ..Header::new(DatagramKind::Ping, ping.session) };
+        self.shared.queue_control(ControlDatagram {
+            side,
+            route,
+            header,
+            body: Body::Ping(answer),
+        });
     }
 
     fn send_inner(&mut self, out: &mut dyn Transmit) {
@@ -438,14 +464,14 @@ impl Transport {
     }
 
     fn send_letters(&mut self, now: Instant, out: &mut dyn Transmit) {
-        for _ in 0..self.shared.letters.len() {
-            let Some(letter) = self.shared.letters.pop_front() else { return };
-            if out.room(letter.side) == 0 {
-                self.shared.letters.push_back(letter);
+        for _ in 0..self.shared.control_queue.len() {
+            let Some(control) = self.shared.control_queue.pop_front() else { return };
+            if out.room(control.side) == 0 {
+                self.shared.control_queue.push_back(control);
                 continue;
             }
-            let datagram = letter.datagram(self.shared.config.port);
-            self.send_wan(now, letter.side, &datagram.frame(), out);
+            let datagram = control.datagram(self.shared.config.port);
+            self.send_wan(now, control.side, &datagram.frame(), out);
         }
     }
 
@@ -487,10 +513,10 @@ enum Stream {
     None,
 }
 
-/// Control datagrams go the way of hosts' frames, with a hop limit of their own (that of a frame
-/// that has come a long way is spent) and without its mark.
-fn control_way(way: Path) -> Path {
-    Path { hop_limit: HOP_LIMIT, traffic_class: way.traffic_class & !ECN_BITS, ..way }
+/// Control datagrams take the route of hosts' frames, with a hop limit of their own (a forwarded
+/// frame's may be spent) and without its mark.
+fn control_route(route: Path) -> Path {
+    Path { hop_limit: HOP_LIMIT, traffic_class: route.traffic_class & !ECN_BITS, ..route }
 }
 
 /// The stream of a frame that is tunnelled, what holds its sender back, and where its headers

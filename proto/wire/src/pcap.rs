@@ -128,9 +128,10 @@ impl Order {
     }
 }
 
+/// How far a [`Decoder`] has come.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "one per open file, and boxing would allocate")]
-enum State {
+enum DecoderState {
     /// Nothing read.
     Start,
     /// In a pcap file.
@@ -142,7 +143,7 @@ enum State {
 /// Reads a capture step by step.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    state: State,
+    state: DecoderState,
 }
 
 impl Default for Decoder {
@@ -154,7 +155,7 @@ impl Default for Decoder {
 impl Decoder {
     /// At the start of a file.
     pub const fn new() -> Self {
-        Decoder { state: State::Start }
+        Decoder { state: DecoderState::Start }
     }
 
     /// Looks at `input`, the unconsumed bytes of the file as far as they have been read.
@@ -163,11 +164,11 @@ impl Decoder {
     /// When the file is no capture or is damaged. Nothing after that point can be read.
     pub fn step<'a>(&mut self, input: &'a [u8]) -> Result<Step<'a>, CaptureError> {
         match &mut self.state {
-            State::Start => self.start(input),
-            State::Classic { order, ns_per_unit, link_type } => {
+            DecoderState::Start => self.start(input),
+            DecoderState::Classic { order, ns_per_unit, link_type } => {
                 classic_record(*order, *ns_per_unit, *link_type, input)
             }
-            State::Section(section) => section.step(input),
+            DecoderState::Section(section) => section.step(input),
         }
     }
 
@@ -177,7 +178,7 @@ impl Decoder {
     /// When the end cuts a header, record or block.
     pub fn finish(&self, rest: &[u8]) -> Result<(), CaptureError> {
         match self.state {
-            State::Start => Err(CaptureError::NoHeader(rest.len())),
+            DecoderState::Start => Err(CaptureError::NoHeader(rest.len())),
             _ if rest.is_empty() => Ok(()),
             _ => Err(CaptureError::Truncated(rest.len())),
         }
@@ -186,7 +187,7 @@ impl Decoder {
     fn start<'a>(&mut self, input: &'a [u8]) -> Result<Step<'a>, CaptureError> {
         let Some(&magic) = input.first_chunk::<4>() else { return Ok(Step::NeedMore { bytes: 4 }) };
         if magic == pcapng::SECTION_HEADER_MAGIC {
-            self.state = State::Section(Section::NEW);
+            self.state = DecoderState::Section(Section::NEW);
             return Ok(Step::Skip { consumed: 0 });
         }
         let (order, ns_per_unit) = match (u32::from_le_bytes(magic), u32::from_be_bytes(magic)) {
@@ -206,7 +207,7 @@ impl Decoder {
         // The upper half of the word says whether frames end with an FCS; the lengths in IP tell us
         // anyway.
         let link_type = LinkType(order.u32(input, 20) as u16);
-        self.state = State::Classic { order, ns_per_unit, link_type };
+        self.state = DecoderState::Classic { order, ns_per_unit, link_type };
         Ok(Step::Skip { consumed: FILE_HEADER_LEN })
     }
 }

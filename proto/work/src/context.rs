@@ -79,10 +79,10 @@ pub trait Context {
     fn counters(&mut self) -> &mut Counters;
 
     /// An answer came so long after the packet that asked for it was sent.
-    fn answered_after(&mut self, _delay: Duration) {}
+    fn note_answer_delay(&mut self, _delay: Duration) {}
 
     /// How long answers may take, by what those of all QPs took lately.
-    fn answers_take(&self) -> Duration {
+    fn expected_answer_delay(&self) -> Duration {
         Duration::ZERO
     }
 }

@@ -112,14 +112,14 @@ pub struct Outcome {
 const OF_SERVICES: &str = "/run/longhaul";
 
 /// Where a control socket is.
-pub(crate) struct Place {
+pub(crate) struct SocketPath {
     box_name: String,
     path: PathBuf,
     /// The directory that the socket has for itself.
     own_dir: Option<PathBuf>,
 }
 
-impl Place {
+impl SocketPath {
     /// The socket that was asked for; otherwise one in the directory that the service manager made
     /// for this box, or in that of this user's boxes.
     pub fn decide(box_name: &str, path: Option<&Path>) -> Result<Self, ControlError> {
@@ -132,7 +132,7 @@ impl Place {
         }
         let box_name = box_name.to_string();
         if let Some(path) = path {
-            return Ok(Place { box_name, path: path.to_owned(), own_dir: None });
+            return Ok(SocketPath { box_name, path: path.to_owned(), own_dir: None });
         }
         // A service may have several, of which the first will do.
         let of_service = std::env::var_os("RUNTIME_DIRECTORY");
@@ -141,12 +141,12 @@ impl Place {
             Some(dir) => dir,
             None => private_dir("boxes")?,
         };
-        Ok(Place::below(&dir, box_name))
+        Ok(SocketPath::below(&dir, box_name))
     }
 
     fn below(dir: &Path, box_name: String) -> Self {
         let own_dir = dir.join(&box_name);
-        Place { box_name, path: own_dir.join("control"), own_dir: Some(own_dir) }
+        SocketPath { box_name, path: own_dir.join("control"), own_dir: Some(own_dir) }
     }
 
     /// Removes the socket that a killed box left behind, and nothing else.
@@ -171,20 +171,20 @@ impl Place {
 /// The box's end of the socket. The socket is removed when this is dropped, where that is allowed.
 pub(crate) struct Control {
     listener: UnixListener,
-    place: Place,
+    socket_path: SocketPath,
 }
 
 impl Control {
     /// Listens; what a box left behind that was killed is removed.
-    pub fn listen(place: Place) -> Result<Self, ControlError> {
-        let path = &place.path;
-        place.clear()?;
-        if let Some(dir) = &place.own_dir {
+    pub fn listen(socket_path: SocketPath) -> Result<Self, ControlError> {
+        let path = &socket_path.path;
+        socket_path.clear()?;
+        if let Some(dir) = &socket_path.own_dir {
             fs::create_dir_all(dir).map_err(|e| PathError::new("create", dir, e))?;
         }
         let listener =
             UnixListener::bind(path).map_err(|e| PathError::new("listen at", path, e))?;
-        Ok(Control { listener, place })
+        Ok(Control { listener, socket_path })
     }
 
     /// Starts the thread that answers, which lives as long as the process, and puts what goes wrong
@@ -200,8 +200,8 @@ impl Drop for Control {
     fn drop(&mut self) {
         // Not allowed where privileges were given up: nobody listens there any more, which can be
         // told.
-        let _ = fs::remove_file(&self.place.path);
-        let _ = self.place.own_dir.as_ref().map(fs::remove_dir);
+        let _ = fs::remove_file(&self.socket_path.path);
+        let _ = self.socket_path.own_dir.as_ref().map(fs::remove_dir);
     }
 }
 
@@ -380,8 +380,8 @@ mod tests {
             Scratch(dir)
         }
 
-        fn place(&self, box_name: &str) -> Place {
-            Place::below(&self.0, box_name.to_string())
+        fn socket_path(&self, box_name: &str) -> SocketPath {
+            SocketPath::below(&self.0, box_name.to_string())
         }
     }
 
@@ -392,7 +392,7 @@ mod tests {
     }
 
     fn at(path: &Path) -> Result<Control, ControlError> {
-        Control::listen(Place::decide("west", Some(path)).unwrap())
+        Control::listen(SocketPath::decide("west", Some(path)).unwrap())
     }
 
     #[test]
@@ -420,8 +420,9 @@ mod tests {
     #[test]
     fn boxes_in_one_directory_have_a_socket_each() {
         let scratch = Scratch::new("each");
-        let boxes = ["west", "east"].map(|name| Control::listen(scratch.place(name)).unwrap());
-        assert_eq!(boxes[0].place.path, scratch.0.join("west/control"));
+        let boxes =
+            ["west", "east"].map(|name| Control::listen(scratch.socket_path(name)).unwrap());
+        assert_eq!(boxes[0].socket_path.path, scratch.0.join("west/control"));
         drop(boxes);
         assert!(within(&scratch.0).is_empty(), "something stays behind");
     }
@@ -445,7 +446,7 @@ mod tests {
             ("old", "{}".to_string()),
         ];
         let serving = says.map(|(name, says)| {
-            let control = Control::listen(scratch.place(name)).unwrap();
+            let control = Control::listen(scratch.socket_path(name)).unwrap();
             thread::spawn(move || {
                 let mut stream = control.listener.accept().unwrap().0;
                 let line = socket::read_line(&stream).unwrap();

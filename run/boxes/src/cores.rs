@@ -3,7 +3,7 @@
 
 use crate::error::{Cause, Error};
 use crate::journal::{self, Level};
-use crate::plan::{Kind, Pair};
+use crate::plan::{BoxKind, Pair};
 use crate::port::{BoxPort, Dpdk};
 use longhaul_host::Spread;
 use longhaul_host::placement::{self, CoreList, list_text};
@@ -94,7 +94,7 @@ pub type Places = Vec<Option<Vec<usize>>>;
 /// # Errors
 /// When there are too few processors, its ports cannot be shared, or its settings rule several
 /// cores out.
-pub fn decide<S: Kind>(pair: &Pair<S>) -> Result<Places, Error> {
+pub fn decide<S: BoxKind>(pair: &Pair<S>) -> Result<Places, Error> {
     let asked = pair.settings.cores();
     let count = asked.count();
     if count > NonZeroUsize::MIN {
@@ -164,7 +164,7 @@ fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
 
 /// Which core a frame of the pair belongs to: where all of its ports' devices spread by addresses
 /// alike, they decide.
-pub fn spread<S: Kind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
+pub fn spread<S: BoxKind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
     let cores = pair.settings.cores().count();
     let devices_decide = pair.ports.iter().all(|port| port.spreads_by_addresses(dpdk, cores));
     if S::SPREAD == Spread::ByPair && devices_decide { Spread::AsItArrives } else { S::SPREAD }

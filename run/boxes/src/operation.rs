@@ -4,7 +4,7 @@ use crate::element::Element;
 use crate::error::Error;
 use crate::journal;
 use crate::pair;
-use crate::plan::{Kind, Pair, Plan, PlanError};
+use crate::plan::{BoxKind, Pair, Plan, PlanError};
 use crate::status::{BoxStatus, PairStatus};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -43,7 +43,7 @@ pub trait Operated: Send + Sync {
 }
 
 /// A running box.
-pub struct Operation<S: Kind> {
+pub struct Operation<S: BoxKind> {
     name: String,
     user: String,
     started: Instant,
@@ -54,7 +54,7 @@ pub struct Operation<S: Kind> {
     planner: Option<Planner<S>>,
 }
 
-impl<S: Kind> Operation<S> {
+impl<S: BoxKind> Operation<S> {
     /// Of a box that was started with `plan`, one observer for each pair of it.
     pub fn new(
         plan: Plan<S>,
@@ -86,7 +86,7 @@ impl<S: Kind> Operation<S> {
     }
 }
 
-impl<S: Kind> Operated for Operation<S> {
+impl<S: BoxKind> Operated for Operation<S> {
     fn status(&self) -> Option<BoxStatus> {
         if !self.stuck().is_empty() {
             return None;
@@ -167,7 +167,7 @@ impl<S: Kind> Operated for Operation<S> {
 }
 
 /// What of `to` takes a restart, in words.
-fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
+fn fixed_differences<S: BoxKind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
     // Without `..`: a key that is missing here does not compile.
     let Plan { name, user, keep_privileges, control, health, log, pcap_frames, dpdk, pairs } = from;
     let mut fixed: Vec<String> = [
@@ -198,7 +198,7 @@ fn fixed_differences<S: Kind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
     fixed
 }
 
-fn fixed_in_pair<S: Kind>(from: &Pair<S>, to: &Pair<S>) -> Vec<String> {
+fn fixed_in_pair<S: BoxKind>(from: &Pair<S>, to: &Pair<S>) -> Vec<String> {
     let mut fixed = Vec::new();
     if from.ports.len() != to.ports.len() {
         fixed.push(format!("it has {} ports and had {}", to.ports.len(), from.ports.len()));
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    impl Kind for Numbers {
+    impl BoxKind for Numbers {
         type Element = Link;
         const COMMAND: &'static str = "test";
         const SPREAD: Spread = Spread::BySide;

@@ -5,7 +5,7 @@ use crate::cores::Places;
 use crate::element::{Element, FLOWS_AT_ONCE, FlowsTold};
 use crate::error::Error;
 use crate::journal::{self, Level};
-use crate::plan::{Kind, Pair};
+use crate::plan::{BoxKind, Pair};
 use crate::port::{BoxPort, PortName, mtu};
 use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use crate::status::{
@@ -107,7 +107,7 @@ struct Seen {
 impl<E: Element> Running<E> {
     /// Starts a thread for each core, which has an element and a queue of each port. `when_over` is
     /// called on each when it ends, however it ends.
-    pub fn start<S: Kind>(
+    pub fn start<S: BoxKind>(
         pair: &Pair<S>,
         cores: Vec<(E, Vec<BoxPort>)>,
         places: &Places,

@@ -189,7 +189,7 @@ pub struct Difference {
 }
 
 /// Settings of a kind of box: what they make, and what of it can change.
-pub trait Kind: Settings + Send + Sync + 'static {
+pub trait BoxKind: Settings + Send + Sync + 'static {
     /// What is between the ports of a pair.
     type Element: Element;
     /// `accelerate` or `emulate`.

@@ -8,7 +8,7 @@ use longhaul_af_xdp::{XdpCounters, XdpPort};
 use longhaul_host::{CorePort, HandedOver, Spread};
 use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_netdev::{
-    NetdevCounters, PacketConfig, PacketPort, Part, PreferredQps, TapConfig, interface,
+    FrameSubset, NetdevCounters, PacketConfig, PacketPort, PreferredQps, TapConfig, interface,
 };
 use longhaul_port::circuit::{
     Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX,
@@ -323,7 +323,8 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
             Spread::ByPair | Spread::AsItArrives => PacketPort::open_queues(&config, count),
             Spread::BySide => (0..count.get())
                 .map(|core| {
-                    let part = if side % count == core { Part::All } else { Part::Nothing };
+                    let part =
+                        if side % count == core { FrameSubset::All } else { FrameSubset::Nothing };
                     PacketPort::open(&PacketConfig { part, ..config.clone() })
                 })
                 .collect(),

@@ -1,6 +1,6 @@
 //! A box from its start to its end.
 
-use crate::control::{Control, Phrase, Place};
+use crate::control::{Control, Phrase, SocketPath};
 use crate::cores::{self, Places};
 use crate::element::Element;
 use crate::error::Error;
@@ -8,7 +8,7 @@ use crate::http;
 use crate::journal::{self, Level};
 use crate::operation::{Operated, Operation, Planner};
 use crate::pair::Running;
-use crate::plan::{Given, Kind, Pair, Plan, Process, plan};
+use crate::plan::{BoxKind, Given, Pair, Plan, Process, plan};
 use crate::port::{BoxPort, Opening, PortName};
 use crate::privileges::{self, Privileges};
 use crate::status::{BoxStatus, PairStatus};
@@ -30,7 +30,7 @@ pub struct Ended {
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn run<S: Kind>(
+pub fn run<S: BoxKind>(
     given: Given,
     process: Process,
     settings: S,
@@ -51,7 +51,7 @@ pub fn run<S: Kind>(
     let elements = elements.collect::<Result<Vec<Vec<S::Element>>, Error>>()?;
     // From here on a signal ends the box in order.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(Error::Signals)?;
-    let control = Control::listen(Place::decide(&plan.name, plan.control.as_deref())?)?;
+    let control = Control::listen(SocketPath::decide(&plan.name, plan.control.as_deref())?)?;
     let health = plan.health.map(http::listen).transpose()?;
     let ports = ports(&plan, &privileges)?;
     privileges.apply()?;
@@ -87,7 +87,11 @@ pub fn run<S: Kind>(
 }
 
 /// Waits until the box is to end. False: nobody asked for it, a pair's thread has died.
-fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>, phrase: Phrase) -> bool {
+fn wait_for_end<S: BoxKind>(
+    signals: &mut Signals,
+    operation: &Operation<S>,
+    phrase: Phrase,
+) -> bool {
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => {
@@ -111,7 +115,7 @@ fn wait_for_end<S: Kind>(signals: &mut Signals, operation: &Operation<S>, phrase
 }
 
 /// Opens the ports of all pairs: of each pair, for each of its cores, a queue of each port.
-fn ports<S: Kind>(
+fn ports<S: BoxKind>(
     plan: &Plan<S>,
     privileges: &Privileges,
 ) -> Result<Vec<Vec<Vec<BoxPort>>>, Error> {
@@ -141,7 +145,7 @@ fn ports<S: Kind>(
 }
 
 /// Has the ports of a pair recorded as it says: what all cores do at one goes to one file.
-fn record<S: Kind>(
+fn record<S: BoxKind>(
     plan: &Plan<S>,
     pair: &Pair<S>,
     cores: &mut [Vec<BoxPort>],

@@ -3,7 +3,7 @@
 use super::FileError;
 use super::fields::Fields;
 use super::schema::ACCELERATOR;
-use super::tree::{Node, Place};
+use super::tree::{Node, SourceLocation};
 use crate::scenario::{Flow, Test};
 use longhaul_accel::{Config, Mode, Policy, Role};
 use longhaul_node::Side;
@@ -21,13 +21,13 @@ const BYTES_MAX: u64 = u64::MAX >> 9;
 /// What a file says of one.
 pub(super) struct Settings<'a> {
     fields: Option<Fields<'a>>,
-    place: &'a Place,
+    place: &'a SourceLocation,
     role: Role,
 }
 
 impl<'a> Settings<'a> {
     /// Of `[[accelerator]]` or `[path.accelerator]`.
-    pub fn read(node: Option<&'a Node>, place: &'a Place) -> Result<Self, FileError> {
+    pub fn read(node: Option<&'a Node>, place: &'a SourceLocation) -> Result<Self, FileError> {
         let fields =
             node.map(|node| Fields::of(node, "[[accelerator]]", ACCELERATOR)).transpose()?;
         let is_far = fields.as_ref().and_then(|fields| fields.text("role")) == Some("far");

@@ -1,6 +1,6 @@
 //! A parameter and the values that it takes in a sweep.
 
-use super::quantity::{Kind, Quantity};
+use super::quantity::{Quantity, ValueKind};
 use super::schema::suggest;
 use super::tree::Value;
 use super::{FileError, ScenarioFile};
@@ -9,7 +9,7 @@ use super::{FileError, ScenarioFile};
 #[derive(Clone, Debug)]
 pub struct Axis {
     path: String,
-    kind: Kind,
+    kind: ValueKind,
     items: Vec<Item>,
 }
 
@@ -150,7 +150,7 @@ impl Axis {
 }
 
 /// A number in the unit of its kind.
-fn number(kind: Kind, text: &str) -> Result<f64, String> {
+fn number(kind: ValueKind, text: &str) -> Result<f64, String> {
     match kind.read(&Value::of_words(text.trim()))? {
         Quantity::Whole(number) => Ok(number as f64),
         Quantity::Real(number) => Ok(number),
@@ -159,14 +159,14 @@ fn number(kind: Kind, text: &str) -> Result<f64, String> {
 }
 
 /// As it is written in a file.
-fn written(kind: Kind, number: f64) -> String {
+fn written(kind: ValueKind, number: f64) -> String {
     match kind {
         // Twelve digits: what a float has more is noise of the steps.
-        Kind::Probability => {
+        ValueKind::Probability => {
             format!("{:e}", format!("{number:.11e}").parse::<f64>().unwrap_or(number))
         }
-        Kind::Distance => format!("{}m", number.round()),
-        Kind::Time => format!("{}ps", number.round()),
+        ValueKind::Distance => format!("{}m", number.round()),
+        ValueKind::Time => format!("{}ps", number.round()),
         _ => format!("{}", number.round()),
     }
 }

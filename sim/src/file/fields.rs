@@ -1,17 +1,17 @@
 //! The values of one table, read and held against what its keys take.
 
 use super::FileError;
-use super::quantity::{Kind, Quantity};
+use super::quantity::{Quantity, ValueKind};
 use super::schema::{Keys, suggest};
-use super::tree::{Node, Place, Table, Value};
+use super::tree::{Node, SourceLocation, Table, Value};
 use longhaul_units::{BitRate, Duration};
 
 /// A table whose keys are all known and whose values are all of their kind.
 pub(super) struct Fields<'a> {
-    pub place: &'a Place,
+    pub place: &'a SourceLocation,
     /// What errors call it, as in `[[link]]`.
     pub what: &'a str,
-    values: Vec<(&'static str, &'a Place, Quantity)>,
+    values: Vec<(&'static str, &'a SourceLocation, Quantity)>,
     compound: Vec<(&'static str, &'a Node)>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Fields<'a> {
     /// Of a table.
     pub fn of_table(
         table: &'a Table,
-        place: &'a Place,
+        place: &'a SourceLocation,
         what: &'a str,
         keys: Keys,
     ) -> Result<Self, FileError> {
@@ -39,7 +39,7 @@ impl<'a> Fields<'a> {
                 let known = suggest(&entry.key, keys.iter().map(|(key, _)| *key), "none of");
                 return Err(entry.place.error(format!("'{}' in {what} is {known}", entry.key)));
             };
-            if matches!(kind, Kind::Ends | Kind::Nic | Kind::Accelerator) {
+            if matches!(kind, ValueKind::Ends | ValueKind::Nic | ValueKind::Accelerator) {
                 fields.compound.push((key, &entry.node));
                 continue;
             }
@@ -56,7 +56,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Where a key's value was written, or else the table.
-    pub fn place_of(&self, key: &str) -> &'a Place {
+    pub fn place_of(&self, key: &str) -> &'a SourceLocation {
         let found =
             self.values.iter().find(|(known, ..)| *known == key).map(|(_, place, _)| *place);
         found.or_else(|| self.node(key).map(|node| &node.place)).unwrap_or(self.place)

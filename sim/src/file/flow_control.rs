@@ -3,7 +3,7 @@
 
 use super::FileError;
 use super::fields::Fields;
-use super::tree::Place;
+use super::tree::SourceLocation;
 use crate::pfc::{pfc_headroom_bytes, round_trip};
 use crate::profile::NicProfile;
 use crate::scenario::{Cable, StationPlan};
@@ -24,7 +24,7 @@ pub(super) struct Settings<'a> {
     xon: Option<u64>,
     headroom: Option<u64>,
     buffer: u64,
-    place: &'a Place,
+    place: &'a SourceLocation,
 }
 
 impl<'a> Settings<'a> {

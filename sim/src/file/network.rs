@@ -4,7 +4,7 @@ use super::accelerator::{self, Settings};
 use super::fields::Fields;
 use super::quantity::{Ecn, ecn};
 use super::schema::{HOST, LINK, PATH, SWITCH, suggest};
-use super::tree::{Node, Place, Value};
+use super::tree::{Node, SourceLocation, Value};
 use super::{Document, FileError, LinkPlan, Read, flow_control, nic, twice};
 use crate::profile::NicProfile;
 use crate::scenario::{Cable, Flow, StationKind, StationPlan};
@@ -37,17 +37,17 @@ enum Draft<'a> {
 
 struct Station<'a> {
     name: String,
-    place: &'a Place,
+    place: &'a SourceLocation,
     draft: Draft<'a>,
 }
 
 /// A link as written.
 struct Link<'a> {
     name: String,
-    place: &'a Place,
+    place: &'a SourceLocation,
     ends: [(usize, Side); 2],
     rate: Option<BitRate>,
-    rate_place: &'a Place,
+    rate_place: &'a SourceLocation,
     wire: LinkConfig,
     loses: [bool; 2],
     record: Option<String>,
@@ -247,7 +247,7 @@ impl<'a> Drafts<'a> {
     fn far_half(
         &mut self,
         name: &str,
-        place: &'a Place,
+        place: &'a SourceLocation,
         fields: &Fields<'a>,
         number: usize,
         rate: Option<BitRate>,
@@ -317,7 +317,7 @@ impl<'a> Drafts<'a> {
     fn named(
         &mut self,
         name: Option<String>,
-        place: &'a Place,
+        place: &'a SourceLocation,
         what: &str,
         draft: Draft<'a>,
     ) -> Result<(), FileError> {

@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 use super::schema::{NIC, suggest};
-use super::tree::{self, Node, Place, Table, Value};
+use super::tree::{self, Node, SourceLocation, Table, Value};
 use super::{FileError, Read};
 use crate::profile::NicProfile;
 
@@ -29,7 +29,7 @@ impl NicProfile {
     /// # Errors
     /// When there is none of that name: with those that there are.
     pub fn named(name: &str) -> Result<Self, FileError> {
-        let place = Place::Given(format!("NIC '{name}'"));
+        let place = SourceLocation::Given(format!("NIC '{name}'"));
         let base = base(name, &place, &mut |file| Err(format!("{file} is not read here")))?;
         profile(&base, &place)
     }
@@ -38,7 +38,7 @@ impl NicProfile {
 /// What `nic` stands for.
 pub(super) fn read(
     nic: Option<&Node>,
-    place: &Place,
+    place: &SourceLocation,
     files: &mut Read<'_>,
 ) -> Result<NicProfile, FileError> {
     let Some(node) = nic else {
@@ -74,7 +74,7 @@ pub(super) fn read(
 }
 
 /// A profile's table, by name or from a file when it looks like one.
-fn base(name: &str, place: &Place, files: &mut Read<'_>) -> Result<Table, FileError> {
+fn base(name: &str, place: &SourceLocation, files: &mut Read<'_>) -> Result<Table, FileError> {
     if name.ends_with(".toml") {
         let text =
             files(name).map_err(|why| place.error(format!("the NIC profile {name}: {why}")))?;
@@ -91,7 +91,7 @@ fn base(name: &str, place: &Place, files: &mut Read<'_>) -> Result<Table, FileEr
 }
 
 /// Every key must be there: a profile that is silent about a limit would claim that there is none.
-fn profile(table: &Table, place: &Place) -> Result<NicProfile, FileError> {
+fn profile(table: &Table, place: &SourceLocation) -> Result<NicProfile, FileError> {
     let fields = Fields::of_table(table, place, "a NIC profile", NIC)?;
     let missing = NIC.iter().map(|(key, _)| *key).find(|key| *key != "profile" && !fields.has(key));
     if let Some(key) = missing {

@@ -5,7 +5,7 @@ use longhaul_units::{BitRate, Duration, QuantityError, distance_m, size_bytes};
 
 /// What a key takes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// Any text.
     Text,
     /// The name of a station, link or flow.
@@ -45,14 +45,14 @@ pub(super) enum Quantity {
     Text(String),
 }
 
-impl Kind {
+impl ValueKind {
     /// What is appended to a key of this kind when its value is written in base units.
     pub fn unit(self) -> &'static str {
         match self {
-            Kind::Distance => "_m",
-            Kind::Time => "_ns",
-            Kind::Rate => "_bps",
-            Kind::Size(_) => "_bytes",
+            ValueKind::Distance => "_m",
+            ValueKind::Time => "_ns",
+            ValueKind::Rate => "_bps",
+            ValueKind::Size(_) => "_bytes",
             _ => "",
         }
     }
@@ -60,23 +60,25 @@ impl Kind {
     /// Reads a value, or says what would have been one.
     pub fn read(self, value: &Value) -> Result<Quantity, String> {
         let found = match (self, value) {
-            (Kind::Text, Value::Text(text)) => Some(Quantity::Text(text.clone())),
-            (Kind::Name, Value::Text(text)) => return name(text),
-            (Kind::Choice(words), Value::Text(text)) => return choice(words, text),
-            (Kind::Count(..), Value::Whole(number)) => Some(Quantity::Whole(*number)),
-            (Kind::Probability, Value::Real(number)) => Some(Quantity::Real(*number)),
-            (Kind::Probability, Value::Whole(number)) => Some(Quantity::Real(*number as f64)),
-            (Kind::Probability, Value::Text(text)) => text.parse().ok().map(Quantity::Real),
-            (Kind::Flag, Value::Flag(flag)) => Some(Quantity::Flag(*flag)),
-            (Kind::Ecn, Value::Text(text)) => {
+            (ValueKind::Text, Value::Text(text)) => Some(Quantity::Text(text.clone())),
+            (ValueKind::Name, Value::Text(text)) => return name(text),
+            (ValueKind::Choice(words), Value::Text(text)) => return choice(words, text),
+            (ValueKind::Count(..), Value::Whole(number)) => Some(Quantity::Whole(*number)),
+            (ValueKind::Probability, Value::Real(number)) => Some(Quantity::Real(*number)),
+            (ValueKind::Probability, Value::Whole(number)) => Some(Quantity::Real(*number as f64)),
+            (ValueKind::Probability, Value::Text(text)) => text.parse().ok().map(Quantity::Real),
+            (ValueKind::Flag, Value::Flag(flag)) => Some(Quantity::Flag(*flag)),
+            (ValueKind::Ecn, Value::Text(text)) => {
                 return ecn(text).map(|_| Quantity::Text(text.clone()));
             }
-            (Kind::Size(_) | Kind::Rate, Value::Whole(number)) => Some(Quantity::Whole(*number)),
-            (Kind::Distance | Kind::Time, Value::Whole(0)) => Some(Quantity::Whole(0)),
-            (Kind::Size(_), Value::Text(text)) => taken(text, size_bytes(text))?,
-            (Kind::Distance, Value::Text(text)) => taken(text, distance_m(text))?,
-            (Kind::Time, Value::Text(text)) => taken(text, text.parse().map(Duration::as_ps))?,
-            (Kind::Rate, Value::Text(text)) => match text.trim() {
+            (ValueKind::Size(_) | ValueKind::Rate, Value::Whole(number)) => {
+                Some(Quantity::Whole(*number))
+            }
+            (ValueKind::Distance | ValueKind::Time, Value::Whole(0)) => Some(Quantity::Whole(0)),
+            (ValueKind::Size(_), Value::Text(text)) => taken(text, size_bytes(text))?,
+            (ValueKind::Distance, Value::Text(text)) => taken(text, distance_m(text))?,
+            (ValueKind::Time, Value::Text(text)) => taken(text, text.parse().map(Duration::as_ps))?,
+            (ValueKind::Rate, Value::Text(text)) => match text.trim() {
                 "0" => Some(Quantity::Whole(0)),
                 text => text.parse::<BitRate>().ok().map(|rate| Quantity::Whole(rate.as_bps())),
             },
@@ -91,10 +93,12 @@ impl Kind {
 
     fn is_within(self, found: &Quantity) -> bool {
         match (self, found) {
-            (Kind::Count(least, most), Quantity::Whole(number)) => (least..=most).contains(number),
-            (Kind::Probability, Quantity::Real(number)) => (0.0..=1.0).contains(number),
-            (Kind::Size(most), Quantity::Whole(number)) => (1..=most).contains(number),
-            (Kind::Rate, Quantity::Whole(number)) => {
+            (ValueKind::Count(least, most), Quantity::Whole(number)) => {
+                (least..=most).contains(number)
+            }
+            (ValueKind::Probability, Quantity::Real(number)) => (0.0..=1.0).contains(number),
+            (ValueKind::Size(most), Quantity::Whole(number)) => (1..=most).contains(number),
+            (ValueKind::Rate, Quantity::Whole(number)) => {
                 (1000..=1_000_000_000_000_000).contains(number)
             }
             _ => true,
@@ -104,25 +108,27 @@ impl Kind {
     /// What a value of this kind looks like.
     fn wanted(self) -> String {
         match self {
-            Kind::Text => "text in quotes".into(),
-            Kind::Name => "a name in quotes".into(),
-            Kind::Choice(words) => format!("one of \"{}\"", words.join("\", \"")),
-            Kind::Count(least, u64::MAX) => format!("a whole number from {least}"),
-            Kind::Count(least, most) => format!("a whole number from {least} to {most}"),
-            Kind::Probability => "a probability from 0 to 1, as in 1e-5".into(),
-            Kind::Flag => "true or false".into(),
-            Kind::Size(most) => {
+            ValueKind::Text => "text in quotes".into(),
+            ValueKind::Name => "a name in quotes".into(),
+            ValueKind::Choice(words) => format!("one of \"{}\"", words.join("\", \"")),
+            ValueKind::Count(least, u64::MAX) => format!("a whole number from {least}"),
+            ValueKind::Count(least, most) => format!("a whole number from {least} to {most}"),
+            ValueKind::Probability => "a probability from 0 to 1, as in 1e-5".into(),
+            ValueKind::Flag => "true or false".into(),
+            ValueKind::Size(most) => {
                 format!("bytes from 1 to {}, as in 4096, \"64K\" or \"4M\"", bytes(most))
             }
-            Kind::Distance => "a length with km or m, as in \"380km\" or \"500m\"".into(),
-            Kind::Time => "a time with ns, us, ms or s, as in \"3.81ms\" or \"250us\"".into(),
-            Kind::Rate => "a rate from 1 kbit/s to 1 Pbit/s, as in \"100G\" or \"400M\"".into(),
-            Kind::Ecn => {
+            ValueKind::Distance => "a length with km or m, as in \"380km\" or \"500m\"".into(),
+            ValueKind::Time => "a time with ns, us, ms or s, as in \"3.81ms\" or \"250us\"".into(),
+            ValueKind::Rate => {
+                "a rate from 1 kbit/s to 1 Pbit/s, as in \"100G\" or \"400M\"".into()
+            }
+            ValueKind::Ecn => {
                 "\"off\", \"on\" or thresholds KMIN:KMAX[:PMAX], as in \"1M:4M:0.1\"".into()
             }
-            Kind::Ends => "two ends, as in [\"a\", \"near.lan\"]".into(),
-            Kind::Nic => "a profile's name, a file's name ending in .toml, or a table".into(),
-            Kind::Accelerator => "a table".into(),
+            ValueKind::Ends => "two ends, as in [\"a\", \"near.lan\"]".into(),
+            ValueKind::Nic => "a profile's name, a file's name ending in .toml, or a table".into(),
+            ValueKind::Accelerator => "a table".into(),
         }
     }
 }
@@ -175,7 +181,7 @@ pub(super) enum Ecn {
 
 /// Reads what `ecn` says.
 pub(super) fn ecn(text: &str) -> Result<Ecn, String> {
-    let wrong = || format!("\"{text}\" is not {}", Kind::Ecn.wanted());
+    let wrong = || format!("\"{text}\" is not {}", ValueKind::Ecn.wanted());
     match text {
         "off" => return Ok(Ecn::Off),
         "on" => return Ok(Ecn::OfQueue),

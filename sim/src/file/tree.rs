@@ -5,19 +5,19 @@ use toml::de::{DeTable, DeValue};
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SourceLocation {
     /// In a line of a file: its name, and the number from 1.
     Line(String, usize),
     /// Given beside the file, as this.
     Given(String),
 }
 
-impl Place {
+impl SourceLocation {
     /// What is wrong here.
     pub fn error(&self, cause: impl Into<String>) -> FileError {
         let place = match self {
-            Place::Line(file, line) => format!("{file}:{line}"),
-            Place::Given(text) => text.clone(),
+            SourceLocation::Line(file, line) => format!("{file}:{line}"),
+            SourceLocation::Given(text) => text.clone(),
         };
         FileError { place, cause: cause.into() }
     }
@@ -26,7 +26,7 @@ impl Place {
 /// A value and its place.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub place: Place,
+    pub place: SourceLocation,
     pub value: Value,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Table {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub key: String,
-    pub place: Place,
+    pub place: SourceLocation,
     pub node: Node,
 }
 
@@ -120,9 +120,12 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    fn place(&self, at: usize) -> Place {
+    fn place(&self, at: usize) -> SourceLocation {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
-        Place::Line(self.file.to_owned(), 1 + before.iter().filter(|byte| **byte == b'\n').count())
+        SourceLocation::Line(
+            self.file.to_owned(),
+            1 + before.iter().filter(|byte| **byte == b'\n').count(),
+        )
     }
 }
 

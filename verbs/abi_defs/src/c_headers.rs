@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a record describes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum AggregateKind {
     Struct,
     Union,
     /// A union that C leaves anonymous: the members are those of the parent,
@@ -24,9 +24,9 @@ pub(crate) enum Kind {
 
 /// A declared structure or union.
 pub(crate) struct Aggregate {
-    /// The C type, or for [`Kind::Anonymous`] that of the parent.
+    /// The C type, or for [`AggregateKind::Anonymous`] that of the parent.
     pub c: &'static str,
-    pub kind: Kind,
+    pub kind: AggregateKind,
     pub size: usize,
     pub align: usize,
     pub fields: Vec<Field>,
@@ -126,7 +126,7 @@ fn expected(declarations: &Declarations) -> BTreeMap<String, String> {
     };
     for aggregate in &declarations.aggregates {
         let c = aggregate.c;
-        if aggregate.kind != Kind::Anonymous {
+        if aggregate.kind != AggregateKind::Anonymous {
             fact(format!("size of {c}"), aggregate.size.to_string());
             fact(format!("alignment of {c}"), aggregate.align.to_string());
         }
@@ -169,7 +169,7 @@ fn value_program(declarations: &Declarations) -> String {
     };
     for aggregate in &declarations.aggregates {
         let c = aggregate.c;
-        if aggregate.kind != Kind::Anonymous {
+        if aggregate.kind != AggregateKind::Anonymous {
             number(&format!("size of {c}"), &format!("sizeof({c})"));
             number(&format!("alignment of {c}"), &format!("_Alignof({c})"));
         }
@@ -218,7 +218,7 @@ fn initialiser(field: &Field) -> &'static str {
 fn completeness_unit(declarations: &Declarations) -> String {
     let mut unit = PREAMBLE.to_owned();
     for (i, aggregate) in declarations.aggregates.iter().enumerate() {
-        if aggregate.kind != Kind::Struct {
+        if aggregate.kind != AggregateKind::Struct {
             continue;
         }
         let values: Vec<&str> = aggregate.fields.iter().map(initialiser).collect();
@@ -345,7 +345,7 @@ mod every_declaration {
             declarations
                 .aggregates
                 .iter()
-                .find(|aggregate| aggregate.c == c && aggregate.kind != Kind::Anonymous)
+                .find(|aggregate| aggregate.c == c && aggregate.kind != AggregateKind::Anonymous)
                 .unwrap_or_else(|| panic!("{c} is recorded"))
                 .size
         };
@@ -373,7 +373,7 @@ mod the_comparison {
         Declarations {
             aggregates: vec![Aggregate {
                 c: "struct ibv_pd",
-                kind: Kind::Struct,
+                kind: AggregateKind::Struct,
                 size: 16,
                 align: 8,
                 fields: fields

@@ -161,7 +161,7 @@ macro_rules! c_structs {
         pub(crate) fn $table() -> Vec<crate::c_headers::Aggregate> {
             vec![$(crate::c_headers::Aggregate {
                 c: c_spelling!(struct $name $($c)?),
-                kind: crate::c_headers::Kind::Struct,
+                kind: crate::c_headers::AggregateKind::Struct,
                 size: size_of::<$name>(),
                 align: align_of::<$name>(),
                 fields: vec![$(crate::c_headers::Field {
@@ -202,7 +202,7 @@ macro_rules! c_unions {
         pub(crate) fn $table() -> Vec<crate::c_headers::Aggregate> {
             vec![$(crate::c_headers::Aggregate {
                 c: c_spelling!(union $name $($c)?),
-                kind: crate::c_headers::Kind::Union,
+                kind: crate::c_headers::AggregateKind::Union,
                 size: size_of::<$name>(),
                 align: align_of::<$name>(),
                 fields: vec![$(crate::c_headers::Field {
@@ -246,7 +246,7 @@ macro_rules! c_anonymous_unions {
         pub(crate) fn $table() -> Vec<crate::c_headers::Aggregate> {
             vec![$(crate::c_headers::Aggregate {
                 c: concat!("struct ", stringify!($parent)),
-                kind: crate::c_headers::Kind::Anonymous,
+                kind: crate::c_headers::AggregateKind::Anonymous,
                 size: size_of::<$name>(),
                 align: align_of::<$name>(),
                 fields: vec![$(crate::c_headers::Field {

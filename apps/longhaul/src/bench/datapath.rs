@@ -10,7 +10,7 @@ pub(super) mod text;
 use super::reporting::{Reporting, Run};
 use crate::problem::Problem;
 use crate::sim::Failure;
-use boxes::{Cell, Kind, Setup};
+use boxes::{BoxKind, Cell, Setup};
 use clap::ValueEnum;
 use longhaul_boxes::quantity::{Distance, Size, probability};
 use longhaul_datapath::{FLOWS_MAX, LoadConfig, PAYLOAD_MAX, Plan};
@@ -52,7 +52,7 @@ pub struct Args {
         default_value = "forward,accelerator",
         value_name = "BOX"
     )]
-    kinds: Vec<Kind>,
+    kinds: Vec<BoxKind>,
     /// Payload of each packet; several are separated by commas
     #[arg(long, value_delimiter = ',', default_value = "512,4K", value_name = "SIZE")]
     size: Vec<Size>,
@@ -193,7 +193,7 @@ impl Args {
         for size in &self.size {
             for &flows in &self.flows {
                 for &distance in &self.distance {
-                    let cell = |&kind: &Kind| Cell {
+                    let cell = |&kind: &BoxKind| Cell {
                         kind,
                         payload_bytes: size.bytes() as usize,
                         flows,
@@ -253,7 +253,7 @@ impl Args {
                 )));
             }
             self.load(&cell).check().map_err(Failure::value)?;
-            if self.over == Over::Memif && cell.kind == Kind::Paired {
+            if self.over == Over::Memif && cell.kind == BoxKind::Paired {
                 let why = "--box paired --over memif: two boxes in a row are measured over rings: \
                            leave --over out";
                 return Err(Failure::value(why));
@@ -265,7 +265,7 @@ impl Args {
             ));
         }
         if self.parts
-            && !(self.kinds.contains(&Kind::Paired)
+            && !(self.kinds.contains(&BoxKind::Paired)
                 && (self.keys || self.parity != ParityName::Off))
         {
             return Err(Failure::value(
@@ -304,7 +304,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn one(&mut self, cell: &Cell, place: &str) -> Result<Outcome, Failure> {
         // What the load does by itself, briefly: the most that could be measured here.
-        let alone = Cell { kind: Kind::None, ..*cell };
+        let alone = Cell { kind: BoxKind::None, ..*cell };
         let brief =
             Plan { lasts: Duration::from_millis(300), packets_max: None, ..self.args.plan(&alone) };
         let brief = Plan { warm_up: Duration::from_millis(100), ack_delay: Span::ZERO, ..brief };
@@ -321,7 +321,7 @@ impl Bench<'_> {
         if self.args.beside == Some(Beside::Testpmd) {
             outcome.testpmd_pps = Some(self.beside_testpmd(cell, &plan, place)?);
         }
-        if self.args.parts && cell.kind == Kind::Paired {
+        if self.args.parts && cell.kind == BoxKind::Paired {
             outcome.parts = Some(self.parts(cell, &plan, &outcome, place)?);
         }
         Ok(outcome)
@@ -348,7 +348,7 @@ impl Bench<'_> {
     }
 
     fn beside_testpmd(&mut self, cell: &Cell, plan: &Plan, place: &str) -> Result<f64, Failure> {
-        let forward = Cell { kind: Kind::Forward, ..*cell };
+        let forward = Cell { kind: BoxKind::Forward, ..*cell };
         let mut beside = testpmd::Beside::new(self.args.cores.get(1).copied())?;
         let mut row = beside.row(self.args.load(&forward))?;
         row.pair().map_err(failure)?;

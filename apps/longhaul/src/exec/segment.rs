@@ -56,9 +56,9 @@ impl FromStr for Mac {
     }
 }
 
-/// Where a program is to be on a segment.
+/// How a program is attached to a segment.
 #[derive(Clone, Debug)]
-pub struct Place<'a> {
+pub struct Attachment<'a> {
     pub line: Line<'a>,
     pub address: Option<Address>,
     pub gateway: Option<IpAddr>,
@@ -81,15 +81,15 @@ impl Line<'_> {
     }
 }
 
-/// The command that runs `program` at `place`.
-pub fn command(place: &Place<'_>, program: &[OsString]) -> Result<Command, Problem> {
+/// The command that runs `program` at `attachment`.
+pub fn command(attachment: &Attachment<'_>, program: &[OsString]) -> Result<Command, Problem> {
     let program = Program::find(program)?;
-    let name = place.line.name();
-    let path_mtu = path_mtu(&place.line)?;
-    let identity = identity(place)?;
+    let name = attachment.line.name();
+    let path_mtu = path_mtu(&attachment.line)?;
+    let identity = identity(attachment)?;
     let dir = private_dir(&format!("{name}-{}", identity.ip.to_string().replace(':', "_")))?;
     let mut command = program.command(&dir.join("preload.so"))?;
-    let variable = match place.line {
+    let variable = match attachment.line {
         Line::Tap(_) => attach::ENV_TAP,
         Line::Interface(_) => attach::ENV_INTERFACE,
     };
@@ -101,8 +101,8 @@ pub fn command(place: &Place<'_>, program: &[OsString]) -> Result<Command, Probl
     let texts = [
         (attach::ENV_MAC, identity.mac.map(|mac| mac.to_string())),
         (attach::ENV_PREFIX_LEN, identity.prefix_len.map(|len| len.to_string())),
-        (attach::ENV_GATEWAY, place.gateway.map(|gateway| gateway.to_string())),
-        (attach::ENV_VLAN, place.vlan.map(|vlan| vlan.to_string())),
+        (attach::ENV_GATEWAY, attachment.gateway.map(|gateway| gateway.to_string())),
+        (attach::ENV_VLAN, attachment.vlan.map(|vlan| vlan.to_string())),
     ];
     for (variable, text) in texts {
         if let Some(text) = text {
@@ -122,20 +122,20 @@ struct Identity {
     mac: Option<MacAddr>,
 }
 
-fn identity(place: &Place<'_>) -> Result<Identity, Problem> {
-    let name = place.line.name();
+fn identity(attachment: &Attachment<'_>) -> Result<Identity, Problem> {
+    let name = attachment.line.name();
     let own = |address: Address| match address.prefix_len {
         Some(_) => Ok(Identity {
             ip: address.ip,
             prefix_len: address.prefix_len,
-            mac: place.mac.map(|mac| mac.0),
+            mac: attachment.mac.map(|mac| mac.0),
         }),
         None => Err(Problem::new(
             format!("how large the network of {} is has to be said", address.ip),
             format!("use --ip {}/24, or as many bits as its addresses share", address.ip),
         )),
     };
-    match (place.line, place.address) {
+    match (attachment.line, attachment.address) {
         (Line::Tap(_), Some(address)) => own(address),
         (Line::Tap(_), None) => Err(Problem::new(
             "a program on a TAP device needs an address of its own",
@@ -150,7 +150,8 @@ fn identity(place: &Place<'_>) -> Result<Identity, Problem> {
                 let identity = own(address)?;
                 return Ok(Identity { mac: identity.mac.or(Some(mac)), ..identity });
             }
-            if place.mac.is_some() || place.vlan.is_some() || place.gateway.is_some() {
+            if attachment.mac.is_some() || attachment.vlan.is_some() || attachment.gateway.is_some()
+            {
                 return Err(Problem::new(
                     "with this machine's own address go its own MAC address, VLANs and routes",
                     "give the program another address with --ip, or leave --mac, --vlan and \
@@ -218,13 +219,13 @@ fn path_mtu(line: &Line<'_>) -> Result<u32, Problem> {
 mod tests {
     use super::*;
 
-    fn place<'a>(line: Line<'a>, address: Option<&str>) -> Place<'a> {
+    fn attachment<'a>(line: Line<'a>, address: Option<&str>) -> Attachment<'a> {
         let address = address.map(|text| text.parse().unwrap());
-        Place { line, address, gateway: None, mac: None, vlan: None }
+        Attachment { line, address, gateway: None, mac: None, vlan: None }
     }
 
-    fn refused(place: &Place<'_>) -> String {
-        match identity(place) {
+    fn refused(attachment: &Attachment<'_>) -> String {
+        match identity(attachment) {
             Ok(_) => panic!("accepted"),
             Err(problem) => problem.to_string(),
         }
@@ -252,17 +253,17 @@ mod tests {
     #[test]
     fn on_a_tap_device_a_program_has_an_address_of_its_own() {
         let tap = Line::Tap("longhaul-none0");
-        let identity = identity(&place(tap, Some("192.168.177.1/24"))).ok().unwrap();
+        let identity = identity(&attachment(tap, Some("192.168.177.1/24"))).ok().unwrap();
         assert_eq!((identity.prefix_len, identity.mac), (Some(24), None));
-        assert!(refused(&place(tap, Some("192.168.177.1"))).contains("--ip 192.168.177.1/24"));
-        assert!(refused(&place(tap, None)).contains("--ip ADDRESS/BITS"));
+        assert!(refused(&attachment(tap, Some("192.168.177.1"))).contains("--ip 192.168.177.1/24"));
+        assert!(refused(&attachment(tap, None)).contains("--ip ADDRESS/BITS"));
         assert_eq!(path_mtu(&tap).ok(), Some(1024), "of a device that is yet to be made");
     }
 
     #[test]
     fn an_interface_must_be_there_and_carry_ethernet() {
-        assert!(refused(&place(Line::Interface("lo"), None)).contains("--udp"));
-        let none = refused(&place(Line::Interface("longhaul-none0"), None));
+        assert!(refused(&attachment(Line::Interface("lo"), None)).contains("--udp"));
+        let none = refused(&attachment(Line::Interface("longhaul-none0"), None));
         assert!(none.contains("no interface longhaul-none0"), "{none}");
     }
 }

@@ -1,6 +1,6 @@
 //! The side that answers probes.
 //!
-//! An answer is a header of fixed length, never longer than its question; an answer is never
+//! A reply is a header of fixed length, never longer than its request; a reply is never
 //! answered. So neither a forged sender's address nor two answering sides make more of the traffic
 //! than there was.
 
@@ -11,20 +11,20 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 /// First bytes of every datagram; the last one is the version.
 const MAGIC: [u8; 4] = *b"LHP\x01";
 
-/// Question or answer.
+/// Which half of a probe a datagram is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Question = 1,
-    Answer = 2,
+pub enum ProbeKind {
+    Request = 1,
+    Reply = 2,
 }
 
-/// Head of a question, and all of an answer.
+/// Head of a request, and all of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    pub kind: Kind,
+    pub kind: ProbeKind,
     /// Of one run of the asking side.
     pub session: u64,
-    /// Of the question.
+    /// Of the request.
     pub number: u32,
 }
 
@@ -43,8 +43,8 @@ impl Header {
     pub fn read(datagram: &[u8]) -> Option<Self> {
         let head: &[u8; Header::LEN] = datagram.first_chunk()?;
         let kind = match head[4] {
-            1 => Kind::Question,
-            2 => Kind::Answer,
+            1 => ProbeKind::Request,
+            2 => ProbeKind::Reply,
             _ => return None,
         };
         let session = u64::from_be_bytes(*head[8..].first_chunk()?);
@@ -53,11 +53,11 @@ impl Header {
     }
 }
 
-/// The answer to a datagram, if it is a question.
+/// The reply to a datagram, if it is a request.
 pub fn to(datagram: &[u8]) -> Option<[u8; Header::LEN]> {
-    let question = Header::read(datagram).filter(|header| header.kind == Kind::Question)?;
+    let request = Header::read(datagram).filter(|header| header.kind == ProbeKind::Request)?;
     let mut answer = [0; Header::LEN];
-    Header { kind: Kind::Answer, ..question }.write(&mut answer);
+    Header { kind: ProbeKind::Reply, ..request }.write(&mut answer);
     Some(answer)
 }
 
@@ -103,33 +103,33 @@ pub fn serve(socket: &UdpSocket) -> io::Error {
 mod tests {
     use super::*;
 
-    fn question(length: usize) -> Vec<u8> {
+    fn request(length: usize) -> Vec<u8> {
         let mut datagram = vec![0xff; length];
-        Header { kind: Kind::Question, session: 7, number: 9 }.write(&mut datagram);
+        Header { kind: ProbeKind::Request, session: 7, number: 9 }.write(&mut datagram);
         datagram
     }
 
     #[test]
     fn answers_are_never_longer_than_their_questions() {
         for length in [Header::LEN, 100, 9000] {
-            let answer = to(&question(length)).unwrap();
+            let answer = to(&request(length)).unwrap();
             assert!(answer.len() <= length);
             assert_eq!(
                 Header::read(&answer),
-                Some(Header { kind: Kind::Answer, session: 7, number: 9 })
+                Some(Header { kind: ProbeKind::Reply, session: 7, number: 9 })
             );
         }
     }
 
     #[test]
     fn answers_and_foreign_datagrams_are_not_answered() {
-        assert_eq!(to(&to(&question(50)).unwrap()), None);
-        assert_eq!(to(&question(50)[..Header::LEN - 1]), None);
+        assert_eq!(to(&to(&request(50)).unwrap()), None);
+        assert_eq!(to(&request(50)[..Header::LEN - 1]), None);
         assert_eq!(to(&[0; 100]), None);
-        let mut other = question(50);
+        let mut other = request(50);
         other[3] = 2;
         assert_eq!(to(&other), None);
-        let mut kind = question(50);
+        let mut kind = request(50);
         kind[4] = 3;
         assert_eq!(to(&kind), None);
     }

@@ -1,10 +1,10 @@
 //! Round trip, loss and path MTU to a peer, over UDP and without privileges.
 //!
-//! Questions go out at a gentle rate; an answer is as short as the shortest question, so that
-//! nobody can be flooded through the answering side. The path MTU is found with questions of many
+//! Requests go out at a gentle rate; a reply is as short as the shortest request, so that
+//! nobody can be flooded through the answering side. The path MTU is found with requests of many
 //! lengths that may not be fragmented.
 
-use super::answer::{Header, Kind};
+use super::answer::{Header, ProbeKind};
 use crate::problem::Problem;
 use longhaul_planner::roce_mtu;
 use serde::Serialize;
@@ -152,7 +152,7 @@ impl Prober {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         let mut datagram = vec![0; length.max(Header::LEN)];
-        Header { kind: Kind::Question, session: self.session, number }.write(&mut datagram);
+        Header { kind: ProbeKind::Request, session: self.session, number }.write(&mut datagram);
         self.socket.send(&datagram)?;
         Ok(number)
     }
@@ -170,7 +170,7 @@ impl Prober {
                 Ok(length) => {
                     let header = Header::read(&datagram[..length]);
                     let ours =
-                        header.filter(|h| h.kind == Kind::Answer && h.session == self.session);
+                        header.filter(|h| h.kind == ProbeKind::Reply && h.session == self.session);
                     if let Some(header) = ours {
                         return Ok(Some(header.number));
                     }
@@ -290,7 +290,7 @@ impl Prober {
         Ok(Some(passes))
     }
 
-    /// Whether a question of `payload` bytes is answered.
+    /// Whether a request of `payload` bytes is answered.
     fn passes(&mut self, payload: u32, wait: Duration) -> bool {
         for _ in 0..LENGTH_ATTEMPTS {
             // Too long for this end's interface, or for a router that said so.
@@ -373,7 +373,7 @@ mod tests {
     fn a_limit_on_length_is_found_exactly_and_loss_is_counted() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
-        // A path that drops what is longer than 4242 bytes, and each fourth short question.
+        // A path that drops what is longer than 4242 bytes, and each fourth short request.
         thread::spawn(move || {
             let (mut datagram, mut asked) = ([0; 65_536], 0);
             while let Ok((length, from)) = socket.recv_from(&mut datagram) {

@@ -1,7 +1,7 @@
 //! WRITEs one way; when the network dies, how the queue pair ends.
 
 use crate::session::{Pair, Session};
-use crate::{Fault, Place};
+use crate::{Fault, ProcessRole};
 use longhaul_rdma::{Access, MemoryRegion, Mtu, PathSettings, QpState, SendOp, Status};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct Args {
 /// most.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
+pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     let mut session = Session::open(place)?;
     let region = session.pd.register(args.size, Access::ALL)?;
     let mtu = Mtu::from_code((args.mtu.ilog2() - 7) as u8).ok_or("no path MTU")?;

@@ -22,14 +22,14 @@ type Fault = Box<dyn std::error::Error>;
 #[derive(Parser)]
 struct Cli {
     #[command(flatten)]
-    place: Place,
+    place: ProcessRole,
     #[command(subcommand)]
     task: Task,
 }
 
 /// Which of the two processes this is.
 #[derive(clap::Args, Clone, Copy, Debug)]
-struct Place {
+struct ProcessRole {
     /// Listens for the other one; otherwise connects to it
     #[arg(long)]
     server: bool,

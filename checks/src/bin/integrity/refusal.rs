@@ -2,7 +2,7 @@
 //! both sides.
 
 use crate::session::{Pair, Session};
-use crate::{Fault, Place};
+use crate::{Fault, ProcessRole};
 use longhaul_rdma::{
     Access, AsyncEvent, CompletionOp, MemoryRegion, Mtu, PathSettings, QpState, SendOp, Status,
 };
@@ -37,7 +37,7 @@ const CASES: [Case; 5] = [
     Case::NotPermitted,
 ];
 
-pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
+pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     let mut session = Session::open(place)?;
     let mut refused = 0;
     for case in CASES {
@@ -53,7 +53,7 @@ pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
 
 fn refuse(
     session: &mut Session,
-    place: Place,
+    place: ProcessRole,
     case: Case,
     read: bool,
     early: bool,

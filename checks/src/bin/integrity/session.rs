@@ -1,6 +1,6 @@
 //! A device with one connected queue pair, and the other process.
 
-use crate::{Fault, Place};
+use crate::{Fault, ProcessRole};
 use longhaul_checks::rendezvous::Rendezvous;
 use longhaul_rdma::{
     CompletionQueue, Device, Endpoint, MemoryRegion, PathSettings, ProtectionDomain, QueuePair,
@@ -38,7 +38,7 @@ pub struct Remote {
 }
 
 /// Meets the other process; whoever is first waits.
-fn meet(Place { server, port }: Place) -> Result<Rendezvous, Fault> {
+fn meet(ProcessRole { server, port }: ProcessRole) -> Result<Rendezvous, Fault> {
     if !server {
         return Rendezvous::at(&format!("{}:{port}", Ipv4Addr::LOCALHOST), PATIENCE);
     }
@@ -47,7 +47,7 @@ fn meet(Place { server, port }: Place) -> Result<Rendezvous, Fault> {
 }
 
 impl Session {
-    pub fn open(place: Place) -> Result<Self, Fault> {
+    pub fn open(place: ProcessRole) -> Result<Self, Fault> {
         let device = Device::from_env()?;
         let pd = device.alloc_pd()?;
         Ok(Session { device, pd, other: meet(place)? })

@@ -7,7 +7,7 @@
 
 use crate::plan::{Batch, Shape, Step, Verb, fill};
 use crate::session::{Pair, Session};
-use crate::{Fault, Place};
+use crate::{Fault, ProcessRole};
 use longhaul_rdma::{
     Access, Completion, CompletionOp, MemoryRegion, Mtu, PathSettings, Piece, QueuePair, SendOp,
     Status,
@@ -93,7 +93,7 @@ struct Transfer {
     started: Instant,
 }
 
-pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
+pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     let Args { seed, batches, batch_bytes, largest, mtu, timeout } = *args;
     let shape = Shape { seed, batches, batch_bytes, largest };
     let mtu = Mtu::from_code((mtu.ilog2() - 7) as u8).ok_or("no path MTU")?;

@@ -2,7 +2,7 @@
 //! rest then.
 
 use crate::session::{Pair, Session};
-use crate::{Fault, Place};
+use crate::{Fault, ProcessRole};
 use longhaul_rdma::{Access, MemoryRegion, PathSettings, SendOp, Status};
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub struct Args {
 /// Time for all of it, once receives are posted.
 const LIMIT: Duration = Duration::from_secs(60);
 
-pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
+pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     let mut session = Session::open(place)?;
     let per_qp = args.messages * args.size;
     let region = session.pd.register(args.qps * per_qp, Access::ALL)?;

@@ -14,10 +14,10 @@ pub const SCENARIOS: &[Scenario] = &[
     ("every_length_mtu_1024", |side| every_length(side, IBV_QPT_RC, IBV_MTU_1024)),
     ("every_length_mtu_4096", |side| every_length(side, IBV_QPT_RC, IBV_MTU_4096)),
     ("unreliable_every_length", |side| every_length(side, IBV_QPT_UC, IBV_MTU_512)),
-    ("psn_wrap_write", |side| psn_wrap(side, Kind::Write)),
-    ("psn_wrap_send", |side| psn_wrap(side, Kind::Send)),
-    ("psn_wrap_read", |side| psn_wrap(side, Kind::Read)),
-    ("psn_wrap_atomic", |side| psn_wrap(side, Kind::FetchAdd)),
+    ("psn_wrap_write", |side| psn_wrap(side, OperationKind::Write)),
+    ("psn_wrap_send", |side| psn_wrap(side, OperationKind::Send)),
+    ("psn_wrap_read", |side| psn_wrap(side, OperationKind::Read)),
+    ("psn_wrap_atomic", |side| psn_wrap(side, OperationKind::FetchAdd)),
     ("unreliable_psn_wrap", |side| unreliable_psn_wrap(side)),
 ];
 
@@ -78,7 +78,7 @@ fn empty_messages(side: &mut Side<'_>, kind: ibv_qp_type) -> Result<(), Fault> {
 
 /// How data is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum OperationKind {
     Write,
     Send,
     Read,
@@ -86,10 +86,16 @@ enum Kind {
     FetchAdd,
 }
 
-impl Kind {
-    const RELIABLE: [Kind; 5] =
-        [Kind::Write, Kind::Send, Kind::Read, Kind::WriteImmediate, Kind::FetchAdd];
-    const UNRELIABLE: [Kind; 3] = [Kind::Write, Kind::Send, Kind::WriteImmediate];
+impl OperationKind {
+    const RELIABLE: [OperationKind; 5] = [
+        OperationKind::Write,
+        OperationKind::Send,
+        OperationKind::Read,
+        OperationKind::WriteImmediate,
+        OperationKind::FetchAdd,
+    ];
+    const UNRELIABLE: [OperationKind; 3] =
+        [OperationKind::Write, OperationKind::Send, OperationKind::WriteImmediate];
 }
 
 /// Room for one message; both sides have as many slots for what goes out, and behind them for what
@@ -103,13 +109,14 @@ const LENGTHS: [usize; 16] =
 fn every_length(side: &mut Side<'_>, kind: ibv_qp_type, mtu: ibv_mtu) -> Result<(), Fault> {
     let memory = 2 * SLOT * LENGTHS.len();
     let mut connection = side.connect(Options { kind, mtu, memory, ..Options::default() })?;
-    let kinds: &[Kind] = if kind == IBV_QPT_RC { &Kind::RELIABLE } else { &Kind::UNRELIABLE };
+    let kinds: &[OperationKind] =
+        if kind == IBV_QPT_RC { &OperationKind::RELIABLE } else { &OperationKind::UNRELIABLE };
     for round in 0..kinds.len() {
-        let plan: Vec<(Kind, usize)> = LENGTHS
+        let plan: Vec<(OperationKind, usize)> = LENGTHS
             .iter()
             .enumerate()
             .map(|(at, &len)| match kinds[(at + round) % kinds.len()] {
-                Kind::FetchAdd => (Kind::FetchAdd, 8),
+                OperationKind::FetchAdd => (OperationKind::FetchAdd, 8),
                 kind => (kind, len),
             })
             .collect();
@@ -119,7 +126,7 @@ fn every_length(side: &mut Side<'_>, kind: ibv_qp_type, mtu: ibv_mtu) -> Result<
 }
 
 /// One message crosses from the last PSN to the first, and others follow.
-fn psn_wrap(side: &mut Side<'_>, kind: Kind) -> Result<(), Fault> {
+fn psn_wrap(side: &mut Side<'_>, kind: OperationKind) -> Result<(), Fault> {
     let options = Options {
         psn: 0xff_fffe,
         mtu: IBV_MTU_256,
@@ -127,7 +134,7 @@ fn psn_wrap(side: &mut Side<'_>, kind: Kind) -> Result<(), Fault> {
         ..Options::default()
     };
     let mut connection = side.connect(options)?;
-    let len = if kind == Kind::FetchAdd { 8 } else { 5000 };
+    let len = if kind == OperationKind::FetchAdd { 8 } else { 5000 };
     transfer(side, &mut connection, &[(kind, len); LENGTHS.len()], 0)
 }
 
@@ -140,7 +147,12 @@ fn unreliable_psn_wrap(side: &mut Side<'_>) -> Result<(), Fault> {
         ..Options::default()
     };
     let mut connection = side.connect(options)?;
-    transfer(side, &mut connection, &[(Kind::Write, 5000), (Kind::Send, 5000), (Kind::Write, 0)], 0)
+    transfer(
+        side,
+        &mut connection,
+        &[(OperationKind::Write, 5000), (OperationKind::Send, 5000), (OperationKind::Write, 0)],
+        0,
+    )
 }
 
 /// Moves a message per entry of `plan`, which is its kind and length, and compares all of them.
@@ -148,14 +160,14 @@ fn unreliable_psn_wrap(side: &mut Side<'_>) -> Result<(), Fault> {
 fn transfer(
     side: &mut Side<'_>,
     connection: &mut Connection,
-    plan: &[(Kind, usize)],
+    plan: &[(OperationKind, usize)],
     round: u32,
 ) -> Result<(), Fault> {
     let incoming = |slot: usize| (LENGTHS.len() + slot) * SLOT;
     let seed = |slot: usize| round * 1000 + slot as u32;
     for (slot, &(kind, len)) in plan.iter().enumerate() {
         connection.memory.fill(slot * SLOT, &pattern(seed(slot), len));
-        if kind == Kind::FetchAdd {
+        if kind == OperationKind::FetchAdd {
             connection.memory.fill(incoming(slot), &u64::to_ne_bytes(slot as u64));
         }
     }
@@ -168,19 +180,21 @@ fn transfer(
         let out = Some(connection.memory.piece(slot * SLOT, len)).filter(|_| len > 0);
         let into = Some(connection.memory.piece(incoming(slot), len)).filter(|_| len > 0);
         ids.push(match kind {
-            Kind::Write => {
+            OperationKind::Write => {
                 connection.post(connection.rdma(IBV_WR_RDMA_WRITE, incoming(slot)), out)?
             }
-            Kind::Send => {
+            OperationKind::Send => {
                 connection.post(connection.send(IBV_WR_SEND_WITH_IMM, slot as u32), out)?
             }
-            Kind::WriteImmediate => {
+            OperationKind::WriteImmediate => {
                 let mut request = connection.rdma(IBV_WR_RDMA_WRITE_WITH_IMM, incoming(slot));
                 request.imm.imm_data = __be32::new(slot as u32);
                 connection.post(request, out)?
             }
-            Kind::Read => connection.post(connection.rdma(IBV_WR_RDMA_READ, slot * SLOT), into)?,
-            Kind::FetchAdd => {
+            OperationKind::Read => {
+                connection.post(connection.rdma(IBV_WR_RDMA_READ, slot * SLOT), into)?
+            }
+            OperationKind::FetchAdd => {
                 connection.post(connection.fetch_add(incoming(slot), 1 << 40), into)?
             }
         });
@@ -189,8 +203,8 @@ fn transfer(
     for (slot, &(kind, len)) in plan.iter().enumerate() {
         let found = connection.memory.bytes(incoming(slot), len);
         match kind {
-            Kind::Read => intact("what was read", seed(slot), &found)?,
-            Kind::FetchAdd => {
+            OperationKind::Read => intact("what was read", seed(slot), &found)?,
+            OperationKind::FetchAdd => {
                 same("what was fetched", found, u64::to_ne_bytes(slot as u64).to_vec())?
             }
             _ => {}
@@ -203,18 +217,18 @@ fn transfer(
 fn respond(
     side: &mut Side<'_>,
     connection: &Connection,
-    plan: &[(Kind, usize)],
+    plan: &[(OperationKind, usize)],
     round: u32,
 ) -> Result<(), Fault> {
     let incoming = |slot: usize| (LENGTHS.len() + slot) * SLOT;
     let mut receives = Vec::new();
     for (slot, &(kind, len)) in plan.iter().enumerate() {
         match kind {
-            Kind::Send => {
+            OperationKind::Send => {
                 let id = connection.receive(Some(connection.memory.piece(incoming(slot), SLOT)))?;
                 receives.push((id, (IBV_WC_RECV, len as u32, Some(slot as u32))));
             }
-            Kind::WriteImmediate => {
+            OperationKind::WriteImmediate => {
                 receives.push((
                     connection.receive(None)?,
                     (IBV_WC_RECV_RDMA_WITH_IMM, len as u32, Some(slot as u32)),
@@ -231,8 +245,8 @@ fn respond(
     for (slot, &(kind, len)) in plan.iter().enumerate() {
         let (at, seed) = (incoming(slot), round * 1000 + slot as u32);
         match kind {
-            Kind::Read => {}
-            Kind::FetchAdd => {
+            OperationKind::Read => {}
+            OperationKind::FetchAdd => {
                 let sum = u64::to_ne_bytes((1 << 40) + slot as u64).to_vec();
                 same("the sum", connection.memory.bytes(at, len), sum)?;
             }

@@ -131,7 +131,7 @@ mod carries {
 
 mod shared_by_cores {
     use super::*;
-    use crate::Part;
+    use crate::FrameSubset;
     use std::num::NonZeroUsize;
 
     /// Between two hosts, with a tag or without, and a number.
@@ -192,7 +192,7 @@ mod shared_by_cores {
     fn nothing_comes_by_a_port_that_only_sends() {
         in_namespace(|| {
             let (mut a, mut b) = pair();
-            let config = PacketConfig { part: Part::Nothing, ..PacketConfig::new("eb") };
+            let config = PacketConfig { part: FrameSubset::Nothing, ..PacketConfig::new("eb") };
             let mut sends = PacketPort::open(&config).unwrap();
             await_link(&mut sends, LinkState::Up);
             send(&mut a, &frame(60, 1));
@@ -205,7 +205,9 @@ mod shared_by_cores {
 
     #[test]
     fn parts_that_cannot_be_are_refused() {
-        for part in [Part::OfPairs { index: 2, of: 2 }, Part::OfPairs { index: 0, of: 0 }] {
+        for part in
+            [FrameSubset::OfPairs { index: 2, of: 2 }, FrameSubset::OfPairs { index: 0, of: 0 }]
+        {
             let refusal =
                 PacketPort::open(&PacketConfig { part, ..PacketConfig::new("lo") }).err().unwrap();
             assert!(refusal.to_string().contains("is not among"), "{refusal}");

@@ -4,7 +4,7 @@ use super::Flow;
 use super::requester::Requester;
 use super::responder::Responder;
 use crate::Config;
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant};
 
@@ -61,7 +61,7 @@ impl Flow {
     }
 
     /// Handles every deadline that has passed.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, shared: &mut Shared) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant, shared: &mut AccelShared) {
         if !self.delivers() {
             return;
         }
@@ -95,7 +95,7 @@ impl Flow {
     }
 
     /// The retransmission timer has ended.
-    fn time_out(&mut self, now: Instant, shared: &mut Shared) {
+    fn time_out(&mut self, now: Instant, shared: &mut AccelShared) {
         shared.counters.local_ack_timeout_err += 1;
         self.counters.timeouts += 1;
         if self.delivers_remains() {

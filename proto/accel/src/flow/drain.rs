@@ -3,7 +3,7 @@
 use super::Flow;
 use super::state::{Passing, Remains, State};
 use crate::PassReason;
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Syndrome};
 
@@ -14,13 +14,13 @@ const SIGN_OF_LIFE_EVERY: Duration = Duration::from_ms(250);
 
 impl Flow {
     /// Draining begins or ends: decides anew whether pseudo-ACKs are withheld.
-    pub(crate) fn review_frontier(&mut self, now: Instant, shared: &Shared) {
+    pub(crate) fn review_frontier(&mut self, now: Instant, shared: &AccelShared) {
         self.requester.allowance.stop_withholding();
         self.advance_frontier(now, shared);
     }
 
     /// How long pseudo-ACKs may be withheld before a little is acknowledged.
-    pub(crate) fn ack_hold(&self, shared: &Shared) -> Duration {
+    pub(crate) fn ack_hold(&self, shared: &AccelShared) -> Duration {
         let config = &shared.config;
         let usual = config.ack_hold_max;
         // Longer than its delivery takes, or there would always be something left.
@@ -34,14 +34,14 @@ impl Flow {
 
     /// If the accelerator drains and the requester is owed nothing, the flow passes from here on.
     #[inline]
-    pub(crate) fn step_aside_if_draining(&mut self, shared: &mut Shared) {
+    pub(crate) fn step_aside_if_draining(&mut self, shared: &mut AccelShared) {
         if shared.draining {
             self.step_aside_if_free(shared);
         }
     }
 
     #[cold]
-    fn step_aside_if_free(&mut self, shared: &mut Shared) {
+    fn step_aside_if_free(&mut self, shared: &mut AccelShared) {
         let is_free = match self.state {
             State::Learning(_) => true,
             State::Terminated => !self.store.owes_delivery() && !self.owes_requester(),

@@ -12,8 +12,8 @@ use super::requester_side::Request;
 use super::state::{Remains, State};
 use super::{Flow, first_sequence};
 use crate::question::ask_instead_of;
-use crate::shared::Shared;
-use crate::store::Kind;
+use crate::shared::AccelShared;
+use crate::store::RequestKind;
 use crate::trace::{Count, Fit, Trace};
 use crate::{Config, Learnt, PassReason, Role};
 use longhaul_node::Frame;
@@ -154,7 +154,7 @@ impl Learning {
         }
         self.asked.take_if(|asked| seq <= asked.for_sequence);
         // A near box sends a READ again alone, with older packets undelivered: a NIC does not.
-        let shows_oldest = request.kind != Kind::Response || config.role == Role::Near;
+        let shows_oldest = request.kind != RequestKind::Response || config.role == Role::Near;
         shows_oldest
             && self.returns.note(now, seq)
             && self.returns.repetitions.times() >= ASKED_AFTER
@@ -190,7 +190,7 @@ impl Flow {
     pub(crate) fn trace(
         &mut self,
         now: Instant,
-        shared: &Shared,
+        shared: &AccelShared,
         seq: u64,
         request: &Request,
     ) -> bool {
@@ -202,7 +202,7 @@ impl Flow {
     pub(crate) fn watch_request(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -241,7 +241,7 @@ impl Flow {
         self.started = true;
         let is_suspected =
             self.state.learning().is_some_and(|learning| learning.evidence.is_some());
-        if request.kind == Kind::Response && self.store.is_empty() && !is_suspected {
+        if request.kind == RequestKind::Response && self.store.is_empty() && !is_suspected {
             // Its own responses answer it. A flow of READs alone is not worth remembering.
             let next = first_sequence(packet.psn()) + span;
             shared.shares.sub(self.tenant, self.store.restart(next));
@@ -254,7 +254,7 @@ impl Flow {
     }
 
     /// Passes all requests from here on, and keeps none.
-    pub(crate) fn pass_for(&mut self, shared: &mut Shared, reason: PassReason) {
+    pub(crate) fn pass_for(&mut self, shared: &mut AccelShared, reason: PassReason) {
         self.discard_store(shared, self.store.end());
         self.started = false;
         self.begin_sides_afresh();
@@ -295,7 +295,7 @@ impl Flow {
     ///
     /// The NAK acknowledges all before the PSN that it names, so that this must be the first that
     /// the requester still has.
-    pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut Shared) -> Option<Qpn> {
+    pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut AccelShared) -> Option<Qpn> {
         let learning = self.state.learning_mut()?;
         let Returns { to, repetitions, .. } = learning.returns;
         let is_lost = |asked: &mut Asked| {
@@ -326,7 +326,7 @@ impl Flow {
     /// shows that the QP's responder counts the messages of this flow: the QP is its requester.
     pub(crate) fn take_evidence(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         packet: &Packet<'_>,
         aeth: Aeth,
         count: Count,
@@ -348,7 +348,7 @@ impl Flow {
     }
 
     /// Releases everything below `limit`, answered or not.
-    pub(crate) fn release_all_below(&mut self, shared: &mut Shared, limit: u64) {
+    pub(crate) fn release_all_below(&mut self, shared: &mut AccelShared, limit: u64) {
         let released = self.store.release(limit, true);
         self.store.rest(&mut shared.spare);
         shared.shares.sub(self.tenant, released.bytes);
@@ -364,7 +364,7 @@ impl Flow {
     pub(crate) fn take_over(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         packet: &Packet<'_>,
         aeth: Aeth,
     ) -> Option<bool> {

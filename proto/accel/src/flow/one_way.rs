@@ -15,7 +15,7 @@ use super::Flow;
 use super::repetitions::Repetitions;
 use super::requester::Requester;
 use super::state::{Passing, Remains, State};
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use crate::{DropReason, PassReason};
 use longhaul_node::Frame;
 use longhaul_units::Instant;
@@ -96,13 +96,13 @@ impl Flow {
     }
 
     /// The flow passes from here on: no answers are seen here.
-    pub(crate) fn pass_one_way(&mut self, now: Instant, shared: &mut Shared) {
+    pub(crate) fn pass_one_way(&mut self, now: Instant, shared: &mut AccelShared) {
         self.pass_but_for_remains(now, shared, PassReason::OneWay);
         shared.counters.flows_one_way += 1;
     }
 
     /// The flow passes from here on: its connection has an alternate path.
-    pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut Shared) {
+    pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut AccelShared) {
         self.has_alternate = true;
         match &mut self.state {
             State::Terminated => self.pass_but_for_remains(now, shared, PassReason::AlternatePath),
@@ -113,7 +113,7 @@ impl Flow {
     }
 
     /// The flow passes from here on; what was acknowledged stays stored until it is delivered.
-    fn pass_but_for_remains(&mut self, now: Instant, shared: &mut Shared, reason: PassReason) {
+    fn pass_but_for_remains(&mut self, now: Instant, shared: &mut AccelShared, reason: PassReason) {
         // What was not sent, before what is to pass. What finds no room is sent again, by this box
         // or by its requester.
         for frame in self.store.waiting_frames() {
@@ -143,7 +143,7 @@ impl Flow {
     }
 
     /// The retransmission timer of a flow that passes has ended.
-    pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut Shared) {
+    pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut AccelShared) {
         let is_long =
             now.since(self.responder.retransmission.heard_at()) >= shared.config.give_up_after;
         let State::Passing(Passing { resends, .. }) = self.state else { return };
@@ -154,7 +154,7 @@ impl Flow {
         self.resend_remains(now);
     }
 
-    fn let_remains_go(&mut self, shared: &mut Shared) {
+    fn let_remains_go(&mut self, shared: &mut AccelShared) {
         self.msn_base = self.msn_after(self.requester.acks.messages());
         self.discard_store(shared, self.store.end());
     }
@@ -181,7 +181,7 @@ impl Flow {
     pub(crate) fn is_for_remains(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) -> bool {
@@ -203,7 +203,7 @@ impl Flow {
     fn handle_late_answer(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         aeth: Option<Aeth>,

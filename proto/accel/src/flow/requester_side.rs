@@ -9,8 +9,8 @@ use super::requester::Requester;
 use super::state::{Failed, Passing, Remains, State};
 use crate::DropReason;
 use crate::policy::Duty;
-use crate::shared::Shared;
-use crate::store::{ENTRY_OVERHEAD, Kind};
+use crate::shared::AccelShared;
+use crate::store::{ENTRY_OVERHEAD, RequestKind};
 use crate::trace::{GAP_MAX, Requested};
 use longhaul_node::{Frame, FrameBuf, FramePool};
 use longhaul_units::{Duration, Instant, Psn};
@@ -27,7 +27,7 @@ pub(crate) const ACK_TIMEOUT_MIN: Duration = Duration::from_ms(4);
 /// What a request packet means for the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RequestKind,
     /// PSNs that it takes; `None` while the path MTU of a READ is not known.
     pub(crate) span: Option<u64>,
     pub(crate) ends: bool,
@@ -45,7 +45,7 @@ impl Request {
     fn of(packet: &Packet<'_>, path_mtu: Option<u32>) -> Request {
         let opcode = packet.opcode();
         let mut request = Request {
-            kind: Kind::Plain,
+            kind: RequestKind::Plain,
             span: Some(1),
             ends: opcode.ends_message(),
             ack_request: packet.bth().ack_request,
@@ -53,16 +53,16 @@ impl Request {
         };
         match opcode.verb() {
             Some(Verb::ReadRequest) => {
-                request.kind = Kind::Response;
+                request.kind = RequestKind::Response;
                 request.read_len = packet.reth().map_or(0, |reth| reth.len);
                 request.span = read_span(request.read_len, path_mtu);
             }
-            Some(Verb::CmpSwap | Verb::FetchAdd) => request.kind = Kind::Response,
+            Some(Verb::CmpSwap | Verb::FetchAdd) => request.kind = RequestKind::Response,
             Some(Verb::Write)
                 if opcode == Opcode::RC_WRITE_ONLY
                     && packet.reth().is_some_and(|reth| reth.len == 0) =>
             {
-                request.kind = Kind::EndToEnd;
+                request.kind = RequestKind::EndToEnd;
             }
             _ => {}
         }
@@ -80,9 +80,9 @@ impl Flow {
         let mut request = Request::of(packet, self.reads.path_mtu());
         if self.mode.duty() == Duty::AcknowledgeButLast
             && request.ends
-            && request.kind == Kind::Plain
+            && request.kind == RequestKind::Plain
         {
-            request.kind = Kind::EndToEnd;
+            request.kind = RequestKind::EndToEnd;
         }
         request
     }
@@ -93,7 +93,7 @@ impl Flow {
     pub(crate) fn store_next(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -109,7 +109,7 @@ impl Flow {
     pub(crate) fn handle_request(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -168,7 +168,7 @@ impl Flow {
     fn store_request(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         request: Request,
@@ -206,7 +206,7 @@ impl Flow {
     fn pass_request(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -281,7 +281,7 @@ impl Flow {
     fn accept(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         request: Request,
         packet: &Packet<'_>,
@@ -321,7 +321,7 @@ impl Flow {
         };
         shared.shares.add(self.tenant, bytes);
         self.count_stored(shared, frame.payload.len());
-        if request.kind != Kind::Response {
+        if request.kind != RequestKind::Response {
             let (end, every) = (self.store.end(), shared.config.ack_every);
             self.requester.acks.note_stored(now, end, request.ack_request, every);
         }
@@ -331,7 +331,7 @@ impl Flow {
     }
 
     #[cold]
-    fn refuse_for_room(&mut self, now: Instant, shared: &mut Shared, frame: &Frame<'_>) {
+    fn refuse_for_room(&mut self, now: Instant, shared: &mut AccelShared, frame: &Frame<'_>) {
         if self.was_never_answered() {
             self.pass_one_way(now, shared);
             self.counters.passed_packets += 1;
@@ -347,14 +347,14 @@ impl Flow {
     }
 
     #[inline]
-    pub(crate) fn count_stored(&mut self, shared: &mut Shared, payload_len: usize) {
+    pub(crate) fn count_stored(&mut self, shared: &mut AccelShared, payload_len: usize) {
         self.counters.stored_packets += 1;
         self.counters.stored_payload_bytes += payload_len as u64;
         shared.counters.stored_packets += 1;
         shared.counters.stored_payload_bytes += payload_len as u64;
     }
 
-    pub(crate) fn has_room(&self, shared: &Shared, payload_len: usize, span: u64) -> bool {
+    pub(crate) fn has_room(&self, shared: &AccelShared, payload_len: usize, span: u64) -> bool {
         let bytes = (FramePool::footprint(payload_len) + ENTRY_OVERHEAD) as u64;
         self.store.bytes() + bytes <= shared.config.flow_bytes_max
             // Other flows' stores do not stop this one altogether.
@@ -369,7 +369,7 @@ impl Flow {
     /// While they are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds the
     /// time between two advances of the frontier: deliveries that free too little for the next
     /// advance do not restart it.
-    pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &Shared) {
+    pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &AccelShared) {
         let config = &shared.config;
         let high = shared.shares.flow_high(config, self.tenant, config.flow_high());
         let before = self.store.frontier().0;
@@ -389,7 +389,7 @@ impl Flow {
     }
 
     /// One sequence NAK per gap; and one more if the requester seems not to have got it.
-    fn note_gap(&mut self, now: Instant, shared: &mut Shared, seq: u64) {
+    fn note_gap(&mut self, now: Instant, shared: &mut AccelShared, seq: u64) {
         if self.requester.missing.is_full() {
             // The NAK comes when there is room.
             self.drop_frame(shared, DropReason::StoreFull);
@@ -405,7 +405,7 @@ impl Flow {
     fn handle_duplicate(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         seq: u64,
@@ -437,7 +437,7 @@ impl Flow {
     fn handle_repeated_request(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         seq: u64,
@@ -479,7 +479,13 @@ impl Flow {
     }
 
     /// A request of a flow that has failed at `since`.
-    fn refuse(&mut self, now: Instant, shared: &mut Shared, packet: &Packet<'_>, since: Instant) {
+    fn refuse(
+        &mut self,
+        now: Instant,
+        shared: &mut AccelShared,
+        packet: &Packet<'_>,
+        since: Instant,
+    ) {
         let seq = self.sequence_of(packet);
         self.lives.note_repeated(now, seq);
         let is_another_life = !self.may_be_sent(seq)
@@ -498,7 +504,7 @@ impl Flow {
     pub(crate) fn answer_requester(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         send: impl FnOnce(&Frame<'_>),
     ) {
         let Some(requester) = self.requester_qpn else { return };
@@ -540,14 +546,14 @@ impl Flow {
     }
 
     /// The RNR NAK that is owed.
-    fn take_wait(&mut self, now: Instant, shared: &mut Shared) -> Syndrome {
+    fn take_wait(&mut self, now: Instant, shared: &mut AccelShared) -> Syndrome {
         let round_trip = self.responder.retransmission.rtt().smoothed().unwrap_or_default();
         shared.counters.rnr_naks += 1;
         self.requester.hold.take(now, &shared.config, round_trip, &self.store)
     }
 
     /// A pseudo-ACK for everything below `frontier` has left.
-    fn measure_ack_delay(&mut self, now: Instant, shared: &mut Shared, frontier: u64) {
+    fn measure_ack_delay(&mut self, now: Instant, shared: &mut AccelShared, frontier: u64) {
         let Some(delay) = self.requester.acks.measure_delay(now, frontier) else { return };
         self.counters.ack_delays += 1;
         self.counters.ack_delay_ns += delay.as_ns();

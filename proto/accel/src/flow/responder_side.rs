@@ -4,7 +4,7 @@ use super::Flow;
 use super::missing::Missing;
 use super::requester::Requester;
 use super::retransmission::Cause;
-use crate::shared::Shared;
+use crate::shared::AccelShared;
 use crate::trace::OUTSTANDING_MAX;
 use crate::{DropReason, WAN};
 use longhaul_cc::wire_bytes;
@@ -20,7 +20,7 @@ impl Flow {
     pub(crate) fn handle_response(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -40,7 +40,7 @@ impl Flow {
     fn handle_acknowledge(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
         aeth: Aeth,
@@ -91,7 +91,7 @@ impl Flow {
     /// An ACK of a packet that this box never sent. Its requester may have sent it, before the flow
     /// was learnt or past this box, and knows. When it continues behind that packet, the responder
     /// has everything that is stored.
-    fn handle_ack_outside(&mut self, shared: &mut Shared, frame: &Frame<'_>, seq: u64) {
+    fn handle_ack_outside(&mut self, shared: &mut AccelShared, frame: &Frame<'_>, seq: u64) {
         let end = self.store.end();
         if seq < end {
             return self.drop_frame(shared, DropReason::AckOutside);
@@ -103,14 +103,14 @@ impl Flow {
         shared.pass_to_lan(frame);
     }
 
-    fn absorb(&mut self, shared: &mut Shared) {
+    fn absorb(&mut self, shared: &mut AccelShared) {
         self.counters.acks_absorbed += 1;
         shared.counters.acks_absorbed += 1;
         self.drop_frame(shared, DropReason::AckAbsorbed);
     }
 
     /// The responder has sent a sequence NAK.
-    fn handle_sequence_nak(&mut self, now: Instant, shared: &mut Shared, seq: u64) {
+    fn handle_sequence_nak(&mut self, now: Instant, shared: &mut AccelShared, seq: u64) {
         self.take_delivered(now, shared, seq);
         shared.counters.packet_seq_err += 1;
         self.counters.packet_seq_err += 1;
@@ -123,7 +123,7 @@ impl Flow {
     fn handle_fatal_nak(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         seq: u64,
         code: NakCode,
@@ -169,7 +169,7 @@ impl Flow {
     }
 
     /// The responder has everything below `next`.
-    pub(crate) fn take_delivered(&mut self, now: Instant, shared: &mut Shared, next: u64) {
+    pub(crate) fn take_delivered(&mut self, now: Instant, shared: &mut AccelShared, next: u64) {
         if next <= self.store.responder_next {
             return;
         }
@@ -182,7 +182,7 @@ impl Flow {
     }
 
     /// Releases what is delivered, and uses the room.
-    fn let_go(&mut self, now: Instant, shared: &mut Shared) {
+    fn let_go(&mut self, now: Instant, shared: &mut AccelShared) {
         let released = self.store.release(self.store.responder_next, false);
         self.store.rest(&mut shared.spare);
         if released.packets == 0 {
@@ -206,7 +206,7 @@ impl Flow {
     }
 
     /// If a packet was refused for want of room and there is room now, a NAK is owed.
-    pub(crate) fn ask_again_if_roomy(&mut self, shared: &Shared) {
+    pub(crate) fn ask_again_if_roomy(&mut self, shared: &AccelShared) {
         let config = &shared.config;
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
             && (shared.shares.is_roomy(config, self.tenant) || self.store.is_empty())
@@ -221,7 +221,7 @@ impl Flow {
     fn handle_data_response(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
@@ -264,7 +264,7 @@ impl Flow {
         }
     }
 
-    fn advance_awaited(&mut self, shared: &Shared, is_last: bool, last: u64) {
+    fn advance_awaited(&mut self, shared: &AccelShared, is_last: bool, last: u64) {
         if let Some(front) = self.store.awaited.front_mut() {
             front.next += 1;
             front.recover_at = None;
@@ -293,7 +293,7 @@ impl Flow {
     }
 
     /// Retransmits the first awaited READ or atomic.
-    pub(crate) fn resend_front_request(&mut self, now: Instant, shared: &mut Shared) {
+    pub(crate) fn resend_front_request(&mut self, now: Instant, shared: &mut AccelShared) {
         let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
         self.store.count_request_sent(first, now);
         self.responder.retransmission.note_resent(now);
@@ -307,7 +307,7 @@ impl Flow {
     }
 
     /// The responder has sent a CNP.
-    pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut Shared) {
+    pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut AccelShared) {
         if self.is_terminated() {
             self.responder.retransmission.note_heard(now);
             let is_heeded =
@@ -319,7 +319,7 @@ impl Flow {
     /// True if the next packet has to wait for the rate that congestion leaves, until a deadline of
     /// [`Flow::handle_timeout`].
     #[inline]
-    pub(crate) fn is_held_back(&mut self, now: Instant, shared: &Shared) -> bool {
+    pub(crate) fn is_held_back(&mut self, now: Instant, shared: &AccelShared) -> bool {
         self.responder.pace.holds_back(now, &shared.dcqcn)
     }
 
@@ -327,7 +327,7 @@ impl Flow {
     pub(crate) fn send_next(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         out: &mut dyn Transmit,
     ) -> Option<u64> {
         if self.responder.retransmission.is_probe_due() {
@@ -372,7 +372,7 @@ impl Flow {
     fn send_probe(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut AccelShared,
         out: &mut dyn Transmit,
     ) -> Option<u64> {
         self.responder.retransmission.note_probe_sent(now);

@@ -45,7 +45,7 @@ fn act(pair: &mut Pair, side: usize) {
         _ => {
             if let Some((id, Seen::Requested)) = pick(pair, side) {
                 let peer_is_ready =
-                    pair.peer(side, id).is_some_and(|p| p.state == State::Established);
+                    pair.peer(side, id).is_some_and(|p| p.state == ConnectionState::Established);
                 if peer_is_ready {
                     let qpn = pair.cm[side].connection(id).unwrap().local_qpn;
                     pair.cm[side].established_by_traffic(qpn);
@@ -131,11 +131,19 @@ fn end_with_both_established_or_both_closed() {
         let mut pair = scenario(seed);
         for side in [A, B] {
             for c in pair.cm[side].connections().collect::<Vec<_>>() {
-                assert_eq!(c.state, State::Established, "seed {seed}: side {side}: {c:?}");
+                assert_eq!(
+                    c.state,
+                    ConnectionState::Established,
+                    "seed {seed}: side {side}: {c:?}"
+                );
                 let peer = pair
                     .peer(side, c.connection)
                     .unwrap_or_else(|| panic!("seed {seed}: alone: {c:?}"));
-                assert_eq!(peer.state, State::Established, "seed {seed}: {c:?} with {peer:?}");
+                assert_eq!(
+                    peer.state,
+                    ConnectionState::Established,
+                    "seed {seed}: {c:?} with {peer:?}"
+                );
                 assert_eq!(
                     (c.peer_qpn, c.local_qpn),
                     (peer.local_qpn, peer.peer_qpn),

@@ -247,7 +247,7 @@ impl Pair {
                     match self.cm[side].ready_to_use(self.now, id) {
                         Ok(()) => Some(Seen::Established),
                         // The peer's DREQ was received in the meantime: its event follows.
-                        Err(CallError::State(State::Timewait)) => Some(Seen::Replied),
+                        Err(CallError::State(ConnectionState::Timewait)) => Some(Seen::Replied),
                         Err(error) => panic!("{error}"),
                     }
                 } else {
@@ -327,7 +327,7 @@ impl Pair {
         }
     }
 
-    pub fn state(&self, side: usize, id: ConnectionId) -> Option<State> {
+    pub fn state(&self, side: usize, id: ConnectionId) -> Option<ConnectionState> {
         self.cm[side].connection(id).map(|c| c.state)
     }
 
@@ -372,8 +372,8 @@ mod life {
         let start = pair.now;
         let id = pair.connect(A);
         pair.run_for(Duration::from_ms(160));
-        assert_eq!(pair.state(A, id), Some(State::Established));
-        assert_eq!(pair.peer(A, id).unwrap().state, State::Established);
+        assert_eq!(pair.state(A, id), Some(ConnectionState::Established));
+        assert_eq!(pair.peer(A, id).unwrap().state, ConnectionState::Established);
         assert_eq!((pair.cm[A].counters().sent, pair.cm[B].counters().sent), (2, 1));
         assert!(pair.now.since(start) < Duration::from_ms(200));
         let kinds: Vec<bool> =
@@ -388,7 +388,7 @@ mod life {
         pair.run_for(Duration::from_ms(100));
         pair.cm[A].disconnect(pair.now, id).unwrap();
         pair.run_for(Duration::from_ms(50));
-        assert_eq!(pair.state(A, id), Some(State::Timewait));
+        assert_eq!(pair.state(A, id), Some(ConnectionState::Timewait));
         assert_eq!(
             pair.cm[A].connections().map(|c| c.local_qpn).collect::<Vec<_>>(),
             [Qpn::new(0x11)]
@@ -430,8 +430,8 @@ mod life {
         pair.cm[A].listen(PORT, 0).unwrap();
         let (a, b) = (pair.connect(A), pair.connect(B));
         pair.run_for(Duration::from_ms(150));
-        assert_eq!(pair.state(A, a), Some(State::Established));
-        assert_eq!(pair.state(B, b), Some(State::Established));
+        assert_eq!(pair.state(A, a), Some(ConnectionState::Established));
+        assert_eq!(pair.state(B, b), Some(ConnectionState::Established));
         assert_eq!(pair.cm[A].connections().count(), 2);
     }
 
@@ -471,8 +471,12 @@ mod life {
             pair.cm[B].listen(PORT, 0).unwrap();
             let id = pair.connect(A);
             pair.run_for(Duration::from_ms(5000));
-            assert_eq!(pair.state(A, id), Some(State::Established), "seed {seed}");
-            assert_eq!(pair.peer(A, id).unwrap().state, State::Established, "seed {seed}");
+            assert_eq!(pair.state(A, id), Some(ConnectionState::Established), "seed {seed}");
+            assert_eq!(
+                pair.peer(A, id).unwrap().state,
+                ConnectionState::Established,
+                "seed {seed}"
+            );
         }
     }
 
@@ -485,10 +489,10 @@ mod life {
         assert!(pair.cm[B].unlisten(pair.now, listen));
         let again = pair.cm[B].listen(PORT, 0).unwrap();
         assert_ne!(again, listen);
-        assert_eq!(pair.peer(A, id).unwrap().state, State::Established);
+        assert_eq!(pair.peer(A, id).unwrap().state, ConnectionState::Established);
         let second = pair.connect(A);
         pair.run_for(Duration::from_ms(50));
-        assert_eq!(pair.state(A, second), Some(State::Established));
+        assert_eq!(pair.state(A, second), Some(ConnectionState::Established));
     }
 }
 
@@ -564,7 +568,7 @@ mod datagrams {
         pair.run_for(Duration::from_ms(4000));
         assert!(pair.asked[A].is_empty());
         for id in connections {
-            assert_eq!(pair.state(A, id), Some(State::Established));
+            assert_eq!(pair.state(A, id), Some(ConnectionState::Established));
             pair.cm[A].disconnect(pair.now, id).unwrap();
         }
         pair.run_out();
@@ -628,9 +632,9 @@ mod destroy {
         let a = pair.connect(A);
         pair.run_for(Duration::from_ms(25));
         // A has sent its RTU, which is still under way.
-        assert_eq!(pair.state(A, a), Some(State::Established));
+        assert_eq!(pair.state(A, a), Some(ConnectionState::Established));
         let b = pair.peer(A, a).unwrap().connection;
-        assert_eq!(pair.state(B, b), Some(State::RepSent));
+        assert_eq!(pair.state(B, b), Some(ConnectionState::RepSent));
         pair.destroy(B, b);
         pair.run_out();
         assert!(matches!(pair.events(A).last().unwrap(), Event::TimewaitExit { .. }));

@@ -49,7 +49,7 @@ fn the_smaller_one_is_agreed_on() {
         let mut pair = pair_with(smaller, Network::perfect(5));
         let id = pair.connect(A);
         pair.run_for(Duration::from_ms(100));
-        assert_eq!(pair.state(A, id), Some(State::Established));
+        assert_eq!(pair.state(A, id), Some(ConnectionState::Established));
         assert_eq!(told(&pair), [vec![smaller], vec![smaller]]);
         assert_eq!(pair.cm[A].counters().sent_of(Attribute::Req), sends);
     }
@@ -64,7 +64,7 @@ fn copies_of_the_rejection_do_not_end_the_second_attempt() {
         pair.rng = longhaul_units::SplitMix64::new(seed);
         let id = pair.connect(A);
         pair.run_for(Duration::from_ms(3000));
-        assert_eq!(pair.state(A, id), Some(State::Established), "seed {seed}");
+        assert_eq!(pair.state(A, id), Some(ConnectionState::Established), "seed {seed}");
         assert_eq!(told(&pair), [[3], [3]]);
     }
 }

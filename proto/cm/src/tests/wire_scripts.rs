@@ -244,7 +244,7 @@ impl Script {
         self.sent()
     }
 
-    fn state(&self) -> Option<State> {
+    fn state(&self) -> Option<ConnectionState> {
         self.cm.connection(self.id).map(|c| c.state)
     }
 
@@ -291,7 +291,7 @@ mod req_sent {
         assert_eq!((info.responder_resources, info.initiator_depth), (2, 1));
         assert_eq!(&info.private_data.as_slice()[..4], b"rep\0");
         assert_eq!(info.private_data.as_slice().len(), 196);
-        assert_eq!((s.state(), s.sent()), (Some(State::RepReceived), vec![]));
+        assert_eq!((s.state(), s.sent()), (Some(ConnectionState::RepReceived), vec![]));
         assert_eq!(s.cm.poll_timeout(), None);
     }
 
@@ -300,7 +300,7 @@ mod req_sent {
         let mut s = Script::asking();
         let rep = Message::Rep(rep(s.id, PEER));
         assert_eq!(s.from(2, TRANSACTION, rep), Some(Drop::WrongPeer));
-        assert_eq!(s.state(), Some(State::ReqSent));
+        assert_eq!(s.state(), Some(ConnectionState::ReqSent));
     }
 
     #[test]
@@ -382,13 +382,13 @@ mod req_sent {
     fn mra_extends_the_wait_once() {
         let mut s = Script::asking();
         assert_eq!(s.mra(MessageRejected::Req, 18), None);
-        assert_eq!(s.state(), Some(State::ReqAcknowledged));
+        assert_eq!(s.state(), Some(ConnectionState::ReqAcknowledged));
         let extended = Duration::from_ns(4096 * ((1 << 18) + (2 << 13)));
         assert_eq!(s.cm.poll_timeout().unwrap().at, s.now + extended);
         s.now += Duration::from_ms(10);
         assert_eq!(s.mra(MessageRejected::Req, 18), Some(Drop::Duplicate));
         assert_eq!(s.wait(extended), ["REQ us"]);
-        assert_eq!(s.state(), Some(State::ReqSent));
+        assert_eq!(s.state(), Some(ConnectionState::ReqSent));
     }
 
     #[test]
@@ -449,8 +449,11 @@ mod rep_received {
         assert!(s.cm.poll_mad(s.now, &mut note));
         assert_eq!(transactions[0], transactions[1]);
         assert_eq!(transactions[0] as u32, s.id.comm_id());
-        assert_eq!(s.state(), Some(State::Established));
-        assert_eq!(s.cm.ready_to_use(s.now, s.id), Err(CallError::State(State::Established)));
+        assert_eq!(s.state(), Some(ConnectionState::Established));
+        assert_eq!(
+            s.cm.ready_to_use(s.now, s.id),
+            Err(CallError::State(ConnectionState::Established))
+        );
     }
 
     #[test]
@@ -513,7 +516,7 @@ mod established {
         let mut s = Script::active();
         assert_eq!(s.peer(Message::Rep(rep(s.id, 0x99))), Some(Drop::Stale));
         assert_eq!(s.sent(), ["REJ us->0x99 Rep 10"]);
-        assert_eq!(s.state(), Some(State::Established));
+        assert_eq!(s.state(), Some(ConnectionState::Established));
     }
 
     #[test]
@@ -549,7 +552,7 @@ mod established {
         // rdma_disconnect after the event is the program's custom.
         assert_eq!(s.cm.disconnect(s.now, s.id), Ok(()));
         assert_eq!(s.sent(), [""; 0]);
-        assert_eq!(s.state(), Some(State::Timewait));
+        assert_eq!(s.state(), Some(ConnectionState::Timewait));
     }
 
     #[test]
@@ -566,7 +569,7 @@ mod established {
         };
         assert_eq!(s.peer(Message::Dreq(foreign)), Some(Drop::WrongPeer));
         assert_eq!(s.sent(), ["DREP us->0x78"]);
-        assert_eq!(s.state(), Some(State::Established));
+        assert_eq!(s.state(), Some(ConnectionState::Established));
     }
 }
 
@@ -601,7 +604,7 @@ mod req_received {
     #[test]
     fn a_repeated_req_waits_in_silence_where_patience_is_not_configured() {
         let mut s = Script::new();
-        s.cm = ConnectionManager::new(Config { patience_code: None, ..config(A) });
+        s.cm = ConnectionManager::new(Config { mra_timeout_code: None, ..config(A) });
         s.cm.listen(PORT, 0).unwrap();
         assert_eq!(s.peer(Message::Req(req())), None);
         s.take_request();
@@ -673,7 +676,7 @@ mod req_received {
         assert_eq!((rep.target_ack_delay, rep.ca_guid), (15, config(A).ca_guid));
         assert_eq!(&rep.private_data[..8], b"welcome\0");
         let again = s.cm.accept(s.now, s.id, &answer(OUR_QPN.get()));
-        assert_eq!(again, Err(CallError::State(State::RepSent)));
+        assert_eq!(again, Err(CallError::State(ConnectionState::RepSent)));
     }
 
     #[test]
@@ -800,10 +803,10 @@ mod rep_sent {
     fn mra_extends_the_wait() {
         let mut s = Script::accepted();
         assert_eq!(s.mra(MessageRejected::Rep, 18), None);
-        assert_eq!(s.state(), Some(State::RepAcknowledged));
+        assert_eq!(s.state(), Some(ConnectionState::RepAcknowledged));
         assert_eq!(s.wait(WAIT), [""; 0]);
         assert_eq!(s.rtu(), None);
-        assert_eq!(s.state(), Some(State::Established));
+        assert_eq!(s.state(), Some(ConnectionState::Established));
     }
 
     #[test]
@@ -950,7 +953,7 @@ mod stale {
         assert_eq!(s.peer(Message::Rep(rep(s.id, 0x88))), Some(Drop::Stale));
         let old_id = format!("DREQ {:#x}->peer qp 0x000700", old.comm_id());
         assert_eq!(s.sent(), [old_id, "REJ us->0x88 Rep 10".to_string()]);
-        assert_eq!(s.state(), Some(State::ReqSent));
+        assert_eq!(s.state(), Some(ConnectionState::ReqSent));
     }
 
     #[test]
@@ -958,7 +961,7 @@ mod stale {
         let mut s = Script::asked();
         assert_eq!(s.peer(Message::Req(Req { qpn: Qpn::new(0x701), ..req() })), Some(Drop::Stale));
         assert_eq!(s.sent(), ["REJ nobody->peer Req 30"]);
-        assert_eq!(s.state(), Some(State::ReqReceived));
+        assert_eq!(s.state(), Some(ConnectionState::ReqReceived));
     }
 
     #[test]
@@ -1056,7 +1059,7 @@ mod strangers {
         let lap = Opaque { local_comm_id: PEER, remote_comm_id: s.id.comm_id(), rest: &[] };
         assert_eq!(s.peer(Message::Lap(lap)), Some(Drop::Unsupported));
         assert_eq!(s.peer(Message::Apr(lap)), Some(Drop::Unsupported));
-        assert_eq!(s.state(), Some(State::Established));
+        assert_eq!(s.state(), Some(ConnectionState::Established));
     }
 
     #[test]
@@ -1104,7 +1107,7 @@ mod calls {
         assert_eq!(err, Err(CallError::PrivateData { len: 197, max: 196 }));
         let err = s.cm.reject(s.now, s.id, RejectReason::CONSUMER, &long[..149]);
         assert_eq!(err, Err(CallError::PrivateData { len: 149, max: 148 }));
-        assert_eq!((s.state(), s.sent()), (Some(State::ReqReceived), vec![]));
+        assert_eq!((s.state(), s.sent()), (Some(ConnectionState::ReqReceived), vec![]));
     }
 
     #[test]
@@ -1118,7 +1121,7 @@ mod calls {
     #[test]
     fn wrong_states_are_named() {
         let mut s = Script::asking();
-        let state = Err(CallError::State(State::ReqSent));
+        let state = Err(CallError::State(ConnectionState::ReqSent));
         assert_eq!(s.cm.disconnect(s.now, s.id), state);
         assert_eq!(s.cm.accept(s.now, s.id, &answer(1)), state);
         assert_eq!(s.cm.reject(s.now, s.id, RejectReason::CONSUMER, &[]), state);

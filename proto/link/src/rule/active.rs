@@ -16,7 +16,7 @@ pub struct RuleCounters {
     pub struck_frames: u64,
 }
 
-/// What all rules together do to one frame.
+/// Effects of all rules together on one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Effects {
     pub is_lost: bool,
@@ -75,7 +75,7 @@ impl ActiveRules {
         &self.counters
     }
 
-    /// What becomes of `frame`, that at `place` of a train.
+    /// The rules' effects on `frame`, the one at `place` of a train.
     pub fn judge(&mut self, frame: &Frame<'_>, place: u32) -> Effects {
         // What was handed on without a trailer was not taken for RoCEv2, or was malformed.
         let packet = if frame.trailer == Trailer::None {
@@ -90,14 +90,14 @@ impl ActiveRules {
             }
             let counters = &mut self.counters[active.index];
             counters.selected_frames += 1;
-            let is_due = active.rule.turn.takes(counters.selected_frames)
+            let is_due = active.rule.occurrence.takes(counters.selected_frames)
                 && active.rule.at_most.is_none_or(|most| counters.struck_frames < most)
                 && active.chance.take();
             if !is_due {
                 continue;
             }
             counters.struck_frames += 1;
-            active.strike(frame, &mut effects);
+            active.apply(frame, &mut effects);
             if effects.is_lost {
                 break;
             }
@@ -107,7 +107,7 @@ impl ActiveRules {
 }
 
 impl ActiveRule {
-    fn strike(&mut self, frame: &Frame<'_>, effects: &mut Effects) {
+    fn apply(&mut self, frame: &Frame<'_>, effects: &mut Effects) {
         match &self.rule.action {
             Action::Lose => effects.is_lost = true,
             Action::Mark => effects.is_marked = true,

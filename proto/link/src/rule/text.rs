@@ -1,6 +1,6 @@
 //! Rules as lines of text: `WHAT [CONDITION ...]: ACTION [QUALIFIER ...]`.
 
-use super::{Action, PacketKind, PacketKinds, Rule, Selection, Turn, What};
+use super::{Action, FrameMatch, Occurrence, PacketKind, PacketKinds, Rule, Selection};
 use crate::text::{TextError, Word, Words, probability, time_text, times, whole, whole_range};
 use longhaul_wire::Prefix;
 use std::fmt;
@@ -53,21 +53,21 @@ impl FromStr for Rule {
 
 fn selection(words: &mut Words<'_>) -> Result<Selection, TextError> {
     let mut what = None;
-    let mut selection = Selection::of(What::Any);
+    let mut selection = Selection::of(FrameMatch::Any);
     while let Some(word) = words.next() {
         if let Some(kind) = PacketKind::ALL.into_iter().find(|kind| kind.name() == word.text) {
             let kinds = match what {
                 None => PacketKinds::NONE,
-                Some(What::Roce(kinds)) if kinds != PacketKinds::ALL => kinds,
+                Some(FrameMatch::Roce(kinds)) if kinds != PacketKinds::ALL => kinds,
                 Some(_) => return Err(words.error(word, "another kind of frame was named before")),
             };
-            what = Some(What::Roce(kinds.and(kind)));
+            what = Some(FrameMatch::Roce(kinds.and(kind)));
             continue;
         }
         let named = match word.text {
-            "any" => Some(What::Any),
-            "roce" => Some(What::Roce(PacketKinds::ALL)),
-            "not-roce" => Some(What::NotRoce),
+            "any" => Some(FrameMatch::Any),
+            "roce" => Some(FrameMatch::Roce(PacketKinds::ALL)),
+            "not-roce" => Some(FrameMatch::NotRoce),
             _ => None,
         };
         match named {
@@ -80,7 +80,7 @@ fn selection(words: &mut Words<'_>) -> Result<Selection, TextError> {
     }
     selection.what = match what {
         Some(what) => what,
-        None if selection.has_packet_conditions() => What::Roce(PacketKinds::ALL),
+        None if selection.has_packet_conditions() => FrameMatch::Roce(PacketKinds::ALL),
         None => {
             let why =
                 format!("which frames? Say any, roce, not-roce, or what packets are: {}", kinds());
@@ -177,10 +177,10 @@ fn qualify(rule: &mut Rule, word: Word<'_>, words: &mut Words<'_>) -> Result<(),
         let word = words.expect(why)?;
         whole(word.text).filter(|count| *count > 0).ok_or_else(|| words.error(word, why))
     };
-    let turn = match word.text {
-        "first" => Turn::First(count(words)?),
-        "every" => Turn::Every(count(words)?),
-        "number" => Turn::Number(count(words)?),
+    let occurrence = match word.text {
+        "first" => Occurrence::First(count(words)?),
+        "every" => Occurrence::Every(count(words)?),
+        "number" => Occurrence::Number(count(words)?),
         "at-most" => {
             rule.at_most = Some(count(words)?);
             return Ok(());
@@ -201,10 +201,10 @@ fn qualify(rule: &mut Rule, word: Word<'_>, words: &mut Words<'_>) -> Result<(),
             return Ok(());
         }
     };
-    if rule.turn != Turn::Each {
+    if rule.occurrence != Occurrence::Each {
         return Err(words.error(word, "first, every and number exclude each other"));
     }
-    rule.turn = turn;
+    rule.occurrence = occurrence;
     Ok(())
 }
 
@@ -218,11 +218,11 @@ impl fmt::Display for Rule {
         if let Some(frames) = self.burst_frames {
             write!(f, " bursts {frames}")?;
         }
-        match self.turn {
-            Turn::Each => {}
-            Turn::First(count) => write!(f, " first {count}")?,
-            Turn::Every(count) => write!(f, " every {count}")?,
-            Turn::Number(number) => write!(f, " number {number}")?,
+        match self.occurrence {
+            Occurrence::Each => {}
+            Occurrence::First(count) => write!(f, " first {count}")?,
+            Occurrence::Every(count) => write!(f, " every {count}")?,
+            Occurrence::Number(number) => write!(f, " number {number}")?,
         }
         match self.at_most {
             None => Ok(()),
@@ -235,10 +235,10 @@ impl fmt::Display for Rule {
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Any => f.write_str("any")?,
-            What::NotRoce => f.write_str("not-roce")?,
-            What::Roce(PacketKinds::ALL) => f.write_str("roce")?,
-            What::Roce(kinds) => {
+            FrameMatch::Any => f.write_str("any")?,
+            FrameMatch::NotRoce => f.write_str("not-roce")?,
+            FrameMatch::Roce(PacketKinds::ALL) => f.write_str("roce")?,
+            FrameMatch::Roce(kinds) => {
                 let named = PacketKind::ALL.into_iter().filter(|kind| kinds.contains(*kind));
                 f.write_str(&named.map(PacketKind::name).collect::<Vec<_>>().join(", "))?;
             }

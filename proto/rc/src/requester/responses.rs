@@ -210,7 +210,7 @@ impl Requester {
     #[inline]
     fn progress(&mut self, to: u64) {
         if self.window < self.config.window_packets {
-            self.widen(to - self.una);
+            self.grow_window(to - self.una);
         }
         self.una = to;
         self.retries_left = self.config.retry_cnt;
@@ -222,9 +222,9 @@ impl Requester {
 
     /// Doubles the window within a round trip, as slow start does.
     #[cold]
-    fn widen(&mut self, packets: u64) {
-        let widened = u64::from(self.window) + packets;
-        self.window = widened.min(u64::from(self.config.window_packets)) as u32;
+    fn grow_window(&mut self, packets: u64) {
+        let grown = u64::from(self.window) + packets;
+        self.window = grown.min(u64::from(self.config.window_packets)) as u32;
     }
 
     fn complete_oldest<C: Context>(&mut self, ctx: &mut C) {
@@ -242,13 +242,13 @@ impl Requester {
         self.done += 1;
     }
 
-    /// After progress: what was acknowledged need not be sent again, and the timer begins anew.
+    /// After progress: acknowledged packets need no retransmission, and the timer restarts.
     fn settle<C: Context>(&mut self, now: Instant, ctx: &mut C) {
         if let Some((end, at)) = self.timed
             && self.una >= end
         {
             self.timed = None;
-            ctx.answered_after(now.since(at));
+            ctx.note_answer_delay(now.since(at));
         }
         if self.next < self.una {
             self.next = self.una;
@@ -378,7 +378,7 @@ impl Requester {
         self.since_ack_request = self.ack_request_every();
     }
 
-    /// Sends again from the oldest unacknowledged PSN.
+    /// Retransmits from the oldest unacknowledged PSN.
     fn go_back(&mut self) {
         self.next = self.una;
         self.current = self.done;

@@ -208,7 +208,7 @@ pub enum Refusal {
 /// Which part of the exchange a [`Hello`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HelloStep {
-    /// Is there a box on the way to this address?
+    /// Is there a box on the path to this address?
     Ask,
     /// There is. Its sender keeps nothing of this; the cookie brings it back.
     Answer,
@@ -310,7 +310,7 @@ impl Hello {
     }
 }
 
-/// A session is over: what is under way is lost.
+/// A session is over: what is in flight is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Close {
     /// The session at whoever sends this: a second thing to know for who would forge it.
@@ -451,7 +451,7 @@ fn copy_body<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{Kind, Outer};
+    use crate::format::{DatagramKind, Outer};
     use crate::samples;
     use longhaul_wire::Head;
     use proptest::prelude::*;
@@ -541,8 +541,8 @@ mod tests {
             cut in 0..900_usize,
         ) {
             let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-            let header = Header { number: 9, ..Header::new(Kind::Ack, 5) };
-            let datagram = Datagram::new(&samples::way(ips, vlan), 4797, &header, |out| {
+            let header = Header { number: 9, ..Header::new(DatagramKind::Ack, 5) };
+            let datagram = Datagram::new(&samples::route(ips, vlan), 4797, &header, |out| {
                 out[..body_len].fill(0x5a);
                 body_len
             });

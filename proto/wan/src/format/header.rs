@@ -13,7 +13,7 @@ const CHECKED_LEN: usize = 20;
 /// What a datagram is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum DatagramKind {
     /// A tunnelled frame.
     Data = 0,
     /// Parity over tunnelled frames.
@@ -35,22 +35,25 @@ pub enum Kind {
     Part = 8,
 }
 
-impl Kind {
-    const ALL: [Kind; 9] = [
-        Kind::Data,
-        Kind::Parity,
-        Kind::End,
-        Kind::Void,
-        Kind::Ack,
-        Kind::Ping,
-        Kind::Hello,
-        Kind::Close,
-        Kind::Part,
+impl DatagramKind {
+    const ALL: [DatagramKind; 9] = [
+        DatagramKind::Data,
+        DatagramKind::Parity,
+        DatagramKind::End,
+        DatagramKind::Void,
+        DatagramKind::Ack,
+        DatagramKind::Ping,
+        DatagramKind::Hello,
+        DatagramKind::Close,
+        DatagramKind::Part,
     ];
 
     /// True for what takes a number of its path and is acknowledged by it.
     pub const fn is_numbered(self) -> bool {
-        matches!(self, Kind::Data | Kind::Part | Kind::End | Kind::Void)
+        matches!(
+            self,
+            DatagramKind::Data | DatagramKind::Part | DatagramKind::End | DatagramKind::Void
+        )
     }
 }
 
@@ -60,8 +63,8 @@ pub struct Header {
     /// 0 to 15.
     pub version: u8,
     /// What follows.
-    pub kind: Kind,
-    /// The path that the number belongs to, 0 to 15; of an [`Kind::Ack`]: the path that it is
+    pub kind: DatagramKind,
+    /// The path that the number belongs to, 0 to 15; of an [`DatagramKind::Ack`]: the path that it is
     /// about.
     pub path: u8,
     /// 4 bits: [`Header::MARKED_BEFORE`]; the others are sent as 0 and not looked at.
@@ -71,9 +74,9 @@ pub struct Header {
     /// Names the session at the receiver.
     pub session: u32,
     /// Low half of the number: one for each transmission on a path, in a row. Control datagrams
-    /// have numbers of their own; a [`Kind::Parity`] has that of its group's first datagram.
+    /// have numbers of their own; a [`DatagramKind::Parity`] has that of its group's first datagram.
     pub number: u32,
-    /// The stream of a numbered datagram, the shape of a [`Kind::Parity`]'s group; 0 in others.
+    /// The stream of a numbered datagram, the shape of a [`DatagramKind::Parity`]'s group; 0 in others.
     pub stream: u32,
     /// Low half of the place in the stream.
     pub sequence: u32,
@@ -85,7 +88,7 @@ impl Header {
     pub const MARKED_BEFORE: u8 = 1;
 
     /// A header with nothing but its kind and its session.
-    pub const fn new(kind: Kind, session: u32) -> Self {
+    pub const fn new(kind: DatagramKind, session: u32) -> Self {
         Header {
             version: VERSION,
             kind,
@@ -129,7 +132,7 @@ impl Header {
         let word = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         Some(Header {
             version: b[0] >> 4,
-            kind: *Kind::ALL.get(usize::from(b[0] & 0xf))?,
+            kind: *DatagramKind::ALL.get(usize::from(b[0] & 0xf))?,
             path: b[1] & 0xf,
             flags: b[1] >> 4,
             udp_checksum: u16::from_be_bytes([b[2], b[3]]),
@@ -170,11 +173,11 @@ mod tests {
 
     pub(crate) fn any_header() -> impl Strategy<Value = Header> {
         let words = any::<[u32; 4]>();
-        (0..16_u8, 0..Kind::ALL.len(), 0..16_u8, 0..16_u8, any::<u16>(), words).prop_map(
+        (0..16_u8, 0..DatagramKind::ALL.len(), 0..16_u8, 0..16_u8, any::<u16>(), words).prop_map(
             |(version, kind, path, flags, udp_checksum, [session, number, stream, sequence])| {
                 Header {
                     version,
-                    kind: Kind::ALL[kind],
+                    kind: DatagramKind::ALL[kind],
                     path,
                     flags,
                     udp_checksum,

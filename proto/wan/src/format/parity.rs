@@ -1,6 +1,6 @@
 //! PARITY datagrams, what of a numbered datagram they protect, and how that becomes a frame again.
 
-use super::{Extent, HEADER_LEN, Header, Kind};
+use super::{DatagramKind, Extent, HEADER_LEN, Header};
 use longhaul_fec::{Body, HEAD_BLOCK_MAX, HEAD_MAX as SYMBOL_HEAD_MAX, Parity, ParityId};
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
 use longhaul_wire::{
@@ -15,10 +15,10 @@ const MARKED: u8 = 1 << 7;
 /// A protected head that has no frame: kind, UDP checksum, stream, sequence, number.
 const RECORD: usize = 15;
 
-/// What a numbered datagram says of itself, besides its frame.
+/// The header fields of a numbered datagram that parity protects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub(crate) kind: Kind,
+pub(crate) struct ProtectedHeader {
+    pub(crate) kind: DatagramKind,
     /// It had a congestion mark before it was tunnelled.
     pub(crate) was_marked: bool,
     pub(crate) udp_checksum: u16,
@@ -28,15 +28,15 @@ pub(crate) struct Place {
     /// Low half. A sum over other datagrams than parity was made of does not give the number that
     /// is missing, although it gives a right ICRC if they are an odd number of one length.
     pub(crate) number: u32,
-    /// Of a [`Kind::Part`].
+    /// Of a [`DatagramKind::Part`].
     pub(crate) extent: Extent,
 }
 
-impl Place {
+impl ProtectedHeader {
     pub(crate) fn of(header: &Header) -> Self {
         let Header { kind, udp_checksum, stream, sequence, number, flags, .. } = *header;
         let was_marked = flags & Header::MARKED_BEFORE != 0;
-        Place {
+        ProtectedHeader {
             kind,
             was_marked,
             udp_checksum,
@@ -69,7 +69,7 @@ impl Place {
         out[18..20].copy_from_slice(&frame.head[udp.udp..udp.udp + 2]);
         let transport = &frame.head[udp.payload()..];
         let mut len = FIXED;
-        if self.kind == Kind::Part {
+        if self.kind == DatagramKind::Part {
             len += Extent::LEN;
             out[FIXED..len].copy_from_slice(&self.extent.write());
         }
@@ -83,18 +83,18 @@ impl Place {
         len
     }
 
-    /// Reads [`Place::write_head`]'s beginning; what is left is the frame's.
-    pub(crate) fn read_head(head: &[u8]) -> Option<(Place, &[u8])> {
+    /// Reads [`ProtectedHeader::write_head`]'s beginning; what is left is the frame's.
+    pub(crate) fn read_head(head: &[u8]) -> Option<(ProtectedHeader, &[u8])> {
         let (fixed, rest) = head.split_first_chunk::<RECORD>()?;
         let [kind, c0, c1, s0, s1, s2, s3, q0, q1, q2, q3, n0, n1, n2, n3] = *fixed;
         let was_marked = kind & MARKED != 0;
-        let kinds = [Kind::Data, Kind::Part, Kind::End, Kind::Void];
+        let kinds = [DatagramKind::Data, DatagramKind::Part, DatagramKind::End, DatagramKind::Void];
         let kind = kinds.into_iter().find(|known| *known as u8 == kind & !MARKED)?;
         let extent = match kind {
-            Kind::Part => Extent::read(*rest.get(FIXED - RECORD..)?.first_chunk()?),
+            DatagramKind::Part => Extent::read(*rest.get(FIXED - RECORD..)?.first_chunk()?),
             _ => Extent::default(),
         };
-        let place = Place {
+        let protected = ProtectedHeader {
             kind,
             was_marked,
             udp_checksum: u16::from_be_bytes([c0, c1]),
@@ -103,7 +103,8 @@ impl Place {
             number: u32::from_be_bytes([n0, n1, n2, n3]),
             extent,
         };
-        (matches!(kind, Kind::Data | Kind::Part) || rest.is_empty()).then_some((place, rest))
+        (matches!(kind, DatagramKind::Data | DatagramKind::Part) || rest.is_empty())
+            .then_some((protected, rest))
     }
 }
 
@@ -135,11 +136,11 @@ impl Prefix {
         Some(Prefix { bytes, len: len as u8 })
     }
 
-    /// Headers up to UDP as `first`, the bytes behind [`Place::read_head`], has them. The mark is
+    /// Headers up to UDP as `first`, the bytes behind [`ProtectedHeader::read_head`], has them. The mark is
     /// the frame's own: that of the latest one says what befell another.
     fn restored(
         &self,
-        place: &Place,
+        protected: &ProtectedHeader,
         first: [u8; FIXED - RECORD],
     ) -> Option<([u8; HEAD_MAX], Udp)> {
         let [id0, id1, flags, p0, p1] = first;
@@ -150,7 +151,7 @@ impl Prefix {
         out[..at].copy_from_slice(prefix);
         let class_at = udp.ip + 1;
         let ecn_at = if udp.is_ipv6 { 4 } else { 0 };
-        if place.was_marked {
+        if protected.was_marked {
             out[class_at] |= 3 << ecn_at;
         } else if Ecn::of(&out[..at]) == Some(Ecn::Congested) {
             out[class_at] ^= 1 << ecn_at;
@@ -166,18 +167,18 @@ impl Prefix {
         Some((out, udp))
     }
 
-    /// The piece of a frame whose head, behind [`Place::read_head`], and body came back. `None`:
+    /// The piece of a frame whose head, behind [`ProtectedHeader::read_head`], and body came back. `None`:
     /// they are none of a piece.
     pub(crate) fn rebuild_piece(
         &self,
         pool: &mut FramePool,
-        place: &Place,
+        protected: &ProtectedHeader,
         head: &[u8],
         body: &Body<'_>,
     ) -> Option<FrameBuf> {
         let (first, rest) = head.split_first_chunk::<{ FIXED - RECORD }>()?;
         let near = rest.get(Extent::LEN..)?;
-        let (mut out, _) = self.restored(place, *first)?;
+        let (mut out, _) = self.restored(protected, *first)?;
         let at = usize::from(self.len);
         out.get_mut(at..at + near.len())?.copy_from_slice(near);
         let payload = match *body {
@@ -185,27 +186,27 @@ impl Prefix {
             Body::Virtual(len) => Payload::Synthetic { len },
             Body::Bytes(_) => return None,
         };
-        let is_whole = place.extent.takes(near.len() + body.len());
+        let is_whole = protected.extent.takes(near.len() + body.len());
         let head = &out[..at + near.len()];
         (is_whole && body.len() <= crate::PAYLOAD_MAX)
             .then(|| pool.hold(&Frame { head, payload, trailer: Trailer::None }))
     }
 
-    /// The frame whose head, behind [`Place::read_head`], and body came back. `None`: they are none
+    /// The frame whose head, behind [`ProtectedHeader::read_head`], and body came back. `None`: they are none
     /// of a frame.
     pub(crate) fn rebuild(
         &self,
         pool: &mut FramePool,
-        place: &Place,
+        protected: &ProtectedHeader,
         head: &[u8],
         body: &Body<'_>,
     ) -> Option<FrameBuf> {
         let (first, transport) = head.split_first_chunk::<{ FIXED - RECORD }>()?;
-        let (mut out, udp) = self.restored(place, *first)?;
+        let (mut out, udp) = self.restored(protected, *first)?;
         let at = usize::from(self.len);
         out.get_mut(at..at + transport.len())?.copy_from_slice(transport);
         udp.set_destination_port(&mut out, ROCEV2_PORT);
-        udp.set_checksum(&mut out, place.udp_checksum);
+        udp.set_checksum(&mut out, protected.udp_checksum);
         let headers = Layout::find(&out[..at + transport.len()]).ok().flatten()?.payload;
         let end = &transport[headers - at..];
         let trailer = match (body, end.len().checked_sub(ICRC_LEN)) {
@@ -237,7 +238,7 @@ impl Prefix {
     }
 }
 
-/// The shape of a group, in the place of the stream: symbols, stride, parities and which one in 4
+/// The shape of a group, in the stream field: symbols, stride, parities and which one in 4
 /// bits each, length of the head block.
 fn shape(id: &ParityId, head_len: usize) -> u32 {
     u32::from_be_bytes([id.symbols, id.stride, id.rows << 4 | id.row, head_len as u8])
@@ -344,13 +345,13 @@ mod tests {
     use longhaul_wire::{AtomicEth, Bth, Head, MacAddr, Opcode};
     use proptest::prelude::*;
 
-    fn way(is_ipv6: bool, vlan: Option<u16>) -> Path {
+    fn route(is_ipv6: bool, vlan: Option<u16>) -> Path {
         let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        Path { traffic_class: 2, ..samples::way(ips, vlan) }
+        Path { traffic_class: 2, ..samples::route(ips, vlan) }
     }
 
-    fn head(way: &Path, payload_len: usize, is_atomic: bool) -> (Head, u8) {
-        let template = PathTemplate::new(way);
+    fn head(route: &Path, payload_len: usize, is_atomic: bool) -> (Head, u8) {
+        let template = PathTemplate::new(route);
         let opcode = if is_atomic { Opcode::RC_CMP_SWAP } else { Opcode::RC_SEND_ONLY };
         let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(5), Psn::new(9)));
         if is_atomic {
@@ -393,7 +394,7 @@ mod tests {
                 traffic_class: 0x28 | 2,
                 ..*hosts
             };
-            let sent_by = Path { udp_source_port: words[0] as u16 | 0xc000, ..way(is_ipv6, vlan) };
+            let sent_by = Path { udp_source_port: words[0] as u16 | 0xc000, ..route(is_ipv6, vlan) };
             let (built, pad_len) = head(&sent_by, len, is_atomic);
             let expected_head = head(&on_arrival(&sent_by), len, is_atomic).0;
             let (mut built, mut expected_head) =
@@ -422,8 +423,8 @@ mod tests {
                 ),
             };
             let frame = Frame { head: &built, payload, trailer };
-            let place = Place {
-                kind: Kind::Data,
+            let protected = ProtectedHeader {
+                kind: DatagramKind::Data,
                 was_marked,
                 udp_checksum: words[0] as u16,
                 stream: words[1],
@@ -432,17 +433,17 @@ mod tests {
                 extent: Extent::default(),
             };
             let mut symbol = [0; SYMBOL_HEAD_MAX];
-            let symbol_len = place.write_head(Some(&frame), &mut symbol);
+            let symbol_len = protected.write_head(Some(&frame), &mut symbol);
             prop_assert!(
                 4 + symbol_len + HEADER_LEN + PathTemplate::new(&sent_by).bytes().len() <= HEAD_MAX
             );
             // Another frame of the stream, marked on its way.
-            let other = Path { traffic_class: 0x28 | 3, ..on_arrival(&way(is_ipv6, vlan)) };
+            let other = Path { traffic_class: 0x28 | 3, ..on_arrival(&route(is_ipv6, vlan)) };
             let prefix = Prefix::of(head(&other, 77, false).0.bytes()).unwrap();
-            let (read, rest) = Place::read_head(&symbol[..symbol_len]).unwrap();
-            prop_assert_eq!(read, place);
+            let (read, rest) = ProtectedHeader::read_head(&symbol[..symbol_len]).unwrap();
+            prop_assert_eq!(read, protected);
             let back =
-                prefix.rebuild(&mut FramePool::new(), &place, rest, &symbol_body(&frame)).unwrap();
+                prefix.rebuild(&mut FramePool::new(), &protected, rest, &symbol_body(&frame)).unwrap();
             let expected = Frame { head: &expected_head, payload, trailer };
             // Where bytes are not at hand, their ICRC is not either.
             if is_virtual {
@@ -461,11 +462,11 @@ mod tests {
             body_len in 0..300_usize,
             is_virtual: bool,
         ) {
-            let prefix = Prefix::of(head(&way(is_ipv6, None), 77, false).0.bytes()).unwrap();
+            let prefix = Prefix::of(head(&route(is_ipv6, None), 77, false).0.bytes()).unwrap();
             let body = vec![1; body_len];
             let body = if is_virtual { Body::Virtual(body_len) } else { Body::bytes(&body) };
-            if let Some((place, rest)) = Place::read_head(&bytes)
-                && let Some(back) = prefix.rebuild(&mut FramePool::new(), &place, rest, &body)
+            if let Some((protected, rest)) = ProtectedHeader::read_head(&bytes)
+                && let Some(back) = prefix.rebuild(&mut FramePool::new(), &protected, rest, &body)
             {
                 let frame = back.as_frame();
                 let whole = matches!(split(frame.head, frame.len()), Ok(Split::Roce { .. }));
@@ -487,11 +488,11 @@ mod tests {
             let (block, body) = (vec![3; head_len], vec![5; body_len]);
             let id = ParityId { base: 1 << 40 | 77, symbols: 128, stride: 64, rows: 8, row: 7 };
             let parity = Parity { id, head: &block, body: Body::bytes(&body) };
-            let header = Header { path: 3, ..Header::new(Kind::Parity, 9) };
+            let header = Header { path: 3, ..Header::new(DatagramKind::Parity, 9) };
             let datagram =
-                ParityDatagram::new(&way(is_ipv6, vlan), 4797, &header, &parity).unwrap();
+                ParityDatagram::new(&route(is_ipv6, vlan), 4797, &header, &parity).unwrap();
             let mut wire = bytes_of(&datagram.frame());
-            let at = PathTemplate::new(&way(is_ipv6, vlan)).bytes().len();
+            let at = PathTemplate::new(&route(is_ipv6, vlan)).bytes().len();
             if let Some(wrong) = wrong {
                 let behind = wire.len() - at;
                 wire[at + wrong.index(behind)] ^= 0x10;

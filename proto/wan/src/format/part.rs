@@ -289,7 +289,7 @@ pub(crate) fn assemble<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::Kind;
+    use crate::format::DatagramKind;
     use crate::samples;
     use longhaul_units::{Psn, Qpn};
     use longhaul_wire::{Bth, Head, Opcode, Path, PathTemplate};
@@ -297,7 +297,7 @@ mod tests {
 
     fn head(is_ipv6: bool, payload_len: usize) -> (Head, u8) {
         let ips = if is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
-        let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, None) });
+        let template = PathTemplate::new(&Path { traffic_class: 2, ..samples::route(ips, None) });
         let mut head =
             Head::begin(&template, &Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(5), Psn::new(9)));
         let pad = head.finish(&template, payload_len);
@@ -316,7 +316,7 @@ mod tests {
         let cut = |ends: &[usize]| {
             let piece = Piece::of(*inner, udp, ends[0]..ends[1], payload);
             let mut head = [0; HEAD_MAX];
-            let header = Header { udp_checksum: 77, ..Header::new(Kind::Part, 1) };
+            let header = Header { udp_checksum: 77, ..Header::new(DatagramKind::Part, 1) };
             let len = piece.write_head(4797, &header, &mut head).unwrap();
             let trailer = piece.trailer();
             bytes_of(&Frame { head: &head[..len], payload: piece.payload(), trailer })
@@ -327,8 +327,8 @@ mod tests {
     fn taken(pool: &mut FramePool, wire: &[u8]) -> Option<(Extent, FrameBuf)> {
         let head = Head::copy_of(wire);
         let frame = Frame::received(&head, wire).unwrap_or_else(|_| Frame::opaque(wire));
-        let outer =
-            Outer::find(frame.head, 4797).filter(|outer| outer.header.kind == Kind::Part)?;
+        let outer = Outer::find(frame.head, 4797)
+            .filter(|outer| outer.header.kind == DatagramKind::Part)?;
         take_piece(pool, &frame, &outer)
     }
 

@@ -213,7 +213,7 @@ impl<'a> InBytes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::Kind;
+    use crate::format::DatagramKind;
     use crate::samples;
     use longhaul_lease::Lease;
     use longhaul_units::{Psn, Qpn};
@@ -250,7 +250,7 @@ mod tests {
     fn head(sample: &Sample) -> (Head, u8) {
         let ips = if sample.is_ipv6 { ["fd00::1", "fd00::2"] } else { ["10.1.2.3", "10.9.8.7"] };
         let template =
-            PathTemplate::new(&Path { traffic_class: 2, ..samples::way(ips, sample.vlan) });
+            PathTemplate::new(&Path { traffic_class: 2, ..samples::route(ips, sample.vlan) });
         let opcode = if sample.atomic { Opcode::RC_CMP_SWAP } else { Opcode::RC_SEND_ONLY };
         let mut head = Head::begin(&template, &Bth::new(opcode, Qpn::new(5), Psn::new(9)));
         if sample.atomic {
@@ -304,7 +304,7 @@ mod tests {
             };
             let inner = Frame { head: &inner_head, payload, trailer };
             let header =
-                Header { udp_checksum: sample.udp_checksum, ..Header::new(Kind::Data, 77) };
+                Header { udp_checksum: sample.udp_checksum, ..Header::new(DatagramKind::Data, 77) };
             let mut out = [0; HEAD_MAX];
             let len = encapsulate(inner.head, udp, PORT, &header, &mut out).unwrap();
             let tunnelled = Frame { head: &out[..len], ..inner };
@@ -361,7 +361,7 @@ mod tests {
             let (built, _) = head(&sample);
             let udp = Udp::find(built.bytes()).unwrap();
             let mut out = [0; HEAD_MAX];
-            let at = encapsulate(built.bytes(), udp, PORT, &Header::new(Kind::Data, 1), &mut out)
+            let at = encapsulate(built.bytes(), udp, PORT, &Header::new(DatagramKind::Data, 1), &mut out)
                 .unwrap();
             let mut wire = out[..at].to_vec();
             wire.resize(at + sample.payload_len + 8, 0xaa);

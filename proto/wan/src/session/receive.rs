@@ -3,11 +3,13 @@
 use super::Session;
 use crate::DropReason;
 use crate::arrivals::Arrival;
-use crate::format::{Extent, Header, Kind, Outer, ParityBody, Place, Prefix, piece_len, take_out};
+use crate::format::{
+    DatagramKind, Extent, Header, Outer, ParityBody, Prefix, ProtectedHeader, piece_len, take_out,
+};
 use crate::incoming::{Incoming, Item, Verdict};
 use crate::outgoing::cost;
 use crate::partial::Piece;
-use crate::shared::Shared;
+use crate::shared::TransportShared;
 use longhaul_fec::Body;
 use longhaul_node::{Frame, FrameBuf, FramePool, Side};
 use longhaul_units::Instant;
@@ -16,7 +18,7 @@ use longhaul_wire::{Ecn, Path, Udp};
 /// A datagram that parity brought.
 pub(super) struct Repaired {
     number: u64,
-    place: Place,
+    protected: ProtectedHeader,
     frame: Option<FrameBuf>,
 }
 
@@ -26,7 +28,7 @@ impl Session {
     pub(crate) fn handle_numbered(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         side: Side,
         frame: &Frame<'_>,
         outer: &Outer,
@@ -34,8 +36,8 @@ impl Session {
         let header = &outer.header;
         let path = usize::from(header.path);
         let Some(number) = self.admit(shared, side, path, header.number) else { return false };
-        let Some(way) = self.ways_in.get_mut(path) else { return false };
-        let is_frame = header.kind == Kind::Data;
+        let Some(rx_path) = self.rx_paths.get_mut(path) else { return false };
+        let is_frame = header.kind == DatagramKind::Data;
         let estimate = if is_frame { FramePool::footprint(frame.payload.len()) as u32 } else { 0 };
         let drops = &mut shared.counters.drops;
         let verdict = self.incoming.look(header.stream, header.sequence, estimate);
@@ -47,10 +49,10 @@ impl Session {
         if is_duplicate {
             drops.count(DropReason::Duplicate);
             shared.counters.duplicates += 1;
-            way.arrivals.duplicates += 1;
-            way.arrivals.note(now, number);
+            rx_path.arrivals.duplicates += 1;
+            rx_path.arrivals.note(now, number);
             // Its group may lack another.
-            if !way.parity.is_on() {
+            if !rx_path.parity.is_on() {
                 return false;
             }
         }
@@ -65,18 +67,18 @@ impl Session {
             }
         }
         if !is_duplicate {
-            way.arrivals.note(now, number);
+            rx_path.arrivals.note(now, number);
         }
         if is_marked_on_path(frame.head, header) {
-            way.arrivals.congested += 1;
+            rx_path.arrivals.congested += 1;
             shared.counters.congested += 1;
         }
-        let is_coded = way.parity.is_on();
-        let place = Place::of(header);
+        let is_coded = rx_path.parity.is_on();
+        let protected = ProtectedHeader::of(header);
         let kept = if is_coded { held.clone() } else { None };
-        let is_begun = !is_duplicate && self.deliver(shared, &place, held);
+        let is_begun = !is_duplicate && self.deliver(shared, &protected, held);
         if is_coded {
-            self.show(now, shared, path, number, place, kept);
+            self.show(now, shared, path, number, protected, kept);
         }
         is_begun && is_frame
     }
@@ -86,7 +88,7 @@ impl Session {
     pub(crate) fn handle_part(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         side: Side,
         outer: &Outer,
         (extent, held): (Extent, FrameBuf),
@@ -94,8 +96,8 @@ impl Session {
         let header = &outer.header;
         let path = usize::from(header.path);
         let number = self.admit(shared, side, path, header.number)?;
-        let way = self.ways_in.get_mut(path)?;
-        let place = Place { extent, ..Place::of(header) };
+        let rx_path = self.rx_paths.get_mut(path)?;
+        let protected = ProtectedHeader { extent, ..ProtectedHeader::of(header) };
         let len = piece_len(&held, outer.udp) as u16;
         let at = (header.stream, header.sequence);
         let verdict = self.incoming.look_at_part(at, extent, len, cost(&held));
@@ -107,39 +109,44 @@ impl Session {
         if is_duplicate {
             shared.counters.drops.count(DropReason::Duplicate);
             shared.counters.duplicates += 1;
-            way.arrivals.duplicates += 1;
+            rx_path.arrivals.duplicates += 1;
         }
-        way.arrivals.note(now, number);
+        rx_path.arrivals.note(now, number);
         if !is_duplicate && is_marked_on_path(held.head(), header) {
-            way.arrivals.congested += 1;
+            rx_path.arrivals.congested += 1;
             shared.counters.congested += 1;
         }
-        let is_coded = way.parity.is_on();
+        let is_coded = rx_path.parity.is_on();
         let kept = Some(held.clone()).filter(|_| is_coded);
-        let way_in = outer.udp.path(held.head());
-        let is_begun = !is_duplicate && self.deliver_part(shared, &place, held);
+        let route = outer.udp.path(held.head());
+        let is_begun = !is_duplicate && self.deliver_part(shared, &protected, held);
         if is_coded {
-            self.show(now, shared, path, number, place, kept);
+            self.show(now, shared, path, number, protected, kept);
         }
-        is_begun.then_some(way_in)
+        is_begun.then_some(route)
     }
 
     /// Puts a part that [`Verdict::Take`] was said to with the others of its frame, and that into
     /// its stream if it is whole. True when that is the beginning of the stream.
-    fn deliver_part(&mut self, shared: &mut Shared, place: &Place, held: FrameBuf) -> bool {
+    fn deliver_part(
+        &mut self,
+        shared: &mut TransportShared,
+        protected: &ProtectedHeader,
+        held: FrameBuf,
+    ) -> bool {
         let Some(udp) = Udp::find(held.head()) else { return false };
-        let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
-            || self.incoming.prefix(place.stream).is_none();
+        let is_wanted = self.rx_paths.iter().any(|rx_path| rx_path.parity.is_on())
+            || self.incoming.prefix(protected.stream).is_none();
         let prefix = if is_wanted { Prefix::of(held.head()) } else { None };
-        let Extent { offset, total } = place.extent;
+        let Extent { offset, total } = protected.extent;
         let (len, cost) = (piece_len(&held, udp) as u16, cost(&held));
         let piece = Piece { offset, len, held };
-        let at = (place.stream, place.sequence);
+        let at = (protected.stream, protected.sequence);
         let pool = &mut shared.pool;
         let (is_begun, frame) =
-            self.incoming.take_part(pool, at, place.udp_checksum, total, piece, cost);
+            self.incoming.take_part(pool, at, protected.udp_checksum, total, piece, cost);
         if let Some(prefix) = prefix {
-            self.incoming.note_prefix(place.stream, prefix);
+            self.incoming.note_prefix(protected.stream, prefix);
         }
         if let Some(frame) = frame {
             // Each part's check was right: what is wrong came so to the near box.
@@ -147,22 +154,28 @@ impl Session {
             let is_right = frame.is_some();
             shared.counters.assembled += u64::from(is_right);
             shared.counters.void += u64::from(!is_right);
-            let kind = if is_right { Kind::Data } else { Kind::Void };
-            self.deliver(shared, &Place { kind, ..*place }, frame);
+            let kind = if is_right { DatagramKind::Data } else { DatagramKind::Void };
+            self.deliver(shared, &ProtectedHeader { kind, ..*protected }, frame);
         }
         is_begun
     }
 
     /// The number whose low half is `low`, if it has not come on `path` and may.
-    fn admit(&mut self, shared: &mut Shared, side: Side, path: usize, low: u32) -> Option<u64> {
+    fn admit(
+        &mut self,
+        shared: &mut TransportShared,
+        side: Side,
+        path: usize,
+        low: u32,
+    ) -> Option<u64> {
         let drops = &mut shared.counters.drops;
-        let Some(way) = self.ways_in.get_mut(path) else {
+        let Some(rx_path) = self.rx_paths.get_mut(path) else {
             drops.count(DropReason::Malformed);
             return None;
         };
-        way.side = side;
-        let number = way.arrivals.unwrap(low);
-        match number.map_or(Arrival::Outside, |number| way.arrivals.look(number)) {
+        rx_path.side = side;
+        let number = rx_path.arrivals.unwrap(low);
+        match number.map_or(Arrival::Outside, |number| rx_path.arrivals.look(number)) {
             Arrival::First => number,
             Arrival::Outside => {
                 drops.count(DropReason::NumberOutside);
@@ -171,7 +184,7 @@ impl Session {
             Arrival::Replayed => {
                 drops.count(DropReason::Replayed);
                 shared.counters.replayed += 1;
-                number.into_iter().for_each(|number| way.arrivals.note_replayed(number));
+                number.into_iter().for_each(|number| rx_path.arrivals.note_replayed(number));
                 None
             }
         }
@@ -179,19 +192,25 @@ impl Session {
 
     /// Puts into its stream what [`Verdict::Take`] was said to. True when that is the beginning of
     /// the stream.
-    fn deliver(&mut self, shared: &mut Shared, place: &Place, held: Option<FrameBuf>) -> bool {
+    fn deliver(
+        &mut self,
+        shared: &mut TransportShared,
+        protected: &ProtectedHeader,
+        held: Option<FrameBuf>,
+    ) -> bool {
         let cost = held.as_ref().map_or(0, cost);
         // Routers and hosts may change: where parity comes, the latest is what its frames are
         // rebuilt by.
-        let is_wanted = self.ways_in.iter().any(|way| way.parity.is_on())
-            || self.incoming.prefix(place.stream).is_none();
+        let is_wanted = self.rx_paths.iter().any(|rx_path| rx_path.parity.is_on())
+            || self.incoming.prefix(protected.stream).is_none();
         let prefix = held.as_ref().filter(|_| is_wanted).and_then(|held| Prefix::of(held.head()));
-        let item = held.map_or_else(|| Incoming::item(place.kind), Item::Frame);
+        let item = held.map_or_else(|| Incoming::item(protected.kind), Item::Frame);
         let (to_inner, local) = (&mut shared.to_inner, self.local);
         let deliver = |frame, cost| to_inner.push_back((frame, local, cost));
-        let is_begun = self.incoming.take(place.stream, place.sequence, item, cost, deliver);
+        let is_begun =
+            self.incoming.take(protected.stream, protected.sequence, item, cost, deliver);
         if let Some(prefix) = prefix {
-            self.incoming.note_prefix(place.stream, prefix);
+            self.incoming.note_prefix(protected.stream, prefix);
         }
         is_begun
     }
@@ -200,18 +219,18 @@ impl Session {
     fn show(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         path: usize,
         number: u64,
-        place: Place,
+        protected: ProtectedHeader,
         held: Option<FrameBuf>,
     ) {
-        let Session { ways_in, incoming, repaired, .. } = self;
+        let Session { rx_paths, incoming, repaired, .. } = self;
         let pool = &mut shared.pool;
         let back = |number, head: &[u8], body: &Body<'_>| {
             repaired.extend(rebuild(pool, incoming, number, head, body));
         };
-        ways_in[path].parity.on_data(number, place, held.as_ref(), back);
+        rx_paths[path].parity.on_data(number, protected, held.as_ref(), back);
         self.take_repaired(now, shared, path);
     }
 
@@ -219,39 +238,39 @@ impl Session {
     pub(crate) fn handle_parity(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         side: Side,
         outer: &Outer,
         body: &ParityBody<'_>,
     ) {
         let header = &outer.header;
         let path = usize::from(header.path);
-        let Session { ways_in, incoming, repaired, .. } = self;
-        let Some(way) = ways_in.get_mut(path) else {
+        let Session { rx_paths, incoming, repaired, .. } = self;
+        let Some(rx_path) = rx_paths.get_mut(path) else {
             return shared.counters.drops.count(DropReason::Malformed);
         };
-        way.side = side;
+        rx_path.side = side;
         shared.counters.parity_received += 1;
-        let base = way.arrivals.unwrap(header.number);
+        let base = rx_path.arrivals.unwrap(header.number);
         let (pool, bytes_max) = (&mut shared.pool, shared.config.parity_bytes_max);
         let back = |number, head: &[u8], body: &Body<'_>| {
             repaired.extend(rebuild(pool, incoming, number, head, body));
         };
         let is_used = base.is_some_and(|base| {
-            way.parity.on_parity(&body.parity(base, header), bytes_max, back).is_ok()
+            rx_path.parity.on_parity(&body.parity(base, header), bytes_max, back).is_ok()
         });
         shared.counters.parity_unused += u64::from(!is_used);
         self.take_repaired(now, shared, path);
     }
 
     /// Handles what parity brought on `path` as if it had come.
-    fn take_repaired(&mut self, now: Instant, shared: &mut Shared, path: usize) {
-        while let Some(Repaired { number, place, frame }) = self.repaired.pop() {
-            let way = &mut self.ways_in[path];
-            if way.arrivals.look(number) != Arrival::First {
+    fn take_repaired(&mut self, now: Instant, shared: &mut TransportShared, path: usize) {
+        while let Some(Repaired { number, protected, frame }) = self.repaired.pop() {
+            let rx_path = &mut self.rx_paths[path];
+            if rx_path.arrivals.look(number) != Arrival::First {
                 continue;
             }
-            let is_part = place.kind == Kind::Part;
+            let is_part = protected.kind == DatagramKind::Part;
             if !is_part && !frame.as_ref().is_none_or(|frame| frame.as_frame().icrc_is_right()) {
                 shared.counters.drops.count(DropReason::Corrupted);
                 continue;
@@ -261,27 +280,27 @@ impl Session {
                 Some(held) => {
                     let len = Udp::find(held.head()).map_or(0, |udp| piece_len(held, udp)) as u16;
                     self.incoming.look_at_part(
-                        (place.stream, place.sequence),
-                        place.extent,
+                        (protected.stream, protected.sequence),
+                        protected.extent,
                         len,
                         estimate,
                     )
                 }
-                None => self.incoming.look(place.stream, place.sequence, estimate),
+                None => self.incoming.look(protected.stream, protected.sequence, estimate),
             };
             if let Some(reason) = refusal(verdict) {
                 shared.counters.drops.count(reason);
                 continue;
             }
             shared.counters.repaired += 1;
-            way.arrivals.note_repaired(now, number);
+            rx_path.arrivals.note_repaired(now, number);
             match frame {
                 _ if verdict != Verdict::Take => {}
                 Some(held) if is_part => {
-                    self.deliver_part(shared, &place, held);
+                    self.deliver_part(shared, &protected, held);
                 }
                 frame => {
-                    self.deliver(shared, &place, frame);
+                    self.deliver(shared, &protected, frame);
                 }
             }
         }
@@ -312,12 +331,16 @@ fn rebuild(
     head: &[u8],
     body: &Body<'_>,
 ) -> Option<Repaired> {
-    let (place, rest) =
-        Place::read_head(head).filter(|(place, _)| place.number == number as u32)?;
-    let frame = match place.kind {
-        Kind::Data => Some(incoming.prefix(place.stream)?.rebuild(pool, &place, rest, body)?),
-        Kind::Part => Some(incoming.prefix(place.stream)?.rebuild_piece(pool, &place, rest, body)?),
+    let (protected, rest) = ProtectedHeader::read_head(head)
+        .filter(|(protected, _)| protected.number == number as u32)?;
+    let frame = match protected.kind {
+        DatagramKind::Data => {
+            Some(incoming.prefix(protected.stream)?.rebuild(pool, &protected, rest, body)?)
+        }
+        DatagramKind::Part => {
+            Some(incoming.prefix(protected.stream)?.rebuild_piece(pool, &protected, rest, body)?)
+        }
         _ => None,
     };
-    Some(Repaired { number, place, frame })
+    Some(Repaired { number, protected, frame })
 }

@@ -4,12 +4,12 @@
 use super::Session;
 use crate::Parity;
 use crate::format::{
-    Datagram, Extent, HEADER_LEN, Header, Kind, ParityDatagram, Piece, Ping, PingStep, Place,
-    ProbeDatagram, encapsulate, symbol_body,
+    Datagram, DatagramKind, Extent, HEADER_LEN, Header, ParityDatagram, Piece, Ping, PingStep,
+    ProbeDatagram, ProtectedHeader, encapsulate, symbol_body,
 };
 use crate::outgoing::{Next, Record};
-use crate::path::WayOut;
-use crate::shared::{Gate, Shared};
+use crate::path::TxPath;
+use crate::shared::{Gate, TransportShared};
 use longhaul_cc::wire_bytes;
 use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
 use longhaul_node::{Frame, Payload, Trailer, Transmit};
@@ -29,14 +29,14 @@ impl Session {
     pub(super) fn send_next(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         path: usize,
         out: &mut dyn Transmit,
     ) -> bool {
         let Some(next) = self.out.next(now) else { return false };
-        let way = &mut self.ways_out[path];
+        let tx_path = &mut self.tx_paths[path];
         if next.is_repeat
             && let Some(record) = self.out.record(next.record)
             && record.part.is_none()
@@ -47,38 +47,38 @@ impl Session {
             self.out.void(next.record);
         }
         let Some(record) = self.out.record(next.record) else { return true };
-        let (mtu, reserve) = (usize::from(way.mtu.get()), Reserve::of(shared, &self.way));
+        let (mtu, reserve) = (usize::from(tx_path.mtu.get()), Reserve::of(shared, &self.route));
         if !fits_whole(record, mtu, reserve)
             && let Some(parts) = parts_needed(record, mtu, reserve)
         {
-            way.split += 1;
+            tx_path.split += 1;
             shared.counters.split += 1;
             self.out.split(next, parts);
             return true;
         }
         let header = Header {
             path: path as u8,
-            number: way.flight.next_number() as u32,
+            number: tx_path.flight.next_number() as u32,
             stream: record.stream,
             sequence: record.sequence as u32,
             ..Header::new(record.kind, remote)
         };
         let port = shared.config.port;
         let sent = match (&record.frame, record.kind, record.part) {
-            (Some(held), Kind::Data, None) => {
+            (Some(held), DatagramKind::Data, None) => {
                 let inner = held.as_frame();
-                send_whole(now, way, port, record.udp, &header, &inner, (path, out))
+                send_whole(now, tx_path, port, record.udp, &header, &inner, (path, out))
             }
-            (Some(held), Kind::Data, Some(_)) => {
+            (Some(held), DatagramKind::Data, Some(_)) => {
                 let inner = held.as_frame();
                 let piece = Piece::of(inner, record.udp, record.range(), held.payload());
                 let udp_checksum = record.udp.checksum(inner.head);
                 let flags = flags(inner.head, record.udp);
-                let header = Header { kind: Kind::Part, udp_checksum, flags, ..header };
+                let header = Header { kind: DatagramKind::Part, udp_checksum, flags, ..header };
                 shared.counters.parts_sent += 1;
-                send_piece(now, way, port, &header, &piece, (path, out))
+                send_piece(now, tx_path, port, &header, &piece, (path, out))
             }
-            _ => Some(send_record(now, way, &self.way, port, &header, (path, out))),
+            _ => Some(send_record(now, tx_path, &self.route, port, &header, (path, out))),
         };
         match sent {
             Some(len) => self.note_sent(now, shared, gates, path, next, len),
@@ -91,22 +91,22 @@ impl Session {
     fn note_sent(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         path: usize,
         next: Next,
         len: usize,
     ) {
-        let way = &mut self.ways_out[path];
+        let tx_path = &mut self.tx_paths[path];
         let bytes = wire_bytes(len);
         gates[path].take(now, bytes);
-        way.parity.note_data(now, bytes);
-        way.take(now, bytes);
-        way.note_sent(now, next.record, bytes);
+        tx_path.parity.note_data(now, bytes);
+        tx_path.take(now, bytes);
+        tx_path.note_sent(now, next.record, bytes);
         shared.counters.wan_frames_out += 1;
         shared.counters.sent += 1;
         shared.counters.repeated += u64::from(next.is_repeat);
-        let spacing = way.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
+        let spacing = tx_path.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
         self.out.sent(now, next, spacing);
     }
 
@@ -114,17 +114,17 @@ impl Session {
     pub(super) fn send_parity(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         path: usize,
         out: &mut dyn Transmit,
     ) {
-        let way = &mut self.ways_out[path];
-        let mtu = usize::from(way.mtu.get());
-        let Some(parity) = way.parity.next() else { return };
-        let header = Header { path: path as u8, ..Header::new(Kind::Parity, remote) };
-        let datagram = ParityDatagram::new(&self.way, shared.config.port, &header, &parity);
+        let tx_path = &mut self.tx_paths[path];
+        let mtu = usize::from(tx_path.mtu.get());
+        let Some(parity) = tx_path.parity.next() else { return };
+        let header = Header { path: path as u8, ..Header::new(DatagramKind::Parity, remote) };
+        let datagram = ParityDatagram::new(&self.route, shared.config.port, &header, &parity);
         let Some(datagram) = datagram else { return };
         let frame = datagram.frame();
         if Udp::find(frame.head).is_none_or(|udp| frame.len() - udp.ip > mtu) {
@@ -137,40 +137,40 @@ impl Session {
         shared.counters.wan_frames_out += 1;
         shared.counters.parity_sent += 1;
         out.transmit(path + 1, &frame);
-        way.take(now, bytes);
-        way.note_parity_sent(now);
+        tx_path.take(now, bytes);
+        tx_path.note_parity_sent(now);
     }
 
     /// Asks how long a datagram may be on `path`, if that is due.
     pub(super) fn send_probes(
         &mut self,
         now: Instant,
-        shared: &mut Shared,
+        shared: &mut TransportShared,
         gates: &mut [Gate],
         remote: u32,
         path: usize,
         out: &mut dyn Transmit,
     ) {
-        let way = &mut self.ways_out[path];
+        let tx_path = &mut self.tx_paths[path];
         // Of a far box that does not answer anything nothing can be learnt.
-        let is_silent = !way.is_up || way.is_overdue(now, &shared.config);
-        if is_silent || way.mtu.next_at() > now || out.room(path + 1) == 0 {
+        let is_silent = !tx_path.is_up || tx_path.is_overdue(now, &shared.config);
+        if is_silent || tx_path.mtu.next_at() > now || out.room(path + 1) == 0 {
             return;
         }
-        let patience = way.flight.rtt.patience() + shared.config.path_out_after;
+        let timeout = tx_path.flight.rtt.response_timeout() + shared.config.path_out_after;
         let rng = &mut shared.rng;
-        let probes = way.mtu.ask(now, patience, || rng.next_u64() << 4 | path as u64);
-        let next_number = way.flight.next_number();
+        let probes = tx_path.mtu.probe(now, timeout, || rng.next_u64() << 4 | path as u64);
+        let next_number = tx_path.flight.next_number();
         for probe in probes.into_iter().flatten() {
-            let header = Header { path: path as u8, ..self.control(Kind::Ping, remote) };
+            let header = Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) };
             let ping =
                 Ping { step: PingStep::Ask, session: self.local, nonce: probe.nonce, next_number };
             let datagram =
-                ProbeDatagram::new(&self.way, shared.config.port, &header, &ping, probe.len);
+                ProbeDatagram::new(&self.route, shared.config.port, &header, &ping, probe.len);
             let frame = datagram.frame();
             let bytes = wire_bytes(frame.len());
             gates[path].take(now, bytes);
-            self.ways_out[path].take(now, bytes);
+            self.tx_paths[path].take(now, bytes);
             shared.counters.wan_frames_out += 1;
             shared.counters.mtu_probes += 1;
             out.transmit(path + 1, &frame);
@@ -187,8 +187,8 @@ struct Reserve {
 }
 
 impl Reserve {
-    fn of(shared: &Shared, way: &Path) -> Self {
-        let is_ipv6 = matches!(way.destination_ip, IpAddr::V6(_));
+    fn of(shared: &TransportShared, route: &Path) -> Self {
+        let is_ipv6 = matches!(route.destination_ip, IpAddr::V6(_));
         Reserve { has_parity: shared.config.parity != Parity::Off, is_ipv6 }
     }
 
@@ -208,7 +208,7 @@ fn fits_whole(record: &Record, mtu: usize, reserve: Reserve) -> bool {
 /// Into how many parts a record must be split so that they fit `mtu`, the length of an IP packet.
 /// `None`: it fits as it is, or cannot be split.
 fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> {
-    let inner = record.frame.as_ref().filter(|_| record.kind == Kind::Data)?.as_frame();
+    let inner = record.frame.as_ref().filter(|_| record.kind == DatagramKind::Data)?.as_frame();
     let udp = record.udp;
     let range = record.range();
     let headers = inner.head.len() - udp.payload();
@@ -245,7 +245,7 @@ fn flags(head: &[u8], udp: Udp) -> u8 {
 #[inline]
 fn send_whole(
     now: Instant,
-    way: &mut WayOut,
+    tx_path: &mut TxPath,
     port: u16,
     udp: Udp,
     header: &Header,
@@ -258,11 +258,11 @@ fn send_whole(
     let head_len = encapsulate(inner.head, udp, port, &header, &mut head)?;
     let frame = Frame { head: &head[..head_len], ..*inner };
     out.transmit(path + 1, &frame);
-    if way.parity.is_on() {
+    if tx_path.parity.is_on() {
         protect(
             now,
-            way,
-            &Place::of(&header),
+            tx_path,
+            &ProtectedHeader::of(&header),
             Some(inner),
             &symbol_body(inner),
             wire_bytes(frame.len()),
@@ -274,7 +274,7 @@ fn send_whole(
 /// Sends a part of a frame. Its length; `None`: it does not fit a tunnel.
 fn send_piece(
     now: Instant,
-    way: &mut WayOut,
+    tx_path: &mut TxPath,
     port: u16,
     header: &Header,
     piece: &Piece<'_>,
@@ -285,28 +285,35 @@ fn send_piece(
     let trailer = piece.trailer();
     let frame = Frame { head: &head[..head_len], payload: piece.payload(), trailer };
     out.transmit(path + 1, &frame);
-    if way.parity.is_on() {
-        let place = Place { extent: piece.extent, ..Place::of(header) };
+    if tx_path.parity.is_on() {
+        let protected = ProtectedHeader { extent: piece.extent, ..ProtectedHeader::of(header) };
         let of_head =
             Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
-        protect(now, way, &place, Some(&of_head), &piece.symbol_body(), wire_bytes(frame.len()));
+        protect(
+            now,
+            tx_path,
+            &protected,
+            Some(&of_head),
+            &piece.symbol_body(),
+            wire_bytes(frame.len()),
+        );
     }
     Some(frame.len())
 }
 
-/// Sends what takes a place in a stream and has no frame. Its length.
+/// Sends what takes a sequence number of a stream and has no frame. Its length.
 fn send_record(
     now: Instant,
-    way: &mut WayOut,
-    control_way: &Path,
+    tx_path: &mut TxPath,
+    control_route: &Path,
     port: u16,
     header: &Header,
     (path, out): (usize, &mut dyn Transmit),
 ) -> usize {
-    let datagram = Datagram::new(control_way, port, header, |_| 0);
+    let datagram = Datagram::new(control_route, port, header, |_| 0);
     out.transmit(path + 1, &datagram.frame());
-    if way.parity.is_on() {
-        protect(now, way, &Place::of(header), None, &Body::EMPTY, 0);
+    if tx_path.parity.is_on() {
+        protect(now, tx_path, &ProtectedHeader::of(header), None, &Body::EMPTY, 0);
     }
     datagram.frame().len()
 }
@@ -315,14 +322,14 @@ fn send_record(
 #[inline]
 fn protect(
     now: Instant,
-    way: &mut WayOut,
-    place: &Place,
+    tx_path: &mut TxPath,
+    protected: &ProtectedHeader,
     frame: Option<&Frame<'_>>,
     body: &Body<'_>,
     wire_bytes: u64,
 ) {
     let mut symbol = [0; SYMBOL_HEAD_MAX];
-    let len = place.write_head(frame, &mut symbol);
-    let number = way.flight.next_number();
-    way.protect(now, number, &symbol[..len], body, wire_bytes);
+    let len = protected.write_head(frame, &mut symbol);
+    let number = tx_path.flight.next_number();
+    tx_path.protect(now, number, &symbol[..len], body, wire_bytes);
 }

@@ -5,7 +5,7 @@ use crate::net::{Loses, Net, Source, config};
 use longhaul_link::{Impairments, LinkConfig};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration};
-use longhaul_wan::format::{HEADER_LEN, Header, Kind};
+use longhaul_wan::format::{DatagramKind, HEADER_LEN, Header};
 use longhaul_wan::{Config, Counters, DropReason, INNER, Parity, PathStatus};
 use longhaul_wire::Udp;
 use proptest::prelude::*;
@@ -188,7 +188,7 @@ fn frames_that_are_never_whole_take_bounded_memory() {
     let mut net = Net::new([small(1), small(2)], vec![fibre.clone()]);
     net.loses = Some(Box::new(|_, frame| {
         let is_part =
-            Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Part);
+            Header::read(&frame.head[42..]).is_some_and(|header| header.kind == DatagramKind::Part);
         frame.len() - ETHERNET > 1500 || is_part && frame.head[42 + HEADER_LEN..][..2] == [0, 0]
     }));
     net.meet();
@@ -208,7 +208,7 @@ fn parts_of_strangers_do_nothing() {
     let keeps = Rc::clone(&kept);
     net.loses = Some(Box::new(move |to, frame| {
         let is_part =
-            Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Part);
+            Header::read(&frame.head[42..]).is_some_and(|header| header.kind == DatagramKind::Part);
         if to == 1 && is_part && keeps.borrow().len() < 100 {
             let mut bytes = vec![0; frame.len()];
             frame.write_to(&mut bytes);
@@ -251,7 +251,8 @@ fn a_question_that_is_cut_short_is_not_answered() {
     net.loses = Some(Box::new(move |to, frame: &Frame<'_>| {
         let is_long = to == 1 && frame.len() > 1000;
         if is_long
-            && Header::read(&frame.head[42..]).is_some_and(|header| header.kind == Kind::Ping)
+            && Header::read(&frame.head[42..])
+                .is_some_and(|header| header.kind == DatagramKind::Ping)
         {
             let mut bytes = vec![0; frame.len()];
             frame.write_to(&mut bytes);

@@ -5,7 +5,7 @@ use crate::net::{Loses, Net, Source, config};
 use longhaul_link::{Impairments, Link, LinkConfig};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration, Rng, SplitMix64};
-use longhaul_wan::format::{HEADER_LEN, Header, Kind};
+use longhaul_wan::format::{DatagramKind, HEADER_LEN, Header};
 use longhaul_wan::{Config, Parity};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -28,7 +28,7 @@ fn net(parity: Parity, fibre: LinkConfig) -> Net {
     net
 }
 
-fn kind(frame: &Frame<'_>) -> Option<Kind> {
+fn kind(frame: &Frame<'_>) -> Option<DatagramKind> {
     let is_ours = frame.head.get(36..38) == Some(&4797_u16.to_be_bytes());
     Header::read(frame.head.get(HEADER_AT..)?).filter(|_| is_ours).map(|header| header.kind)
 }
@@ -136,8 +136,8 @@ fn weigh(mut inner: Loses) -> (Loses, Rc<RefCell<[u64; 2]>>) {
     let sum = bytes.clone();
     let loses: Loses = Box::new(move |to, frame| {
         match kind(frame) {
-            Some(Kind::Data) => sum.borrow_mut()[0] += frame.len() as u64,
-            Some(Kind::Parity) => sum.borrow_mut()[1] += frame.len() as u64,
+            Some(DatagramKind::Data) => sum.borrow_mut()[0] += frame.len() as u64,
+            Some(DatagramKind::Parity) => sum.borrow_mut()[1] += frame.len() as u64,
             _ => {}
         }
         inner(to, frame)
@@ -182,8 +182,8 @@ fn the_tail_of_a_burst_comes_back_within_the_round_trip() {
     // The last two of a burst are lost; what flushes their group is not.
     let mut data = 0;
     net.loses = Some(Box::new(move |to, frame| {
-        data += u32::from(to == 1 && kind(frame) == Some(Kind::Data));
-        kind(frame) == Some(Kind::Data) && (49..=50).contains(&data)
+        data += u32::from(to == 1 && kind(frame) == Some(DatagramKind::Data));
+        kind(frame) == Some(DatagramKind::Data) && (49..=50).contains(&data)
     }));
     net.fibres[0] = Link::new(fibre(10, 20_000)).unwrap();
     let before = net.boxes[1].counters().repaired;
@@ -208,7 +208,7 @@ fn tap(seed: u64, loss: f64) -> (Loses, Taken) {
     let taken = Rc::new(RefCell::new(Vec::new()));
     let (kept, mut inner) = (taken.clone(), bursts(seed, loss, 1.5));
     let loses: Loses = Box::new(move |to, frame| {
-        if kind(frame) == Some(Kind::Parity) {
+        if kind(frame) == Some(DatagramKind::Parity) {
             let mut bytes = vec![0; frame.len()];
             frame.write_to(&mut bytes);
             kept.borrow_mut().push((to, bytes));

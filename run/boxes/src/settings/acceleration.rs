@@ -4,7 +4,7 @@ use super::table::settings;
 use super::{Far, Peer, Psk, SettingsError, WanRate, far, read_key, seed};
 use crate::cores::{Cores, cores_written};
 use crate::journal::{self, Level};
-use crate::plan::{Kind, Pair, Settings, by, written};
+use crate::plan::{BoxKind, Pair, Settings, by, written};
 use crate::port::{PortName, mtu};
 use crate::quantity::{Distance, Size, memory};
 use crate::random_seed;
@@ -231,7 +231,7 @@ impl Settings for Acceleration {
     }
 }
 
-impl Kind for Acceleration {
+impl BoxKind for Acceleration {
     type Element = WanBox;
     const COMMAND: &'static str = "accelerate";
     const SPREAD: Spread = Spread::ByPair;

@@ -5,7 +5,7 @@ use super::table::settings;
 use crate::cores::{Cores, cores_written};
 use crate::element::Element;
 use crate::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
-use crate::plan::{Kind, Settings, by, written};
+use crate::plan::{BoxKind, Settings, by, written};
 use crate::port::PortName;
 use crate::quantity::{Distance, Size, memory, probability};
 use longhaul_host::Spread;
@@ -127,7 +127,7 @@ impl Settings for Emulation {
     }
 }
 
-impl Kind for Emulation {
+impl BoxKind for Emulation {
     type Element = Link;
     const COMMAND: &'static str = "emulate";
     // Rate and order are those of a direction, which no two cores can keep together.

@@ -21,7 +21,7 @@ pub const FRAME_BYTES_MAX: usize = 4608;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Kind {
+pub enum BoxKind {
     /// The load by itself, its two ends joined
     #[value(name = "load")]
     None,
@@ -35,21 +35,21 @@ pub enum Kind {
     Emulator,
 }
 
-impl Kind {
+impl BoxKind {
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::None => "load",
-            Kind::Forward => "forward",
-            Kind::Accelerator => "accelerator",
-            Kind::Paired => "paired",
-            Kind::Emulator => "emulator",
+            BoxKind::None => "load",
+            BoxKind::Forward => "forward",
+            BoxKind::Accelerator => "accelerator",
+            BoxKind::Paired => "paired",
+            BoxKind::Emulator => "emulator",
         }
     }
 
     /// Whether requesters hear at once that a packet was stored.
     pub fn acknowledges_early(self) -> bool {
-        matches!(self, Kind::Accelerator | Kind::Paired)
+        matches!(self, BoxKind::Accelerator | BoxKind::Paired)
     }
 
     /// Whether it takes nothing that it has no room to pass on.
@@ -59,14 +59,14 @@ impl Kind {
 
     /// Whether the long path is a part of it, and not behind it.
     pub fn has_the_path_inside(self) -> bool {
-        matches!(self, Kind::Paired | Kind::Emulator)
+        matches!(self, BoxKind::Paired | BoxKind::Emulator)
     }
 }
 
 /// One line of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
-    pub kind: Kind,
+    pub kind: BoxKind,
     pub payload_bytes: usize,
     pub flows: u32,
     pub distance: Distance,
@@ -179,19 +179,19 @@ pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<RingEnd>,
             .map_err(|e| Problem::plain(format!("cannot make a ring: {e}")))
     };
     let (near, a) = ring("requesters")?;
-    if cell.kind == Kind::None {
+    if cell.kind == BoxKind::None {
         return Ok(Row::new(load, near, a, Vec::new()));
     }
     let (b, far) = ring("responders")?;
     let stages: Vec<Box<dyn Stage>> = match cell.kind {
-        Kind::None | Kind::Forward => vec![Box::new(Bridge::new([a, b]))],
-        Kind::Accelerator => {
+        BoxKind::None | BoxKind::Forward => vec![Box::new(Bridge::new([a, b]))],
+        BoxKind::Accelerator => {
             vec![Box::new(NodeStage::new("accelerator", alone(cell)?, vec![a, b], of_near))]
         }
-        Kind::Emulator => {
+        BoxKind::Emulator => {
             vec![Box::new(NodeStage::new("emulator", emulated(cell, setup)?, vec![a, b], of_link))]
         }
-        Kind::Paired => {
+        BoxKind::Paired => {
             let (near_wan, into_path) = ring("near")?;
             let (near, far) = (whole(1, cell, setup)?, whole(2, cell, setup)?);
             let near = NodeStage::new("near", near, vec![a, near_wan], of_near);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn measured(kind: Kind, setup: &Setup, distance: Distance) -> longhaul_datapath::Measured {
+    fn measured(kind: BoxKind, setup: &Setup, distance: Distance) -> longhaul_datapath::Measured {
         let cell = Cell { kind, payload_bytes: 1024, flows: 20, distance };
         let load = LoadConfig { flows: cell.flows, ..LoadConfig::new(cell.payload_bytes) };
         let mut row = row(&cell, setup, load).unwrap();
@@ -315,13 +315,13 @@ mod tests {
             "{cell}: {measured:?}"
         );
         assert_eq!((counters.refusals, counters.foreign), (0, 0), "{cell}: {measured:?}");
-        assert_eq!(measured.box_ticks_per_packet().is_none(), kind == Kind::None);
+        assert_eq!(measured.box_ticks_per_packet().is_none(), kind == BoxKind::None);
         measured
     }
 
     #[test]
     fn every_box_passes_on_what_it_is_given() {
-        for kind in Kind::value_variants() {
+        for kind in BoxKind::value_variants() {
             measured(*kind, &setup(), Distance::from_km(0));
         }
     }
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn paired_boxes_send_parity_and_encrypt_over_a_path_that_loses() {
         let lossy = Setup { parity: Parity::Always, loss: 1e-2, is_encrypted: true, ..setup() };
-        let measured = measured(Kind::Paired, &lossy, Distance::from_km(0));
+        let measured = measured(BoxKind::Paired, &lossy, Distance::from_km(0));
         let near = &measured.stages[0].seen;
         let parity = near.counts.iter().find(|(name, _)| *name == "parity_datagrams");
         assert!(parity.is_some_and(|(_, count)| *count > 0), "{near:?}");
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn a_fibre_of_any_length_has_the_memory_that_it_takes() {
         let cell = Cell {
-            kind: Kind::Emulator,
+            kind: BoxKind::Emulator,
             payload_bytes: 64,
             flows: 1,
             distance: Distance::from_km(10_000),

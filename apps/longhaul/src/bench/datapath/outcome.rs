@@ -128,7 +128,7 @@ impl reporting::Outcome for Outcome {
             .with("qps", cell.flows)
             .with("distance_km", cell.distance.km())
             .with("over", self.over());
-        if cell.kind != super::Kind::Paired {
+        if cell.kind != super::BoxKind::Paired {
             return point;
         }
         point
@@ -230,7 +230,7 @@ fn stage(cost: &longhaul_datapath::StageCost) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::boxes::{self, Kind};
+    use super::super::boxes::{self, BoxKind};
     use super::*;
     use crate::bench::reporting::Outcome as _;
     use longhaul_boxes::quantity::Distance;
@@ -240,7 +240,7 @@ mod tests {
 
     fn outcome() -> Outcome {
         let cell = Cell {
-            kind: Kind::Forward,
+            kind: BoxKind::Forward,
             payload_bytes: 64,
             flows: 3,
             distance: Distance::from_km(0),

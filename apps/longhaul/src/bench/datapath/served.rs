@@ -1,6 +1,6 @@
 //! A box in a process of its own, between two memif sockets.
 
-use super::boxes::{self, Cell, FRAME_BYTES_MAX, Kind, Setup};
+use super::boxes::{self, BoxKind, Cell, FRAME_BYTES_MAX, Setup};
 use crate::bench::pinning;
 use crate::problem::Problem;
 use crate::sim::Failure;
@@ -187,9 +187,9 @@ pub fn serve(
     };
     let ports = [slave(&near, "near")?, slave(&far, "far")?];
     let farewell = match cell.kind {
-        Kind::Accelerator => drive(boxes::alone(cell)?, ports, boxes::of_near)?,
-        Kind::Emulator => drive(boxes::emulated(cell, setup)?, ports, boxes::of_link)?,
-        Kind::None | Kind::Forward | Kind::Paired => forward(ports)?,
+        BoxKind::Accelerator => drive(boxes::alone(cell)?, ports, boxes::of_near)?,
+        BoxKind::Emulator => drive(boxes::emulated(cell, setup)?, ports, boxes::of_link)?,
+        BoxKind::None | BoxKind::Forward | BoxKind::Paired => forward(ports)?,
     };
     let text = serde_json::to_string(&farewell).map_err(|e| Problem::plain(e.to_string()))?;
     // The other process may have gone.

@@ -1,6 +1,6 @@
 //! The table.
 
-use super::boxes::Kind;
+use super::boxes::BoxKind;
 use super::outcome::Outcome;
 use crate::bench::machine::Machine;
 use longhaul_boxes::quantity::Size;
@@ -86,7 +86,7 @@ fn row(machine: &Machine, all: &[Outcome], outcome: &Outcome) -> Vec<String> {
     let ticks = outcome.box_ticks(machine);
     let floor = all.iter().find(|other| {
         let (a, b) = (&other.cell, cell);
-        a.kind == Kind::Forward
+        a.kind == BoxKind::Forward
             && (a.payload_bytes, a.flows, a.distance) == (b.payload_bytes, b.flows, b.distance)
     });
     let ratio = floor.and_then(|floor| Some(ticks? / floor.box_ticks(machine)?));

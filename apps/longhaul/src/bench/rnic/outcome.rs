@@ -6,7 +6,7 @@ use crate::bench::machine::Machine;
 use crate::bench::reporting;
 use longhaul_bench::Point;
 use longhaul_boxes::quantity::Size;
-use longhaul_datapath::{Part, TransferConfig};
+use longhaul_datapath::{TransferConfig, WorkPart};
 use longhaul_rnic::Mtu;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub struct Cost {
     /// Payload that it would send or take in with a processor to itself.
     pub goodput_bps: f64,
     /// Ticks per packet for each part, where it was watched.
-    pub parts: Option<Vec<(Part, f64)>>,
+    pub parts: Option<Vec<(WorkPart, f64)>>,
 }
 
 /// What came of one line of the table.
@@ -84,7 +84,7 @@ impl Outcome {
             self.cell.payload_bytes() * 8.0 * self.ticks_per_s / ticks_per_packet.max(1e-9);
         // Each part's share of all, of what is usual.
         let each = |ticks: u64| ticks_per_packet * ticks as f64 / end.busy_ticks.max(1) as f64;
-        let parts = end.parts.map(|ticks| Part::ALL.into_iter().zip(ticks.map(each)).collect());
+        let parts = end.parts.map(|ticks| WorkPart::ALL.into_iter().zip(ticks.map(each)).collect());
         Cost { ticks_per_packet, goodput_bps, parts }
     }
 

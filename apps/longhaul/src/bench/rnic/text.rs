@@ -5,7 +5,7 @@ use crate::bench::datapath::text::aligned;
 use crate::bench::machine::Machine;
 use crate::bench::reporting::Outcome as _;
 use longhaul_boxes::quantity::Size;
-use longhaul_datapath::Part;
+use longhaul_datapath::WorkPart;
 use std::fmt::Write as _;
 
 const COLUMNS: [&str; 13] = [
@@ -76,7 +76,7 @@ fn row(outcome: &Outcome) -> Vec<String> {
 /// A line for each end that was watched.
 fn parts(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut head = vec!["".to_owned(), "end".to_owned()];
-    head.extend(Part::ALL.map(|part| part.name().to_owned()));
+    head.extend(WorkPart::ALL.map(|part| part.name().to_owned()));
     head.extend(["rest", "watched", "unwatched"].map(str::to_owned));
     let mut rows = vec![head];
     for outcome in outcomes {

@@ -10,7 +10,7 @@ mod targets;
 mod unreliable;
 
 use crate::session::{Remote, Session};
-use crate::{Fault, Place};
+use crate::{Fault, ProcessRole};
 use lane::{Lane, Layout, Tally};
 use longhaul_rdma::{
     Access, Completion, CompletionQueue, Connection, Endpoint, Listener, MemoryRegion, Mtu,
@@ -101,7 +101,7 @@ struct Round {
     by_qpn: HashMap<Qpn, usize>,
 }
 
-pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
+pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     let begun = Instant::now();
     let mut stress = Stress::open(place, *args)?;
     let (mut rounds, mut abandoned) = (0, 0);
@@ -133,7 +133,7 @@ pub fn run(place: Place, args: &Args) -> Result<Value, Fault> {
 }
 
 impl Stress {
-    fn open(place: Place, args: Args) -> Result<Self, Fault> {
+    fn open(place: ProcessRole, args: Args) -> Result<Self, Fault> {
         let mut session = Session::open(place)?;
         let mtu = Mtu::from_code((args.mtu.ilog2() - 7) as u8).ok_or("no path MTU")?;
         let path = PathSettings {

@@ -32,7 +32,7 @@ const HEADER: usize = 24;
 
 /// How a message is sent: UC goes through all four in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MessageKind {
     SendImmediate,
     Send,
     Write,
@@ -164,18 +164,19 @@ impl Loose {
         self.kind == QpKind::Uc
     }
 
-    fn kind_of(&self, number: u64) -> Kind {
+    fn kind_of(&self, number: u64) -> MessageKind {
         match (self.kind, number % 4) {
-            (_, 0) | (QpKind::Ud, 2) => Kind::SendImmediate,
-            (_, 1) | (QpKind::Ud, _) => Kind::Send,
-            (_, 2) => Kind::Write,
-            _ => Kind::WriteImmediate,
+            (_, 0) | (QpKind::Ud, 2) => MessageKind::SendImmediate,
+            (_, 1) | (QpKind::Ud, _) => MessageKind::Send,
+            (_, 2) => MessageKind::Write,
+            _ => MessageKind::WriteImmediate,
         }
     }
 
     fn immediate(&self, number: u64) -> Option<u32> {
         let kind = self.kind_of(number);
-        matches!(kind, Kind::SendImmediate | Kind::WriteImmediate).then_some(number as u32)
+        matches!(kind, MessageKind::SendImmediate | MessageKind::WriteImmediate)
+            .then_some(number as u32)
     }
 
     /// The message `number` that a side sends, after it has compared all below `compared`; WRITEs
@@ -200,7 +201,8 @@ impl Loose {
             return Ok(());
         }
         let number = self.posted;
-        let is_write = matches!(self.kind_of(number), Kind::Write | Kind::WriteImmediate);
+        let is_write =
+            matches!(self.kind_of(number), MessageKind::Write | MessageKind::WriteImmediate);
         let remote = self.remote.filter(|_| is_write && self.claims.take(number));
         let bytes =
             self.message(self.server, number, if remote.is_some() { 0 } else { self.expected });
@@ -296,7 +298,7 @@ impl Loose {
                 true => continue,
                 false => Extent::AnyPart,
             };
-            if !matches!(self.kind_of(last), Kind::Write | Kind::WriteImmediate) {
+            if !matches!(self.kind_of(last), MessageKind::Write | MessageKind::WriteImmediate) {
                 continue;
             }
             let older = std::iter::successors(Some(last), |n| n.checked_sub(BUFFERS as u64));

@@ -1,5 +1,5 @@
-//! What befalls frames besides queue and random loss: cuts, impairments, rules. A link without any
-//! of it has none of this.
+//! Faults besides queue and random loss: cuts, impairments, rules. A link without any has no
+//! injector.
 
 use crate::chance::Chance;
 use crate::config::{Cut, Impairments, LinkConfig};
@@ -9,46 +9,48 @@ use crate::wire::Arrival;
 use longhaul_node::{Frame, Side};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 
-/// Bits of a frame that are never turned over at random: a frame with another destination would not
+/// Bits of a frame that are never flipped at random: a frame with another destination would not
 /// be seen at all.
 const ADDRESS_BITS: u64 = 96;
 
-pub(crate) struct Adversity {
+pub(crate) struct FaultInjector {
     cuts: Vec<Cut>,
-    harm: Option<Harm>,
+    random: Option<RandomImpairments>,
     rules: Option<ActiveRules>,
     /// Late frames keep their order among themselves.
     last_late_due: Instant,
 }
 
-impl Adversity {
-    /// `None` when there is nothing of it.
+impl FaultInjector {
+    /// `None` when the configuration has no faults.
     pub fn new(config: &LinkConfig, entry: Side, seed: u64) -> Option<Box<Self>> {
         let scripted = config.changes.iter().filter_map(|change| change.cut());
-        let adversity = Adversity {
+        let fault_injector = FaultInjector {
             cuts: config.cut.into_iter().chain(scripted).collect(),
-            harm: (!config.impairments.is_none()).then(|| Harm::new(&config.impairments, seed)),
+            random: (!config.impairments.is_none())
+                .then(|| RandomImpairments::new(&config.impairments, seed)),
             rules: ActiveRules::new(&config.rules, entry, seed),
             last_late_due: Instant::ZERO,
         };
-        let is_none =
-            adversity.cuts.is_empty() && adversity.harm.is_none() && adversity.rules.is_none();
-        (!is_none).then(|| Box::new(adversity))
+        let is_none = fault_injector.cuts.is_empty()
+            && fault_injector.random.is_none()
+            && fault_injector.rules.is_none();
+        (!is_none).then(|| Box::new(fault_injector))
     }
 
-    /// True when what is sent at this moment is lost.
+    /// True when frames sent at this moment are lost.
     pub fn is_cut(&self, sent_at: Instant) -> bool {
         self.cuts.iter().any(|cut| cut.is_on(sent_at))
     }
 
-    /// What rules do to `frame`, that at `place` of a train.
+    /// The rules' effects on `frame`, the one at `place` of a train.
     pub fn judge(&mut self, frame: &Frame<'_>, place: u32) -> Effects {
         self.rules.as_mut().map_or_else(Effects::default, |rules| rules.judge(frame, place))
     }
 
-    /// What befalls a frame of `len` bytes that would arrive at `due` with this mark, and that
-    /// rules do this to.
-    pub fn befall(
+    /// Applies impairments and the rules' `effects` to a frame of `len` bytes that would arrive at
+    /// `due` with this mark.
+    pub fn apply(
         &mut self,
         due: Instant,
         is_marked: bool,
@@ -64,12 +66,12 @@ impl Adversity {
             corrupted_bit: effects.corrupted_bit,
         };
         let mut late_by = effects.late_by;
-        if let Some(harm) = &mut self.harm {
-            if harm.late.take() {
-                late_by = Some(late_by.unwrap_or_default() + harm.late_by);
+        if let Some(random) = &mut self.random {
+            if random.late.take() {
+                late_by = Some(late_by.unwrap_or_default() + random.late_by);
             }
-            arrival.is_duplicated |= harm.duplication.take();
-            if let Some(bit) = harm.corrupted_bit(len) {
+            arrival.is_duplicated |= random.duplication.take();
+            if let Some(bit) = random.corrupted_bit(len) {
                 arrival.corrupted_bit = arrival.corrupted_bit.or(Some(bit));
             }
         }
@@ -89,9 +91,9 @@ impl Adversity {
     }
 }
 
-/// What befalls any frame. Each kind has a stream of its own: one does not change what another
-/// does.
-struct Harm {
+/// Impairments of any frame. Each has a random stream of its own, so that none changes another's
+/// draws.
+struct RandomImpairments {
     late: Chance,
     late_by: Duration,
     duplication: Chance,
@@ -99,13 +101,13 @@ struct Harm {
     bits: SplitMix64,
 }
 
-impl Harm {
+impl RandomImpairments {
     fn new(config: &Impairments, seed: u64) -> Self {
         let mut seeds = SplitMix64::new(seed.rotate_left(32) ^ 0x696d_7061_6972);
         let mut stream = |probability| Chance::new(probability, seeds.next_u64());
         let [late, duplication, corruption] =
             [config.late, config.duplication, config.corruption].map(&mut stream);
-        Harm {
+        RandomImpairments {
             late,
             late_by: config.late_by,
             duplication,
@@ -114,7 +116,7 @@ impl Harm {
         }
     }
 
-    /// The bit of a frame of `len` bytes that is turned over, if one is.
+    /// The bit of a frame of `len` bytes that is flipped, if one is.
     fn corrupted_bit(&mut self, len: usize) -> Option<u32> {
         let bits = (8 * len as u64).saturating_sub(ADDRESS_BITS);
         (self.corruption.take() && bits > 0).then(|| (ADDRESS_BITS + self.bits.below(bits)) as u32)
