@@ -1,5 +1,5 @@
 //! Whole boxes over paths that are cut, reorder, lose in bursts and are shared, at small rates:
-//! what docs/simulator.md and the README say of 100 Gbit/s holds in kind.
+//! what docs/simulator.md and docs/measurements.md say of 100 Gbit/s holds in kind.
 
 use longhaul_sim::file::ScenarioFile;
 use longhaul_sim::{FlowOutcome, Outcome, Simulation};
