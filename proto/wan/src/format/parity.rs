@@ -136,8 +136,8 @@ impl Prefix {
         Some(Prefix { bytes, len: len as u8 })
     }
 
-    /// Headers up to UDP as `first`, the bytes behind [`ProtectedHeader::read_head`], has them. The mark is
-    /// the frame's own: that of the latest one says what befell another.
+    /// Headers up to UDP as `first`, the bytes behind [`ProtectedHeader::read_head`], has them. The
+    /// mark is the frame's own: that of the latest one says what befell another.
     fn restored(
         &self,
         protected: &ProtectedHeader,
@@ -167,8 +167,8 @@ impl Prefix {
         Some((out, udp))
     }
 
-    /// The piece of a frame whose head, behind [`ProtectedHeader::read_head`], and body came back. `None`:
-    /// they are none of a piece.
+    /// The piece of a frame whose head, behind [`ProtectedHeader::read_head`], and body came back.
+    /// `None`: they are none of a piece.
     pub(crate) fn rebuild_piece(
         &self,
         pool: &mut FramePool,
@@ -192,8 +192,8 @@ impl Prefix {
             .then(|| pool.hold(&Frame { head, payload, trailer: Trailer::None }))
     }
 
-    /// The frame whose head, behind [`ProtectedHeader::read_head`], and body came back. `None`: they are none
-    /// of a frame.
+    /// The frame whose head, behind [`ProtectedHeader::read_head`], and body came back. `None`:
+    /// they are none of a frame.
     pub(crate) fn rebuild(
         &self,
         pool: &mut FramePool,
