@@ -49,11 +49,11 @@
 //! sockets nor interface requests.
 //!
 //! Several cores: [`PacketPort::open_queues`] opens as many ports on one interface, each with
-//! sockets of its own, and the kernel gives each frame to the one whose part it is ([`FrameSubset`]). Each
-//! socket has a filter for that instead of a place in a fanout group, because a socket in such a
-//! group cannot go over to an interface that was made anew, nor join while the interface is down
-//! before Linux 6.13, and its place in the group goes by who joined when. The kernel runs one
-//! filter of thirty instructions for each socket and frame.
+//! sockets of its own, and the kernel gives each frame to the one whose part it is
+//! ([`FrameSubset`]). Each socket has a filter for that instead of a place in a fanout group,
+//! because a socket in such a group cannot go over to an interface that was made anew, nor join
+//! while the interface is down before Linux 6.13, and its place in the group goes by who joined
+//! when. The kernel runs one filter of thirty instructions for each socket and frame.
 //!
 //! Floods: a port that serves by class ([`PacketConfig::by_class`]) has a socket and a receive
 //! buffer for each of three classes, sorted by filters of the same kind, so that frames of unknown

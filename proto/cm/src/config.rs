@@ -32,9 +32,9 @@ pub struct Config {
     /// Linux's RDMA connection manager. Not before a quarter of our own response timeout has
     /// passed: what comes earlier is no retransmission.
     pub mra_timeout_code: Option<u8>,
-    /// How long an ended connection's ids and QPNs stay reserved, so that late packets and duplicate
-    /// messages are recognised. Default 2.15 s (packet lifetime code plus one, as Linux has it); at
-    /// least the largest round trip.
+    /// How long an ended connection's ids and QPNs stay reserved, so that late packets and
+    /// duplicate messages are recognised. Default 2.15 s (packet lifetime code plus one, as Linux
+    /// has it); at least the largest round trip.
     pub timewait: Duration,
     /// Connections in any state, time-wait included. Default 65,536; about 550 bytes each while one
     /// waits for an answer, 300 when established.

@@ -212,8 +212,8 @@ pub(crate) fn req_with_path_mtu(kept: &Mad, path_mtu: u8) -> Option<Box<Mad>> {
     }
 }
 
-/// The REJ that a connection keeps, for a peer that retransmits its REQ: such a peer does not know our
-/// id yet.
+/// The REJ that a connection keeps, for a peer that retransmits its REQ: such a peer does not know
+/// our id yet.
 pub(crate) fn rej_of_req(kept: &Mad) -> Option<Box<Mad>> {
     match Message::read(kept) {
         Ok((header, Message::Rej(rej))) => {

@@ -261,7 +261,8 @@ impl ConnectionManager {
     ) -> Drop {
         let Some(c) = self.tables.get(id) else { return Drop::UnknownConnection };
         if c.peer_comm_id != rep.local_comm_id {
-            // A second connection that a retransmitted REQ of ours made: it must not stay half-open.
+            // A second connection that a retransmitted REQ of ours made: it must not stay
+            // half-open.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
             self.reject_unknown(
                 ip,

@@ -337,7 +337,8 @@ impl Responder {
         self.queue_duplicate(read)
     }
 
-    /// Queues a duplicate atomic's response, with the original result. False when that is forgotten.
+    /// Queues a duplicate atomic's response, with the original result. False when that is
+    /// forgotten.
     fn queue_duplicate_atomic(&mut self, psn: u64) -> bool {
         let Some(&(_, original)) = self.atomics.iter().find(|(at, _)| *at == psn) else {
             return false;

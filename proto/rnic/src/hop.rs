@@ -186,7 +186,8 @@ impl<M: Memory> Rnic<M> {
         self.hops.neighbours()
     }
 
-    /// The same, to announce the port's address, and to answer the solicitations that the owner receives.
+    /// The same, to announce the port's address, and to answer the solicitations that the owner
+    /// receives.
     pub fn neighbours_mut(&mut self) -> Option<&mut Neighbours> {
         self.hops.neighbours_mut()
     }

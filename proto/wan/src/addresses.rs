@@ -116,8 +116,8 @@ impl Addresses {
         self.known.len() < self.max
     }
 
-    /// `session` serves the destination of `route`: a host there has sent a frame by it. For a whole
-    /// site that is not enough. True when that was being asked for.
+    /// `session` serves the destination of `route`: a host there has sent a frame by it. For a
+    /// whole site that is not enough. True when that was being asked for.
     pub(crate) fn learn_of_host(&mut self, now: Instant, route: &Path, session: u32) -> bool {
         self.key(route) == Some(AddressKey::destination(route)) && self.learn(now, route, session)
     }

@@ -178,8 +178,8 @@ pub struct Config {
     pub dead_after: Duration,
     /// Time without a frame after which a stream is closed. 1 ms to 24 h. Default 60 s.
     pub stream_idle: Duration,
-    /// Time between two HELLOs in search of a far box, of which five are sent. 1 ms to 60 s. Default
-    /// 250 ms.
+    /// Time between two HELLOs in search of a far box, of which five are sent. 1 ms to 60 s.
+    /// Default 250 ms.
     pub hello_every: Duration,
     /// Time after which an address that no far box answered for, or whose box was refused, is asked
     /// for again. 10 ms to 24 h. Default 10 s.

@@ -31,8 +31,8 @@ impl FarBoxes {
         FarBoxes { far: far.clone(), without: without_box.clone(), asks_others: *asks_others }
     }
 
-    /// The route that HELLOs for `route`'s destination take, the same for all of a site. `None`: none
-    /// are sent.
+    /// The route that HELLOs for `route`'s destination take, the same for all of a site. `None`:
+    /// none are sent.
     pub(crate) fn ask_along(&self, route: Path) -> Option<Path> {
         if self.without.iter().any(|prefix| prefix.contains(route.destination_ip)) {
             return None;

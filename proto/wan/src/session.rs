@@ -266,7 +266,8 @@ impl Session {
         }
     }
 
-    /// False: the far box no longer knows this session. `return_route` is to an address that it serves.
+    /// False: the far box no longer knows this session. `return_route` is to an address that it
+    /// serves.
     pub(crate) fn handle_ping(
         &mut self,
         now: Instant,

@@ -300,8 +300,8 @@ impl Transport {
         }
     }
 
-    /// A host along `route` has sent a frame by the session `local`. In the clear that says nothing:
-    /// anybody can have a session, and put any source into a frame.
+    /// A host along `route` has sent a frame by the session `local`. In the clear that says
+    /// nothing: anybody can have a session, and put any source into a frame.
     fn learn_of_host(&mut self, now: Instant, route: &Path, local: u32) {
         if self.config().is_sealed && self.addresses.learn_of_host(now, route, local) {
             self.release_waiting(now);

@@ -64,8 +64,8 @@ pub struct Header {
     pub version: u8,
     /// What follows.
     pub kind: DatagramKind,
-    /// The path that the number belongs to, 0 to 15; of an [`DatagramKind::Ack`]: the path that it is
-    /// about.
+    /// The path that the number belongs to, 0 to 15; of a [`DatagramKind::Ack`]: the path that it
+    /// is about.
     pub path: u8,
     /// 4 bits: [`Header::MARKED_BEFORE`]; the others are sent as 0 and not looked at.
     pub flags: u8,
@@ -74,9 +74,11 @@ pub struct Header {
     /// Names the session at the receiver.
     pub session: u32,
     /// Low half of the number: one for each transmission on a path, in a row. Control datagrams
-    /// have numbers of their own; a [`DatagramKind::Parity`] has that of its group's first datagram.
+    /// have numbers of their own; a [`DatagramKind::Parity`] has that of its group's first
+    /// datagram.
     pub number: u32,
-    /// The stream of a numbered datagram, the shape of a [`DatagramKind::Parity`]'s group; 0 in others.
+    /// The stream of a numbered datagram, the shape of a [`DatagramKind::Parity`]'s group; 0 in
+    /// others.
     pub stream: u32,
     /// Low half of the place in the stream.
     pub sequence: u32,
