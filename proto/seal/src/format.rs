@@ -356,7 +356,8 @@ mod tests {
             number in any::<u64>(),
             fill in any::<u8>(),
         ) {
-            let header = Header { kind: DatagramKind::ALL[kind], path, udp_checksum, index, number };
+            let kind = DatagramKind::ALL[kind];
+            let header = Header { kind, path, udp_checksum, index, number };
             prop_assert_eq!(Header::read(&header.write()), Found::Header(header));
             let init = Init { index, cookie: [fill; 16], noise: [fill ^ 1; NOISE_INIT_LEN] };
             prop_assert_eq!(Init::read(&init.write()), Some(init));

@@ -181,7 +181,7 @@ impl Port {
     }
 
     /// A pause frame came by this port.
-    fn hear(&mut self, now: Instant, pause: &Pause) {
+    fn receive_pause(&mut self, now: Instant, pause: &Pause) {
         let Some(quanta) = pause.quanta[usize::from(self.priority)] else { return };
         let count = if quanta > 0 {
             &mut self.pauses.pauses_received
@@ -262,9 +262,9 @@ impl Pausable {
     }
 
     /// A pause frame came by `port`.
-    pub fn hear(&mut self, now: Instant, port: Side, pause: &Pause) {
+    pub fn receive_pause(&mut self, now: Instant, port: Side, pause: &Pause) {
         self.now = now;
-        self.ports[port].hear(now, pause);
+        self.ports[port].receive_pause(now, pause);
     }
 
     /// Hands what is due at `port` to `out`. Returns the ports that have come to have work by it.

@@ -144,7 +144,7 @@ impl Switch {
             return Err(DropReason::GroupSource);
         }
         if is_link_local(destination) {
-            return self.hear(now, side, frame);
+            return self.handle_link_local(now, side, frame);
         }
         if !self.addresses.learn(now, source, side) {
             self.ports[side].unlearnt_frames += 1;
@@ -183,12 +183,17 @@ impl Switch {
         Ok(())
     }
 
-    /// What ends here: it concerns the two ends of a link alone.
+    /// A link-local frame: it concerns the two ends of a link alone, and is never forwarded.
     #[cold]
-    fn hear(&mut self, now: Instant, side: Side, frame: &Frame<'_>) -> Result<(), DropReason> {
+    fn handle_link_local(
+        &mut self,
+        now: Instant,
+        side: Side,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
         match (&mut self.outputs, Pause::parse(frame.head)) {
             (Outputs::Pausable(outputs), Some(pause)) => {
-                outputs.hear(now, side, &pause);
+                outputs.receive_pause(now, side, &pause);
                 self.occupied |= 1 << side;
                 Ok(())
             }

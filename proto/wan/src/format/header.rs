@@ -64,7 +64,7 @@ pub struct Header {
     pub version: u8,
     /// What follows.
     pub kind: DatagramKind,
-    /// The path that the number belongs to, 0 to 15; of an [`DatagramKind::Ack`]: the path that it
+    /// The path that the number belongs to, 0 to 15; of a [`DatagramKind::Ack`]: the path that it
     /// is about.
     pub path: u8,
     /// 4 bits: [`Header::MARKED_BEFORE`]; the others are sent as 0 and not looked at.

@@ -394,7 +394,8 @@ mod tests {
                 traffic_class: 0x28 | 2,
                 ..*hosts
             };
-            let sent_by = Path { udp_source_port: words[0] as u16 | 0xc000, ..route(is_ipv6, vlan) };
+            let udp_source_port = words[0] as u16 | 0xc000;
+            let sent_by = Path { udp_source_port, ..route(is_ipv6, vlan) };
             let (built, pad_len) = head(&sent_by, len, is_atomic);
             let expected_head = head(&on_arrival(&sent_by), len, is_atomic).0;
             let (mut built, mut expected_head) =
@@ -442,8 +443,8 @@ mod tests {
             let prefix = Prefix::of(head(&other, 77, false).0.bytes()).unwrap();
             let (read, rest) = ProtectedHeader::read_head(&symbol[..symbol_len]).unwrap();
             prop_assert_eq!(read, protected);
-            let back =
-                prefix.rebuild(&mut FramePool::new(), &protected, rest, &symbol_body(&frame)).unwrap();
+            let body = symbol_body(&frame);
+            let back = prefix.rebuild(&mut FramePool::new(), &protected, rest, &body).unwrap();
             let expected = Frame { head: &expected_head, payload, trailer };
             // Where bytes are not at hand, their ICRC is not either.
             if is_virtual {

@@ -361,8 +361,8 @@ mod tests {
             let (built, _) = head(&sample);
             let udp = Udp::find(built.bytes()).unwrap();
             let mut out = [0; HEAD_MAX];
-            let at = encapsulate(built.bytes(), udp, PORT, &Header::new(DatagramKind::Data, 1), &mut out)
-                .unwrap();
+            let header = Header::new(DatagramKind::Data, 1);
+            let at = encapsulate(built.bytes(), udp, PORT, &header, &mut out).unwrap();
             let mut wire = out[..at].to_vec();
             wire.resize(at + sample.payload_len + 8, 0xaa);
             for (place, value) in wrong {
