@@ -42,7 +42,8 @@ fn of_cores(status: &Value, counter: &str) -> Vec<u64> {
 
 /// RoCEv2 from both addresses of the left host: 400 messages of 64 KiB each.
 fn transfers(network: &Network, mtu: u32) {
-    from_both(network, &format!("ib_write_bw -s 65536 -m {mtu} -n 400"));
+    // An ACK timeout of a second: four threads of boxes and two programs share the processors.
+    from_both(network, &format!("ib_write_bw -s 65536 -m {mtu} -n 400 -u 18"));
 }
 
 fn from_both(network: &Network, program: &str) {
