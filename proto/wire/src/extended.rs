@@ -178,6 +178,17 @@ pub fn rnr_timer_code(wait: Duration) -> u8 {
         .unwrap_or_default()
 }
 
+/// Part of the time for which a responder has not been ready that [`rnr_backoff`] waits.
+const RNR_BACKOFF_PART: u64 = 8;
+/// Longest wait of [`rnr_backoff`] beyond the RNR timer.
+const RNR_BACKOFF_MAX: Duration = Duration::from_ms(100);
+
+/// How long to leave alone a responder that has not been ready for `not_ready_for` and asks for
+/// `timer`: many such responders must not take their neighbours' share of a link.
+pub fn rnr_backoff(timer: Duration, not_ready_for: Duration) -> Duration {
+    timer.max(not_ready_for.divided_by(RNR_BACKOFF_PART).min(RNR_BACKOFF_MAX))
+}
+
 /// Datagram extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deth {

@@ -25,7 +25,7 @@ pub use bth::Bth;
 pub use ecn::Ecn;
 pub use extended::{
     Aeth, AtomicAckEth, AtomicEth, Deth, NakCode, RETH_LEN, Reth, Syndrome, credit_code, credits,
-    rnr_timer, rnr_timer_code,
+    rnr_backoff, rnr_timer, rnr_timer_code,
 };
 pub use head::{CNP_PAYLOAD, HEAD_MAX, Head};
 pub use layout::{Layout, Malformed, Split, split};

@@ -12,17 +12,12 @@ use super::missing::Missing;
 use crate::Config;
 use crate::store::Store;
 use longhaul_units::{Duration, Instant};
-use longhaul_wire::{Syndrome, rnr_timer_code};
+use longhaul_wire::{Syndrome, rnr_backoff, rnr_timer_code};
 
 /// How long packets may be refused for want of room before their requester hears of it: less than
 /// half of what a requester has by perftest's settings, 0.54 s, before its retry counter is used
 /// up.
 const REFUSED_MAX: Duration = Duration::from_ms(200);
-/// Part of the time that a responder has not been ready by which it may be asked later than its RNR
-/// timer allows.
-const LATER: u64 = 8;
-/// The latest that is.
-const LATER_MAX: Duration = Duration::from_ms(100);
 
 /// A responder that was not ready when it last answered.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +76,7 @@ impl Hold {
         let is_long = now.since(since) >= config.ack_hold_max;
         self.not_ready = Some(NotReady { timer, since, is_long });
         self.owe(store, missing);
-        now + timer.max(later(now, since))
+        now + rnr_backoff(timer, now.since(since))
     }
 
     /// The next packet was refused for want of room.
@@ -167,10 +162,6 @@ impl Hold {
         };
         self.is_owed = false;
         self.told = Some(store.frontier().0);
-        Syndrome::RnrNak { timer_code: rnr_timer_code(timer.max(later(now, since))) }
+        Syndrome::RnrNak { timer_code: rnr_timer_code(rnr_backoff(timer, now.since(since))) }
     }
-}
-
-fn later(now: Instant, since: Instant) -> Duration {
-    now.since(since).divided_by(LATER).min(LATER_MAX)
 }

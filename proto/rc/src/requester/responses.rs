@@ -3,16 +3,13 @@
 use super::{Repair, Requester};
 use longhaul_node::Payload;
 use longhaul_units::{Duration, Instant, Msn, Psn};
-use longhaul_wire::{Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits, rnr_timer};
+use longhaul_wire::{
+    Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits, rnr_backoff, rnr_timer,
+};
 use longhaul_work::{Context, Counter, DropReason, Status, scatter_list};
 
 /// Packets that may be outstanding, however often the responder was not ready.
 const RNR_WINDOW_MIN: u32 = 4;
-/// Part of the time since the first of a run of RNR NAKs that the requester waits, where the RNR
-/// timer is shorter.
-const RNR_WAIT_PART: u64 = 8;
-/// Longest wait beyond the RNR timer.
-const RNR_WAIT_MAX: Duration = Duration::from_ms(100);
 
 impl Requester {
     /// Takes an ACK, RNR NAK or NAK.
@@ -333,8 +330,7 @@ impl Requester {
         let outstanding = (self.next - self.una).min(u64::from(self.window)) as u32;
         self.window = (outstanding / 2).max(RNR_WINDOW_MIN.min(self.window));
         let since = *self.not_ready_since.get_or_insert(now);
-        let longer = now.since(since).divided_by(RNR_WAIT_PART).min(RNR_WAIT_MAX);
-        self.rnr_until = Some(now + timer.max(longer));
+        self.rnr_until = Some(now + rnr_backoff(timer, now.since(since)));
     }
 
     fn fatal_nak<C: Context>(&mut self, code: NakCode, ctx: &mut C) {
