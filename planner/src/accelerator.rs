@@ -1,4 +1,4 @@
-//! What a WAN accelerator near the requester brings.
+//! The effect of a WAN accelerator near the requester.
 
 use crate::nic::NicProfile;
 use crate::path::Path;
@@ -7,14 +7,13 @@ use crate::workload::Workload;
 use crate::{Invalid, wire};
 use serde::Serialize;
 
-/// A transparent box near the requester that stores requests and acknowledges them itself, with
-/// another at the far end: the requester sees its round trip, and loss on the WAN is theirs to
-/// repair.
+/// A transparent box near the requester that stores and acknowledges requests, with another at the
+/// far end. The requester sees the box's round trip, and the boxes repair loss on the WAN.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Accelerator {
-    /// Round trip between requester and box, with what the box takes.
+    /// Round trip between requester and box, including the box's processing time, in ns.
     pub lan_rtt_ns: f64,
-    /// What it takes for a packet.
+    /// Processing time per packet, in ns.
     pub packet_ns: f64,
 }
 
@@ -27,8 +26,8 @@ impl Default for Accelerator {
 }
 
 impl Accelerator {
-    /// What the same workload gives with it. READs and atomics are answered by the responder across
-    /// the path, so that nothing changes for them.
+    /// Prediction for the same workload with the accelerator. READs and atomics are unchanged,
+    /// because the responder answers them across the path.
     ///
     /// # Errors
     ///
@@ -53,20 +52,19 @@ impl Accelerator {
         };
         with.limit = renamed(with.limit);
         with.bounds.iter_mut().for_each(|bound| bound.limit = renamed(bound.limit));
-        // What arrives still crosses the path.
+        // Delivery still takes the path's delay.
         with.latency_ns = plain.latency_ns;
         Ok(with)
     }
 
-    /// Bytes that the near box must hold: all that is on its way, twice where it may have to be
-    /// sent again.
+    /// Store of the near box in bytes: the bandwidth-delay product, twice that on a lossy path.
     pub fn near_bytes(&self, path: &Path, nic: &NicProfile) -> f64 {
         let once = path.rtt_ns() * wire::rate_bps(path, nic) / 8e9;
         if path.loss > 0.0 { 2.0 * once } else { once }
     }
 
-    /// Bytes that the far box must hold to restore the order of packets: two round trips' worth
-    /// where there is loss.
+    /// Store of the far box in bytes, to restore the order of packets: two round trips' worth on a
+    /// lossy path.
     pub fn far_bytes(&self, path: &Path, nic: &NicProfile) -> f64 {
         if path.loss > 0.0 { self.near_bytes(path, nic) } else { 0.0 }
     }

@@ -1,4 +1,4 @@
-//! What to set, as commands.
+//! Recommended settings, as commands.
 //!
 //! Each command's source is in docs/planner.md. Names of interfaces, devices and hosts are shell
 //! variables that the first step sets, so that the rest can be pasted.
@@ -17,7 +17,7 @@ use serde::Serialize;
 pub enum Where {
     /// On both hosts.
     BothHosts,
-    /// On the side that posts the requests, and the other where a line says so.
+    /// On the requester's host, except for lines that name the other.
     Hosts,
     /// On the switches of the sites.
     Switch,
@@ -28,7 +28,7 @@ pub enum Where {
 }
 
 impl Where {
-    /// As a heading says it.
+    /// Heading of the place.
     pub fn text(self) -> &'static str {
         match self {
             Where::BothHosts => "both hosts",
@@ -45,9 +45,9 @@ impl Where {
 pub struct Step {
     /// Where.
     pub place: Where,
-    /// What, in a few words.
+    /// Short title.
     pub title: String,
-    /// Why, in a sentence.
+    /// Reason, one sentence.
     pub why: String,
     /// The commands, one per line.
     pub commands: Vec<String>,
@@ -59,7 +59,7 @@ impl Step {
     }
 }
 
-/// A list of commands of literals and formats.
+/// Builds a list of commands from literals and formats.
 macro_rules! lines {
     ($($line:expr),* $(,)?) => { vec![$($line.to_string()),*] };
 }
@@ -165,8 +165,9 @@ fn classes() -> Step {
     Step::new(Where::BothHosts, "Traffic class", why, commands)
 }
 
-/// Queue at which a switch begins to mark, as a share of what is under way, and its bounds:
-/// assumed, from common practice for 100G (Kmin 150 kB within a site) up to what a port can hold.
+/// Queue length at which a switch begins to mark, as a share of the bytes in flight, and its
+/// bounds: assumed, from common practice for 100G (Kmin 150 kB within a site) up to the capacity of
+/// a port.
 const MARK_SHARE: f64 = 1.0 / 8.0;
 const MARK_LEAST: f64 = 150_000.0;
 const MARK_MOST: f64 = 2_000_000.0;
@@ -201,7 +202,7 @@ fn switches(plan: &Plan) -> [Step; 2] {
     ]
 }
 
-/// A run of so many windows makes little of its first and last.
+/// Windows per run: enough for the first and the last to be negligible.
 const WINDOWS_PER_RUN: u32 = 20;
 
 fn perftest(plan: &Plan) -> Step {
@@ -263,7 +264,7 @@ fn accelerators(plan: &Plan) -> Option<Step> {
         plan.memory.accelerator_near_bytes.max(plan.memory.accelerator_far_bytes) / 1e6
     );
     let km = (delay_us / 5.0).ceil();
-    // By itself a box holds 1 GiB; a host may run four round trips ahead.
+    // A box's default store is 1 GiB; a host may run four round trips ahead.
     let gib = (4.0 * plan.bandwidth_delay_bytes / f64::from(1 << 30)).ceil();
     let memory = if gib > 1.0 { format!(" --memory {gib}G") } else { String::new() };
     let commands = lines![

@@ -1,17 +1,16 @@
-//! What a path, a NIC and a workload give, by arithmetic: before anything is bought, and without
-//! running anything.
+//! Predicts the goodput of a path, a NIC and a workload by arithmetic alone.
 //!
-//! [`Prediction::new`] takes a [`Path`], a [`NicProfile`] and a [`Workload`] and names the goodput
-//! to expect and the one thing that limits it. [`Plan::new`] does so for a range of message sizes
-//! and adds what a target needs: queue pairs, queue depth, timeouts, memory, what an accelerator
-//! would bring, the commands that set it all ([`Step`]), and warnings.
+//! [`Prediction::new`] takes a [`Path`], a [`NicProfile`] and a [`Workload`] and returns the
+//! expected goodput and its limit. [`Plan::new`] does so for a range of message sizes and adds the
+//! requirements of a target: queue pairs, queue depth, timeouts, memory, the effect of an
+//! accelerator, the commands to configure it all ([`Step`]), and warnings.
 //!
 //! Times are nanoseconds and rates bits per second, as `f64`: a prediction's error is per cent, not
-//! rounding. The model is one of messages and windows, not of packets; docs/planner.md derives it
-//! and says which published cells its constants were fitted to.
+//! rounding. The model has messages and windows, not packets; docs/planner.md derives it and names
+//! the published cells to which its constants are fitted.
 //!
-//! What it deliberately does not do: simulate, measure, know anything of the code that it predicts,
-//! or guess at congestion by others' traffic.
+//! It does not simulate or measure, shares no code with what it predicts, and does not model
+//! congestion by other traffic.
 #![forbid(unsafe_code)]
 
 mod accelerator;
@@ -45,15 +44,15 @@ pub use workload::{Op, Workload};
 
 use thiserror::Error;
 
-/// A question that has no answer: which value is at fault, and what it may be.
+/// An invalid input: the value and its valid range.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[error("{what} {value} is out of range: {range}")]
 pub struct Invalid {
-    /// Which value, in the caller's words.
+    /// Name of the value, in the caller's terms.
     pub what: &'static str,
     /// As given.
     pub value: String,
-    /// What it may be.
+    /// Valid range.
     pub range: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What windows cost in memory.
+//! Memory that windows need.
 
 use crate::accelerator::Accelerator;
 use crate::nic::NicProfile;
@@ -18,14 +18,14 @@ pub struct Memory {
     pub send_queue_bytes: f64,
     /// Their completion queues.
     pub completion_queue_bytes: f64,
-    /// Registered memory for the messages that are posted, where each has its own.
+    /// Registered memory for the posted messages, one buffer each.
     pub buffer_bytes: f64,
     /// Store of the accelerator at the requester's end.
     pub accelerator_near_bytes: f64,
-    /// Of the one at the far end.
+    /// Store of the accelerator at the far end.
     pub accelerator_far_bytes: f64,
-    /// What a switch port must still take after it has said PAUSE to the other end of the fibre: a
-    /// round trip's worth, per priority.
+    /// Bytes that arrive at a switch port after it has sent PAUSE to the other end of the fibre:
+    /// one round trip's worth, per priority.
     pub pfc_headroom_bytes: f64,
 }
 

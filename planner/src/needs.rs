@@ -1,4 +1,4 @@
-//! What a target takes.
+//! Requirements of a goodput target.
 
 use crate::Invalid;
 use crate::accelerator::Accelerator;
@@ -12,32 +12,31 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// With the workload as it is.
+    /// With the given workload.
     Now,
     /// With more queue pairs, or a deeper queue.
     Settings,
-    /// By an accelerator alone: no setting of these reaches it.
+    /// Only with an accelerator.
     Accelerator,
     /// Not at all with messages of this size.
     Never,
 }
 
-/// What one message size needs to reach the target.
+/// Requirements of one message size to reach the target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Needs {
-    /// Payload bits per second that are asked for.
+    /// Target goodput, in bits per second.
     pub target_bps: f64,
     /// Whether and how.
     pub reach: Reach,
-    /// Messages under way, over all queue pairs, that the target takes.
+    /// Messages in flight, over all queue pairs, that the target needs.
     pub in_flight_messages: f64,
-    /// Queue pairs, with the NIC as it is; `None` where no number up to [`Needs::QPS_MAX`]
-    /// suffices.
+    /// Queue pairs with the given NIC; `None` if no number up to [`Needs::QPS_MAX`] suffices.
     pub qps: Option<u32>,
     /// Queue depth of each of these.
     pub tx_depth: u32,
-    /// What the NIC must allow so that the workload's own number of queue pairs suffices, where
-    /// that is more than it allows now; `None` where it is not, or would not help.
+    /// A higher limit of the NIC with which the workload's number of queue pairs suffices; `None`
+    /// if the present limit suffices or a higher one does not help.
     pub raised: Option<Raised>,
 }
 
@@ -51,17 +50,17 @@ pub struct Raised {
 }
 
 impl Needs {
-    /// Queue pairs to go up to: the most in the published reports (IOWN GF PoC report 2024-06,
-    /// appendix F).
+    /// Maximum number of queue pairs: the largest in the published reports (IOWN GF PoC report
+    /// 2024-06, appendix F).
     pub const QPS_MAX: u32 = 4096;
-    /// Queue depth to go up to: a ConnectX's largest max_qp_wr (mlx5, log_max_qp_sz 15).
+    /// Maximum queue depth: a ConnectX's largest max_qp_wr (mlx5, log_max_qp_sz 15).
     pub const TX_DEPTH_MAX: u32 = 32_768;
     /// The largest in the published reports.
     const LOG_WQES_MAX: u8 = 14;
-    /// perftest's default depth, below which nobody gains by going.
+    /// Minimum queue depth: perftest's default.
     const TX_DEPTH_MIN: u32 = 128;
 
-    /// For `target_bps` of goodput.
+    /// Requirements for `target_bps` of goodput.
     ///
     /// # Errors
     ///
@@ -100,7 +99,7 @@ impl Needs {
         Ok(Needs { target_bps, reach, in_flight_messages, qps, tx_depth, raised })
     }
 
-    /// The least number of queue pairs that reach the target, each deep enough.
+    /// Returns the smallest number of queue pairs that reaches the target, each deep enough.
     fn least_qps(
         path: &Path,
         nic: &NicProfile,
@@ -125,7 +124,7 @@ impl Needs {
         Ok(Some(suffices))
     }
 
-    /// The WQEs with which the queue pairs that there are suffice.
+    /// Returns the outstanding WQEs with which the given queue pairs suffice.
     fn raised(
         path: &Path,
         nic: &NicProfile,
@@ -148,7 +147,8 @@ impl Needs {
         Ok(None)
     }
 
-    /// An accelerator with more queue pairs or depth at LAN distance would do.
+    /// `true` if an accelerator, with more queue pairs or depth at LAN distance, reaches the
+    /// target.
     fn is_out_of_reach_by_distance_alone(
         path: &Path,
         nic: &NicProfile,
@@ -168,9 +168,9 @@ impl Needs {
     }
 }
 
-/// The queue depth, a power of two, with which `qps` queue pairs keep `in_flight` messages under
-/// way, or as many as the NIC allows, while two lots are on their way through the program: so the
-/// NIC never waits for it.
+/// Returns the queue depth, a power of two, with which `qps` queue pairs keep `in_flight` messages
+/// in flight (at most the NIC's limit) while the program handles two lots, so that the NIC never
+/// waits for it.
 fn tx_depth(in_flight: f64, qps: u32, nic: &NicProfile, workload: &Workload) -> u32 {
     let allowed = nic.outstanding(workload.op.is_answered()) as f64;
     let each =

@@ -1,50 +1,49 @@
-//! What a NIC and its driver are like: data files in labs/nics, or a user's own.
+//! Profiles of a NIC and its driver: data files in labs/nics, or a user's own.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A NIC's limits and what it and its host take for their work.
+/// A NIC's limits, and the time costs of the NIC and its host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicProfile {
-    /// What results call it.
+    /// Name in results.
     pub name: String,
-    /// What it stands for, in a line.
+    /// One-line description.
     pub about: String,
     /// Rate of its port in bits on the wire per second: 1000 to 10^15.
     pub rate_bps: u64,
-    /// WQEs of one QP that are sent and not acknowledged, at most (ConnectX:
-    /// 2^LOG_MAX_OUTSTANDING_WQE), at least 1.
+    /// Maximum unacknowledged WQEs of one QP (ConnectX: 2^LOG_MAX_OUTSTANDING_WQE), at least 1.
     pub outstanding_wqes: u32,
-    /// READs and atomics of one QP that await their responses, at most: 1 to 255.
+    /// Maximum outstanding READs and atomics of one QP: 1 to 255.
     pub outstanding_reads: u32,
-    /// Packets of one QP that are sent and not acknowledged, at most: 1 to 2^23.
+    /// Maximum unacknowledged packets of one QP: 1 to 2^23.
     pub outstanding_psns: u32,
-    /// As requester it asks for an acknowledgement at each message's end and at least every so many
-    /// packets: 1 to 2^23; more than `outstanding_psns` count as that many.
+    /// Packets between acknowledgement requests of the requester, which also requests one at each
+    /// message's end: 1 to 2^23, capped at `outstanding_psns`.
     pub ack_request_every: u32,
-    /// As responder it acknowledges at least every so many packets, asked or not: 1 to 2^23.
+    /// Packets between acknowledgements that the responder sends unrequested: 1 to 2^23.
     pub ack_every: u32,
-    /// Least time between two messages that the port begins.
+    /// Minimum time between the starts of two messages at the port.
     pub message_ns: u64,
-    /// Least time between two packets that the port sends.
+    /// Minimum time between two packets at the port.
     pub packet_ns: u64,
-    /// From the program's call to the NIC having the work request.
+    /// Time from the program's call until the NIC has the work request.
     pub doorbell_ns: u64,
-    /// From a packet's last bit to the NIC having acted on it.
+    /// Time from a packet's last bit until the NIC has processed it.
     pub responder_ns: u64,
-    /// From that to the program being able to see the completion.
+    /// Time from then until the program can see the completion.
     pub completion_ns: u64,
-    /// What posting one work request costs the program.
+    /// The program's time to post one work request.
     pub post_ns: u64,
-    /// What polling one completion costs the program.
+    /// The program's time to poll one completion.
     pub poll_ns: u64,
-    /// Local ACK timeout: 4.096 µs x 2^this, 1 to 31; 0 waits for ever.
+    /// Local ACK timeout: 4.096 µs x 2^`timeout_code`, 1 to 31; 0: none.
     pub timeout_code: u8,
-    /// Retries without progress, 0 to 7.
+    /// Maximum retries without progress, 0 to 7.
     pub retry_count: u8,
-    /// The timer begins at `adaptive_first_ns` and doubles with each retry, whatever `timeout_code`
-    /// says (ConnectX, ROCE_ACCL).
+    /// The timer starts at `adaptive_first_ns` and doubles with each retry, ignoring `timeout_code`
+    /// (ConnectX, ROCE_ACCL).
     pub adaptive_retransmission: bool,
     /// See `adaptive_retransmission`.
     pub adaptive_first_ns: u64,
@@ -53,15 +52,15 @@ pub struct NicProfile {
 /// Why a profile cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NicError {
-    /// No profile of that name comes with the program.
+    /// No built-in profile has that name.
     #[error("no NIC profile is called '{name}': there are {known}, or give a TOML file")]
     Unknown {
-        /// As asked for.
+        /// The requested name.
         name: String,
-        /// Those that there are.
+        /// The built-in names.
         known: String,
     },
-    /// A key that means nothing.
+    /// An unknown key.
     #[error(
         "unknown key '{key}'{}",
         nearest.map(|n| format!(", did you mean '{n}'?")).unwrap_or_default()
@@ -69,7 +68,7 @@ pub enum NicError {
     Key {
         /// As written.
         key: String,
-        /// The valid one that it looks like.
+        /// The most similar valid key.
         nearest: Option<&'static str>,
     },
     /// A value out of range.
@@ -79,7 +78,7 @@ pub enum NicError {
         key: &'static str,
         /// As written.
         value: u64,
-        /// What it may be.
+        /// Valid range.
         range: &'static str,
     },
     /// Not TOML, a value of the wrong type, or a key missing.
@@ -110,11 +109,11 @@ const KEYS: [&str; 19] = [
     "adaptive_first_ns",
 ];
 
-/// A minute; no NIC takes as long for anything.
+/// One minute, longer than any operation of a NIC.
 const NS_MAX: u64 = 60_000_000_000;
 
 impl NicProfile {
-    /// Profiles that come with the program, by name, with their files.
+    /// Built-in profiles: name and file.
     const FILES: [(&str, &str); 5] = [
         ("connectx6", include_str!("../../labs/nics/connectx6.toml")),
         ("connectx6-apn", include_str!("../../labs/nics/connectx6-apn.toml")),
@@ -123,16 +122,16 @@ impl NicProfile {
         ("ideal", include_str!("../../labs/nics/ideal.toml")),
     ];
 
-    /// Names of the profiles that come with the program.
+    /// Names of the built-in profiles.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Self::FILES.into_iter().map(|(name, _)| name)
     }
 
-    /// One that comes with the program.
+    /// Returns a built-in profile.
     ///
     /// # Errors
     ///
-    /// [`NicError::Unknown`] lists those that there are.
+    /// [`NicError::Unknown`], with the known names.
     pub fn named(name: &str) -> Result<Self, NicError> {
         let unknown = || NicError::Unknown {
             name: name.to_owned(),
@@ -148,8 +147,7 @@ impl NicProfile {
         Self::named("ideal").unwrap_or_else(|e| unreachable!("embedded profile: {e}"))
     }
 
-    /// From the text of a TOML file. Every key must be there: a profile that is silent about a
-    /// limit would claim that there is none.
+    /// Parses a TOML file. Every key is required, because a missing limit would read as no limit.
     ///
     /// # Errors
     ///
@@ -173,11 +171,11 @@ impl NicProfile {
         Ok(profile)
     }
 
-    /// Whether every value makes sense.
+    /// Validates every value.
     ///
     /// # Errors
     ///
-    /// [`NicError::Value`] names the first that does not.
+    /// [`NicError::Value`] names the first invalid one.
     pub fn check(&self) -> Result<(), NicError> {
         let times = "0 to 60 s";
         let rules = [
@@ -205,38 +203,38 @@ impl NicProfile {
         }
     }
 
-    /// From the last bit of a message to its acknowledgement having been acted on, beyond the round
-    /// trip.
+    /// Time from the last bit of a message until its acknowledgement has been processed, beyond the
+    /// RTT.
     pub(crate) fn turn_ns(&self) -> f64 {
         (2 * self.responder_ns) as f64
     }
 
-    /// [`NicProfile::turn_ns`], and on to the program's next message being with the NIC.
+    /// [`NicProfile::turn_ns`], plus the time until the NIC has the program's next message.
     pub(crate) fn program_turn_ns(&self) -> f64 {
         self.turn_ns()
             + (self.completion_ns + self.poll_ns + self.post_ns + self.doorbell_ns) as f64
     }
 
-    /// Outstanding messages of one QP that the NIC allows for an operation.
+    /// The NIC's limit of outstanding messages of one QP, for an operation.
     pub(crate) fn outstanding(&self, is_answered: bool) -> u64 {
         let wqes = u64::from(self.outstanding_wqes);
         if is_answered { wqes.min(self.outstanding_reads.into()) } else { wqes }
     }
 
-    /// A ConnectX, which Mellanox' tools configure.
+    /// `true` for a ConnectX, which Mellanox's tools configure.
     pub(crate) fn is_connectx(&self) -> bool {
         self.name.to_ascii_lowercase().contains("connectx")
             || self.name.to_ascii_lowercase().contains("bluefield")
     }
 }
 
-/// The valid key that `key` looks like: at most a third of it differs.
+/// Returns the valid key most similar to `key`, if at most a third of it differs.
 fn nearest(key: &str) -> Option<&'static str> {
     let (distance, found) = KEYS.into_iter().map(|known| (edits(key, known), known)).min()?;
     (distance <= key.chars().count().div_ceil(3)).then_some(found)
 }
 
-/// Characters to insert, delete or replace to make `b` of `a` (Levenshtein).
+/// Levenshtein distance between `a` and `b`.
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

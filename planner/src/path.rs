@@ -4,19 +4,18 @@ use crate::Invalid;
 use crate::wire::MTUS;
 use serde::Serialize;
 
-/// Light takes this long through a kilometre of fibre: 5 µs, as every distance in the published
-/// reports is counted (10 km = 50 µs one way, NTT Technical Review, table 1). A refractive index of
-/// 1.468 gives 4.9.
+/// Propagation delay of fibre: 5 µs per km, as in all published reports (10 km = 50 µs one way, NTT
+/// Technical Review, table 1). A refractive index of 1.468 gives 4.9.
 pub const FIBRE_NS_PER_KM: f64 = 5_000.0;
 
-/// A path: symmetric, with one bottleneck in front of which the queue is as deep as needed.
+/// A symmetric path with one bottleneck and an unlimited queue in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Path {
-    /// Delay one way in nanoseconds, fibre and equipment, without serialisation: 0 to 10 s.
+    /// One-way delay of fibre and equipment in nanoseconds, without serialisation: 0 to 10 s.
     pub one_way_ns: f64,
     /// Rate of the bottleneck in bits on the wire per second.
     pub rate_bps: f64,
-    /// Probability that a packet is lost, each independently of the others: 0 to below 1.
+    /// Independent loss probability per packet: 0 to below 1.
     pub loss: f64,
     /// Path MTU of RDMA in payload bytes: 256, 512, 1024, 2048 or 4096.
     pub mtu: u32,
@@ -27,8 +26,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// A fibre of `km` at `rate_bps`, with equipment that adds nothing, no loss, MTU 4096, IPv4 and
-    /// no VLAN.
+    /// A fibre of `km` at `rate_bps`, without equipment delay and loss, MTU 4096, IPv4 and no VLAN.
     pub fn of_km(km: f64, rate_bps: f64) -> Self {
         Path {
             one_way_ns: km * FIBRE_NS_PER_KM,
@@ -45,16 +43,16 @@ impl Path {
         2.0 * self.one_way_ns
     }
 
-    /// Bytes that fit into one round trip at the bottleneck's rate.
+    /// Bandwidth-delay product in bytes: one RTT at the bottleneck's rate.
     pub fn bandwidth_delay_bytes(&self) -> f64 {
         self.rtt_ns() * self.rate_bps / 8e9
     }
 
-    /// Whether every value makes sense.
+    /// Validates every value.
     ///
     /// # Errors
     ///
-    /// Names the first value that does not, and its range.
+    /// Names the first invalid value and its range.
     pub fn check(&self) -> Result<(), Invalid> {
         if !(0.0..=1e10).contains(&self.one_way_ns) {
             return Err(Invalid::new("one-way delay (ns)", self.one_way_ns, "0 to 10 s"));

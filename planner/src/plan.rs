@@ -1,4 +1,4 @@
-//! A plan for a path: predictions over message sizes, what a target takes, and what to set.
+//! A plan for a path: predictions over message sizes, requirements of a target, and settings.
 
 use crate::accelerator::Accelerator;
 use crate::advice::{self, Step};
@@ -13,7 +13,7 @@ use crate::workload::{Op, Workload};
 use crate::{Invalid, wire};
 use serde::Serialize;
 
-/// What to plan for.
+/// Input of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Request {
     /// Operation.
@@ -22,22 +22,22 @@ pub struct Request {
     pub sizes: Vec<u64>,
     /// Queue pairs that the program has.
     pub qps: u32,
-    /// Messages of each that it keeps posted.
+    /// Messages that the program keeps posted on each.
     pub tx_depth: u32,
-    /// Messages per completion; `None`: as perftest does it.
+    /// Messages per completion; `None`: perftest's default.
     pub cq_mod: Option<u32>,
-    /// Messages per queue pair in all; `None`: endless.
+    /// Messages per queue pair in total; `None`: unlimited.
     pub iterations: Option<u64>,
-    /// Goodput to reach, in bits per second; `None`: 90 % of what headers leave of the rate.
+    /// Target goodput in bits per second; `None`: 90 % of the ceiling.
     pub target_bps: Option<f64>,
-    /// What for: decides which programs' settings are written.
+    /// Use of the path, which selects the programs whose settings are listed.
     pub use_case: Option<UseCase>,
-    /// What an accelerator would be like.
+    /// The accelerator to consider.
     pub accelerator: Accelerator,
 }
 
 impl Request {
-    /// Without a target, this share of the ceiling.
+    /// Default target, as a share of the ceiling.
     const TARGET_SHARE: f64 = 0.9;
 
     /// The workload for one size.
@@ -58,17 +58,17 @@ impl Request {
 pub struct QueueDepth {
     /// Outstanding messages of one packet each.
     pub messages: f64,
-    /// The formula's total frame size: a packet with its headers, FCS, preamble and gap.
+    /// The formula's total frame size: a packet with headers, FCS, preamble and gap.
     pub frame_bytes: f64,
-    /// What it leaves out that matters here.
+    /// Effects that the formula ignores and that matter here.
     pub misses: Vec<String>,
 }
 
 impl QueueDepth {
-    /// Headers and the rest of a packet amid a message: 4178 for a payload of 4096.
+    /// Overhead of a middle packet in bytes: 4178 on the wire for a payload of 4096.
     const OVERHEAD: u32 = 82;
 
-    /// For a path; what it misses depends on the rest.
+    /// The formula for `path`, with the effects that it ignores.
     pub fn new(path: &Path, nic: &NicProfile, request: &Request) -> Self {
         let frame_bytes = f64::from(path.mtu + Self::OVERHEAD);
         let messages = path.bandwidth_delay_bytes() / frame_bytes;
@@ -118,15 +118,15 @@ impl QueueDepth {
 pub struct Row {
     /// Bytes.
     pub size: u64,
-    /// As things are.
+    /// Without an accelerator.
     pub prediction: Prediction,
-    /// What the target takes.
+    /// Requirements of the target.
     pub needs: Needs,
-    /// With an accelerator and everything else as it is.
+    /// With an accelerator, everything else unchanged.
     pub accelerated: Prediction,
 }
 
-/// The settings that the commands are written for.
+/// The settings that the commands apply.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Chosen {
     /// The smallest size that reaches the target with settings, or the largest of all.
@@ -135,13 +135,13 @@ pub struct Chosen {
     pub qps: u32,
     /// Depth of each.
     pub tx_depth: u32,
-    /// What makes do with the program's own queue pairs instead.
+    /// The alternative with the program's own queue pairs.
     pub raised: Option<Raised>,
     /// The target is reached at this size.
     pub reaches: bool,
 }
 
-/// Everything that there is to say about a path.
+/// The complete plan for a path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// As given.
@@ -152,7 +152,7 @@ pub struct Plan {
     pub request: Request,
     /// Round trip in nanoseconds.
     pub rtt_ns: f64,
-    /// Bytes that fit into one round trip.
+    /// Bandwidth-delay product in bytes.
     pub bandwidth_delay_bytes: f64,
     /// The published formula.
     pub queue_depth: QueueDepth,
@@ -160,18 +160,18 @@ pub struct Plan {
     pub timeouts: Timeouts,
     /// A row per size.
     pub rows: Vec<Row>,
-    /// What the commands are for.
+    /// The settings that the commands apply.
     pub chosen: Chosen,
-    /// Memory of what is chosen.
+    /// Memory of the chosen settings.
     pub memory: Memory,
-    /// What to set, in order.
+    /// Settings to apply, in order.
     pub steps: Vec<Step>,
-    /// What will go wrong, or cannot be had.
+    /// Warnings: what will fail, or is impossible.
     pub warnings: Vec<String>,
 }
 
 impl Plan {
-    /// For `request` over `path` between two of `nic`.
+    /// Plans `request` over `path` between two NICs `nic`.
     ///
     /// # Errors
     ///
@@ -294,7 +294,7 @@ fn warn_of_sizes(plan: &Plan, warnings: &mut Vec<String>) {
     }
 }
 
-/// Why no setting helps.
+/// Returns the reason why no setting helps.
 fn never(plan: &Plan, row: &Row) -> &'static str {
     let hard = row
         .prediction
@@ -393,7 +393,7 @@ fn between((least, most): (u64, u64)) -> String {
     if least == most { written(least) } else { format!("{} to {}", written(least), written(most)) }
 }
 
-/// A size as people write it.
+/// Formats a size in binary units.
 pub(crate) fn written(bytes: u64) -> String {
     for (shift, name) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >> shift > 0 && bytes.is_multiple_of(1 << shift) {

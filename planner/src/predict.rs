@@ -1,7 +1,7 @@
-//! The goodput to expect, and what limits it.
+//! The expected goodput and its limit.
 //!
-//! Every limit is turned into a goodput of its own; the least of them is the prediction and names
-//! the limit. Loss then takes its share, and a run of finite length its first and last window.
+//! Every limit gives a goodput; the minimum is the prediction and names the limit. Loss then
+//! reduces it, as do the first and last window of a finite run.
 
 use crate::nic::NicProfile;
 use crate::path::Path;
@@ -20,33 +20,32 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// The rate of the path or port, less headers: all that there is.
+    /// The rate of the path or port, less headers.
     LineRate,
-    /// What the NIC takes for each packet.
+    /// The NIC's time per packet.
     PacketRate,
-    /// What the NIC takes for each message.
+    /// The NIC's time per message.
     MessageRate,
-    /// What the program takes for posting and polling.
+    /// The program's time for posting and polling.
     Program,
-    /// The program's queue: messages that it keeps posted, less those that wait for a moderated
-    /// completion.
+    /// The program's queue: its posted messages, less those that wait for a moderated completion.
     QueueDepth,
-    /// WQEs of a QP that the NIC leaves unacknowledged.
+    /// The NIC's limit of unacknowledged WQEs of a QP.
     OutstandingWqes,
-    /// READs and atomics of a QP that the NIC leaves unanswered.
+    /// The NIC's limit of outstanding READs and atomics of a QP.
     OutstandingReads,
-    /// Packets of a QP that the NIC leaves unacknowledged.
+    /// The NIC's limit of unacknowledged packets of a QP.
     PsnWindow,
-    /// Packets sent again after loss.
+    /// Retransmissions after loss.
     Loss,
-    /// The retries end before the first acknowledgement can arrive.
+    /// The retries are exhausted before the first acknowledgement can arrive.
     Retries,
     /// The accelerator's packets per second.
     Accelerator,
 }
 
 impl Limit {
-    /// In a few words, for a table.
+    /// Short description for a table.
     pub fn text(self) -> &'static str {
         match self {
             Limit::LineRate => "line rate",
@@ -63,7 +62,7 @@ impl Limit {
         }
     }
 
-    /// A window: more queue pairs widen it.
+    /// `true` for a window, which more queue pairs widen.
     pub fn is_window(self) -> bool {
         matches!(
             self,
@@ -81,43 +80,43 @@ impl fmt::Display for Limit {
 /// One limit, and the goodput that it would allow alone.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bound {
-    /// Which.
+    /// The limit.
     pub limit: Limit,
-    /// Payload bits per second, without loss and endlessly.
+    /// Payload bits per second, without loss, in steady state.
     pub goodput_bps: f64,
 }
 
-/// What a workload gives on a path.
+/// Prediction for a workload on a path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// Payload bits of completed messages per second, over all queue pairs.
     pub goodput_bps: f64,
     /// What limits it.
     pub limit: Limit,
-    /// Messages of one queue pair that are under way at a time.
+    /// Messages of one queue pair in flight.
     pub in_flight_messages: f64,
-    /// Payload bytes that are under way at a time, over all queue pairs.
+    /// Payload bytes in flight, over all queue pairs.
     pub in_flight_bytes: f64,
-    /// From a message leaving to its place being filled again.
+    /// Time from a message's transmission until its place is filled again.
     pub turn_ns: f64,
-    /// Goodput that headers leave of the rate.
+    /// The rate less headers.
     pub ceiling_bps: f64,
-    /// Share of the packets sent that are new, not sent again: 1 without loss.
+    /// Share of first transmissions among the packets sent: 1 without loss.
     pub loss_factor: f64,
-    /// What perftest's latency test of this operation and size shows: half a round trip for WRITE
+    /// Result of perftest's latency test for this operation and size: half a round trip for WRITE
     /// and SEND, a whole one for READ and atomics.
     pub latency_ns: f64,
     /// Bytes, packets and time of one message.
     pub message: Message,
-    /// Every limit by itself, the closest first.
+    /// Every limit alone, the lowest first.
     pub bounds: Vec<Bound>,
 }
 
-/// Loss is the limit when it takes more than this share.
+/// Loss is the limit if it costs more than this share.
 const LOSS_SHARE: f64 = 0.05;
 
 impl Prediction {
-    /// Of `workload` over `path` between two of `nic`.
+    /// Predicts `workload` over `path` between two NICs `nic`.
     ///
     /// # Errors
     ///
@@ -160,17 +159,17 @@ impl Prediction {
     }
 }
 
-/// Waits for the NIC in a turn of the program's queue that are looked at: with so many the NIC's
-/// own limit is within 0.1 %.
+/// Maximum waits for the NIC per turn of the program's queue to consider: at this number the result
+/// is within 0.1 % of the NIC's own limit.
 const WAITS_MAX: u64 = 1000;
-/// What a NIC hands to its port ahead of the line. Assumed, as the simulator has it: packets ahead
-/// move queue pairs apart a little sooner.
+/// Bytes that a NIC queues at its port ahead of the line. Assumed, as in the simulator: with
+/// packets ahead, queue pairs drift apart a little sooner.
 const PORT_BYTES: f64 = 16_384.0;
-/// Where a part of a run is played, it is at least so many times the program's queue.
+/// The played part of a run is at least this multiple of the program's queue.
 const PLAYED_QUEUES: u64 = 2;
 
-/// Whether loss takes more than [`LOSS_SHARE`], and more than the window does that is the closest
-/// limit, if one is.
+/// Returns whether loss costs more than [`LOSS_SHARE`], and more than the window if the lowest
+/// limit is one.
 fn is_limited_by_loss(bounds: &[Bound], factor: f64) -> bool {
     let closest = bounds[0].goodput_bps;
     let without_windows = bounds.iter().find(|bound| !bound.limit.is_window());
@@ -178,26 +177,26 @@ fn is_limited_by_loss(bounds: &[Bound], factor: f64) -> bool {
     1.0 - factor > LOSS_SHARE && factor < by_windows
 }
 
-/// A window, turned round once.
+/// One turn of a window.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     limit: Limit,
-    /// Messages of one QP that the window has room for; a fraction where it counts packets, as the
-    /// next two.
+    /// Messages of one QP that fit the window. This and the next two are fractions if the window
+    /// counts packets.
     window: f64,
-    /// Messages whose places come back together.
+    /// Messages whose places are released together.
     lot: f64,
     /// Messages per turn: the whole lots of the window.
     messages: f64,
     ns: f64,
     /// Round trips in it.
     rounds: f64,
-    /// The lot that turns it is the only one, and its last message is what frees it: nothing
-    /// follows that would show a loss of that message.
+    /// The window has a single lot, released by its last message: no packet follows that would
+    /// reveal the loss of that message.
     ends_silently: bool,
 }
 
-/// `Less` where `a` moves less in a time than `b`.
+/// `Less` if `a` has a lower rate than `b`.
 fn slower(a: &Turn, b: &Turn) -> Ordering {
     (a.messages * b.ns).total_cmp(&(b.messages * a.ns))
 }
@@ -209,7 +208,7 @@ struct Model<'a> {
     work: &'a Workload,
     message: Message,
     qps: f64,
-    /// The window of packets, once it has been reckoned.
+    /// The packet window, computed on first use.
     psn: OnceCell<Turn>,
 }
 
@@ -224,12 +223,12 @@ impl<'a> Model<'a> {
         self.work.size as f64 * 8.0
     }
 
-    /// Round trip with the serialisation of what comes back, or goes out, beside the payload.
+    /// Round trip with the serialisation of the acknowledgement or request.
     fn trip_ns(&self) -> f64 {
         self.path.rtt_ns() + self.message.reverse_bytes * 8e9 / wire::rate_bps(self.path, self.nic)
     }
 
-    /// From one message of the program to its next: the slower of port and program.
+    /// Time between two messages of the program: the slower of port and program.
     fn step_ns(&self) -> f64 {
         self.message.busy_ns.max(self.nic.post_ns as f64)
     }
@@ -239,9 +238,8 @@ impl<'a> Model<'a> {
         [self.queue_turn(), self.nic_turn(), self.psn_turn()]
     }
 
-    /// The program's queue, with as many waits for the NIC's limit in each turn as cost the most.
-    /// Queue pairs do not wait for each other: those whose lots meet on the line come apart in the
-    /// course of some turns.
+    /// The program's queue, with the most expensive number of waits for the NIC's limit per turn.
+    /// Queue pairs do not delay each other: lots that meet on the line drift apart over some turns.
     fn queue_turn(&self) -> Turn {
         let (nic, depth, lot) =
             (self.inner_turn(), self.work.tx_depth.into(), self.work.cq_mod.into());
@@ -265,16 +263,16 @@ impl<'a> Model<'a> {
                     && window.per_turn == lot,
             }
         };
-        // A NIC that takes the whole queue is never waited for.
+        // The program never waits for a NIC that takes the whole queue.
         let waits_max = if nic.messages >= depth as f64 { 1 } else { lot.min(WAITS_MAX) };
         (1..waits_max)
             .map(turn)
             .fold(turn(0), |least, turn| if slower(&turn, &least).is_lt() { turn } else { least })
     }
 
-    /// The same above a window of packets, which may hold parts of messages: of these, only those
-    /// that end a lot matter, each when its last packet leaves after the first one of what the lot
-    /// before it let go.
+    /// The same above a packet window, which may hold parts of messages. Only messages that end a
+    /// lot matter, each by the time between the first packet that the previous lot released and its
+    /// own last packet.
     fn queue_turn_by_packets(&self, nic: &Turn) -> Turn {
         let (depth, lot) = (u64::from(self.work.tx_depth), u64::from(self.work.cq_mod));
         let program_ns = self.trip_ns() + self.nic.program_turn_ns();
@@ -294,7 +292,7 @@ impl<'a> Model<'a> {
                 ends_silently: let_go == lot && messages == lot,
             }
         };
-        // As far as it is not played.
+        // The part that is not played.
         let first = (depth - lot + 1).next_multiple_of(lot);
         let unplayed = turn(first, (first - (depth - lot)) as f64 * nic.ns / nic.messages);
         self.acknowledged()
@@ -307,7 +305,7 @@ impl<'a> Model<'a> {
             .unwrap_or(unplayed)
     }
 
-    /// The narrower of the NIC's windows.
+    /// Returns the narrower of the NIC's windows.
     fn inner_turn(&self) -> Turn {
         let (messages, packets) = (self.nic_turn(), self.psn_turn());
         if packets.messages < messages.messages { packets } else { messages }
@@ -332,8 +330,8 @@ impl<'a> Model<'a> {
         *self.psn.get_or_init(|| self.reckoned_psn_turn())
     }
 
-    /// The window of packets. Requests with payload come back in lots that end with a message or
-    /// where an acknowledgement is asked for, or given unasked; READs as [`window::of_reads`] says.
+    /// The packet window. Requests with payload are released in lots that end with a message or
+    /// with a requested or unrequested acknowledgement; READs as in [`window::of_reads`].
     fn reckoned_psn_turn(&self) -> Turn {
         let packets = self.message.packets;
         let psns = u64::from(self.nic.outstanding_psns);
@@ -365,7 +363,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Which packets of requests with payload are acknowledged.
+    /// The acknowledged packets of requests with payload.
     fn acknowledged(&self) -> Acknowledged {
         let nic = self.nic;
         Acknowledged {
@@ -375,7 +373,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Every limit alone, the closest first.
+    /// Every limit alone, the lowest first.
     fn bounds(&self, turns: &[Turn]) -> Vec<Bound> {
         let (bits, message) = (self.bits(), &self.message);
         let mut bounds =
@@ -397,8 +395,8 @@ impl<'a> Model<'a> {
         bounds
     }
 
-    /// Go-back-N: a lost packet costs all that its queue pair has sent by the time that the gap is
-    /// known, a round trip after the packet behind it.
+    /// Go-back-N: a lost packet costs everything that its queue pair sends until it learns of the
+    /// gap, one round trip after the next packet.
     fn loss_factor(&self, goodput_bps: f64) -> f64 {
         let packets_per_ns = goodput_bps / self.bits() * self.message.packets / 1e9 / self.qps;
         let known_ns =
@@ -406,15 +404,15 @@ impl<'a> Model<'a> {
         1.0 / (1.0 + self.path.loss * packets_per_ns * known_ns)
     }
 
-    /// A last packet that nothing follows is missed by the timer alone.
+    /// Only the timer detects the loss of a last packet.
     fn idle_factor(&self, turn: Option<&Turn>) -> f64 {
         let Some(turn) = turn.filter(|turn| turn.ends_silently) else { return 1.0 };
         let Some(timeout_ns) = timeout_ns(self.nic) else { return 1.0 };
         turn.ns / (turn.ns + self.path.loss * timeout_ns)
     }
 
-    /// Over a run of finite length: from the first message to the last completion, of which loss
-    /// stretches all but the way of the last message.
+    /// Goodput of a finite run, from the first message to the last completion. Loss stretches all
+    /// of it except the delivery of the last message.
     fn with_ends(&self, endless: f64, turn: Option<&Turn>, loss_factor: f64) -> f64 {
         let Some(iterations) = self.work.iterations else { return endless * loss_factor };
         let all_bits = self.bits() * iterations as f64 * self.qps;
@@ -427,10 +425,9 @@ impl<'a> Model<'a> {
         all_bits / (busy_ns / loss_factor + way) * 1e9
     }
 
-    /// A run, played: its queue pairs begin one after the other, and how soon their lots have come
-    /// apart on the line decides on much of a short run. Of a long one, whole turns are left out
-    /// until it can be played, and take what they take endlessly. `None`: there is too much to
-    /// play.
+    /// Duration of a run by playing it, because the goodput of a short run depends on how soon the
+    /// lots of its queue pairs drift apart on the line. Of a long run, whole turns are skipped at
+    /// their steady-state duration. `None`: too long to play.
     fn played_ns(&self, iterations: u64, endless: f64, turn: Option<&Turn>) -> Option<f64> {
         if self.counts_packets() {
             return self.played_by_packets_ns(iterations);
@@ -448,24 +445,23 @@ impl<'a> Model<'a> {
         Some(self.run(played, pieces).ns() + left_out)
     }
 
-    /// Whether requests wait for acknowledgements of packets, of which a window may hold parts of
-    /// messages.
+    /// Returns whether requests wait for acknowledgements of packets, so that a window may hold
+    /// parts of messages.
     fn counts_packets(&self) -> bool {
         let queued = u64::from(self.work.tx_depth).min(self.nic.outstanding_wqes.into()) as f64;
         !self.work.op.is_answered()
             && queued * self.message.packets > f64::from(self.nic.outstanding_psns)
     }
 
-    /// A run packet by packet. Of one too long for that, what is left out takes what the second
-    /// half of the played part does.
+    /// Plays a run packet by packet. The skipped part of a long run takes the rate of the second
+    /// half of the played part.
     fn played_by_packets_ns(&self, iterations: u64) -> Option<f64> {
         let (lot, packets) = (u64::from(self.work.cq_mod), self.message.packets as u64);
         let most = Run::PACKETS_PLAYED_MAX / u64::from(self.work.qps) / packets;
         if iterations <= most {
             return Some(self.run(iterations, packets).ns());
         }
-        // Both halves are whole lots, and longer than what the queue or the window makes of the
-        // beginning.
+        // Both halves are whole lots, and longer than the transient of the queue or the window.
         let half = most / 2 / lot * lot;
         let window = u64::from(self.nic.outstanding_psns).div_ceil(packets);
         if half < lot + window.min(self.work.tx_depth.into()) {
@@ -475,7 +471,7 @@ impl<'a> Model<'a> {
         Some(both_ns + (both_ns - first_ns) / half as f64 * (iterations - 2 * half) as f64)
     }
 
-    /// The first `messages` of each queue pair, each in so many pieces.
+    /// The run of the first `messages` of each queue pair, each in `pieces` pieces.
     fn run(&self, messages: u64, pieces: u64) -> Run {
         let (work, nic) = (self.work, self.nic);
         let (mut room, mut opens) = self.room();
@@ -507,8 +503,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Messages of a queue pair that the NIC leaves unanswered, and the packet of a message whose
-    /// answer lets another begin.
+    /// The NIC's limit of outstanding messages of a queue pair, and the packet of a message whose
+    /// acknowledgement or response lets another begin.
     fn room(&self) -> (u64, u64) {
         let (turn, last) = (self.inner_turn(), self.message.packets as u64);
         if self.work.op.is_answered() && turn.limit == Limit::PsnWindow {
@@ -518,11 +514,11 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Until the last message of a run has left, by windows. The program fills one queue after the
-    /// other, and the last one has its own turns before it then.
+    /// Time until the last message of a run has left, by windows. The program fills one queue after
+    /// the other; the last queue then still has its own turns.
     fn begun_in_turn_ns(&self, turn: &Turn, messages: f64) -> f64 {
         let step_ns = self.step_ns();
-        // Waits for the NIC are turns of the NIC, and little longer.
+        // Waits for the NIC take about as long as turns of the NIC.
         let nic = self.inner_turn();
         let (turn, longer) = match turn.rounds {
             1.0 => (turn, 1.0),
@@ -534,8 +530,8 @@ impl<'a> Model<'a> {
         together_ns.max(last_ns + longer * self.windows_ns(turn, messages, step_ns))
     }
 
-    /// Until the last of `messages` has left, one `each` ns: the lots that must have come back
-    /// before it may, and what is sent behind them.
+    /// Time until the last of `messages` has left, one every `each` ns: the lots that must be
+    /// released first, and the messages behind them.
     fn windows_ns(&self, turn: &Turn, messages: f64, each: f64) -> f64 {
         let beyond = messages - turn.window;
         if beyond <= 0.0 {
@@ -543,14 +539,14 @@ impl<'a> Model<'a> {
         }
         let lots = (beyond / turn.lot).ceil();
         let per_turn = (turn.messages / turn.lot).round();
-        // The first window's lots come back one behind the other, and each again a turn later.
+        // The first window's lots are released one after the other, and each again a turn later.
         let turns = ((lots - 1.0) / per_turn).floor();
         let in_turn = lots - turns * per_turn;
         let first = self.trip_ns() + self.nic.turn_ns() + in_turn * turn.lot * each;
         first + turns * turn.ns + (beyond - (lots - 1.0) * turn.lot) * each
     }
 
-    /// All retries are over before an answer can be there.
+    /// `true` if all retries are exhausted before a response can arrive.
     fn dies(&self) -> bool {
         let Some(first) = timeout_ns(self.nic) else { return false };
         let retries = i32::from(self.nic.retry_count);
@@ -580,8 +576,7 @@ impl<'a> Model<'a> {
         there + self.sending_ns() + seen
     }
 
-    /// How long one message takes to leave, with the waits for acknowledgements that the packet
-    /// window forces on it.
+    /// Time for one message to leave, including waits for the packet window.
     fn sending_ns(&self) -> f64 {
         let (packets, busy_ns) = (self.message.packets, self.message.busy_ns);
         let over = packets - f64::from(self.nic.outstanding_psns);

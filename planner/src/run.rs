@@ -1,19 +1,19 @@
-//! A run of finite length, message by message: how long it takes.
+//! The duration of a finite run, played message by message.
 //!
-//! Formulas give what a run comes to in the end, not how soon. At its start the lots of its queue
-//! pairs meet on the line, and how they come apart, turn by turn, is a matter of who came first.
+//! Formulas give the steady state of a run, not its start, where the lots of its queue pairs meet
+//! on the line and drift apart, turn by turn, in an order that depends on which came first.
 
 use crate::window::Acknowledged;
 use std::collections::VecDeque;
 
-/// What a run is made of. All queue pairs are alike and begin together.
+/// Parameters of a run. All queue pairs are equal and begin together.
 ///
-/// It is perftest's loop before an idle line: the program, one thread, posts for one queue pair
-/// until its queue is full, then for the next; each completion that it polls frees a lot of places,
-/// which it fills at once. The NIC sends a packet, or a larger piece, of each queue pair in turn;
-/// of what is answered with payload a request, and the responder's NIC the pieces. Everything that
-/// follows a message's last bit takes the same time for each, so that answers and what the program
-/// posts come in the order in which they were caused, and two queues stand for a list of events.
+/// The run is perftest's loop over an idle line. The program, one thread, posts for one queue pair
+/// until its queue is full, then for the next; each polled completion frees a lot of places, which
+/// it fills at once. The NIC sends a packet, or a larger piece, of each queue pair in turn; for
+/// READs and atomics it sends the request, and the responder's NIC the pieces. Everything after a
+/// message's last bit takes the same time for each message, so events occur in the order of their
+/// causes, and two queues replace a list of events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Queue pairs.
@@ -24,48 +24,46 @@ pub(crate) struct Run {
     pub depth: u64,
     /// Messages per completion.
     pub lot: u64,
-    /// Messages that the NIC leaves unanswered.
+    /// The NIC's limit of outstanding messages.
     pub room: u64,
-    /// Pieces that it leaves unacknowledged, and which ones are acknowledged; `None`: each
-    /// message's last, and any number.
+    /// The NIC's limit of unacknowledged pieces, and the acknowledged ones; `None`: no limit, and
+    /// each message's last piece is acknowledged.
     pub window: Option<(u64, Acknowledged)>,
-    /// What the program takes for posting a message.
+    /// The program's time to post a message.
     pub post_ns: f64,
-    /// What it takes for polling a completion.
+    /// The program's time to poll a completion.
     pub poll_ns: f64,
-    /// From a message posted to the NIC having it.
+    /// Time from posting a message until the NIC has it.
     pub doorbell_ns: f64,
-    /// Least time between two messages that the NIC takes from the program.
+    /// Minimum time between two messages that the NIC takes from the program.
     pub message_ns: f64,
-    /// How long a request keeps the NIC busy whose answer is the message; 0 where the request is.
+    /// The NIC's time for the request of a READ or atomic; 0 for other operations.
     pub request_ns: f64,
-    /// Pieces in which a message is sent: its packets, or fewer where there would be too many to
-    /// play.
+    /// Pieces in which a message is sent: its packets, or fewer if there are too many to play.
     pub pieces: u64,
-    /// The piece of a message, counted from 1, whose answer lets another message begin where the
-    /// NIC's limit is reached.
+    /// The piece of a message, from 1, whose acknowledgement or response lets another message begin
+    /// at the NIC's limit.
     pub opens: u64,
-    /// How long a message keeps the NIC busy, which then hands it to the port.
+    /// The NIC's time for a message, before it passes to the port.
     pub nic_ns: f64,
-    /// How far the NIC may be ahead of the line.
+    /// Maximum lead of the NIC over the line.
     pub ahead_ns: f64,
-    /// How long a message keeps the line busy.
+    /// Time of a message on the line.
     pub line_ns: f64,
-    /// From the last bit of a piece to the NIC having its answer.
+    /// Time from the last bit of a piece until the NIC has its acknowledgement or response.
     pub answer_ns: f64,
-    /// From that to the program being able to see the completion.
+    /// Time from then until the program can see the completion.
     pub completion_ns: f64,
 }
 
 impl Run {
-    /// Messages of all queue pairs, and pieces of them, that are played at most: what takes about
-    /// half a millisecond.
+    /// Maximum messages, and pieces, of all queue pairs to play: about half a millisecond of
+    /// computing.
     pub const PLAYED_MAX: u64 = 50_000;
-    /// Packets that are played at most where a window of packets makes each one count: some
-    /// milliseconds.
+    /// Maximum packets to play above a packet window: some milliseconds of computing.
     pub const PACKETS_PLAYED_MAX: u64 = 250_000;
 
-    /// From the first post to the last completion seen, in nanoseconds.
+    /// Duration from the first post to the last polled completion, in nanoseconds.
     pub fn ns(&self) -> f64 {
         let mut play = Play {
             run: self,
@@ -87,20 +85,20 @@ impl Run {
     }
 }
 
-/// A queue pair: how many of its messages have come how far.
+/// Progress of a queue pair, in messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
     posted: u64,
-    /// The NIC has them.
+    /// Messages known to the NIC.
     known: u64,
     requested: u64,
-    /// Whoever sends the pieces has them.
+    /// Messages known to the sender of the pieces.
     arrived: u64,
-    /// Pieces.
+    /// Pieces sent.
     sent: u64,
-    /// The last piece of which the NIC has the acknowledgement, where it counts them.
+    /// The last acknowledged piece, with a packet window.
     acknowledged: u64,
-    /// Messages whose answer, or as much of it as matters, lets others begin.
+    /// Messages whose acknowledgement or response has let others begin.
     opened: u64,
     completed: u64,
 }
@@ -119,31 +117,31 @@ impl Pair {
 struct Play<'a> {
     run: &'a Run,
     pairs: Vec<Pair>,
-    /// When the NIC has each message that was posted, and whose it is.
+    /// Posted messages: the time at which the NIC has each, and its queue pair.
     posted: VecDeque<(f64, usize)>,
-    /// When the NIC has the answer to a piece of a message, whose it is, and the number of both,
-    /// counted from 1.
+    /// Acknowledgements and responses: the time at which the NIC has each, the queue pair, and the
+    /// numbers of message and piece, from 1.
     answers: VecDeque<(f64, usize, [u64; 2])>,
-    /// When whoever sends the pieces has each message, and whose it is.
+    /// Requests: the time at which the sender of the pieces has each, and the queue pair.
     arrivals: VecDeque<(f64, usize)>,
-    /// Queue pairs that have something to request, in turn.
+    /// Queue pairs with requests to send, in round-robin order.
     requesters: VecDeque<usize>,
-    /// Queue pairs that have pieces to send, in turn.
+    /// Queue pairs with pieces to send, in round-robin order.
     turns: VecDeque<usize>,
     /// The program is busy until then.
     program_ns: f64,
-    /// The NIC takes no message from the program before.
+    /// The earliest time at which the NIC takes the next message from the program.
     known_ns: f64,
-    /// The NIC takes up no request before.
+    /// The earliest time at which the NIC starts the next request.
     request_ns: f64,
-    /// The NIC takes up no piece before.
+    /// The earliest time at which the NIC starts the next piece.
     nic_ns: f64,
     /// The line is busy until then.
     line_ns: f64,
 }
 
 impl Play<'_> {
-    /// What happens next; false when nothing does any more.
+    /// Processes the next event; `false` if there is none.
     fn step(&mut self) -> bool {
         let next = |at: Option<f64>| at.unwrap_or(f64::INFINITY);
         let known_at = next(self.posted.front().map(|posted| posted.0));
@@ -179,8 +177,7 @@ impl Play<'_> {
         true
     }
 
-    /// Changes a queue pair, which joins those that have something to request if it now does and
-    /// did not.
+    /// Changes a queue pair, and queues it for requests if it has become ready to send one.
     fn with_room(&mut self, at: f64, index: usize, change: impl FnOnce(&mut Pair)) {
         let room = self.run.room;
         let pair = &mut self.pairs[index];
@@ -203,8 +200,7 @@ impl Play<'_> {
         }
     }
 
-    /// Changes a queue pair, which joins those that have pieces to send if it now may and could
-    /// not.
+    /// Changes a queue pair, and queues it for sending if it has become ready to send a piece.
     fn with_pieces(&mut self, at: f64, index: usize, change: impl FnOnce(&mut Pair)) {
         let pair = &mut self.pairs[index];
         let could_send = pair.can_send(self.run);
@@ -224,7 +220,7 @@ impl Play<'_> {
         let pair = &mut self.pairs[index];
         pair.sent += 1;
         let (number, piece) = (pair.sent.div_ceil(run.pieces), (pair.sent - 1) % run.pieces + 1);
-        // Without a limit of the NIC, answers matter where they complete something.
+        // Without a limit of the NIC, only acknowledgements that complete a message matter.
         let opens = piece == run.opens && run.room < run.depth;
         let is_acknowledged = run.window.is_some_and(|(_, which)| which.is(pair.sent));
         if opens || is_acknowledged || (piece == run.pieces && run.is_signalled(number)) {
@@ -235,7 +231,7 @@ impl Play<'_> {
         }
     }
 
-    /// The program polls the completion of a message, and posts.
+    /// Polls the completion of a message, and posts the next ones.
     fn complete(&mut self, at: f64, index: usize, number: u64) {
         if self.run.is_signalled(number) {
             self.program_ns = self.program_ns.max(at + self.run.completion_ns) + self.run.poll_ns;

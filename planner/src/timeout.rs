@@ -10,12 +10,12 @@ const UNIT_NS: f64 = 4_096.0;
 const CODE_DEFAULT: u8 = 14;
 /// The longest code: 2.4 hours.
 const CODE_MAX: u8 = 31;
-/// A timer that does not fire by mistake lasts so many round trips: one for the way and one for a
-/// full window queued in front of the bottleneck, twice over, because devices begin it when they
-/// take a message up and not when it has left.
+/// Round trips that a timer must last to avoid spurious timeouts: one for propagation and one for a
+/// full window queued in front of the bottleneck, doubled because devices start the timer when they
+/// begin a message, not when it has left.
 const ROUND_TRIPS: f64 = 4.0;
 
-/// The first timeout that a NIC waits for, in nanoseconds; `None`: for ever.
+/// The first timeout of a NIC, in nanoseconds; `None`: no timeout.
 pub fn timeout_ns(nic: &NicProfile) -> Option<f64> {
     match (nic.adaptive_retransmission, nic.timeout_code) {
         (true, _) => Some(nic.adaptive_first_ns as f64),
@@ -28,25 +28,26 @@ fn of_code(code: u8) -> f64 {
     UNIT_NS * 2_f64.powi(code.into())
 }
 
-/// Timer settings that fit a path.
+/// Timer settings for a path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timeouts {
     /// The code to set (perftest -u), at least perftest's default of 14.
     pub code: u8,
     /// 4.096 µs x 2^code.
     pub timeout_ns: f64,
-    /// Retries to allow: 7, the most that there are.
+    /// Retries to set: 7, the maximum.
     pub retry_count: u8,
-    /// A connection whose peer is gone fails after so long.
+    /// Time after which a connection to a vanished peer fails.
     pub gives_up_after_ns: f64,
-    /// What the profile's timer is now; `None`: it waits for ever.
+    /// The profile's timeout; `None`: no timeout.
     pub nic_timeout_ns: Option<f64>,
-    /// The profile's timer is shorter than the round trip: every message is sent again needlessly.
+    /// The profile's timer is shorter than the round trip: every message is retransmitted
+    /// needlessly.
     pub is_too_short: bool,
 }
 
 impl Timeouts {
-    /// For a path, beside what `nic` is set to.
+    /// Timeouts for `path`, compared with the settings of `nic`.
     pub fn new(path: &Path, nic: &NicProfile) -> Self {
         let least = ROUND_TRIPS * path.rtt_ns();
         let code =

@@ -1,4 +1,4 @@
-//! What people want a long path for, and what that asks of it.
+//! Uses of a long path, and their requirements.
 
 use crate::workload::Op;
 use serde::Serialize;
@@ -34,7 +34,7 @@ impl UseCase {
         UseCase::Training,
     ];
 
-    /// As written on a command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             UseCase::Cps => "cps",
@@ -46,7 +46,7 @@ impl UseCase {
         }
     }
 
-    /// What it is, and where its figures are from.
+    /// Description, and the source of its figures.
     pub fn about(self) -> &'static str {
         match self {
             UseCase::Cps => {
@@ -76,7 +76,7 @@ impl UseCase {
         }
     }
 
-    /// What it does most.
+    /// Its main operation.
     pub fn op(self) -> Op {
         match self {
             UseCase::Cps | UseCase::Storage | UseCase::Database => Op::Read,
@@ -84,7 +84,7 @@ impl UseCase {
         }
     }
 
-    /// Least and most bytes of its messages.
+    /// Minimum and maximum message size in bytes.
     pub fn sizes(self) -> (u64, u64) {
         match self {
             UseCase::Cps => (1 << 20, 4 << 20),
@@ -95,7 +95,7 @@ impl UseCase {
         }
     }
 
-    /// Goodput that it asks for, in bits per second, where its document says so.
+    /// Required goodput in bits per second, if its document states one.
     pub fn target_bps(self) -> Option<f64> {
         match self {
             UseCase::Database => Some(40e9),

@@ -3,34 +3,34 @@
 use serde::Serialize;
 use std::collections::VecDeque;
 
-/// How a window of `window` places whose places come back `lot` at a time fills a round trip.
+/// Messages per turn of a window of `window` places that are released `lot` at a time.
 ///
-/// A queue of 128 with a completion for each 100th: while 100 are on their way, 28 wait that
-/// nothing will ever free before the next 100; so 100, not 128, move per round trip. Lots of one
-/// give the whole window.
+/// Example: in a queue of 128 with a completion for each 100th message, 28 places are only released
+/// with the next lot of 100; hence 100 messages move per round trip, not 128. Lots of one use the
+/// whole window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Window {
-    /// Places that are refilled per turn: whole lots that fit.
+    /// Places that are refilled per turn: the whole lots that fit.
     pub per_turn: u64,
-    /// Which of the places that are filled together ends a lot, counted from 1: so long does the
-    /// turn take beyond the round trip.
+    /// Position, from 1, of the message that ends a lot among those posted together: the messages
+    /// by which the turn exceeds the round trip.
     pub position: u64,
 }
 
 impl Window {
-    /// Of `window` places in lots of `lot`; both are taken to be at least 1, the lot to be no
-    /// larger than the window.
+    /// A window of `window` places in lots of `lot`. Both are clamped to at least 1, and `lot` to
+    /// at most `window`.
     pub fn new(window: u64, lot: u64) -> Self {
         Self::with_waits(window, lot, 0, 0)
     }
 
-    /// As [`Window::new`], behind a second window of `room` places that come back one by one and
-    /// are waited for `waits` times in each turn.
+    /// As [`Window::new`], in front of a second window of `room` places that are released one by
+    /// one and waited for `waits` times per turn.
     ///
-    /// The message that ends a lot lets another be posted that is `window` − `lot` + 1 further on;
-    /// `room` messages further on is one that waits for its answer. The messages behind that leave
-    /// one by one, until one ends a lot: a whole number of lots after the first. That is how many
-    /// move in the round trips of the turn.
+    /// The message that ends a lot releases the one that is `window` − `lot` + 1 further on; the
+    /// message `room` further on waits for its acknowledgement. The messages behind that leave one
+    /// by one, until one ends a lot, a whole number of lots after the first. That number moves in
+    /// the round trips of the turn.
     pub fn with_waits(window: u64, lot: u64, room: u64, waits: u64) -> Self {
         let window = window.max(1);
         let lot = lot.clamp(1, window);
@@ -40,27 +40,28 @@ impl Window {
     }
 }
 
-/// Which packets of a stream of messages are acknowledged, all counted from 1.
+/// Acknowledged packets of a stream of messages, counted from 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
-    /// The requester asks at a message's end, and with each so-many-th packet of it.
+    /// The requester requests an acknowledgement at a message's end and every `asked_every` packets
+    /// of it.
     pub asked_every: u64,
-    /// The responder acknowledges by itself each so-many-th packet behind one that it has
-    /// acknowledged.
+    /// The responder acknowledges every `every` packets after its last acknowledgement,
+    /// unrequested.
     pub every: u64,
     /// Packets of a message.
     pub packets: u64,
 }
 
 impl Acknowledged {
-    /// The last one before `packet`; 0 before all.
+    /// Returns the last acknowledged packet before `packet`, or 0.
     fn before(&self, packet: u64) -> u64 {
         let within = (packet - 1) % self.packets;
         let asked = within / self.asked_every * self.asked_every;
         packet - 1 - within + asked + (within - asked) / self.every * self.every
     }
 
-    /// The first one from `packet` on.
+    /// Returns the first acknowledged packet from `packet` on.
     fn from(&self, packet: u64) -> u64 {
         let within = (packet - 1) % self.packets;
         let asked = within / self.asked_every * self.asked_every;
@@ -68,24 +69,24 @@ impl Acknowledged {
         packet - 1 - within + unasked.min(asked + self.asked_every).min(self.packets)
     }
 
-    /// Whether `packet` is one.
+    /// Returns whether `packet` is acknowledged.
     pub fn is(&self, packet: u64) -> bool {
         self.from(packet) == packet
     }
 
-    /// The first one of a message.
+    /// Returns the first acknowledged packet of a message.
     pub fn first(&self) -> u64 {
         self.from(1)
     }
 
-    /// How many packets a window of `window` of them moves per turn, and how long a turn takes,
-    /// both on average, where packets leave `packet_ns` apart and acknowledgements come `answer_ns`
-    /// behind them.
+    /// Returns the average packets per turn of a window of `window` packets, and the average
+    /// duration of a turn, for packets `packet_ns` apart whose acknowledgements arrive `answer_ns`
+    /// later.
     ///
-    /// An acknowledgement lets packets go from one beyond the window behind the acknowledgement
-    /// before it; the next one that they bring about is a turn later. Where the acknowledgements of
-    /// a message differ in what they let go, they hold each other up: so the stream is played,
-    /// acknowledgement by acknowledgement, until it repeats itself.
+    /// An acknowledgement releases the packets that follow the window of the previous one; the next
+    /// acknowledgement of those is a turn later. If the acknowledgements of a message release
+    /// different numbers of packets, they delay each other. Therefore the stream is played,
+    /// acknowledgement by acknowledgement, until it is periodic.
     pub fn turn(&self, window: u64, packet_ns: f64, answer_ns: f64) -> (f64, f64) {
         let opened = |last: u64| self.before(last) + window;
         let next = |last: u64| self.from(opened(last) + 1);
@@ -103,8 +104,8 @@ impl Acknowledged {
             }
         }
         whole.unwrap_or_else(|| {
-            // The window is too wide, or a message too long, to be played: as if the others held
-            // nothing up.
+            // The window or a message is too long to play: assume that acknowledgements do not
+            // delay each other.
             let (mut last, mut packets) = (settled, 0);
             for _ in 0..SETTLING_TURNS {
                 packets += next(last) - opened(last);
@@ -115,15 +116,15 @@ impl Acknowledged {
         })
     }
 
-    /// Each acknowledged packet of a stream that begins with nothing under way, and when it has
-    /// left.
+    /// Returns each acknowledged packet of a stream that begins with nothing in flight, and its
+    /// departure time.
     pub fn departures(
         self,
         window: u64,
         packet_ns: f64,
         answer_ns: f64,
     ) -> impl Iterator<Item = (u64, f64)> {
-        // The last packet sent, the last that may be, and when the line is free.
+        // The last packet sent, the last permitted one, and the time at which the line is free.
         let (mut sent, mut allowed, mut line_ns) = (0, window, 0.0_f64);
         let mut coming = VecDeque::new();
         (0..PLAYED_MAX).map(move |_| {
@@ -144,17 +145,17 @@ impl Acknowledged {
     }
 }
 
-/// Turns after which it is forgotten how a stream began.
+/// Turns after which a stream's start has no effect.
 const SETTLING_TURNS: u64 = 32;
-/// Acknowledgements that are played: some tens of microseconds.
+/// Maximum number of acknowledgements played: some tens of microseconds of computing.
 const PLAYED_MAX: u64 = 1 << 14;
 
-/// How many READs of `packets` responses a window of `window` packets lets begin per turn, and the
-/// response among a READ's, counted from 1, that ends the turn.
+/// Returns the READs of `packets` responses that begin per turn in a window of `window` packets,
+/// and the response of a READ, from 1, that ends the turn.
 ///
-/// A READ takes the numbers of all its responses at once and begins while any number is free; each
-/// response frees its own. So the READ that is `⌈window / packets⌉` further on begins when the
-/// first response is there that leaves less than the window before it.
+/// A READ takes the PSNs of all its responses at once and begins while any PSN is free; each
+/// response frees its own. The READ that is `⌈window / packets⌉` further on therefore begins at the
+/// first response that leaves less than the window before it.
 pub(crate) fn of_reads(window: u64, packets: u64) -> (u64, u64) {
     let messages = window.div_ceil(packets);
     (messages, messages * packets - window + 1)
@@ -168,7 +169,7 @@ mod tests {
     fn by_hand(window: u64, lot: u64, turns: u64) -> u64 {
         let (mut posted, mut freed) = (window, 0);
         for _ in 0..turns {
-            // Everything posted has come back; only whole lots free their places.
+            // All posted messages have completed; only whole lots release their places.
             freed = posted / lot * lot;
             posted = freed + window;
         }
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Packets per turn, and how many of them a turn takes beyond the way.
+    /// Packets per turn, and the packets by which a turn exceeds the path's delay.
     fn of_packets(window: u64, asked_every: u64, packets: u64) -> (f64, f64) {
         let (moved, ns) =
             Acknowledged { asked_every, every: 1 << 23, packets }.turn(window, 1.0, 10_000.0);
@@ -250,8 +251,8 @@ mod tests {
             [(129, 1), (129, 16), (128, 16), (129, 128), (129, 1000), (1, 1), (1, 5), (7, 3)]
         {
             let (messages, response) = of_reads(window, packets);
-            // The numbers that are taken before READ i + messages, where i's responses up to that
-            // one are there.
+            // PSNs in use before READ i + `messages`, once i's responses up to that one have
+            // arrived.
             let taken = |responses: u64| messages * packets - responses;
             assert!(
                 taken(response) < window && taken(response - 1) >= window,

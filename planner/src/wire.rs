@@ -8,7 +8,7 @@ use crate::path::Path;
 use crate::workload::Op;
 use serde::Serialize;
 
-/// Path MTUs that RDMA knows, in payload bytes.
+/// Path MTUs of RDMA, in payload bytes.
 pub const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 /// Ethernet 14, IPv4 20, UDP 8, BTH 12.
@@ -30,29 +30,30 @@ pub fn roce_mtu(interface_mtu: u32) -> Option<u32> {
     MTUS.into_iter().rev().find(|&mtu| mtu <= room)
 }
 
-/// The least interface MTU for a path MTU of RDMA, rounded up as people write it: 4200 for 4096.
+/// The smallest interface MTU for a path MTU of RDMA, rounded up as is customary: 4200 for 4096.
 pub fn interface_mtu(mtu: u32) -> u32 {
     (mtu + RESERVED).next_multiple_of(100)
 }
 
-/// What one message puts on the wire, and for how long it keeps the port busy.
+/// Bytes of one message on the wire, and the time for which it occupies the port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Message {
     /// Packets that carry its payload.
     pub packets: f64,
     /// Bytes on the wire in the direction of the payload.
     pub wire_bytes: f64,
-    /// Bytes on the wire the other way: its acknowledgement, or the request of a READ or atomic.
+    /// Bytes on the wire in the other direction: the acknowledgement, or the request of a READ or
+    /// atomic.
     pub reverse_bytes: f64,
-    /// Time that it keeps the bottleneck busy, in the busier direction.
+    /// Time on the bottleneck in ns, in the busier direction.
     pub wire_ns: f64,
-    /// Time that it keeps the port busy: [`Message::wire_ns`], or what the NIC takes for its
-    /// packets, or for a message.
+    /// Time on the port in ns: the largest of [`Message::wire_ns`] and the NIC's costs for its
+    /// packets and for a message.
     pub busy_ns: f64,
 }
 
 impl Message {
-    /// Of `size` bytes by `op`.
+    /// A message of `size` bytes by `op`.
     pub fn new(path: &Path, nic: &NicProfile, op: Op, size: u64) -> Self {
         let size = size as f64;
         let packets = (size / f64::from(path.mtu)).ceil().max(1.0);
@@ -73,7 +74,7 @@ impl Message {
     }
 }
 
-/// The slower of path and port.
+/// Rate of the slower of path and port.
 pub(crate) fn rate_bps(path: &Path, nic: &NicProfile) -> f64 {
     path.rate_bps.min(nic.rate_bps as f64)
 }

@@ -1,4 +1,4 @@
-//! What the program does: perftest's loop.
+//! The program's behaviour: perftest's loop.
 
 use crate::Invalid;
 use serde::Serialize;
@@ -20,12 +20,13 @@ pub enum Op {
 }
 
 impl Op {
-    /// The response carries the payload, and a limit on outstanding READs and atomics applies.
+    /// `true` if the response carries the payload, and the limit on outstanding READs and atomics
+    /// applies.
     pub fn is_answered(self) -> bool {
         matches!(self, Op::Read | Op::Atomic)
     }
 
-    /// As in perftest's program names.
+    /// Name as in perftest's programs.
     pub fn name(self) -> &'static str {
         match self {
             Op::Write => "write",
@@ -53,22 +54,23 @@ impl FromStr for Op {
     }
 }
 
-/// One program on one QP after another: posts while fewer than `tx_depth` are posted and not
-/// completed, has each `cq_mod`-th signalled, and takes `cq_mod` off the count with each
+/// One program that serves its QPs in turn. It posts while fewer than `tx_depth` messages are
+/// uncompleted, signals each `cq_mod`-th message, and subtracts `cq_mod` from the count at each
 /// completion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// What is done.
+    /// The operation.
     pub op: Op,
     /// Bytes of one message: 1 to 2^31 (IBTA: the longest message). Atomics: 8.
     pub size: u64,
     /// Queue pairs, at least 1.
     pub qps: u32,
-    /// Messages of a QP that the program keeps posted, at least 1 (perftest -t).
+    /// Messages that the program keeps posted on a QP, at least 1 (perftest -t).
     pub tx_depth: u32,
     /// Messages per completion, 1 to `tx_depth` (perftest -Q, and -l).
     pub cq_mod: u32,
-    /// Messages of each QP in all (perftest -n); `None`: endless, and so no first and last window.
+    /// Messages of each QP in total (perftest -n); `None`: unlimited, so that the first and last
+    /// window do not count.
     pub iterations: Option<u64>,
 }
 
@@ -78,18 +80,18 @@ impl Workload {
     const CQ_MOD: u32 = 100;
     const CQ_MOD_SIZE_MAX: u64 = 8192;
 
-    /// As perftest does it for one size, endlessly: completions for each 100th message, at most
-    /// `tx_depth`, or for each one above 8 KiB.
+    /// perftest's defaults for one size, unlimited: a completion for each 100th message (at most
+    /// `tx_depth`), or for each message above 8 KiB.
     pub fn perftest(op: Op, size: u64, qps: u32, tx_depth: u32) -> Self {
         let cq_mod = if size > Self::CQ_MOD_SIZE_MAX { 1 } else { Self::CQ_MOD.min(tx_depth) };
         Workload { op, size, qps, tx_depth, cq_mod, iterations: None }
     }
 
-    /// Whether every value makes sense.
+    /// Validates every value.
     ///
     /// # Errors
     ///
-    /// Names the first value that does not, and its range.
+    /// Names the first invalid value and its range.
     pub fn check(&self) -> Result<(), Invalid> {
         if !(1..=1 << 31).contains(&self.size) {
             return Err(Invalid::new("message size", self.size, "1 byte to 2 GiB"));

@@ -4,7 +4,7 @@ use super::{Step, Where, lines};
 use crate::plan::Plan;
 use crate::uses::UseCase;
 
-/// For the use that is asked for; none without one.
+/// Steps for the requested use; none without one.
 pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     match plan.request.use_case {
         None => Vec::new(),
@@ -116,7 +116,7 @@ fn libvirt() -> Step {
     Step::new(Where::Program, "libvirt", why, commands)
 }
 
-/// Channels to spread over: NCCL uses 2 to 32 by itself.
+/// Channels to spread over: NCCL's default is 2 to 32.
 const CHANNELS: f64 = 16.0;
 /// NCCL_BUFFSIZE's default, and a bound so that all channels of all peers fit into a GPU's memory:
 /// assumed.

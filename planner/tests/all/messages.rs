@@ -1,20 +1,21 @@
 //! The closed formulae against perftest's loop, message by message.
 //!
-//! The loop here knows no formula: each message starts when the program has posted it, the NIC has
-//! room, and the line is free; its answer comes a round trip after it has left.
+//! The loop uses no formula: each message starts when the program has posted it, the NIC has room,
+//! and the line is free; its acknowledgement arrives one round trip after it has left.
 
 use longhaul_planner::{NicProfile, Op, Path, Prediction, Workload};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// Time of `iterations` messages of one queue pair, whose line is free of others, in nanoseconds.
+/// Returns the duration of `iterations` messages of one queue pair on an otherwise idle line, in
+/// ns.
 fn run(path: &Path, nic: &NicProfile, work: &Workload, iterations: u64) -> f64 {
     let message = Prediction::new(path, nic, work).unwrap().message;
     let reverse_ns = message.reverse_bytes * 8e9 / path.rate_bps;
     let answered = if work.op == Op::Read { nic.outstanding_reads } else { nic.outstanding_wqes };
     let (depth, lot) = (u64::from(work.tx_depth), u64::from(work.cq_mod));
     let (mut program, mut line) = (0.0_f64, 0.0_f64);
-    // When the NIC learns of each answer.
+    // The time at which the NIC learns of each acknowledgement.
     let mut answers: Vec<f64> = Vec::new();
     let mut completed = 0;
     let mut waiting: VecDeque<u64> = VecDeque::new();
@@ -42,7 +43,7 @@ fn run(path: &Path, nic: &NicProfile, work: &Workload, iterations: u64) -> f64 {
 }
 
 fn endless(path: &Path, nic: &NicProfile, work: &Workload) -> f64 {
-    // Whole turns, between one that is well under way and one later.
+    // Whole turns, in steady state.
     let turn = u64::from(work.tx_depth / work.cq_mod * work.cq_mod);
     let (from, to) = (20 * turn, 60 * turn);
     let time = run(path, nic, work, to) - run(path, nic, work, from);

@@ -1,8 +1,8 @@
-//! The closed formulae against perftest's loop, packet by packet, where a window of packets is what
-//! the NIC allows and holds no whole number of messages.
+//! The closed formulae against perftest's loop, packet by packet, for a NIC whose packet window
+//! holds no whole number of messages.
 //!
-//! The loop here knows no formula: each packet leaves behind the one before it, when its message is
-//! with the NIC and the window has room for it; both ends count to their intervals as they send and
+//! The loop uses no formula: each packet leaves after its predecessor, when the NIC has its message
+//! and the window has room; both ends count their acknowledgement intervals as they send and
 //! receive.
 
 use longhaul_planner::{Limit, NicProfile, Op, Path, Prediction, Workload};
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 const MTU: u64 = 4096;
 
-/// When the program sees each signalled message of one queue pair completed, in nanoseconds.
+/// Returns the completion times of the signalled messages of one queue pair, in ns.
 fn completions(path: &Path, nic: &NicProfile, work: &Workload, messages: u64) -> Vec<f64> {
     let packets = work.size.div_ceil(MTU);
     let packet_ns = Prediction::new(path, nic, work).unwrap().message.busy_ns / packets as f64;
@@ -20,7 +20,7 @@ fn completions(path: &Path, nic: &NicProfile, work: &Workload, messages: u64) ->
     let answer_ns = reverse_ns + path.rtt_ns() + 2.0 * nic.responder_ns as f64;
     let (depth, lot) = (u64::from(work.tx_depth), u64::from(work.cq_mod));
     let mut seen = Vec::new();
-    // When the NIC learns of an acknowledgement, and the packets that it covers.
+    // The time at which the NIC learns of an acknowledgement, and the packets that it covers.
     let mut coming: VecDeque<(f64, u64)> = VecDeque::new();
     let (mut acknowledged, mut sent, mut asked, mut answered) = (0, 0, 0, 0);
     let (mut program, mut line) = (0.0_f64, 0.0_f64);
@@ -55,8 +55,8 @@ fn completions(path: &Path, nic: &NicProfile, work: &Workload, messages: u64) ->
     seen
 }
 
-/// Round trips between two completions far apart, at least. Messages complete in bursts of up to a
-/// queue, one burst a round trip: a span that begins or ends inside one is off by one round trip.
+/// Minimum round trips between the two completions. Messages complete in bursts of up to a queue,
+/// one burst per round trip; a span that begins or ends inside a burst is off by one round trip.
 const ROUND_TRIPS: u64 = 200;
 
 fn endless(path: &Path, nic: &NicProfile, work: &Workload) -> f64 {

@@ -1,5 +1,4 @@
-//! Whole plans: what a target takes, what is advised, what is warned of; and that no sensible input
-//! makes nonsense.
+//! Whole plans: requirements, advice and warnings; every valid input gives a consistent plan.
 
 use longhaul_planner::{
     Accelerator, Limit, MTUS, NicProfile, Op, Path, Plan, Prediction, Raised, Reach, Request,

@@ -1,5 +1,5 @@
-//! The planner against what others measured. Cells that a constant was fitted to say so; the others
-//! are prediction.
+//! The planner against published measurements. Cells to which a constant was fitted are marked; the
+//! others are predictions.
 
 use crate::table::Table;
 use longhaul_planner::{
@@ -30,7 +30,7 @@ fn deviation(predicted: f64, published: f64) -> f64 {
     predicted / published - 1.0
 }
 
-/// Table C-1: what each verb was run with. READ's printed tx-depth of 16 with perftest's moderation
+/// Table C-1: the parameters of each verb. READ's printed tx-depth of 16 with perftest's moderation
 /// would move lots of 16 and lose 3 % at 128 KiB; the cells show places refilled one by one, as the
 /// NIC's own limit of 16 does it under a deeper queue (the server's command line has 2048).
 fn c1(op: Op, size: u64) -> f64 {
@@ -96,8 +96,8 @@ mod table_c1 {
 mod table_d1 {
     use super::*;
 
-    /// The printed header lost a label. Of its pairs the second is slower at large sizes, as SENDs
-    /// are in table C-1.
+    /// The printed header lacks a label. Its second pair is slower at large sizes, as SENDs are in
+    /// table C-1.
     fn check(column: &str, op: Op, tolerance: impl Fn(u64) -> f64) {
         for row in Table::read("iown2_d1_latency_380km").rows() {
             let size = row.number("msg_bytes").unwrap() as u64;
@@ -140,8 +140,8 @@ mod table_d1 {
 mod distance_collapse {
     use super::*;
 
-    /// perftest reports MiB/s unless it is told otherwise; times 8 / 1000 that reads as "Gbit/s".
-    /// The cell of 10 km (25.0) is fitted to by the profile's costs, the others follow.
+    /// perftest reports MiB/s by default; times 8 / 1000 that reads as "Gbit/s". The profile's
+    /// costs are fitted to the cell of 10 km (25.0); the others are predictions.
     const MIB_AS_GBPS: f64 = 1_048_576.0 * 8.0 / 1000.0;
 
     fn printed(rtt_us: f64) -> String {

@@ -1,11 +1,12 @@
-//! The planner against figures of the simulator, which runs the protocol code: those where simpler
-//! formulas are off. Written down here from runs of `longhaul sim` at 100 Gbit/s, with the profile
-//! connectx6 unless named, so that this needs no simulator; the experiment planner-grid compares
-//! the two afresh over many more points.
+//! The planner against figures of the simulator, which runs the protocol code, where simpler
+//! formulas are wrong. The figures are recorded from runs of `longhaul sim` at 100 Gbit/s, with the
+//! profile connectx6 unless named, so that the tests need no simulator; the experiment planner-grid
+//! compares the two live over many more points.
 
 use longhaul_planner::{Limit, NicProfile, Op, Path, Prediction, Workload};
 
-/// Goodput in Gbit/s of a run of so many messages, with perftest's moderation; `None`: endlessly.
+/// Goodput in Gbit/s of a run of `iterations` messages, with perftest's moderation; `None`: steady
+/// state.
 fn predict(op: Op, size: u64, qps: u32, tx_depth: u32, km: f64, iterations: Option<u64>) -> f64 {
     let nic = NicProfile::named("connectx6").unwrap();
     let work = Workload { iterations, ..Workload::perftest(op, size, qps, tx_depth) };
@@ -34,7 +35,7 @@ mod queue_pairs_on_one_line {
             (Op::Write, 512, 16, 16, 1.0, 1000, 39.4711),
             (Op::Write, 2048, 4, 128, 10.0, 1000, 54.1943),
             (Op::Write, 8192, 4, 16, 10.0, 1000, 36.8315),
-            // Two have no third that would part them: what the port takes ahead does.
+            // Two queue pairs have no third that would separate them; the port's lead does.
             (Op::Write, 2048, 2, 100, 2.0, 700, 76.6370),
         ] {
             let of = format!("{op} of {size}, {qps} x {depth}, {km} km");
@@ -67,7 +68,7 @@ mod queue_pairs_on_one_line {
 
     #[test]
     fn a_run_too_long_to_be_played_whole_is_played_in_part() {
-        // 640,000 messages; with 1024 in each queue no part is left that could be played.
+        // 640,000 messages; with queues of 1024 no part can be played.
         for (depth, simulated) in [(256, 3.3114), (1024, 3.2913)] {
             let predicted = predict(Op::Write, 512, 64, depth, 1000.0, Some(10_000));
             assert_near(predicted, simulated, 0.02, &depth.to_string());
