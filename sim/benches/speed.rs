@@ -1,8 +1,7 @@
-//! How fast virtual time is: events and packets per second of processor time, and memory, by
-//! distance.
+//! Speed of virtual time: events and packets per second of processor time, and memory, by distance.
 //!
-//! `cargo bench -p longhaul-sim --bench speed [NAME]`. Processor time, because other work on the
-//! machine costs wall time.
+//! `cargo bench -p longhaul-sim --bench speed [NAME]`. Processor time is independent of other work
+//! on the machine.
 
 #![allow(missing_docs, reason = "a program")]
 
@@ -24,7 +23,7 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// The most memory that this process has had, in MB.
+/// Peak resident memory of this process, in MB.
 fn peak_memory_mb() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -32,9 +31,9 @@ fn peak_memory_mb() -> f64 {
     kib.unwrap_or(0.0) * 1024.0 / 1e6
 }
 
-/// Forgets the most memory so far.
+/// Resets the peak.
 fn reset_peak() {
-    // Where the kernel does not allow it, peaks are those of all cases so far.
+    // If the kernel does not allow it, peaks cover all earlier cases.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -57,7 +56,7 @@ fn measure(name: &str, scenario: Scenario) {
     );
 }
 
-/// Events of the schedule alone: the earliest of `slots` is taken and comes again later.
+/// Events of the schedule alone: takes the earliest of `slots` and reschedules it.
 fn measure_schedule(slots: usize) {
     const EVENTS: u64 = 50_000_000;
     let mut schedule = Schedule::new(slots);

@@ -1,12 +1,11 @@
-//! Where hosts live, for switches: each knows from the start, as after the hosts have asked for
-//! each other's addresses.
+//! Forwarding tables of switches, complete from the start, as after address resolution.
 
 use crate::host::Host;
 use crate::scenario::{Scenario, StationKind};
 use longhaul_node::Side;
 use longhaul_switch::{Switch, SwitchConfig, SwitchError};
 
-/// A switch's configuration, with room for all hosts' addresses.
+/// Returns a switch's configuration with room for all hosts' addresses.
 pub(crate) fn with_room(config: &SwitchConfig, scenario: &Scenario) -> SwitchConfig {
     SwitchConfig {
         addresses_max: config.addresses_max.max(scenario.stations.len()),
@@ -38,7 +37,7 @@ pub(crate) fn declare(
     Ok(())
 }
 
-/// By station: its sides, and the stations at their other ends.
+/// Neighbours of each station: its sides, and the stations at their other ends.
 pub(crate) fn joined(scenario: &Scenario) -> Vec<Vec<(Side, usize)>> {
     let mut joined = vec![Vec::new(); scenario.stations.len()];
     for cable in &scenario.cables {

@@ -7,48 +7,48 @@ use longhaul_link::{Arrival, LinkConfig, LinkCounters, LinkError, Wire};
 use longhaul_node::{Frame, Side};
 use longhaul_units::{Duration, Instant};
 
-/// Bytes that a station may have waiting in front of a wire with a rate: a station is asked for
-/// frames as the wire can send them, a few at a time, as a NIC's port is.
+/// Bytes that a station may queue in front of a wire with a rate: frames are requested as the wire
+/// can send them, a few at a time, as from a NIC's port.
 pub(crate) const WAITING_BYTES: u64 = 16 * 1024;
-/// A long frame, for how many find room.
+/// Frame length for computing how many frames find room.
 const LONG_FRAME_LEN: usize = 4096 + 128;
 /// Frames that a station may send at one moment to a wire without a rate.
 const BURST: usize = 256;
 
-/// Where an outlet's frames go.
+/// Destination of an outlet's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Destination {
-    /// An inlet of the same region.
+    /// An inlet of this region.
     Here(usize),
-    /// Another region, by this outbox.
+    /// Another region, through this outbox.
     There(usize),
 }
 
-/// The sending end.
+/// The sending end of a cable's direction.
 pub(crate) struct Outlet {
     wire: Wire,
     pub packer: Packer,
     pub to: Destination,
     /// Of this station.
     pub station: usize,
-    /// As long as the wire has more than this to send, there is no room. `None`: no rate.
+    /// There is no room while the wire's queue exceeds this time. `None`: no rate.
     waiting_max: Option<Duration>,
-    /// Time of a long frame.
+    /// Transmission time of a long frame.
     frame_time: Duration,
-    /// Packets that a frame may stand for.
+    /// Maximum packets per train.
     pub train_max: u32,
-    /// Least time between two frames beyond what the wire takes.
+    /// Minimum time between two frames, in addition to the transmission time.
     gap: Duration,
     next_at: Instant,
     /// Frames that may still be sent at this moment.
     granted: usize,
-    /// The station may have more to send when there is room again.
+    /// The station may have more to send once there is room.
     is_wanted: bool,
     pub recorders: Vec<Recorder>,
 }
 
 impl Outlet {
-    /// Of the end of a cable that is side `entry` of its wire.
+    /// The outlet at the end of a cable that is side `entry` of its wire.
     pub fn new(
         config: &LinkConfig,
         entry: Side,
@@ -74,13 +74,13 @@ impl Outlet {
         })
     }
 
-    /// The station is about to be asked for what it has to send.
+    /// Begins a round of transmissions by the station.
     #[inline]
     pub fn begin(&mut self) {
         self.is_wanted = false;
     }
 
-    /// Frames that may be sent now.
+    /// Returns the number of frames that may be sent now.
     #[inline]
     pub fn room(&mut self, now: Instant) -> usize {
         let most = if self.gap > Duration::ZERO { 1 } else { BURST };
@@ -105,7 +105,7 @@ impl Outlet {
         self.granted
     }
 
-    /// Sends a frame; `arrives` takes what arrives of it, if anything does.
+    /// Sends a frame; `arrives` receives the packets of it that arrive.
     #[inline]
     pub fn send(&mut self, now: Instant, frame: &Frame<'_>, mut arrives: impl FnMut(Packet, News)) {
         self.granted = self.granted.saturating_sub(1);
@@ -136,22 +136,22 @@ impl Outlet {
         }
     }
 
-    /// When the station is to be asked again, which found no room or used it up.
+    /// Returns when to ask the station again after it found no room or used it up.
     #[inline]
     pub fn wanted_at(&self, now: Instant) -> Option<Instant> {
         if !self.is_wanted {
             return None;
         }
         let backlog = self.wire.backlog(now);
-        // Half of what may wait is sent by then: the wire is never idle, and the station is not
-        // called for each frame unless each takes its time.
+        // By then half of the queue is sent: the wire is never idle, and the station is not called
+        // for each frame unless frames have a gap.
         let share = if self.gap > Duration::ZERO { 1 } else { 2 };
         let free_at =
             now + (backlog - self.waiting_max.map_or(Duration::ZERO, |max| max.divided_by(share)));
         Some(free_at.max(self.next_at))
     }
 
-    /// What the wire did, but for what has arrived.
+    /// The wire's counters, without arrivals.
     pub fn counters(&self) -> LinkCounters {
         self.wire.counters()
     }
@@ -168,7 +168,7 @@ fn pack(packer: &mut Packer, frame: &Frame<'_>, arrival: &Arrival) -> (Packet, N
     (packet, news)
 }
 
-/// The receiving end.
+/// The receiving end of a cable's direction.
 pub(crate) struct Inlet {
     pub ring: Ring,
     /// To this station, at its side.
@@ -185,7 +185,7 @@ impl Inlet {
     }
 }
 
-/// What goes to another region, until both have come to the same moment.
+/// Frames for another region, held until both reach the same time.
 #[derive(Default)]
 pub(crate) struct Outbox {
     pub packets: Vec<Packet>,

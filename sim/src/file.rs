@@ -1,8 +1,8 @@
 //! Scenarios in TOML files.
 //!
-//! A file names hosts, accelerators, switches and the links between them, or says `[path]` for two
-//! hosts and a fibre; and flows. Quantities carry their units. Whatever is wrong is named with file
-//! and line, its cause and its cure. The keys are explained in [`EXAMPLE`].
+//! A file lists hosts, accelerators, switches and links, or has `[path]` for two hosts and a fibre;
+//! and flows. Quantities have units. Errors have file and line, cause and remedy. [`EXAMPLE`]
+//! explains the keys.
 
 mod accelerator;
 mod axis;
@@ -32,8 +32,7 @@ use tree::{Entry, Node, SourceLocation, Table, Value};
 /// A file that shows every key, with comments.
 pub const EXAMPLE: &str = include_str!("file/example.toml");
 
-/// What is wrong with a file, or with what was given beside it: the place, and the cause with its
-/// cure.
+/// An error in a file or in a command-line override: its place, and the cause with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {cause}")]
 pub struct FileError {
@@ -41,39 +40,39 @@ pub struct FileError {
     cause: String,
 }
 
-/// Gives the text of another file that a file names, or says why not.
+/// Returns the text of a file to which a scenario refers, or the reason why not.
 pub type Read<'a> = dyn FnMut(&str) -> Result<String, String> + 'a;
 
-/// A scenario file that was read, and may be changed before a scenario is made of it.
+/// A parsed scenario file, whose keys can be set before [`ScenarioFile::load`].
 #[derive(Clone, Debug)]
 pub struct ScenarioFile {
     document: Document,
 }
 
-/// A scenario, and what the file says beside it.
+/// A scenario, and the file's settings outside of it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What is simulated.
+    /// The network and its flows.
     pub scenario: Scenario,
-    /// By cable: the link that it is.
+    /// The link of each cable.
     pub links: Vec<LinkPlan>,
 }
 
-/// What a file says of a link beside what it is like.
+/// A link's settings that are not part of the cable.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
     /// Its name.
     pub name: String,
-    /// Which end of its cable is the one named first.
+    /// Index of the cable's end that the file names first.
     pub first: usize,
-    /// Where to record what passes its first end.
+    /// Capture file for its first end.
     pub record: Option<String>,
 }
 
-/// A key that was set, and its value in base units: bytes, metres, nanoseconds, bit/s.
+/// A key and its value in base units: bytes, metres, nanoseconds, bit/s.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// The key, with its unit where it has one: `path.distance_m`, `flow.size_bytes`.
+    /// The key with its unit, if any: `path.distance_m`, `flow.size_bytes`.
     pub key: String,
     /// Its value.
     pub value: ParameterValue,
@@ -105,8 +104,7 @@ impl fmt::Display for ParameterValue {
 }
 
 impl ScenarioFile {
-    /// Reads a file's text; `name` is what errors call it. What is unknown or of the wrong kind is
-    /// found here.
+    /// Parses a file's text; errors use `name`. Finds unknown keys and values of the wrong kind.
     ///
     /// # Errors
     /// [`FileError`], with the line.
@@ -116,7 +114,7 @@ impl ScenarioFile {
         Ok(ScenarioFile { document })
     }
 
-    /// The experiment's name, where the file gives it.
+    /// The experiment's name, if the file has one.
     pub fn name(&self) -> Option<&str> {
         match &self.document.top.get("name")?.node.value {
             Value::Text(name) => Some(name),
@@ -124,12 +122,12 @@ impl ScenarioFile {
         }
     }
 
-    /// Sets a key: `TABLE.KEY`, in all tables of that kind, or `TABLE.NAME.KEY`, in the one of that
-    /// name; `seed` and `time_max` by themselves. `nic` and `accelerator` have keys of their own:
+    /// Sets a key: `TABLE.KEY` in all tables of that kind, `TABLE.NAME.KEY` in the table of that
+    /// name; `seed` and `time_max` have no table. `nic` and `accelerator` have nested keys:
     /// `host.a.nic.outstanding_wqes`.
     ///
     /// # Errors
-    /// When there is no such key or table, or the value is none of its kind.
+    /// There is no such key or table, or the value has the wrong kind.
     pub fn set(&mut self, path: &str, value: &str) -> Result<Parameter, FileError> {
         let place = SourceLocation::Given(format!("{path}={value}"));
         let target = self.document.target(path).map_err(|cause| place.error(cause))?;
@@ -149,10 +147,10 @@ impl ScenarioFile {
         Ok(parameter)
     }
 
-    /// Makes the scenario. `files` gives the NIC profiles that are files.
+    /// Builds the scenario. `files` reads NIC profiles.
     ///
     /// # Errors
-    /// [`FileError`] says what makes no sense, where, and what would.
+    /// [`FileError`], with place and remedy.
     pub fn load(&self, files: &mut Read<'_>) -> Result<Loaded, FileError> {
         let document = &self.document;
         let top = document.settings();
@@ -178,7 +176,7 @@ impl ScenarioFile {
         Ok(Loaded { scenario, links })
     }
 
-    /// What a key takes.
+    /// Returns the kind of a key's value.
     fn kind_of(&self, path: &str) -> Result<ValueKind, String> {
         self.document.target(path).map(|target| target.kind)
     }
@@ -200,31 +198,31 @@ fn parameter(path: &str, kind: ValueKind, value: Quantity) -> Parameter {
     Parameter { key, value }
 }
 
-/// A file as it was read.
+/// A parsed file.
 #[derive(Clone, Debug)]
 struct Document {
     file: String,
     top: Table,
 }
 
-/// Which key of which tables is meant.
+/// The key and tables to which a path refers.
 struct Target<'a> {
     table: Option<&'static str>,
-    /// All tables of the kind, or the one of this name.
+    /// `None`: all tables of the kind.
     name: Option<&'a str>,
-    /// `nic` or `accelerator`, whose key it is.
+    /// `nic` or `accelerator`, for a nested key.
     within: Option<&'static str>,
     key: String,
     kind: ValueKind,
 }
 
 impl Document {
-    /// The file's beginning, for what is missing from it.
+    /// The start of the file, as the place of missing keys.
     fn start(&self) -> SourceLocation {
         SourceLocation::Line(self.file.clone(), 1)
     }
 
-    /// The tables of a kind. A kind of which there may be several may be written as one.
+    /// The tables of a kind. An array of tables may be written as a single table.
     fn tables(&self, kind: &str) -> &[Node] {
         match self.top.get(kind).map(|entry| &entry.node) {
             Some(Node { value: Value::List(items), .. }) => items,
@@ -237,13 +235,13 @@ impl Document {
         self.tables("path").first()
     }
 
-    /// What is in no table.
+    /// Keys outside of tables.
     fn settings(&self) -> Table {
         let is_setting = |entry: &&Entry| TABLES.iter().all(|(name, ..)| *name != entry.key);
         Table { entries: self.top.entries.iter().filter(is_setting).cloned().collect() }
     }
 
-    /// Finds keys that there are not and values of the wrong kind.
+    /// Checks for unknown keys and values of the wrong kind.
     fn check(&self) -> Result<(), FileError> {
         let known = || TABLES.iter().map(|(name, ..)| *name).chain(TOP.iter().map(|(key, _)| *key));
         for entry in &self.top.entries {
@@ -280,7 +278,7 @@ impl Document {
         Ok(())
     }
 
-    /// Finds what `a.b.c` means.
+    /// Resolves a path `a.b.c`.
     fn target<'a>(&self, path: &'a str) -> Result<Target<'a>, String> {
         let parts: Vec<&str> = path.split('.').collect();
         if let [key] = parts[..] {
@@ -353,7 +351,7 @@ impl Document {
     }
 }
 
-/// Sets a key of a table in a table. A NIC's name becomes what the table starts from.
+/// Sets a key of a nested table. A NIC's name becomes the table's `profile`.
 fn set_within(table: &mut Table, within: &str, key: &str, value: &Node) {
     let mut inner = match table.get(within).map(|entry| &entry.node.value) {
         Some(Value::Table(inner)) => inner.clone(),
@@ -369,7 +367,7 @@ fn set_within(table: &mut Table, within: &str, key: &str, value: &Node) {
     table.set(within, Node { place: value.place.clone(), value: Value::Table(inner) });
 }
 
-/// A table's name, or what results call it.
+/// A table's name, or its default name in results.
 fn name_of(kind: &str, number: usize, node: &Node) -> String {
     let Value::Table(table) = &node.value else { return String::new() };
     match table.get("name").map(|entry| &entry.node.value) {
@@ -378,7 +376,7 @@ fn name_of(kind: &str, number: usize, node: &Node) -> String {
     }
 }
 
-/// The place of the second of two that are the same.
+/// Returns the index of the first duplicate.
 fn twice<T: PartialEq>(all: &[T]) -> Option<usize> {
     (0..all.len()).find(|at| all[..*at].contains(&all[*at]))
 }

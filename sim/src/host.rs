@@ -1,4 +1,4 @@
-//! A host: an RNIC, the programs that use it, and what lies between them.
+//! A host: an RNIC, the programs that use it, and the costs between them.
 
 mod bandwidth;
 mod connections;
@@ -28,13 +28,13 @@ use longhaul_wire::MacAddr;
 use memory::Spans;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Completions taken at a time.
+/// Completions polled at a time.
 const POLLED: usize = 64;
-/// READs and atomics at once that a QP serves.
+/// Outstanding READs and atomics that a QP serves as responder.
 const READS_SERVED: u8 = 128;
 /// RNR retries: without end.
 const RNR_RETRIES: u8 = 7;
-/// DSCP of RoCE data and ACKs, as RoCE networks usually have it: priority 3.
+/// DSCP of RoCE data and ACKs, as usual in RoCE networks: priority 3.
 const ROCE_DSCP: u8 = 26;
 
 /// What a program may do with the NIC.
@@ -44,9 +44,9 @@ pub(crate) struct Nic {
     pd: PdId,
     cq: CqId,
     keys: MrKeys,
-    /// By slot: the QP, its peer's memory, and whose it is.
+    /// QP, peer memory and owner of each slot.
     qps: Vec<QpUse>,
-    /// The port begins no message before.
+    /// Earliest time at which the port begins the next message.
     message_at: Instant,
 }
 
@@ -63,25 +63,25 @@ struct QpUse {
 struct Peer {
     ip: IpAddr,
     qpn: Qpn,
-    /// Where its memory begins, and the key to it.
+    /// Start of its memory, and the key.
     address: u64,
     rkey: RKey,
 }
 
-/// What a connection is like, as one end sees it.
+/// Parameters of a connection, as seen by one end.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     mtu: Mtu,
-    /// PSN that this end begins with, and its peer.
+    /// First PSN of this end and of its peer.
     first_psn: Psn,
     peer_psn: Psn,
     timeout: u8,
     retry_count: u8,
-    /// READs and atomics that this end may have outstanding.
+    /// Maximum outstanding READs and atomics of this end.
     reads: u8,
 }
 
-/// A completion, and when its program can see it.
+/// A completion, and the time at which its program can see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub at: Instant,
@@ -89,7 +89,7 @@ pub(crate) struct Seen {
     pub completion: Completion,
 }
 
-/// Which operation a flow does.
+/// Operation of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -107,7 +107,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Each message takes a receive of the responder.
+    /// `true` if each message consumes a receive of the responder.
     pub const fn takes_receive(self) -> bool {
         matches!(self, Op::Send | Op::WriteImmediate)
     }
@@ -124,7 +124,7 @@ impl Op {
     }
 }
 
-/// What a program must tell its host.
+/// The programs of a host.
 pub(crate) enum Program {
     Bandwidth(Bandwidth),
     Latency(Latency),
@@ -142,7 +142,7 @@ macro_rules! each {
 }
 
 impl Program {
-    /// Over, by success or failure, or there is nothing that it would be done with.
+    /// `true` if it has succeeded or failed, or has no end of its own.
     pub fn is_done(&self) -> bool {
         match self {
             Program::Bandwidth(program) => program.is_done(),
@@ -159,35 +159,35 @@ impl Program {
 /// A host with one port, side 0.
 pub(crate) struct Host {
     nic: Nic,
-    /// `None`: its NIC takes in what a link can carry.
+    /// `None`: its NIC receives at line rate.
     intake: Option<Box<Intake>>,
     programs: Vec<Program>,
-    /// Those that the connection manager makes; `None`: no program uses it.
+    /// Connections of the connection manager; `None`: unused.
     connections: Option<Box<Connections>>,
 }
 
 /// The link at a host's port.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
-    /// What pauses measure time by; `None`: they are not obeyed.
+    /// Rate that defines pause quanta; `None`: pauses are ignored.
     pub rate: Option<BitRate>,
-    /// Bytes on the wire that come in after a pause was asked for.
+    /// Bytes on the wire that arrive after a pause was sent.
     pub headroom_bytes: u64,
     pub dcqcn: Option<Dcqcn>,
 }
 
 impl Nic {
-    /// Time that a program needs for posting one work request, and for polling one completion.
+    /// Time for a program to post one work request, and to poll one completion.
     pub fn costs(&self) -> (Duration, Duration) {
         (Duration::from_ns(self.profile.post_ns), Duration::from_ns(self.profile.poll_ns))
     }
 
-    /// When the NIC knows of what is posted at `at`.
+    /// Returns the time at which the NIC sees a work request posted at `at`.
     pub fn doorbell(&self, at: Instant) -> Instant {
         at + Duration::from_ns(self.profile.doorbell_ns)
     }
 
-    /// When a program sees what the NIC has done at `at`.
+    /// Returns the time at which a program sees a completion of time `at`.
     pub fn seen(&self, at: Instant) -> Instant {
         at + Duration::from_ns(self.profile.completion_ns)
     }
@@ -195,7 +195,7 @@ impl Nic {
     /// Begins a message.
     ///
     /// # Errors
-    /// When the port can begin one, if not now.
+    /// The time at which the port can begin one.
     pub fn begin_message(&mut self, now: Instant) -> Result<(), Instant> {
         if self.message_at > now {
             return Err(self.message_at);
@@ -204,17 +204,17 @@ impl Nic {
         Ok(())
     }
 
-    /// Messages that have come to a slot's memory as a whole.
+    /// Messages that were received completely in a slot's memory.
     pub fn messages(&self, slot: usize) -> u64 {
         self.rnic.memory().messages(slot)
     }
 
-    /// Writes to a slot's memory that were not in their place.
+    /// Out-of-place writes to a slot's memory.
     pub fn misplaced(&self, slot: usize) -> u64 {
         self.rnic.memory().misplaced(slot)
     }
 
-    /// Hands a work request to the device, of which it knows now. True when it took it.
+    /// Posts a work request, visible to the device immediately. Returns whether it was accepted.
     pub fn post(
         &mut self,
         now: Instant,
@@ -245,7 +245,7 @@ impl Nic {
         self.rnic.post_send(now, qpn, &wr).is_ok()
     }
 
-    /// Posts a receive for a message of at most `size` bytes. True when there was room for it.
+    /// Posts a receive for a message of at most `size` bytes. Returns whether there was room.
     pub fn post_receive(&mut self, slot: usize, size: u32) -> bool {
         let segments = [Sge { address: Spans::address(slot), len: size, lkey: self.keys.lkey }];
         let wr = longhaul_rnic::RecvWr { wr_id: 0, segments: &segments };
@@ -253,17 +253,17 @@ impl Nic {
     }
 }
 
-/// What a QP is to be like.
+/// Parameters of a QP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpPlan {
     pub sq_depth: u32,
     pub rq_depth: u32,
-    /// Of each message, in bytes.
+    /// Message size in bytes.
     pub size: u32,
 }
 
 impl Host {
-    /// The `number`-th host of a network, 0 to 65,533.
+    /// Creates the `number`-th host of a network, 0 to 65,533.
     pub fn new(
         number: usize,
         profile: &NicProfile,
@@ -281,7 +281,7 @@ impl Host {
         config.window_messages = profile.outstanding_wqes;
         config.window_packets = profile.outstanding_psns;
         config.ack_request_every = profile.ack_request_every;
-        // A profile says all that there is about when a NIC asks.
+        // The profile alone determines when a NIC requests acknowledgements.
         config.ack_request_at_window_end = false;
         config.ack_request_spread = false;
         config.probe_above = u32::MAX;
@@ -318,19 +318,19 @@ impl Host {
         MacAddr([2, 0, 10, 77, high, low])
     }
 
-    /// Packets for which the NIC's receive buffer had no room, and what flow control did with it.
-    /// `None`: it takes in what a link can carry.
+    /// Packets dropped at the NIC's full receive buffer, and flow control's counters. `None`: the
+    /// NIC receives at line rate.
     pub fn intake(&self) -> Option<(u64, PauseCounters)> {
         self.intake.as_ref().map(|intake| (intake.discarded, intake.counters()))
     }
 
-    /// Takes a program in; its number.
+    /// Adds a program and returns its number.
     pub fn add(&mut self, program: Program) -> usize {
         self.programs.push(program);
         self.programs.len() - 1
     }
 
-    /// Makes a QP for a program; its slot. It is not connected.
+    /// Creates an unconnected QP for a program and returns its slot.
     pub fn create_qp(&mut self, program: usize, plan: &QpPlan) -> Result<usize, VerbsError> {
         let nic = &mut self.nic;
         let init = QpInit {
@@ -352,7 +352,7 @@ impl Host {
         Ok(nic.qps.len() - 1)
     }
 
-    /// Connects a QP of `a` with one of `b`, as programs do that have told each other everything.
+    /// Connects a QP of `a` with one of `b`, as programs that exchange parameters out of band.
     pub fn connect(
         (a, slot_a): (&mut Host, usize),
         (b, slot_b): (&mut Host, usize),
@@ -370,7 +370,8 @@ impl Host {
         Ok(())
     }
 
-    /// Both directions of requests between a QP of `a` and one of `b`, whose PSNs begin so.
+    /// Returns both directions of requests between a QP of `a` and one of `b`, with their first
+    /// PSNs.
     pub fn directions(
         (a, slot_a): (&Host, usize),
         (b, slot_b): (&Host, usize),
@@ -392,37 +393,34 @@ impl Host {
         self.nic.rnic.config().ip
     }
 
-    /// Lets the connection manager connect a program's QPs when it begins; the program starts with
-    /// them.
+    /// Connects a program's QPs through the connection manager when it begins; the program starts
+    /// afterwards.
     pub fn call(&mut self, caller: Caller) -> Result<(), VerbsError> {
         caller.qps.iter().try_for_each(|qp| self.nic.initialize(qp.slot))?;
         self.connections.get_or_insert_default().call(caller);
         Ok(())
     }
 
-    /// Prepares QPs that the connection manager connects when they are asked for, and listens
-    /// unless told otherwise.
+    /// Prepares QPs for connection requests, and listens if `listens`.
     pub fn serve(&mut self, service: Service, listens: bool) -> Result<(), VerbsError> {
         service.qps.iter().try_for_each(|qp| self.nic.initialize(qp.slot))?;
         let connections = self.connections.get_or_insert_default();
         if listens { connections.listen(service, &mut self.nic) } else { Ok(()) }
     }
 
-    /// Whether a program is done, and its connections have ended where the connection manager made
-    /// them.
+    /// Returns whether a program is done, and its connections of the connection manager have ended.
     pub fn is_done(&self, program: usize) -> bool {
         let by_manager =
             self.connections.as_ref().and_then(|connections| connections.is_over(program));
         by_manager.unwrap_or_else(|| self.programs[program].is_done())
     }
 
-    /// Why a program's connections could not be, or did not last.
+    /// Reason why a program's connections failed.
     pub fn connection_failure(&self, program: usize) -> Option<&str> {
         self.connections.as_ref()?.failure(program)
     }
 
-    /// How long the connection manager took for a program's connections, once all had been made:
-    /// sum and longest, and how many.
+    /// Set-up times of a program's connections, once all are established: sum, maximum, and count.
     pub fn setup_times(&self, program: usize) -> Option<(SetupTimes, usize)> {
         self.connections.as_ref()?.setup_times(program)
     }
@@ -442,13 +440,13 @@ impl Host {
         &self.nic
     }
 
-    /// Lets a program begin at `at`, with these QPs.
+    /// Starts a program at `at`, with these QPs.
     pub fn start(&mut self, program: usize, at: Instant, slots: Vec<usize>) {
         let Host { nic, programs, .. } = self;
         programs[program].start(at, slots, nic);
     }
 
-    /// Gives programs what has completed, and lets them run.
+    /// Delivers completions to programs, and runs them.
     #[inline]
     fn turn(&mut self, now: Instant) {
         let Host { nic, programs, connections, .. } = self;
@@ -481,7 +479,7 @@ impl Host {
     }
 }
 
-/// The receive side of a NIC that cannot take in all that a link can carry.
+/// The receive side of a NIC that is slower than its link.
 fn intake(profile: &NicProfile, port: &Port, source: MacAddr) -> Option<Intake> {
     let gap = Duration::from_ns(profile.receive_packet_ns);
     let rate =
@@ -502,14 +500,15 @@ impl Nic {
         Offer { index, rkey: self.keys.rkey, address: Spans::address(slot) }
     }
 
-    /// What this NIC makes of a connection with this path MTU, and PSNs of its own and the peer's.
+    /// Returns the parameters of a connection with this path MTU and these PSNs of its own and the
+    /// peer.
     fn terms(&self, mtu: Mtu, [first_psn, peer_psn]: [Psn; 2]) -> Terms {
         let NicProfile { timeout_code: timeout, retry_count, outstanding_reads: reads, .. } =
             self.profile;
         Terms { mtu, first_psn, peer_psn, timeout, retry_count, reads }
     }
 
-    /// Lets a QP take receives.
+    /// Moves a QP to INIT, so that it accepts receives.
     fn initialize(&mut self, slot: usize) -> Result<(), VerbsError> {
         let attr = QpAttr {
             state: Some(QpState::Init),
@@ -521,7 +520,7 @@ impl Nic {
         self.rnic.modify_qp(Instant::ZERO, self.qps[slot].qpn, &attr)
     }
 
-    /// Lets an initialized QP receive and send.
+    /// Moves an initialized QP to RTR and RTS.
     fn make_ready(
         &mut self,
         now: Instant,

@@ -1,17 +1,17 @@
 //! The protocol code in virtual time: a discrete-event simulator.
 //!
-//! The stations of a network are the very RNIC, accelerator and switch that run on real ports, and
-//! what decides when and whether a frame arrives is the very code of the emulated link. Around the
-//! RNIC stand a NIC's limits and costs ([`NicProfile`]) and programs that do what perftest does.
-//! Payload is a length; time is whole picoseconds.
+//! Stations are the RNIC, accelerator and switch that run on real ports, and the code of the
+//! emulated link decides when and whether a frame arrives. Around the RNIC are a NIC's limits and
+//! costs ([`NicProfile`]) and programs that behave like perftest. A payload is a length; time is in
+//! whole picoseconds.
 //!
-//! - One entry per station and cable end in the schedule: nothing is queued but packets under way,
+//! - The schedule has one entry per station and cable end: only packets in flight are queued, with
 //!   64 bytes each.
-//! - Regions that only long cables join run by themselves for a part of those cables' delay, then
-//!   exchange: on several threads, with the same outcome as on one.
+//! - Regions that are joined only by long cables run alone for a part of those cables' delay, then
+//!   exchange frames: several threads have the same outcome as one.
 //! - The same scenario gives the same outcome and the same captures, byte for byte.
 //! - Oracles are always on: every message completes once and in order, every byte is placed once
-//!   and in order, queues keep their bounds. What they find stands in [`Outcome::violations`].
+//!   and in order, queues keep their bounds. [`Outcome::violations`] lists their findings.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,5 +1,4 @@
-//! Stations and cables, cut into regions that run by themselves between two moments at which they
-//! exchange what goes from one to another.
+//! Stations and cables, divided into regions that run independently between exchanges of frames.
 
 use crate::cable::{Destination, Inlet, Outbox, Outlet};
 use crate::host::Host;
@@ -11,12 +10,12 @@ use longhaul_node::Side;
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use std::sync::{Barrier, Mutex};
 
-/// Cables of at least this delay may part regions.
+/// Minimum delay of a cable between regions.
 const CUT_DELAY_MIN: Duration = Duration::from_us(20);
-/// Regions exchange this many times in the delay of the shortest cable between them: what waits to
-/// be exchanged takes memory.
+/// Exchanges per delay of the shortest cable between regions: more of them reduce the memory for
+/// waiting frames.
 const EXCHANGES_PER_DELAY: u64 = 16;
-/// Pieces of virtual time after which the owner is asked whether to go on.
+/// Exchanges between two questions to the owner whether to continue.
 const PAUSES: u64 = 64;
 
 /// A network under construction.
@@ -29,15 +28,15 @@ pub(crate) struct Plan {
 /// Both directions between two sides.
 pub(crate) struct CablePlan {
     pub ends: [(usize, Side); 2],
-    /// What the wire is like, by the end that sends.
+    /// Wire configurations, by sending end.
     pub wires: [LinkConfig; 2],
-    /// Least time between two frames, by the end that sends.
+    /// Minimum time between two frames, by sending end.
     pub gaps: [Duration; 2],
-    /// Seeds, by the end that sends.
+    /// Seeds, by sending end.
     pub seeds: [u64; 2],
-    /// Packets that a frame may stand for.
+    /// Maximum packets per train.
     pub train_max: u32,
-    /// Both directions are recorded here.
+    /// Recorders of both directions.
     pub recorders: [Vec<Recorder>; 2],
 }
 
@@ -56,14 +55,14 @@ impl CablePlan {
     }
 }
 
-/// A network that runs.
+/// A running network.
 pub(crate) struct Network {
     regions: Vec<Region<Station>>,
-    /// By station: region and place in it.
+    /// Region of each station, and its index there.
     places: Vec<(usize, usize)>,
-    /// By cable and end that sends: region and outlet; region and inlet.
+    /// By cable and sending end: region and outlet; region and inlet.
     cables: Vec<[Direction; 2]>,
-    /// Between regions: from which outbox to which inlet.
+    /// Crossings between regions: from outbox to inlet.
     crossings: Vec<Crossing>,
     /// `None`: one region.
     lookahead: Option<Duration>,
@@ -85,8 +84,8 @@ struct Crossing {
 }
 
 impl Network {
-    /// Joins everything. Regions are what is left when all cables of at least [`CUT_DELAY_MIN`] are
-    /// cut.
+    /// Builds the network. Regions are the components without the cables of at least
+    /// [`CUT_DELAY_MIN`].
     pub fn new(plan: Plan) -> Result<Self, LinkError> {
         let region_of = regions(plan.stations.len(), &plan.cables);
         let count = region_of.iter().max().map_or(1, |last| last + 1);
@@ -145,12 +144,12 @@ impl Network {
         Ok(Network { regions, places, cables, crossings, lookahead, now: Instant::ZERO })
     }
 
-    /// How many regions there are: more threads than these have nothing to do.
+    /// Number of regions, and so of useful threads.
     pub fn regions(&self) -> usize {
         self.regions.len()
     }
 
-    /// Where virtual time is.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -166,7 +165,7 @@ impl Network {
         &self.regions[region].stations[place]
     }
 
-    /// What the direction of a cable did in which its end `end` sends.
+    /// Counters of the direction of a cable in which its end `end` sends.
     pub fn passed(&self, cable: usize, end: usize) -> LinkCounters {
         let Direction { outlet: (from, outlet), inlet: (to, inlet) } = self.cables[cable][end];
         let mut counters = self.regions[from].outlets[outlet].counters();
@@ -177,7 +176,7 @@ impl Network {
         counters
     }
 
-    /// The recorders, which have seen all that they will.
+    /// Takes the recorders, at the end of a run.
     pub fn take_recorders(&mut self) -> impl Iterator<Item = Recorder> + '_ {
         self.regions
             .iter_mut()
@@ -185,9 +184,9 @@ impl Network {
             .flat_map(|outlet| std::mem::take(&mut outlet.recorders))
     }
 
-    /// Runs until nothing happens any more, or until `end`, on `threads` threads. In between
-    /// `go_on` is asked now and then; what happens does not depend on the number of threads, and
-    /// neither does when it is asked.
+    /// Runs until there are no more events, or until `end`, on `threads` threads. Calls `go_on`
+    /// periodically. The outcome, and the times of these calls, do not depend on the number of
+    /// threads.
     pub fn run(&mut self, end: Instant, threads: usize, mut go_on: impl FnMut(&Network) -> bool) {
         while self.now < end
             && let Some(next) = self.regions.iter().filter_map(Region::next_at).min()
@@ -204,7 +203,7 @@ impl Network {
     }
 
     fn run_alone(&mut self, next: Instant, end: Instant) {
-        // Long enough to be worth the question, short enough to end soon after the last program.
+        // Long enough to amortise the call, short enough to end soon after the last program.
         let pause = Duration::from_us(100).times(PAUSES);
         let until = end.min(next + pause);
         self.regions[0].run_until(until);
@@ -225,7 +224,7 @@ impl Network {
         self.now = until(PAUSES - 1);
     }
 
-    /// Gives each region what others have for it.
+    /// Delivers each region's frames from the other regions.
     fn exchange(&mut self) {
         for &Crossing { from, outbox, to, inlet } in &self.crossings {
             let mut sent = std::mem::take(&mut self.regions[from].outboxes[outbox]);
@@ -235,8 +234,8 @@ impl Network {
     }
 
     fn run_on_threads(&mut self, threads: usize, until: impl Fn(u64) -> Instant + Sync) {
-        // What crosses, on its way: each is filled by one thread and emptied by another, on
-        // different sides of a barrier.
+        // Frames between regions: one thread fills each outbox and another empties it, on different
+        // sides of a barrier.
         let carried: Vec<Mutex<Outbox>> = self.crossings.iter().map(|_| Mutex::default()).collect();
         let barrier = Barrier::new(threads);
         let crossings = &self.crossings;
@@ -277,7 +276,7 @@ impl Network {
     /// A host.
     ///
     /// # Panics
-    /// When the station is none.
+    /// If the station is not a host.
     pub fn host(&self, station: usize) -> &Host {
         match self.station(station) {
             Station::Host(host) => host,
@@ -292,7 +291,7 @@ fn swap_each(
     mut each: impl FnMut(&Crossing, &mut Outbox),
 ) {
     for (crossing, outbox) in crossings.iter().zip(carried) {
-        // Nobody panics while holding it; if so, the scope ends with that panic.
+        // No thread panics while it holds the lock; otherwise the scope ends with that panic.
         let mut outbox = outbox.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         each(crossing, &mut outbox);
     }
@@ -307,7 +306,7 @@ struct Parts {
     outboxes: usize,
 }
 
-/// Each station's region: stations joined by short cables are in the same.
+/// Returns each station's region: short cables join stations into one.
 fn regions(stations: usize, cables: &[CablePlan]) -> Vec<usize> {
     let mut of: Vec<usize> = (0..stations).collect();
     fn root(of: &mut [usize], mut at: usize) -> usize {

@@ -1,4 +1,4 @@
-//! A network whose nodes are their owner's, with the order of events that every simulation has.
+//! A network of the caller's nodes, with the order of events of every simulation.
 
 use crate::cable::{Destination, Inlet, Outlet};
 use crate::region::Region;
@@ -10,27 +10,27 @@ use std::ops::{Index, IndexMut};
 
 /// Nodes joined by cables, in virtual time.
 ///
-/// A [`Simulation`](crate::Simulation) has hosts and programs of its own, and packets without
-/// payload. Here the owner brings nodes of one type, gives them work between two steps, and frames
-/// arrive with all their bytes. A node that it had in hand since the last step is asked first what
-/// it has to send.
+/// A [`Simulation`](crate::Simulation) has its own hosts and programs, and packets without payload.
+/// Here the caller provides nodes of one type and gives them work between steps, and frames keep
+/// all their bytes. A step first asks the nodes that the caller accessed since the last step for
+/// frames to send.
 ///
 /// `nodes[n]` is node `n`.
 pub struct Nodes<N> {
     region: Region<N>,
-    /// The owner has had a node in hand: it may have something to send.
+    /// The caller has accessed nodes, which may have frames to send.
     is_changed: bool,
 }
 
 impl<N: Node> Nodes<N> {
-    /// `nodes` at time zero, joined by `cables`, which name them by their place. All chance follows
-    /// from `seed`.
+    /// Creates a network of `nodes` at time zero, joined by `cables`, which refer to nodes by
+    /// index. `seed` determines all randomness.
     ///
     /// # Errors
-    /// A cable that cannot be.
+    /// An invalid cable.
     ///
     /// # Panics
-    /// When a cable ends at a node that is not there.
+    /// If a cable ends at a node that does not exist.
     pub fn new(nodes: Vec<N>, cables: &[Cable], seed: u64) -> Result<Self, LinkError> {
         let mut seeds = SplitMix64::new(seed);
         let mut sides = vec![Vec::new(); nodes.len()];
@@ -73,20 +73,20 @@ impl<N: Node> Nodes<N> {
         self.region.stations.iter_mut()
     }
 
-    /// The nodes, out of the network.
+    /// Returns the nodes and drops the network.
     pub fn into_nodes(self) -> Vec<N> {
         self.region.stations
     }
 
-    /// Lets the nodes send, goes to the next moment at which anything happens, and lets all of it
-    /// happen. False when nothing is left to happen.
+    /// Lets the nodes send, advances to the next event and processes all events of that time.
+    /// Returns `false` if there are none.
     pub fn step(&mut self) -> bool {
         let next = self.next_at();
         next.inspect(|at| self.everything_at(*at)).is_some()
     }
 
-    /// The same, but no further than to `end`: false when nothing happens until then, and then it
-    /// is `end`.
+    /// The same, but advances at most to `end`: returns `false` at `end` if there is no event
+    /// before.
     pub fn step_until(&mut self, end: Instant) -> bool {
         let next = self.next_at().filter(|at| *at <= end);
         match next {

@@ -1,4 +1,4 @@
-//! What a box must never do, looked at from outside.
+//! Checks a box from outside for forbidden behaviour.
 
 use crate::pfc::PausedPorts;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
@@ -12,41 +12,41 @@ const LAN: Side = 0;
 /// Added to a first PSN, so that sequence numbers can be unwrapped below it.
 const SEQUENCE_BASE: u64 = 1 << 24;
 
-/// One direction of requests of a connection, as its two programs agreed on it.
+/// One direction of requests of a connection, as agreed by its programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
-    /// Who requests.
+    /// The requester.
     pub requester: (IpAddr, Qpn),
-    /// Who responds.
+    /// The responder.
     pub responder: (IpAddr, Qpn),
-    /// Of the first request.
+    /// PSN of the first request.
     pub first_psn: Psn,
     /// Path MTU in bytes.
     pub mtu_bytes: u32,
 }
 
-/// A box under watch: an ACK that it sends to its LAN must be for what has come from there, with
-/// all before it.
+/// A monitored box: an ACK that it sends to its LAN must cover only packets that have arrived from
+/// there without a gap.
 pub struct Watched {
     node: WanBox,
     ports: PausedPorts,
-    /// By the responder's end.
+    /// By responder.
     arrived: HashMap<(IpAddr, Qpn), Arrived>,
-    /// By the requester's end: the responder's.
+    /// The responder of each requester.
     responders: HashMap<(IpAddr, Qpn), (IpAddr, Qpn)>,
     violations: Violations,
 }
 
 struct Arrived {
-    /// All before this sequence number have come.
+    /// All lower sequence numbers have arrived.
     next: u64,
-    /// What came ahead of it: sequence numbers, each with the one behind its end.
+    /// Ranges that arrived ahead: first sequence number to the one behind the last.
     ahead: BTreeMap<u64, u64>,
     mtu_bytes: u32,
 }
 
 impl Arrived {
-    /// Requests from `first` to before `end` have come.
+    /// Records the arrival of requests `first..end`.
     #[inline]
     fn note(&mut self, first: u64, end: u64) {
         if first > self.next {
@@ -67,7 +67,7 @@ struct Violations {
 }
 
 impl Watched {
-    /// Watches `node`, with a link of one of these rates at each of its sides.
+    /// Monitors `node`, whose sides have links of these rates.
     pub fn new(node: WanBox, rates: Vec<Option<BitRate>>) -> Self {
         Watched {
             node,
@@ -78,7 +78,7 @@ impl Watched {
         }
     }
 
-    /// Watches requests of a connection, should they come from the LAN.
+    /// Monitors requests of a connection, if they arrive from the LAN.
     pub fn expect(&mut self, connection: &Connection) {
         let &Connection { requester, responder, first_psn, mtu_bytes } = connection;
         let next = SEQUENCE_BASE + u64::from(first_psn.get());
@@ -91,13 +91,13 @@ impl Watched {
         &self.node
     }
 
-    /// What it did that it must not.
+    /// The first violation.
     pub fn violation(&self) -> Option<String> {
         let Violations { count, first } = &self.violations;
         first.as_ref().map(|first| format!("{first}; {count} such in all"))
     }
 
-    /// A frame has come from the LAN.
+    /// Records a frame from the LAN.
     #[inline]
     fn note(&mut self, frame: &Frame<'_>) {
         let Ok(Some(packet)) = Packet::parse(frame.head) else { return };
@@ -122,7 +122,7 @@ impl Watched {
     }
 }
 
-/// Looks at what leaves towards the LAN.
+/// Checks frames that leave towards the LAN.
 struct Watch<'a> {
     out: &'a mut dyn Transmit,
     arrived: &'a HashMap<(IpAddr, Qpn), Arrived>,

@@ -1,4 +1,4 @@
-//! What came of a simulation.
+//! Results of a simulation.
 
 mod stations;
 
@@ -10,12 +10,11 @@ use serde::Serialize;
 /// All results of one run. Times are virtual.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Where virtual time ended, in nanoseconds.
+    /// Virtual time at the end, in nanoseconds.
     pub ended_at_ns: u64,
     /// Events of the event loop.
     pub events: u64,
-    /// Why the run ended before every program had: nothing was left to happen, or its time was
-    /// over.
+    /// Reason why the run ended before all programs: no more events, or the time limit.
     pub unfinished: Option<String>,
     /// By flow.
     pub flows: Vec<FlowOutcome>,
@@ -27,14 +26,13 @@ pub struct Outcome {
     pub accelerators: Vec<AcceleratorOutcome>,
     /// By switch.
     pub switches: Vec<SwitchOutcome>,
-    /// What the scenario says and hardly means: [`Scenario::warnings`](crate::Scenario::warnings).
+    /// Likely mistakes in the scenario: [`Scenario::warnings`](crate::Scenario::warnings).
     pub warnings: Vec<String>,
-    /// What must never happen and did. Empty, or the simulation has found a defect of the protocol
-    /// code.
+    /// Violations that the oracles found. If there are any, the protocol code has a defect.
     pub violations: Vec<String>,
 }
 
-/// What a flow reached.
+/// Results of a flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowOutcome {
     /// Its name.
@@ -49,17 +47,16 @@ pub struct FlowOutcome {
     pub goodput_bps: f64,
     /// Messages completed per second.
     pub messages_per_second: f64,
-    /// From posting to seeing the completion, of signaled messages; latency tests: what perftest
-    /// reports.
+    /// Latency of signaled messages from post to polled completion; for latency tests perftest's
+    /// figure.
     pub latency: Option<Latency>,
-    /// What the connection manager took, if it connected all QPs.
+    /// Set-up times, if the connection manager connected all QPs.
     pub setup: Option<Setup>,
-    /// How it failed, if it did.
+    /// Reason for a failure.
     pub failure: Option<String>,
 }
 
-/// How long QPs took to be connected: each from the program's REQ to its QP being ready to send, in
-/// nanoseconds.
+/// Set-up times of QPs, each from the program's REQ until its QP can send, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Setup {
     /// The mean of the QPs.
@@ -71,24 +68,24 @@ pub struct Setup {
 /// Percentiles in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
-    /// How many were measured.
+    /// Number of samples.
     pub count: u64,
     /// The least.
     pub min_ns: f64,
     /// The mean.
     pub mean_ns: f64,
-    /// Half of them took at most this.
+    /// Median.
     pub median_ns: f64,
-    /// 99 % of them.
+    /// 99th percentile.
     pub p99_ns: f64,
-    /// 99.9 % of them.
+    /// 99.9th percentile.
     pub p999_ns: f64,
     /// The most.
     pub max_ns: f64,
 }
 
 impl Latency {
-    /// Of durations in picoseconds, in any order; `None` of none.
+    /// Percentiles of durations in picoseconds, in any order; `None` if there are none.
     pub(crate) fn of(mut picoseconds: Vec<u64>) -> Option<Self> {
         picoseconds.sort_unstable();
         let last = picoseconds.len().checked_sub(1)?;
@@ -111,7 +108,7 @@ impl Latency {
     }
 }
 
-/// What one direction of a cable carried.
+/// Counters of one direction of a cable.
 #[derive(Clone, Debug, Serialize)]
 pub struct WireOutcome {
     /// The sending station.
@@ -124,9 +121,9 @@ pub struct WireOutcome {
     pub entered_bytes: u64,
     /// Frames that arrived.
     pub delivered_frames: u64,
-    /// Frames lost on the way, at random, by a cut or by a rule, as configured.
+    /// Frames lost at random, by a cut or by a rule.
     pub lost_frames: u64,
-    /// Frames for which the queue had no room.
+    /// Frames dropped by the full queue.
     pub queue_full_frames: u64,
     /// Frames marked by the queue.
     pub ecn_marked_frames: u64,
@@ -134,9 +131,9 @@ pub struct WireOutcome {
     pub late_frames: u64,
     /// Frames that arrive twice.
     pub duplicated_frames: u64,
-    /// Frames of which a bit was turned over.
+    /// Frames with a flipped bit.
     pub corrupted_frames: u64,
-    /// The longest the queue was, in bytes on the wire.
+    /// Maximum queue length, in bytes on the wire.
     pub queue_bytes_max: u64,
 }
 
@@ -145,7 +142,7 @@ pub struct WireOutcome {
 pub struct HostOutcome {
     /// Its name.
     pub name: String,
-    /// By the names that RDMA tools use.
+    /// Counters, by the names of RDMA tools.
     pub counters: Vec<(String, u64)>,
 }
 
@@ -158,7 +155,7 @@ pub struct AcceleratorOutcome {
     pub counters: Vec<(String, u64)>,
 }
 
-/// What a switch did.
+/// Counters of a switch.
 #[derive(Clone, Debug, Serialize)]
 pub struct SwitchOutcome {
     /// Its name.
@@ -167,43 +164,42 @@ pub struct SwitchOutcome {
     pub ports: Vec<PortOutcome>,
 }
 
-/// What one port of a switch did.
+/// Counters of a switch port.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortOutcome {
     /// The station at the other end of its link.
     pub leads_to: String,
-    /// Frames that came in by it, pause frames included.
+    /// Frames received, including pause frames.
     pub received_frames: u64,
     /// Their bytes, without FCS.
     pub received_bytes: u64,
-    /// Frames that its output sent on; pause frames are counted by themselves.
+    /// Frames that its output forwarded; pause frames are counted separately.
     pub forwarded_frames: u64,
     /// Their bytes, without FCS.
     pub forwarded_bytes: u64,
-    /// The longest the output's queue was, in bytes on the wire.
+    /// Maximum length of the output queue, in bytes on the wire.
     pub queue_bytes_max: u64,
     /// Frames that the output's queue marked.
     pub ecn_marked_frames: u64,
-    /// Frames dropped, by reason, where there were any: those that came in by this port and went to
-    /// no output, and those that its output dropped (`queue_full`, `memory`).
+    /// Frames dropped, by reason (non-zero only): frames received at this port without an output,
+    /// and frames that its output dropped (`queue_full`, `memory`).
     pub drops: Vec<(String, u64)>,
-    /// Frames sent that ask for a pause, repeated ones included.
+    /// Pause frames sent, including renewals.
     pub pauses_sent: u64,
-    /// Frames sent that end one.
+    /// Frames sent that end a pause.
     pub resumes_sent: u64,
-    /// Frames received that ask for a pause of the lossless priority.
+    /// Frames received that pause the lossless priority.
     pub pauses_received: u64,
-    /// Frames received that end one.
+    /// Frames received that end a pause.
     pub resumes_received: u64,
-    /// How long the output was not to send its lossless priority, in nanoseconds.
+    /// Time for which the output's lossless priority was paused, in nanoseconds.
     pub paused_ns: u64,
-    /// The most of the lossless priority that had come by this port and was in the switch, in bytes
-    /// on the wire.
+    /// Maximum bytes on the wire of the lossless priority from this port that the switch held.
     pub held_bytes_max: u64,
 }
 
 impl PortOutcome {
-    /// Of a port's counters.
+    /// Converts a port's counters.
     pub(crate) fn of(leads_to: String, counters: &PortCounters) -> Self {
         let PortCounters { output, pause, .. } = counters;
         let came = counters.drops.iter().map(|(reason, count)| (reason.name(), count));

@@ -1,8 +1,8 @@
-//! What is under way on a cable: packets in 64 bytes.
+//! Packets in flight on a cable, in 64 bytes each.
 //!
-//! Nearly all of a simulation's memory is packets under way. Those of one connection differ in
-//! little but their BTH, so what stands in front of it is kept once for a cable, and a packet holds
-//! its number.
+//! Packets in flight take nearly all of a simulation's memory. Packets of one connection differ
+//! only from the BTH on, so a cable stores each distinct prefix once, and a packet holds the
+//! prefix's number.
 
 use longhaul_link::corrupt;
 use longhaul_node::{Frame, Payload, Trailer};
@@ -10,40 +10,40 @@ use longhaul_units::Instant;
 use longhaul_wire::{Ecn, HEAD_MAX, Head, Layout};
 use std::collections::{HashMap, VecDeque};
 
-/// Bytes from the BTH to the payload, at most: those of an atomic.
+/// Maximum bytes from the BTH to the payload: those of an atomic.
 const TAIL_MAX: usize = 40;
-/// Bytes in front of the BTH, at most: Ethernet, two VLAN tags, IPv6, UDP.
+/// Maximum bytes in front of the BTH: Ethernet, two VLAN tags, IPv6, UDP.
 const PREFIX_MAX: usize = 70;
-/// Prefixes that one cable keeps. What would be one more is kept with its packet.
+/// Maximum prefixes of a cable. Beyond that, packets are stored whole.
 const PREFIXES_MAX: usize = 1 << 20;
-/// Where the PSN stands in a BTH.
+/// Offset of the PSN in a BTH.
 const BTH_PSN: usize = 9;
-/// The prefix of a frame that is kept whole.
+/// Prefix number of a frame that is stored whole.
 const WHOLE: u32 = u32::MAX;
 
-/// A frame under way.
+/// A frame in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct Packet {
-    /// When it arrives.
+    /// Arrival time.
     pub due: Instant,
     prefix: u32,
-    /// Of a frame that is kept whole, its number.
+    /// The payload length, or the number of a frame that is stored whole.
     payload_len: u32,
     tail: [u8; TAIL_MAX],
     tail_len: u8,
     pad_len: u8,
-    /// Marked by a queue on the way.
+    /// Marked by a queue.
     pub is_marked: bool,
-    /// Takes the slow way: packets behind it can overtake it.
+    /// Delayed so that later packets can overtake it.
     pub is_late: bool,
-    /// Packets of a train; 1 for a packet by itself.
+    /// Packets of the train; 1 for a single packet.
     pub count: u16,
 }
 
 const _: () = assert!(size_of::<Packet>() == 64);
 
 impl Packet {
-    /// One that has no prefix yet.
+    /// A packet without a prefix.
     #[inline]
     fn whole(frame: &Frame<'_>, due: Instant, is_marked: bool) -> Self {
         Packet {
@@ -60,7 +60,7 @@ impl Packet {
     }
 }
 
-/// What stands in front of the BTH, with lengths and IP checksum zero.
+/// The bytes in front of the BTH, with zero lengths and IP checksum.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefix {
     bytes: [u8; PREFIX_MAX],
@@ -93,7 +93,8 @@ impl Prefix {
         }
     }
 
-    /// Writes it in front of `head_len` bytes of headers, `rest_len` of which and more follow.
+    /// Writes the prefix into `head`, with the lengths and checksum for a frame of `frame_len`
+    /// bytes.
     #[inline]
     fn write(&self, head: &mut [u8; HEAD_MAX], frame_len: usize) {
         head[..PREFIX_MAX].copy_from_slice(&self.bytes);
@@ -131,29 +132,29 @@ impl Prefix {
     }
 }
 
-/// Places whose bytes follow from the rest of the frame.
+/// Offsets of bytes that are derived from the rest of the frame.
 fn changing(layout: &Layout) -> impl Iterator<Item = usize> {
     let (ip, udp) = (layout.ip, layout.udp);
     let of_ip: &[usize] = if layout.is_ipv6 { &[4, 5] } else { &[2, 3, 10, 11] };
     of_ip.iter().map(move |at| ip + at).chain([udp + 4, udp + 5])
 }
 
-/// The sending end of a cable.
+/// Packs frames at the sending end of a cable.
 #[derive(Default)]
 pub(crate) struct Packer {
     prefixes: Vec<Prefix>,
     /// Open addressing by hash: a prefix's number plus 1, or 0.
     places: Vec<u32>,
-    /// Frames kept whole so far.
+    /// Frames stored whole so far.
     wholes: u32,
-    /// Every frame is kept whole, with what lies in registered memory.
+    /// Store every frame whole, including bytes in registered memory.
     pub keeps_bytes: bool,
 }
 
-/// What the receiving end needs beside the packet.
+/// Additional data for the receiving end.
 pub(crate) enum News {
     Nothing,
-    /// A prefix that it does not know.
+    /// A new prefix.
     Prefix(Box<Prefix>),
     /// The frame itself, by its number.
     Whole(u32, Box<Whole>),
@@ -163,13 +164,13 @@ pub(crate) enum News {
 pub(crate) enum Whole {
     /// All of it.
     Bytes(Box<[u8]>),
-    /// A payload that is no more than its length, behind headers of any kind.
+    /// Headers of any kind, with a payload that is only a length.
     Head { head: Head, payload_len: usize, trailer: Trailer },
 }
 
 impl Packer {
-    /// Makes a packet of `frame`. A payload that is no more than its length stays that, as does
-    /// registered memory, whose bytes nobody looks at; one that has bytes is kept.
+    /// Packs `frame`. A payload without bytes, or in registered memory, whose bytes are never read,
+    /// becomes a length; bytes are stored.
     #[inline]
     pub fn pack(&mut self, frame: &Frame<'_>, due: Instant, is_marked: bool) -> (Packet, News) {
         let carries_bytes = self.keeps_bytes
@@ -193,7 +194,7 @@ impl Packer {
         self.keep_whole(packet, frame, None)
     }
 
-    /// Makes a packet of `frame` in which one bit is wrong.
+    /// Packs `frame` with one bit flipped.
     pub fn pack_corrupted(&mut self, frame: &Frame<'_>, due: Instant, bit: u32) -> (Packet, News) {
         self.keep_whole(Packet::whole(frame, due, false), frame, Some(bit))
     }
@@ -226,7 +227,7 @@ impl Packer {
         (packet, News::Whole(self.wholes, Box::new(whole)))
     }
 
-    /// Makes packets of a part of a train: `count` of them from `place` on.
+    /// Packs `count` packets of a train from `place` on.
     #[inline]
     pub fn pack_part(
         &mut self,
@@ -286,7 +287,7 @@ impl Packer {
     }
 }
 
-/// Of addresses, source port and traffic class. Nobody hostile chooses these.
+/// Hashes addresses, source port and traffic class, which are never hostile here.
 #[inline]
 fn hash(head: &[u8], layout: &Layout) -> u64 {
     let word = |at: usize| {
@@ -296,25 +297,25 @@ fn hash(head: &[u8], layout: &Layout) -> u64 {
     };
     // IPv4: both addresses; IPv6: the last half of the destination.
     let addresses = word(layout.udp - 8);
-    // Source and destination port, then what changes with the length: not taken.
+    // Source and destination port; the fields that depend on the length are excluded.
     let ports = word(layout.udp) as u32;
     let mixed = (addresses ^ (u64::from(ports) << 32) ^ u64::from(head[layout.ip + 1]))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed >> 29
 }
 
-/// Packets that a ring takes memory for at a time.
+/// Packets per allocation of a ring.
 const CHUNK: usize = 512;
 
-/// Packets in their order, without more memory than they need: a ring that doubles would have three
+/// A queue of packets in chunks, which needs little spare memory: a ring that doubles uses three
 /// times as much while it grows.
 #[derive(Default)]
 struct Chunks {
-    /// The first is taken from, the last is added to.
+    /// Packets are taken from the first and added to the last.
     chunks: VecDeque<Vec<Packet>>,
-    /// Taken of the first.
+    /// Packets already taken from the first.
     taken: usize,
-    /// An empty one, to be used again.
+    /// An empty chunk for reuse.
     spare: Option<Vec<Packet>>,
     len: usize,
 }
@@ -354,7 +355,7 @@ impl Chunks {
     }
 }
 
-/// The frame with a payload that can be written out: registered memory has no bytes here.
+/// Returns the frame with a payload that can be serialised: registered memory has no bytes here.
 pub(crate) fn without_memory<'a>(frame: &Frame<'a>) -> Frame<'a> {
     match frame.payload {
         Payload::Memory(..) => {
@@ -364,19 +365,19 @@ pub(crate) fn without_memory<'a>(frame: &Frame<'a>) -> Frame<'a> {
     }
 }
 
-/// The receiving end of a cable: what is under way.
+/// The receiving end of a cable: packets in flight.
 #[derive(Default)]
 pub(crate) struct Ring {
     packets: Chunks,
-    /// Those that are late. Each way keeps its order.
+    /// Delayed packets. Both queues are in order.
     late: Chunks,
     prefixes: Vec<Prefix>,
-    /// Those packets that are kept whole, by number; a duplicate has a number of its own.
+    /// Packets stored whole, by number; a duplicate has its own number.
     wholes: HashMap<u32, Box<Whole>>,
 }
 
 impl Ring {
-    /// Adds what was packed last.
+    /// Adds the last packed frame.
     #[inline]
     pub fn push(&mut self, packet: Packet, news: News) {
         self.add(packet);
@@ -389,7 +390,7 @@ impl Ring {
         way.push(packet);
     }
 
-    /// Adds what was packed, in its order, and takes it away from where it was.
+    /// Moves packed frames into the ring, in order.
     pub fn append(&mut self, packets: &mut Vec<Packet>, news: &mut Vec<News>) {
         packets.drain(..).for_each(|packet| self.add(packet));
         news.drain(..).for_each(|news| self.learn(news));
@@ -406,7 +407,7 @@ impl Ring {
         }
     }
 
-    /// When the next one arrives.
+    /// Arrival time of the next packet.
     #[inline]
     pub fn next_due(&self) -> Option<Instant> {
         let due = |way: &Chunks| way.front().map(|packet| packet.due);
@@ -416,12 +417,12 @@ impl Ring {
         }
     }
 
-    /// How many are under way.
+    /// Number of packets in flight.
     pub fn len(&self) -> usize {
         self.packets.len + self.late.len
     }
 
-    /// Hands over the front.
+    /// Passes the front packet to `take`.
     #[inline]
     pub fn pop(&mut self, take: impl FnOnce(&Frame<'_>)) {
         let is_late = match (self.packets.front(), self.late.front()) {
@@ -512,8 +513,7 @@ mod tests {
         }
     }
 
-    /// The bytes of a frame, which is packed and unpacked by a cable of its own or by the one
-    /// given.
+    /// Returns the bytes of a frame after packing and unpacking by a new cable or the given one.
     fn through(
         packer: &mut Packer,
         ring: &mut Ring,

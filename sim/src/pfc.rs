@@ -1,4 +1,4 @@
-//! Flow control between stations: how much headroom a link takes, and ports that pause as a whole.
+//! Flow control between stations: headroom of links, and ports that pause as a whole.
 
 use crate::cable::WAITING_BYTES;
 use crate::host::Port;
@@ -11,16 +11,15 @@ use longhaul_switch::PfcConfig;
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::Pause;
 
-/// The longest RoCEv2 frame, with room to spare.
+/// An upper bound of RoCEv2 frames.
 const LONG_FRAME_LEN: usize = 4096 + 128;
-/// Longest frames of which a pause may find one under way: at both ends in the queue's output and
-/// beyond what waits in front of the wire, the one that passes XOFF, and one that the far end has
-/// begun.
+/// Maximum-length frames that can still be sent when a pause takes effect: at both ends in the
+/// queue's output and beyond the bytes queued in front of the wire, the one that exceeds XOFF, and
+/// one that the far end has begun.
 const FRAMES: u64 = 8;
 
-/// Bytes on the wire that come in after a pause was asked for, at most: what a link at `rate`
-/// carries in `round_trip`, what both ends have in front of the wire, and frames that are under
-/// way.
+/// Maximum bytes on the wire that arrive after a pause was sent: `round_trip` at `rate`, the bytes
+/// that both ends queue in front of the wire, and frames already begun.
 ///
 /// Source: IEEE 802.1Q, annex N ("Buffer requirements for priority-based flow control").
 pub fn pfc_headroom_bytes(rate: BitRate, round_trip: Duration) -> u64 {
@@ -32,8 +31,8 @@ fn responder_delay(profile: &NicProfile) -> Duration {
     Duration::from_ns(profile.responder_ns)
 }
 
-/// The time from asking for a pause to the last bit sent before it, but for what waits at both
-/// ends. NICs act on what they receive after a time.
+/// Time from sending a pause to the arrival of the last bit sent before it took effect, without
+/// queues at both ends. Includes a NIC's processing time.
 pub(crate) fn round_trip(cable: &Cable, kinds: [&StationKind; 2]) -> Duration {
     kinds.into_iter().fold(cable.wire.delay.times(2), |sum, kind| match kind {
         StationKind::Host(profile) => sum + responder_delay(profile),
@@ -41,13 +40,13 @@ pub(crate) fn round_trip(cable: &Cable, kinds: [&StationKind; 2]) -> Duration {
     })
 }
 
-/// What a pause takes to be obeyed on a cable; `None` where nothing bounds it.
+/// Returns the headroom that a cable needs; `None` if it is unbounded.
 pub(crate) fn headroom_of(scenario: &Scenario, cable: &Cable) -> Option<u64> {
     let kinds = cable.ends.map(|(station, _)| &scenario.stations[station].kind);
     Some(pfc_headroom_bytes(cable.wire.rate?, round_trip(cable, kinds)))
 }
 
-/// What each link of a switch needs of headroom and has not: by link, in words.
+/// Describes each switch link with insufficient headroom.
 pub(crate) fn short_headrooms(scenario: &Scenario) -> Vec<String> {
     let mut short = Vec::new();
     for (number, station) in scenario.stations.iter().enumerate() {
@@ -87,8 +86,8 @@ pub(crate) fn cable_at(scenario: &Scenario, end: (usize, Side)) -> Option<&Cable
     scenario.cables.iter().find(|cable| cable.ends.contains(&end))
 }
 
-/// Whether the station at the other end of a side obeys each pause, and each arrives: nothing
-/// lossless need be dropped.
+/// Returns whether the station at the other end of a side obeys every pause and every pause
+/// arrives, so that no lossless frame need be dropped.
 pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
     let Some(cable) = cable_at(scenario, end) else { return false };
     let wire = &cable.wire;
@@ -105,7 +104,7 @@ pub(crate) fn is_sound(scenario: &Scenario, end: (usize, Side)) -> bool {
     is_safe && obeys
 }
 
-/// The link at a host, and what its NIC makes of it; or what is wrong with that.
+/// Returns the port of a host, or the error in its settings.
 pub(crate) fn port(
     scenario: &Scenario,
     number: usize,
@@ -135,20 +134,20 @@ pub(crate) fn port(
     Ok(Port { rate, headroom_bytes, dcqcn })
 }
 
-/// The ports of a box, whose MACs obey pauses: of any priority, and as a whole, because the box
-/// knows no priorities.
+/// The ports of a box, whose MACs obey pauses of any priority for the whole port, because the box
+/// has no priorities.
 pub(crate) struct PausedPorts {
     rates: Vec<Option<BitRate>>,
     until: Vec<Option<Instant>>,
 }
 
 impl PausedPorts {
-    /// With a link of each of these rates, by its side.
+    /// Ports with links of these rates, by side.
     pub fn new(rates: Vec<Option<BitRate>>) -> Self {
         PausedPorts { until: vec![None; rates.len()], rates }
     }
 
-    /// A frame came by `side`, which may be a pause.
+    /// Handles a frame received at `side`, which may be a pause.
     #[inline]
     pub fn hear(&mut self, now: Instant, side: Side, head: &[u8]) {
         if Pause::is_mac_control(head)
@@ -159,7 +158,7 @@ impl PausedPorts {
         }
     }
 
-    /// Forgets pauses that are over.
+    /// Removes expired pauses.
     #[inline]
     pub fn pass(&mut self, now: Instant) {
         for until in &mut self.until {
@@ -167,13 +166,13 @@ impl PausedPorts {
         }
     }
 
-    /// Whether nothing is to be sent by `side`.
+    /// Returns whether `side` is paused.
     #[inline]
     pub fn holds(&self, side: Side) -> bool {
         self.until[side].is_some()
     }
 
-    /// When a pause is over by itself.
+    /// Time at which the next pause expires.
     #[inline]
     pub fn deadline(&self) -> Option<Deadline> {
         let at = self.until.iter().flatten().min()?;

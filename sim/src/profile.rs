@@ -1,65 +1,62 @@
-//! What a NIC and its driver are like.
+//! Profiles of a NIC and its driver.
 
 use serde::{Deserialize, Serialize};
 
-/// A NIC's limits and what it and its host take for their work. Times are in nanoseconds of virtual
-/// time.
+/// A NIC's limits, and the time costs of the NIC and its host, in nanoseconds of virtual time.
 ///
-/// A profile's file has all but what the NIC does about congestion, which a scenario says of its
-/// hosts.
+/// A profile's file has all fields except those for flow and congestion control, which a scenario
+/// sets for its hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NicProfile {
-    /// What results call it.
+    /// Name in results.
     pub name: String,
-    /// What it stands for, in a line.
+    /// One-line description.
     pub about: String,
     /// Rate of its port in bits on the wire per second.
     pub rate_bps: u64,
-    /// WQEs of one QP that are sent and not acknowledged, at most (ConnectX:
-    /// 2^LOG_MAX_OUTSTANDING_WQE).
+    /// Maximum unacknowledged WQEs of one QP (ConnectX: 2^LOG_MAX_OUTSTANDING_WQE).
     pub outstanding_wqes: u32,
-    /// READs and atomics of one QP that await their responses, at most: 1 to 128.
+    /// Maximum outstanding READs and atomics of one QP: 1 to 128.
     pub outstanding_reads: u8,
-    /// Packets of one QP that are sent and not acknowledged, at most: 1 to 2^23.
+    /// Maximum unacknowledged packets of one QP: 1 to 2^23.
     pub outstanding_psns: u32,
-    /// As requester it asks for an acknowledgement at each message's end and at least every so many
-    /// packets: 1 to 2^23; more than `outstanding_psns` count as that many.
+    /// Packets between acknowledgement requests of the requester, which also requests one at each
+    /// message's end: 1 to 2^23, capped at `outstanding_psns`.
     pub ack_request_every: u32,
-    /// As responder it acknowledges at least every so many packets, asked or not.
+    /// Packets between acknowledgements that the responder sends unrequested.
     pub ack_every: u32,
-    /// Least time between two messages that the port begins.
+    /// Minimum time between the starts of two messages at the port.
     pub message_ns: u64,
-    /// Least time between two packets that the port sends.
+    /// Minimum time between two packets at the port.
     pub packet_ns: u64,
-    /// From the program's call to the NIC knowing of the work request.
+    /// Time from the program's call until the NIC has the work request.
     pub doorbell_ns: u64,
-    /// From the last response to the program being able to see the completion.
+    /// Time from the last response until the program can see the completion.
     pub completion_ns: u64,
-    /// From a packet's last bit to the NIC having acted on it.
+    /// Time from a packet's last bit until the NIC has processed it.
     pub responder_ns: u64,
-    /// What posting one work request costs the program.
+    /// The program's time to post one work request.
     pub post_ns: u64,
-    /// What polling one completion costs the program.
+    /// The program's time to poll one completion.
     pub poll_ns: u64,
-    /// Local ACK timeout: 4.096 µs x 2^this; 0 waits for ever.
+    /// Local ACK timeout: 4.096 µs x 2^`timeout_code`; 0: none.
     pub timeout_code: u8,
-    /// Retries without progress, 0 to 7.
+    /// Maximum retries without progress, 0 to 7.
     pub retry_count: u8,
-    /// The timer begins at `adaptive_first_ns` and doubles with each retry, whatever `timeout_code`
-    /// says (ConnectX, ROCE_ACCL).
+    /// The timer starts at `adaptive_first_ns` and doubles with each retry, ignoring `timeout_code`
+    /// (ConnectX, ROCE_ACCL).
     pub adaptive_retransmission: bool,
     /// See `adaptive_retransmission`.
     pub adaptive_first_ns: u64,
-    /// Least time between two packets that it takes in: 0 keeps up with any link.
+    /// Minimum time between two received packets; 0: line rate.
     #[serde(skip)]
     pub receive_packet_ns: u64,
-    /// Room for packets that wait to be taken in, in bytes on the wire; what does not fit is
-    /// dropped.
+    /// Size of the receive buffer, in bytes on the wire; packets beyond it are dropped.
     #[serde(skip)]
     pub receive_buffer_bytes: u64,
-    /// Priority-based flow control: it obeys pause frames, and sends them while its receive buffer
-    /// is full but for headroom.
+    /// Priority-based flow control: the NIC obeys pause frames, and sends them while only headroom
+    /// is left in its receive buffer.
     #[serde(skip)]
     pub pfc: bool,
     /// DCQCN: packets are ECN-capable, marked ones are answered by CNPs, and CNPs slow their QP.

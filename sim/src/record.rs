@@ -1,4 +1,4 @@
-//! What passes a segment, for a capture.
+//! Captures of a segment.
 
 use crate::packed::without_memory;
 use longhaul_node::Frame;
@@ -11,14 +11,14 @@ use std::io::{self, Write};
 /// Virtual time 0 in a capture: 2000-01-01T00:00:00Z, in nanoseconds since 1970.
 pub const EPOCH_NS: u64 = 946_684_800_000_000_000;
 
-/// Bytes of a frame with a management datagram (MAD), at most.
+/// Maximum length of a frame with a management datagram (MAD), in bytes.
 const MAD_FRAME_LEN_MAX: usize = HEAD_MAX + MAD_LEN + 4;
 
-/// Writes the frames of a cable's direction to a capture, stamped with virtual time: as they enter
-/// it, or as they leave it.
+/// Writes the frames of a cable's direction to a capture, with the virtual time at which they enter
+/// or leave it.
 ///
-/// Payload that is no more than a length is written as zeros, as far as the snap length goes; the
-/// ICRC is that of the zeros. MADs are written whole.
+/// A payload without bytes is written as zeros, up to the snap length, with the ICRC of the zeros.
+/// MADs are written whole.
 pub struct Recorder {
     out: Box<dyn Write + Send>,
     is_at_arrival: bool,
@@ -28,10 +28,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records to `out` at most `snap_len` bytes of each frame but MADs.
+    /// Records at most `snap_len` bytes of each frame to `out`; MADs completely.
     ///
     /// # Errors
-    /// When the header cannot be written.
+    /// If the header cannot be written.
     pub fn new(mut out: Box<dyn Write + Send>, snap_len: u32) -> io::Result<Self> {
         let longest = snap_len.max(MAD_FRAME_LEN_MAX as u32);
         out.write_all(&file_header(LinkType::ETHERNET, longest))?;
@@ -39,13 +39,13 @@ impl Recorder {
         Ok(Recorder { out, is_at_arrival: false, snap_len, bytes: Vec::new(), error: None })
     }
 
-    /// Records at the far end instead: what arrives, when it does.
+    /// Records arrivals at the far end instead.
     #[must_use]
     pub fn at_arrival(self) -> Self {
         Recorder { is_at_arrival: true, ..self }
     }
 
-    /// A frame enters at `now` and arrives at `due`, if it does.
+    /// Records a frame that enters at `now` and arrives at `due`, or is lost.
     pub(crate) fn record(&mut self, now: Instant, due: Option<Instant>, frame: &Frame<'_>) {
         let at = if self.is_at_arrival { due } else { Some(now) };
         if self.error.is_none()
@@ -80,7 +80,7 @@ impl Recorder {
     /// Ends the capture.
     ///
     /// # Errors
-    /// The first that came up.
+    /// The first write error.
     pub fn finish(mut self) -> io::Result<()> {
         match self.error {
             Some(error) => Err(error),
@@ -89,7 +89,7 @@ impl Recorder {
     }
 }
 
-/// Whether a frame goes to the general service interface, QP 1.
+/// Returns whether a frame is for the general service interface, QP 1.
 fn is_mad(frame: &Frame<'_>) -> bool {
     matches!(Packet::parse(frame.head), Ok(Some(packet)) if packet.bth().dest_qp == Qpn::GSI)
 }

@@ -1,22 +1,22 @@
-//! Stations that can reach each other sooner than any other region can: one event loop.
+//! A region: stations that one event loop runs.
 
 use crate::cable::{Destination, Inlet, Outbox, Outlet};
 use crate::schedule::Schedule;
 use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_units::Instant;
 
-/// Events at one moment after which something runs in a circle.
+/// Events at one virtual time beyond which the network is assumed to loop.
 const STILL_EVENTS_MAX: u64 = 50_000_000;
 
 /// Stations, and the ends of cables at them.
 pub(crate) struct Region<N> {
     pub stations: Vec<N>,
-    /// By station and side: the outlet.
+    /// Outlet of each station and side.
     sides: Vec<Vec<usize>>,
     pub outlets: Vec<Outlet>,
     pub inlets: Vec<Inlet>,
     pub outboxes: Vec<Outbox>,
-    /// Of stations, inlets and outlets, in this order.
+    /// Slots of stations, inlets and outlets, in this order.
     schedule: Schedule,
     pub now: Instant,
     pub events: u64,
@@ -48,17 +48,17 @@ impl<N: Node> Region<N> {
         region
     }
 
-    /// Lets every station send, which somebody may have given work.
+    /// Asks every station for frames, after the caller may have given it work.
     pub fn ask_all(&mut self) {
         (0..self.stations.len()).for_each(|station| self.ask(station));
     }
 
-    /// The next moment at which anything happens here.
+    /// Time of the next event.
     pub fn next_at(&self) -> Option<Instant> {
         self.schedule.first().map(|(at, _)| at)
     }
 
-    /// Lets everything happen that happens before `end`.
+    /// Processes all events before `end`.
     pub fn run_until(&mut self, end: Instant) {
         while let Some((at, slot)) = self.schedule.first()
             && at < end
@@ -85,7 +85,7 @@ impl<N: Node> Region<N> {
         self.ask(station);
     }
 
-    /// The front of an inlet's ring has come; at which station.
+    /// Delivers the front of an inlet's ring; returns its station.
     #[inline]
     fn arrive(&mut self, now: Instant, at: usize) -> usize {
         let inlet = &mut self.inlets[at];
@@ -102,7 +102,7 @@ impl<N: Node> Region<N> {
         station
     }
 
-    /// Lets a station send, and notes when it and its cables want to be called.
+    /// Lets a station send, and reschedules it and its cables.
     #[inline]
     fn ask(&mut self, station: usize) {
         let (now, inlets_from) = (self.now, self.stations.len());
@@ -125,8 +125,7 @@ impl<N: Node> Region<N> {
         self.schedule.set(station, deadline);
     }
 
-    /// Takes what came from another region; everything in it arrives later than anything that has
-    /// happened here.
+    /// Adds frames from another region. All arrive later than any event that was processed here.
     pub fn receive(&mut self, at: usize, outbox: &mut Outbox) {
         let inlet = &mut self.inlets[at];
         inlet.ring.append(&mut outbox.packets, &mut outbox.news);
@@ -134,7 +133,7 @@ impl<N: Node> Region<N> {
     }
 }
 
-/// Where a station's frames go.
+/// The sink of a station's frames.
 struct Out<'a> {
     now: Instant,
     sides: &'a [usize],

@@ -1,4 +1,4 @@
-//! What is simulated: stations, cables, and the programs that run.
+//! Scenarios: stations, cables and programs.
 
 use crate::host::Op;
 use crate::profile::NicProfile;
@@ -6,34 +6,34 @@ use longhaul_link::LinkConfig;
 use longhaul_rnic::Mtu;
 use longhaul_units::{BitRate, Duration};
 
-/// A network and what happens in it.
+/// A network and its flows.
 #[derive(Clone, Debug, Default)]
 pub struct Scenario {
-    /// Seeds all chance.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// What stands in the network. Cables and flows name these by their place here.
+    /// The stations. Cables and flows refer to them by index.
     pub stations: Vec<StationPlan>,
-    /// What joins them.
+    /// The cables between them.
     pub cables: Vec<Cable>,
-    /// What programs do.
+    /// The programs.
     pub flows: Vec<Flow>,
-    /// Packets that are handled as one event at most, where nothing can tell the difference: 1
-    /// handles each by itself, up to 1024. Trains run between two hosts on a cable without marks,
-    /// gaps and recording.
+    /// Maximum packets per train, 1 to 1024: packets that are processed as one event if that cannot
+    /// change the outcome. Trains occur between two hosts on a cable without marks, gaps and
+    /// recording.
     pub train_packets_max: u32,
-    /// Virtual time after which the run ends whatever is not done.
+    /// Virtual time limit of the run.
     pub time_max: Option<Duration>,
 }
 
 impl Scenario {
-    /// What can be simulated and is hardly meant, in words: a headroom for priority-based flow
-    /// control that is smaller than what comes in on the link after a pause was asked for.
+    /// Describes likely mistakes: a headroom for priority-based flow control that is smaller than
+    /// the bytes that arrive on the link after a pause was sent.
     pub fn warnings(&self) -> Vec<String> {
         crate::pfc::short_headrooms(self)
     }
 }
 
-/// A station: its name, and what it is.
+/// A station: its name and kind.
 #[derive(Clone, Debug)]
 pub struct StationPlan {
     /// What results call it.
@@ -42,37 +42,37 @@ pub struct StationPlan {
     pub kind: StationKind,
 }
 
-/// What a station is.
+/// Kind of a station.
 #[derive(Clone, Debug)]
 pub enum StationKind {
     /// A host with one port: side 0.
     Host(NicProfile),
-    /// A box; side 0 is the LAN, each path of the WAN has a side from 1 on.
+    /// A box; side 0 is the LAN, the paths of the WAN are the sides from 1 on.
     Box(Box<longhaul_wan_box::Config>),
     /// A switch.
     Switch(longhaul_switch::SwitchConfig),
 }
 
-/// A cable between two sides, each a station and the number of its side.
+/// A cable between two ends, each a station and a side.
 #[derive(Clone, Debug)]
 pub struct Cable {
     /// The two ends.
     pub ends: [(usize, usize); 2],
-    /// What it is like in both directions. Loss is in both, unless `loss_toward_second_only`.
+    /// Its wire in both directions. Losses occur in both, unless `loss_toward_second_only`.
     pub wire: LinkConfig,
-    /// What the first end sends may be lost, what the second sends arrives.
+    /// Only frames from the first end may be lost.
     pub loss_toward_second_only: bool,
 }
 
 impl Cable {
-    /// A few metres at `rate`, with a queue that nothing overflows.
+    /// A cable of a few metres at `rate`, whose queue never overflows.
     pub fn short(ends: [(usize, usize); 2], rate: BitRate) -> Self {
         Cable::long(ends, rate, Duration::from_ns(25))
     }
 
-    /// A fibre at `rate` that takes `delay`.
+    /// A fibre at `rate` with one-way `delay`.
     pub fn long(ends: [(usize, usize); 2], rate: BitRate, delay: Duration) -> Self {
-        // Stations ask for room: the queue has to take only what they were granted.
+        // Stations ask for room, so the queue holds only granted frames.
         let wire = LinkConfig { delay, rate: Some(rate), ..LinkConfig::default() };
         Cable { ends, wire, loss_toward_second_only: false }
     }
@@ -87,7 +87,7 @@ pub struct Flow {
     pub from: usize,
     /// The responder's host.
     pub to: usize,
-    /// What the requester does.
+    /// The requester's operation.
     pub op: Op,
     /// Bytes of each message: 1 to 2^31; 8 for atomics.
     pub message_bytes: u32,
@@ -129,24 +129,24 @@ pub enum Test {
         rx_depth: u32,
         /// Messages posted together.
         post_list: u32,
-        /// Each so many-th message is signaled. `None`: as perftest has it, [`perftest_cq_mod`].
+        /// Interval of signaled messages. `None`: perftest's default, [`perftest_cq_mod`].
         cq_mod: Option<u32>,
-        /// When it is over.
+        /// End condition.
         until: Until,
     },
     /// One message at a time.
     Latency {
-        /// How many.
+        /// Number of messages.
         iterations: u64,
     },
 }
 
-/// When a bandwidth test is over.
+/// End condition of a bandwidth test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// After so many messages of each QP.
+    /// After this number of messages of each QP.
     Iterations(u64),
-    /// After so much time.
+    /// After this time.
     Elapsed(Duration),
 }
 
@@ -163,8 +163,8 @@ impl Default for Test {
     }
 }
 
-/// perftest's moderation of completions: each 100th message is signaled, or each one above 8 KiB,
-/// never more seldom than the send queue is deep, and once for each list.
+/// perftest's completion moderation: every 100th message is signaled (at least one per depth of the
+/// send queue), every message above 8 KiB, and one per posted list.
 ///
 /// Source: perftest 4.5, `force_dependecies` in its parameters' code.
 pub fn perftest_cq_mod(message_bytes: u32, tx_depth: u32, post_list: u32) -> u32 {

@@ -1,17 +1,15 @@
-//! Who is called next.
+//! The schedule: the earliest deadline among all slots.
 
 use longhaul_units::Instant;
 
-/// For each of a fixed number of slots the moment at which it wants to be called; the earliest is
-/// at hand.
+/// Deadlines of a fixed number of slots, with fast access to the earliest.
 ///
-/// A tournament: the slots are leaves of a complete binary tree, and each node above holds the
-/// earlier of its two. A change costs one comparison per level, and nothing is ever queued, so the
-/// cost does not depend on how much is under way. Of slots with the same moment the lowest comes
-/// first.
+/// A tournament tree: the slots are leaves of a complete binary tree, and each inner node holds the
+/// earlier of its two children. A change costs one comparison per level, independent of the number
+/// of packets in flight. Among equal deadlines the lowest slot comes first.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    /// From the root at 1 to the leaves, which begin at `leaves`.
+    /// Nodes from the root at 1 to the leaves, which begin at `leaves`.
     tree: Vec<Entry>,
     leaves: usize,
 }
@@ -25,7 +23,7 @@ struct Entry {
 const NEVER: u64 = u64::MAX;
 
 impl Schedule {
-    /// `slots` slots, none of which wants to be called.
+    /// Creates `slots` slots without deadlines.
     pub fn new(slots: usize) -> Self {
         let leaves = slots.next_power_of_two().max(2);
         let mut tree = vec![Entry { at: NEVER, slot: 0 }; 2 * leaves];
@@ -38,7 +36,7 @@ impl Schedule {
         Schedule { tree, leaves }
     }
 
-    /// `slot` wants to be called at `at`, and at no other time.
+    /// Sets the only deadline of `slot`.
     #[inline]
     pub fn set(&mut self, slot: usize, at: Option<Instant>) {
         let at = at.map_or(NEVER, Instant::as_ps);
@@ -54,7 +52,7 @@ impl Schedule {
         }
     }
 
-    /// The earliest moment, and whose it is.
+    /// Returns the earliest deadline and its slot.
     #[inline]
     pub fn first(&self) -> Option<(Instant, usize)> {
         let Entry { at, slot } = self.tree[1];

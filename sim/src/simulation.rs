@@ -19,14 +19,14 @@ use longhaul_units::{Duration, Instant, Psn, Rng, SplitMix64};
 use longhaul_wan_box::WanBox;
 use thiserror::Error;
 
-/// Where the first program of a host listens for connections: perftest's port.
+/// Port on which a host's first program listens: perftest's.
 const PORT_FIRST: u16 = 18515;
 
-/// A network that is ready to run.
+/// A network ready to run.
 pub struct Simulation {
     network: Network,
     scenario: Scenario,
-    /// By flow: the programs and their slots.
+    /// Programs and slots of each flow.
     ends: Vec<[End; 2]>,
 }
 
@@ -37,44 +37,44 @@ struct End {
     slots: Vec<usize>,
 }
 
-/// Where a run is, for who watches it.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Virtual time.
+    /// The current virtual time.
     pub now: Instant,
     /// Events so far.
     pub events: u64,
     /// Messages completed, of all flows.
     pub messages: u64,
-    /// Messages that flows with a number of them will complete.
+    /// Messages that flows with a message count will complete.
     pub messages_planned: u64,
 }
 
-/// Why there is nothing to simulate.
+/// An invalid scenario.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// A cable or a flow names a station that there is not.
+    /// A cable or a flow refers to a station that does not exist.
     #[error("{what} names station {station}, but there are {stations}")]
     NoStation {
-        /// Who names it.
+        /// The cable or flow.
         what: String,
         /// The number.
         station: usize,
-        /// How many there are.
+        /// Number of stations.
         stations: usize,
     },
-    /// Two cables end at one side, or none at a side that needs one.
+    /// A side has more than one cable, or lacks a required one.
     #[error("{station}: side {side} has {cables} cables; it needs exactly one")]
     Side {
         /// The station's name.
         station: String,
         /// The side.
         side: Side,
-        /// How many end there.
+        /// Number of cables that end there.
         cables: usize,
     },
-    /// A flow between stations of which one is no host.
+    /// A flow to or from a station that is not a host.
     #[error("flow {flow}: {station} is no host")]
     NoHost {
         /// The flow's name.
@@ -82,7 +82,7 @@ pub enum ScenarioError {
         /// The station's name.
         station: String,
     },
-    /// A flow that makes no sense.
+    /// An invalid flow.
     #[error("flow {flow}: {why}")]
     Flow {
         /// Its name.
@@ -90,25 +90,26 @@ pub enum ScenarioError {
         /// What is wrong.
         why: String,
     },
-    /// A cable that makes no sense.
+    /// An invalid cable.
     #[error("the cable between {0} and {1}: {2}")]
     Cable(String, String, longhaul_link::LinkError),
-    /// A switch that makes no sense.
+    /// An invalid switch.
     #[error("{0}: {1}")]
     Switch(String, longhaul_switch::SwitchError),
-    /// A box that makes no sense.
+    /// An invalid box.
     #[error("{0}: {1}")]
     Box(String, longhaul_wan_box::ConfigError),
-    /// A host that cannot be what it should.
+    /// An invalid host.
     #[error("{0}: {1}")]
     Host(String, longhaul_rnic::VerbsError),
-    /// A NIC that makes no sense.
+    /// An invalid NIC.
     #[error("{0}: {1}")]
     Nic(String, String),
 }
 
 impl Simulation {
-    /// Builds the network. `record` may give a cable's direction (cable, end that sends) recorders.
+    /// Builds the network. `record` returns the recorders of a cable's direction (cable, sending
+    /// end).
     ///
     /// # Errors
     /// [`ScenarioError`], before anything has run.
@@ -162,13 +163,14 @@ impl Simulation {
         Ok(Simulation { network, scenario, ends })
     }
 
-    /// How many threads have something to do.
+    /// Maximum number of useful threads.
     pub fn threads_max(&self) -> usize {
         self.network.regions()
     }
 
-    /// Runs to the end on at most `threads` threads; `watch` is told now and then where the run is,
-    /// and ends it by false. The outcome does not depend on the number of threads.
+    /// Runs to the end on at most `threads` threads. `watch` is called periodically with the
+    /// progress and ends the run by returning `false`. The outcome does not depend on the number of
+    /// threads.
     pub fn run(mut self, threads: usize, mut watch: impl FnMut(Progress) -> bool) -> Outcome {
         let end =
             self.scenario.time_max.map_or(Instant::from_ps(u64::MAX), |time| Instant::ZERO + time);
@@ -177,7 +179,7 @@ impl Simulation {
         self.network.run(end, threads, |network| {
             let progress = progress(network, scenario, ends);
             is_stopped = !watch(progress);
-            // What an accelerator acknowledged goes on to its place.
+            // Packets that an accelerator acknowledged still travel to the responder.
             let mut flows = scenario.flows.iter().zip(ends);
             let is_over = flows.all(|(flow, ends)| {
                 is_done(network, &ends[0]) && !is_under_way(network, flow, ends)
@@ -198,7 +200,7 @@ impl Simulation {
         self.outcome(unfinished, is_cut)
     }
 
-    /// `is_cut`: there was more to happen.
+    /// Collects the outcome. `is_cut`: there were more events.
     fn outcome(mut self, unfinished: Option<String>, is_cut: bool) -> Outcome {
         let network = &self.network;
         let mut violations = Vec::new();
@@ -253,14 +255,14 @@ impl Simulation {
             violations,
         };
         for recorder in self.network.take_recorders() {
-            // Who gave the recorder has its errors too: they are those of its writer.
+            // The recorder's owner learns of errors through its writer.
             drop(recorder.finish());
         }
         outcome
     }
 }
 
-/// Makes the `number`-th station.
+/// Creates the `number`-th station.
 fn station(
     scenario: &Scenario,
     number: usize,
@@ -301,14 +303,14 @@ fn station(
     })
 }
 
-/// The LAN's, and one for each path.
+/// The LAN side, and one for each path.
 fn sides_of_box(config: &longhaul_wan_box::Config) -> Side {
     1 + config.whole.as_ref().map_or(1, |whole| whole.transport.paths.len())
 }
 
-/// Packets that a frame may stand for on a cable.
+/// Maximum packets per train on a cable.
 fn trains(scenario: &Scenario, cable: &crate::scenario::Cable, plan: &CablePlan) -> u32 {
-    // A NIC that takes packets in one by one cannot be given many at once.
+    // A NIC with a time per received packet cannot receive trains.
     let joins_hosts = cable.ends.iter().all(|end| match &scenario.stations[end.0].kind {
         StationKind::Host(profile) => profile.receive_packet_ns == 0,
         _ => false,
@@ -321,11 +323,11 @@ fn is_done(network: &Network, end: &End) -> bool {
     network.host(end.host).is_done(end.program)
 }
 
-/// Whether fewer messages have come to their place than were completed.
+/// Returns whether fewer messages were delivered than completed.
 fn is_under_way(network: &Network, flow: &Flow, [requester, responder]: &[End; 2]) -> bool {
     let completed = match network.host(requester.host).program(requester.program) {
         Program::Bandwidth(program) => program.messages,
-        // One at a time, and both ways: the next waits for it.
+        // One message at a time, in both directions: the next waits for it.
         Program::Latency(_) | Program::Receiver(_) => return false,
     };
     let target = target(flow, requester, responder);
@@ -334,7 +336,7 @@ fn is_under_way(network: &Network, flow: &Flow, [requester, responder]: &[End; 2
     flow.op != Op::Atomic && arrived < completed
 }
 
-/// Where the payload goes: to the responder, but for READs.
+/// The end that receives the payload: the responder, for READs the requester.
 fn target<'a>(flow: &Flow, requester: &'a End, responder: &'a End) -> &'a End {
     if flow.op == Op::Read { requester } else { responder }
 }
@@ -418,7 +420,7 @@ fn flow_outcome(
     }
 }
 
-/// Makes the programs and their QPs, connects these, and lets the programs begin.
+/// Creates the programs and their QPs, connects these, and starts the programs.
 fn connect(
     scenario: &Scenario,
     stations: &mut [Station],
@@ -448,7 +450,7 @@ fn connect(
         let start =
             |host: &mut Host, end: &End| host.start(end.program, starts_at, end.slots.clone());
         let [from, to] = hosts(stations, flow);
-        // The responder first: it has receives posted when the first message comes.
+        // The responder first, so that receives are posted before the first message.
         match flow.connect {
             Connect::OutOfBand => {
                 start(to, &made[1]);
@@ -477,8 +479,8 @@ fn connect(
     Ok(ends)
 }
 
-/// Connects two QPs of a flow, unless the connection manager will, and tells the boxes which
-/// connections to expect.
+/// Connects two QPs of a flow, unless the connection manager does, and registers the connections
+/// with the boxes' oracles.
 fn connect_qps(
     flow: &Flow,
     stations: &mut [Station],
@@ -520,7 +522,7 @@ fn too_many_ports(flow: &Flow) -> ScenarioError {
     flow_error(flow, &why)
 }
 
-/// A flow's two programs, and what their QPs are like.
+/// Returns a flow's two programs, and the parameters of their QPs.
 fn programs(flow: &Flow) -> [(Program, QpPlan); 2] {
     let size = flow.message_bytes;
     let plan = |sq_depth, rq_depth| QpPlan { sq_depth, rq_depth, size };
@@ -551,7 +553,7 @@ fn programs(flow: &Flow) -> [(Program, QpPlan); 2] {
     }
 }
 
-/// Whether everything that is named is there, and each side has its cable.
+/// Checks that all references exist, and that each side has its cable.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let stations = &scenario.stations;
     let exists = |what: &dyn Fn() -> String, station: usize| match stations.get(station) {
@@ -597,7 +599,7 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     Ok(())
 }
 
-/// What is wrong with a flow's numbers.
+/// Returns the error in a flow's numbers, if any.
 fn fault(flow: &Flow) -> Option<String> {
     if flow.from == flow.to {
         return Some("it goes from a host to itself".into());

@@ -1,4 +1,4 @@
-//! What stands in a network.
+//! Stations of a network.
 
 use crate::host::Host;
 use crate::oracle::Watched;
@@ -6,7 +6,7 @@ use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_switch::Switch;
 use longhaul_units::Instant;
 
-/// A node of the network: the very code that runs on real ports, but for the host around the RNIC.
+/// A node of the network: the code that runs on real ports, except for the host around the RNIC.
 pub(crate) enum Station {
     Host(Box<Host>),
     Box(Box<Watched>),

@@ -15,10 +15,10 @@ use longhaul_wan_box::{Identity, Path, Sizing};
 pub(super) const LAN: Side = 0;
 pub(super) const WAN: Side = 1;
 
-/// Memory that may be spoken of; the configuration takes no more.
+/// Maximum memory that the configuration accepts.
 const BYTES_MAX: u64 = u64::MAX >> 9;
 
-/// What a file says of one.
+/// An accelerator's settings in a file.
 pub(super) struct Settings<'a> {
     fields: Option<Fields<'a>>,
     place: &'a SourceLocation,
@@ -26,7 +26,7 @@ pub(super) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// Of `[[accelerator]]` or `[path.accelerator]`.
+    /// Reads `[[accelerator]]` or `[path.accelerator]`.
     pub fn read(node: Option<&'a Node>, place: &'a SourceLocation) -> Result<Self, FileError> {
         let fields =
             node.map(|node| Fields::of(node, "[[accelerator]]", ACCELERATOR)).transpose()?;
@@ -35,17 +35,17 @@ impl<'a> Settings<'a> {
         Ok(Settings { fields, place, role })
     }
 
-    /// The same for the other half of a box of a pair.
+    /// Returns the same settings for the other half of a paired box.
     pub fn of_far(self) -> Self {
         Settings { role: Role::Far, ..self }
     }
 
-    /// Whether it is a whole box: with both halves, and the WAN transport behind them.
+    /// Returns whether it is a whole box: both halves and the WAN transport.
     pub fn is_whole(&self) -> bool {
         self.fields.as_ref().and_then(|fields| fields.flag("transport")).unwrap_or(false)
     }
 
-    /// Where it was given a key that it cannot have.
+    /// Refuses a key that is not permitted here.
     pub fn refuse(&self, key: &str, cause: &str) -> Result<(), FileError> {
         match &self.fields {
             Some(fields) if fields.has(key) => Err(fields.error(key, cause)),
@@ -53,16 +53,16 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The name that it gives.
+    /// The accelerator's name.
     pub fn name(&self) -> Option<&str> {
         self.text("name")
     }
 
-    /// What it is given, between paths of these rates and a LAN of that one, and for these flows;
-    /// `delay` is that of the way across the WAN.
+    /// Returns the configuration for these paths, this LAN and these flows; `delay` is the one-way
+    /// delay of the WAN.
     ///
-    /// It is sized as `longhaul accelerate` with a rate and a distance, for requesters that may
-    /// have outstanding what these have. Unless told otherwise its memory is what they take.
+    /// The sizes are those of `longhaul accelerate` with a rate and a distance, for the outstanding
+    /// data of these requesters. The default memory is what they need.
     pub fn config(
         &self,
         number: usize,
@@ -160,7 +160,7 @@ impl<'a> Settings<'a> {
         self.fields.as_ref()?.text(key)
     }
 
-    /// When the transport sends parity.
+    /// The transport's parity setting.
     fn parity(&self) -> Parity {
         match self.text("parity") {
             Some("off") => Parity::Off,
@@ -175,7 +175,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// What one QP of a flow may have posted and not completed.
+/// Returns the bytes that one QP of a flow may have posted and not completed.
 fn posted_bytes(flow: &Flow) -> u64 {
     let depth = match flow.test {
         Test::Bandwidth { tx_depth, .. } => tx_depth,

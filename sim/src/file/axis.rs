@@ -1,11 +1,11 @@
-//! A parameter and the values that it takes in a sweep.
+//! A parameter and its values in a sweep.
 
 use super::quantity::{Quantity, ValueKind};
 use super::schema::suggest;
 use super::tree::Value;
 use super::{FileError, ScenarioFile};
 
-/// A key of a scenario file and the values that it is to take: `flow.size=4K..8M,x2`.
+/// A key of a scenario file and its values in a sweep: `flow.size=4K..8M,x2`.
 #[derive(Clone, Debug)]
 pub struct Axis {
     path: String,
@@ -26,7 +26,7 @@ enum Step {
 }
 
 impl Item {
-    /// How many values there are, within one.
+    /// Returns the number of values, to within one.
     fn count(&self) -> u128 {
         match self {
             Item::One(_) => 1,
@@ -35,7 +35,7 @@ impl Item {
                     Step::Times(factor) => (to / from).ln() / factor.ln(),
                     Step::Plus(step) => (to - from) / step,
                 };
-                // The end belongs to it whether or not it is a step.
+                // The end is included even if it is not a step.
                 (steps - 1e-9).ceil().max(0.0) as u128 + 1
             }
         }
@@ -56,11 +56,11 @@ impl Item {
 }
 
 impl Axis {
-    /// Reads `KEY=VALUES` for a file: values separated by commas, ranges as FROM..TO, each with how
-    /// it goes on: x2 for doubling, which needs not be said, +4K for steps of that.
+    /// Parses `KEY=VALUES` for a file: comma-separated values and ranges FROM..TO, each optionally
+    /// followed by its step: x2 (the default) multiplies, +4K adds.
     ///
     /// # Errors
-    /// When the file has no such key, or a value is none of its kind.
+    /// The file has no such key, or a value has the wrong kind.
     pub fn parse(file: &ScenarioFile, text: &str) -> Result<Self, FileError> {
         let error = |cause: String| FileError { place: text.to_owned(), cause };
         let (path, values) = text.split_once('=').ok_or_else(|| {
@@ -126,13 +126,13 @@ impl Axis {
         &self.path
     }
 
-    /// How many values it takes.
+    /// Number of values.
     pub fn count(&self) -> u128 {
         self.items.iter().map(Item::count).sum()
     }
 
-    /// The values, as [`ScenarioFile::set`] takes them; each once. As many as [`Axis::count`] says,
-    /// or fewer where steps are smaller than the unit.
+    /// The distinct values, in the form of [`ScenarioFile::set`]: [`Axis::count`] of them, or fewer
+    /// if steps are smaller than the unit.
     pub fn values(&self) -> Vec<String> {
         let mut values: Vec<String> = Vec::new();
         for item in &self.items {
@@ -149,7 +149,7 @@ impl Axis {
     }
 }
 
-/// A number in the unit of its kind.
+/// Parses a number into the unit of its kind.
 fn number(kind: ValueKind, text: &str) -> Result<f64, String> {
     match kind.read(&Value::of_words(text.trim()))? {
         Quantity::Whole(number) => Ok(number as f64),
@@ -158,10 +158,10 @@ fn number(kind: ValueKind, text: &str) -> Result<f64, String> {
     }
 }
 
-/// As it is written in a file.
+/// Formats a number as in a file.
 fn written(kind: ValueKind, number: f64) -> String {
     match kind {
-        // Twelve digits: what a float has more is noise of the steps.
+        // Twelve digits hide the rounding of the steps.
         ValueKind::Probability => {
             format!("{:e}", format!("{number:.11e}").parse::<f64>().unwrap_or(number))
         }
@@ -171,7 +171,7 @@ fn written(kind: ValueKind, number: f64) -> String {
     }
 }
 
-/// What to say of a key that there is not.
+/// Message for an unknown key.
 pub(super) fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> String {
     format!("'{key}' is {}", suggest(key, known, "none of"))
 }

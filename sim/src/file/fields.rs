@@ -1,4 +1,4 @@
-//! The values of one table, read and held against what its keys take.
+//! The values of one table, checked against the kinds of its keys.
 
 use super::FileError;
 use super::quantity::{Quantity, ValueKind};
@@ -6,17 +6,17 @@ use super::schema::{Keys, suggest};
 use super::tree::{Node, SourceLocation, Table, Value};
 use longhaul_units::{BitRate, Duration};
 
-/// A table whose keys are all known and whose values are all of their kind.
+/// A table with known keys only, and values of the right kinds.
 pub(super) struct Fields<'a> {
     pub place: &'a SourceLocation,
-    /// What errors call it, as in `[[link]]`.
+    /// Name in errors, such as `[[link]]`.
     pub what: &'a str,
     values: Vec<(&'static str, &'a SourceLocation, Quantity)>,
     compound: Vec<(&'static str, &'a Node)>,
 }
 
 impl<'a> Fields<'a> {
-    /// Of a node that should be a table.
+    /// Reads a node that must be a table.
     pub fn of(node: &'a Node, what: &'a str, keys: Keys) -> Result<Self, FileError> {
         match &node.value {
             Value::Table(table) => Fields::of_table(table, &node.place, what, keys),
@@ -55,7 +55,7 @@ impl<'a> Fields<'a> {
         self.values.iter().find(|(known, ..)| *known == key).map(|(.., value)| value)
     }
 
-    /// Where a key's value was written, or else the table.
+    /// The place of a key's value, or of the table.
     pub fn place_of(&self, key: &str) -> &'a SourceLocation {
         let found =
             self.values.iter().find(|(known, ..)| *known == key).map(|(_, place, _)| *place);
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         self.compound.iter().find(|(known, _)| *known == key).map(|(_, node)| *node)
     }
 
-    /// A whole number in its kind's unit.
+    /// A whole number in the unit of its kind.
     pub fn whole(&self, key: &str) -> Option<u64> {
         match self.value(key) {
             Some(Quantity::Whole(number)) => Some(*number),
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A whole number that its kind keeps within 32 bits.
+    /// A whole number whose kind limits it to 32 bits.
     pub fn number(&self, key: &str) -> Option<u32> {
         self.whole(key).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
     }
@@ -119,7 +119,7 @@ impl<'a> Fields<'a> {
         self.whole(key).map(Duration::from_ps)
     }
 
-    /// An error at this key, with its cause and its cure.
+    /// An error at this key, with cause and remedy.
     pub fn error(&self, key: &str, cause: impl std::fmt::Display) -> FileError {
         self.place_of(key).error(format!("{cause}"))
     }

@@ -10,14 +10,14 @@ use crate::scenario::{Connect, Flow, StationKind, Test, Until};
 use longhaul_rnic::Mtu;
 use longhaul_units::Duration;
 
-/// Bytes of a message unless told otherwise: perftest's.
+/// Default message size in bytes: perftest's.
 const SIZE: u64 = 65_536;
-/// QPs of all flows: each takes memory at both of its hosts.
+/// Maximum QPs of all flows: each needs memory at both hosts.
 const QPS_MAX: u64 = 1 << 20;
-/// Messages of each QP unless told otherwise.
+/// Default number of messages per QP.
 const ITERATIONS: u64 = 1000;
 
-/// All flows of a file.
+/// Reads all flows of a file.
 pub(super) fn read(nodes: &[Node], network: &Network<'_>) -> Result<Vec<Flow>, FileError> {
     let mut flows = Vec::new();
     let mut places = Vec::new();
@@ -109,7 +109,8 @@ fn connect(fields: &Fields<'_>) -> Result<Connect, FileError> {
     }
 }
 
-/// The host that `key` names; with two hosts, `from` is the first and `to` the second.
+/// Returns the host that `key` names; with two hosts, `from` defaults to the first and `to` to the
+/// second.
 fn end(fields: &Fields<'_>, network: &Network<'_>, key: &str) -> Result<usize, FileError> {
     let hosts: Vec<usize> = network.hosts().collect();
     let names = || hosts.iter().map(|host| network.name(*host));

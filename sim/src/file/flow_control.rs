@@ -1,5 +1,5 @@
-//! Priority-based flow control of switches and hosts: what a file says, and what follows from the
-//! links.
+//! Priority-based flow control of switches and hosts: settings of a file, and defaults derived from
+//! the links.
 
 use super::FileError;
 use super::fields::Fields;
@@ -10,15 +10,15 @@ use crate::scenario::{Cable, StationPlan};
 use longhaul_switch::{PfcConfig, PfcPort};
 use longhaul_units::{BitRate, Duration};
 
-/// What one input may hold before it is paused, beside what its link carries in a round trip: some
-/// 30 of the longest frames.
+/// XOFF threshold of an input, in addition to one round trip's worth of its link: some 30 of the
+/// longest frames.
 const XOFF_BYTES: u64 = 128 << 10;
-/// How much of it leaves before it goes on.
+/// Difference between XOFF and XON.
 const HYSTERESIS_BYTES: u64 = 64 << 10;
-/// A switch's memory for lossless frames: what data-centre switches have.
+/// A switch's memory for lossless frames, as in data-centre switches.
 const BUFFER_BYTES: u64 = 64 << 20;
 
-/// What a switch's table says.
+/// Settings in a switch's table.
 pub(super) struct Settings<'a> {
     xoff: Option<u64>,
     xon: Option<u64>,
@@ -28,7 +28,7 @@ pub(super) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// `None`: switched off.
+    /// Reads the settings; `None`: off.
     pub fn read(fields: &Fields<'a>) -> Result<Option<Self>, FileError> {
         if fields.text("pfc") != Some("on") {
             let keys = ["pfc_xoff", "pfc_xon", "pfc_headroom", "pfc_buffer"];
@@ -59,8 +59,9 @@ impl<'a> Settings<'a> {
         Ok(Some(settings))
     }
 
-    /// For the `number`-th station, whose ports run at `rate` where their links say nothing. A port
-    /// has what its link needs, and the thresholds are those of the longest.
+    /// Returns the configuration of the `number`-th station, whose ports run at `rate` unless their
+    /// links have another. Each port has the headroom of its link; the thresholds follow the
+    /// longest link.
     pub fn config(
         &self,
         number: usize,
@@ -121,7 +122,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// What a `[[host]]` or `[path]` says of its NICs beside their profile.
+/// Reads the settings of a `[[host]]` or `[path]` that are not part of the NIC's profile.
 pub(super) fn of_host(fields: &Fields<'_>, profile: NicProfile) -> NicProfile {
     let flag = |key, otherwise| fields.text(key).map_or(otherwise, |word| word == "on");
     let time = fields.time("receive_packet");

@@ -19,10 +19,10 @@ use std::str::FromStr;
 /// A cable of a few metres.
 const SHORT: Duration = Duration::from_ns(25);
 
-/// Hosts have addresses by their number, in 16 bits.
+/// A host's address has its number in 16 bits.
 const STATIONS_MAX: usize = 65_000;
 
-/// What a station is to be; what it leaves open follows from its links.
+/// A station whose open settings are derived from its links.
 enum Draft<'a> {
     Host(Box<NicProfile>),
     Accelerator(Settings<'a>),
@@ -53,7 +53,7 @@ struct Link<'a> {
     record: Option<String>,
 }
 
-/// Stations and links, before what they leave open is decided.
+/// Stations and links before open settings are derived.
 #[derive(Default)]
 struct Drafts<'a> {
     stations: Vec<Station<'a>>,
@@ -69,7 +69,7 @@ pub(super) struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// Of what a document says of them.
+    /// Reads the stations and links of a document.
     pub fn read(document: &'a Document, files: &mut Read<'_>) -> Result<Self, FileError> {
         let mut drafts = Drafts::default();
         match document.path() {
@@ -101,7 +101,7 @@ impl<'a> Network<'a> {
         &self.stations[station].kind
     }
 
-    /// The station of this name.
+    /// Returns the station of this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.stations.iter().position(|station| station.name == name)
     }
@@ -112,13 +112,13 @@ impl<'a> Network<'a> {
             .filter(|station| matches!(self.kind(*station), StationKind::Host(_)))
     }
 
-    /// Whether links lead from one station to another.
+    /// Returns whether links connect two stations.
     pub fn is_joined(&self, from: usize, to: usize) -> bool {
         self.reach(from, None).iter().any(|(station, _)| *station == to)
     }
 
-    /// Stations that can be reached from one, by `first` alone if given, and how long it takes.
-    /// Links make no loops.
+    /// Returns the stations reachable from one, only through `first` if given, with their delays.
+    /// Links form no loops.
     fn reach(&self, from: usize, first: Option<Side>) -> Vec<(usize, Duration)> {
         let mut found = vec![(from, Duration::ZERO)];
         let mut at = 0;
@@ -162,7 +162,8 @@ impl<'a> Network<'a> {
     }
 }
 
-/// Refuses settings of a path's box that need another box: a role, a transport, or mode "far".
+/// Refuses settings of a single box on a path that need a second box: a role, a transport, or mode
+/// "far".
 fn refuse_lone_box(settings: &Settings, both: bool, paired: bool) -> Result<(), FileError> {
     settings.refuse("role", "a path's boxes have their roles: paired = true puts in both")?;
     let is_whole = settings.is_whole();
@@ -209,7 +210,7 @@ impl<'a> Drafts<'a> {
             delay: fields.time("lan_delay").unwrap_or(SHORT),
             ..LinkConfig::default()
         };
-        // Which side of which station each end of the fibre is.
+        // Station and side of each end of the fibre.
         let mut ends = [(0, 0), (1, 0)];
         for name in boxes {
             let settings = Settings::read(fields.node("accelerator"), place)?;
@@ -242,8 +243,8 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// The half of box `name` that serves requesters beyond the WAN, behind its other half, station
-    /// `number`. Returns its end of the fibre.
+    /// Adds the half of box `name` that serves requesters beyond the WAN, behind its other half,
+    /// station `number`. Returns its end of the fibre.
     fn far_half(
         &mut self,
         name: &str,
@@ -402,7 +403,7 @@ impl<'a> Drafts<'a> {
         }
     }
 
-    /// What no network can be.
+    /// Refuses impossible networks.
     fn check(&self, document: &Document) -> Result<(), FileError> {
         let names: Vec<&str> = self.links.iter().map(|link| &*link.name).collect();
         if let Some(at) = twice(&names) {
@@ -479,8 +480,8 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// Switches send to all sides what they do not know the place of: in a loop that never ends.
-    /// Paths between two boxes with a transport are no loop.
+    /// Refuses loops, in which switches would flood frames endlessly. Paths between two boxes with
+    /// a transport are not a loop.
     fn check_loops(&self) -> Result<(), FileError> {
         let mut group: Vec<usize> = (0..self.stations.len()).collect();
         for link in &self.links {
@@ -504,15 +505,14 @@ impl<'a> Drafts<'a> {
         Ok(())
     }
 
-    /// Decides what was left open: a link is as fast as the slower of its ends, a switch as the
-    /// fastest of its links.
+    /// Derives rates: a link has that of its slower end, a switch that of its fastest link.
     fn decide_rates(&mut self) {
         let own_rate = |station: &Station<'_>| match &station.draft {
             Draft::Host(profile) => BitRate::from_bps(profile.rate_bps),
             Draft::Switch { rate, .. } => *rate,
             Draft::Accelerator(_) => None,
         };
-        // Links between switches come after those that these follow from.
+        // Links between switches need a second pass.
         for _pass in 0..2 {
             for link in self.links.iter_mut().filter(|link| link.rate.is_none()) {
                 link.rate =
@@ -527,7 +527,7 @@ impl<'a> Drafts<'a> {
         }
     }
 
-    /// A link's rate, which no NIC at its ends is slower than.
+    /// Returns a link's rate, which must not exceed that of the NICs at its ends.
     fn rate(&self, link: &Link<'_>) -> Result<BitRate, FileError> {
         let name = &link.name;
         let Some(rate) = link.rate else {
@@ -557,14 +557,14 @@ impl<'a> Drafts<'a> {
         let (mut cables, mut links) = (Vec::new(), Vec::new());
         for link in &self.links {
             let mut wire = LinkConfig { rate: Some(self.rate(link)?), ..link.wire.clone() };
-            // The first end of a cable is the one that sends what may be lost.
+            // Losses apply to frames sent by the first end of a cable.
             let (first, loss_toward_second_only) = match link.loses {
                 [false, true] => (1, true),
                 [_, backward] => (0, !backward && wire.loss > 0.0),
             };
             let ends = [link.ends[first], link.ends[1 - first]];
             for rule in &mut wire.rules {
-                // Side a is that of the end that the file names first.
+                // Side a is the end that the file names first.
                 rule.selection.from = rule.selection.from.map(|side| side ^ first);
             }
             cables.push(Cable { ends, wire, loss_toward_second_only });
@@ -574,7 +574,7 @@ impl<'a> Drafts<'a> {
         for (number, station) in self.stations.into_iter().enumerate() {
             let (kind, open) = match station.draft {
                 Draft::Host(profile) => (StationKind::Host(*profile), None),
-                // Its configuration follows from its links and from the flows.
+                // Its configuration is derived from its links and the flows.
                 Draft::Accelerator(open) => (StationKind::Box(Box::default()), Some(open)),
                 Draft::Switch { rate, queue_bytes, ecn, pfc, .. } => {
                     let links =
@@ -605,7 +605,7 @@ impl<'a> Drafts<'a> {
         }
         let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
         for (number, rate, pfc) in flow_controls {
-            // It follows from what is at the other ends.
+            // It is derived from the stations at the other ends.
             let pfc = pfc.config(number, rate, &stations, &cables, &names)?;
             if let StationKind::Switch(config) = &mut stations[number].kind {
                 config.pfc = Some(pfc);
@@ -663,7 +663,7 @@ fn link<'a>(
     })
 }
 
-/// How losses come together.
+/// Reads the burst settings of losses.
 fn bursts(fields: &Fields<'_>) -> Result<Option<Bursts>, FileError> {
     for (key, other) in [("loss_burst", "loss"), ("loss_in_burst", "loss_burst")] {
         if fields.has(key) && !fields.has(other) {
@@ -674,7 +674,7 @@ fn bursts(fields: &Fields<'_>) -> Result<Option<Bursts>, FileError> {
     Ok(frames.map(|frames| Bursts { frames, loss: fields.real("loss_in_burst").unwrap_or(1.0) }))
 }
 
-/// When the fibre is cut.
+/// Reads the cuts of the fibre.
 fn cut(fields: &Fields<'_>) -> Result<Option<Cut>, FileError> {
     for (key, other) in [("cut_for", "cut_at"), ("cut_every", "cut_for")] {
         if fields.has(key) && !fields.has(other) {
@@ -689,7 +689,7 @@ fn cut(fields: &Fields<'_>) -> Result<Option<Cut>, FileError> {
     }))
 }
 
-/// What befalls frames besides loss.
+/// Reads impairments other than loss.
 fn impairments(fields: &Fields<'_>) -> Result<Impairments, FileError> {
     if fields.has("reorder_delay") && !fields.has("reorder") {
         return Err(fields
@@ -703,7 +703,7 @@ fn impairments(fields: &Fields<'_>) -> Result<Impairments, FileError> {
     })
 }
 
-/// Rules or changes, with semicolons between them.
+/// Reads rules or changes, separated by semicolons.
 fn listed<T: FromStr<Err = TextError>>(
     fields: &Fields<'_>,
     key: &str,
@@ -716,7 +716,7 @@ fn listed<T: FromStr<Err = TextError>>(
 }
 
 fn marking(fields: &Fields<'_>, queue_bytes: u64) -> Option<RedConfig> {
-    // It was read before.
+    // The syntax was checked before.
     match ecn(fields.text("ecn")?).ok()? {
         Ecn::Off => None,
         Ecn::OfQueue => Some(RedConfig::for_queue(queue_bytes)),

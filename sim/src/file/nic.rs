@@ -1,4 +1,4 @@
-//! NIC profiles: those that come with the program, files, and changes to either.
+//! NIC profiles: built-in ones, files, and changes to either.
 
 use super::fields::Fields;
 use super::schema::{NIC, suggest};
@@ -6,7 +6,7 @@ use super::tree::{self, Node, SourceLocation, Table, Value};
 use super::{FileError, Read};
 use crate::profile::NicProfile;
 
-/// The data files of labs/nics.
+/// Built-in profiles: the data files of labs/nics.
 const FILES: [(&str, &str); 5] = [
     ("connectx6", include_str!("../../../labs/nics/connectx6.toml")),
     ("connectx6-apn", include_str!("../../../labs/nics/connectx6-apn.toml")),
@@ -15,19 +15,19 @@ const FILES: [(&str, &str); 5] = [
     ("ideal", include_str!("../../../labs/nics/ideal.toml")),
 ];
 
-/// What a host has unless told otherwise.
+/// Default profile of a host.
 const DEFAULT: &str = "connectx6";
 
 impl NicProfile {
-    /// Names of the profiles that come with the program.
+    /// Names of the built-in profiles.
     pub fn names() -> impl Iterator<Item = &'static str> {
         FILES.into_iter().map(|(name, _)| name)
     }
 
-    /// A profile that comes with the program.
+    /// Returns a built-in profile.
     ///
     /// # Errors
-    /// When there is none of that name: with those that there are.
+    /// There is no profile of that name; the error lists the known ones.
     pub fn named(name: &str) -> Result<Self, FileError> {
         let place = SourceLocation::Given(format!("NIC '{name}'"));
         let base = base(name, &place, &mut |file| Err(format!("{file} is not read here")))?;
@@ -35,7 +35,7 @@ impl NicProfile {
     }
 }
 
-/// What `nic` stands for.
+/// Reads a `nic` key.
 pub(super) fn read(
     nic: Option<&Node>,
     place: &SourceLocation,
@@ -47,7 +47,7 @@ pub(super) fn read(
     match &node.value {
         Value::Text(name) => profile(&base(name, &node.place, files)?, &node.place),
         Value::Table(changes) => {
-            // Mistakes in the changes are named before they are mixed with what they change.
+            // Check the changes before they are merged, so that errors name their place.
             Fields::of_table(changes, &node.place, "nic", NIC)?;
             let mut table = match changes.get("profile") {
                 Some(entry) => match &entry.node.value {
@@ -73,7 +73,7 @@ pub(super) fn read(
     }
 }
 
-/// A profile's table, by name or from a file when it looks like one.
+/// Returns a profile's table, by name, or from a file if the name looks like one.
 fn base(name: &str, place: &SourceLocation, files: &mut Read<'_>) -> Result<Table, FileError> {
     if name.ends_with(".toml") {
         let text =
@@ -90,7 +90,7 @@ fn base(name: &str, place: &SourceLocation, files: &mut Read<'_>) -> Result<Tabl
     }
 }
 
-/// Every key must be there: a profile that is silent about a limit would claim that there is none.
+/// Every key is required, because a missing limit would read as no limit.
 fn profile(table: &Table, place: &SourceLocation) -> Result<NicProfile, FileError> {
     let fields = Fields::of_table(table, place, "a NIC profile", NIC)?;
     let missing = NIC.iter().map(|(key, _)| *key).find(|key| *key != "profile" && !fields.has(key));

@@ -1,9 +1,9 @@
-//! Numbers as people write them, by what they measure.
+//! Quantities with units, by kind.
 
 use super::tree::Value;
 use longhaul_units::{BitRate, Duration, QuantityError, distance_m, size_bytes};
 
-/// What a key takes.
+/// Kind of a key's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ValueKind {
     /// Any text.
@@ -36,7 +36,7 @@ pub(super) enum ValueKind {
     Accelerator,
 }
 
-/// A value that was understood, in the unit of its kind.
+/// A parsed value, in the unit of its kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Quantity {
     Whole(u64),
@@ -46,7 +46,7 @@ pub(super) enum Quantity {
 }
 
 impl ValueKind {
-    /// What is appended to a key of this kind when its value is written in base units.
+    /// Suffix of a key of this kind whose value is in base units.
     pub fn unit(self) -> &'static str {
         match self {
             ValueKind::Distance => "_m",
@@ -57,7 +57,7 @@ impl ValueKind {
         }
     }
 
-    /// Reads a value, or says what would have been one.
+    /// Parses a value, or returns a description of valid ones.
     pub fn read(self, value: &Value) -> Result<Quantity, String> {
         let found = match (self, value) {
             (ValueKind::Text, Value::Text(text)) => Some(Quantity::Text(text.clone())),
@@ -105,7 +105,7 @@ impl ValueKind {
         }
     }
 
-    /// What a value of this kind looks like.
+    /// Description of valid values.
     fn wanted(self) -> String {
         match self {
             ValueKind::Text => "text in quotes".into(),
@@ -159,8 +159,8 @@ fn name(text: &str) -> Result<Quantity, String> {
     }
 }
 
-/// Takes what was read. What is no quantity is left to say what would have been one; what is too
-/// large says so.
+/// Unwraps a parsed quantity. An error for text that is no quantity is left to the caller; one for
+/// too large a value is returned.
 fn taken(text: &str, read: Result<u64, QuantityError>) -> Result<Option<Quantity>, String> {
     match read {
         Ok(number) => Ok(Some(Quantity::Whole(number))),
@@ -169,17 +169,17 @@ fn taken(text: &str, read: Result<u64, QuantityError>) -> Result<Option<Quantity
     }
 }
 
-/// What `ecn` may say.
+/// Values of `ecn`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ecn {
     Off,
-    /// By thresholds that go with the queue's length.
+    /// Default thresholds for the queue's length.
     OfQueue,
     /// Kmin and Kmax in bytes, Pmax.
     Of(u64, u64, f64),
 }
 
-/// Reads what `ecn` says.
+/// Parses `ecn`.
 pub(super) fn ecn(text: &str) -> Result<Ecn, String> {
     let wrong = || format!("\"{text}\" is not {}", ValueKind::Ecn.wanted());
     match text {

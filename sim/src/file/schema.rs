@@ -1,15 +1,15 @@
-//! Which keys there are, and what each takes.
+//! The known keys, and the kinds of their values.
 
 use super::quantity::ValueKind;
 
 /// Keys of a table.
 pub(super) type Keys = &'static [(&'static str, ValueKind)];
 
-/// Bytes of memory that may be spoken of.
+/// Maximum bytes of memory.
 const MEMORY: u64 = 1 << 50;
 const FOREVER: u64 = u64::MAX;
 
-/// What stands outside of any table.
+/// Keys outside of tables.
 pub(super) const TOP: Keys = &[
     ("name", ValueKind::Text),
     ("about", ValueKind::Text),
@@ -18,7 +18,7 @@ pub(super) const TOP: Keys = &[
     ("train_packets", ValueKind::Count(1, 1024)),
 ];
 
-/// `[path]`: two hosts and what is between them.
+/// `[path]`: two hosts and the fibre between them.
 pub(super) const PATH: Keys = &[
     ("distance", ValueKind::Distance),
     ("delay", ValueKind::Time),
@@ -150,10 +150,10 @@ pub(super) const FLOW: Keys = &[
     ("count", ValueKind::Count(1, 4096)),
 ];
 
-/// A minute in nanoseconds; no NIC takes as long for anything.
+/// Up to one minute in ns, longer than any operation of a NIC.
 const NS: ValueKind = ValueKind::Count(0, 60_000_000_000);
 
-/// A NIC's profile; in a scenario with `profile` for what it starts from.
+/// A NIC's profile; in a scenario `profile` names its base.
 pub(super) const NIC: Keys = &[
     ("profile", ValueKind::Text),
     ("name", ValueKind::Text),
@@ -177,7 +177,7 @@ pub(super) const NIC: Keys = &[
     ("adaptive_first_ns", ValueKind::Count(1, 60_000_000_000)),
 ];
 
-/// A table of the document: its name, its keys, and whether there may be several of it.
+/// Tables of the document: name, keys, and whether there may be several.
 pub(super) const TABLES: &[(&str, Keys, bool)] = &[
     ("path", PATH, false),
     ("host", HOST, true),
@@ -192,7 +192,7 @@ pub(super) fn kind(keys: Keys, key: &str) -> Option<ValueKind> {
     keys.iter().find(|(known, _)| *known == key).map(|(_, kind)| *kind)
 }
 
-/// What to say of a word that is not among those known: the nearest of them, or all.
+/// Message for an unknown word: the most similar known ones, or all.
 pub(super) fn suggest<'a>(
     word: &str,
     known: impl Iterator<Item = &'a str>,
@@ -202,7 +202,7 @@ pub(super) fn suggest<'a>(
     let nearest = known.iter().min_by_key(|known| strsim::damerau_levenshtein(word, known));
     let distance = nearest.map_or(usize::MAX, |nearest| strsim::damerau_levenshtein(word, nearest));
     match nearest {
-        // Less than half of it is wrong.
+        // Less than half of it differs.
         Some(nearest) if distance.saturating_mul(2) < word.chars().count() => {
             format!("not known; did you mean '{nearest}'?")
         }

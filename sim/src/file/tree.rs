@@ -1,4 +1,4 @@
-//! A TOML document in which every value knows its place.
+//! A TOML document in which every value has its place.
 
 use super::FileError;
 use toml::de::{DeTable, DeValue};
@@ -6,14 +6,14 @@ use toml::de::{DeTable, DeValue};
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SourceLocation {
-    /// In a line of a file: its name, and the number from 1.
+    /// A line of a file: its name, and the number from 1.
     Line(String, usize),
-    /// Given beside the file, as this.
+    /// An override outside the file, as given.
     Given(String),
 }
 
 impl SourceLocation {
-    /// What is wrong here.
+    /// Returns an error at this place.
     pub fn error(&self, cause: impl Into<String>) -> FileError {
         let place = match self {
             SourceLocation::Line(file, line) => format!("{file}:{line}"),
@@ -30,7 +30,7 @@ pub(super) struct Node {
     pub value: Value,
 }
 
-/// What a document is made of.
+/// A TOML value.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Text(String),
@@ -39,7 +39,7 @@ pub(super) enum Value {
     Flag(bool),
     List(Vec<Node>),
     Table(Table),
-    /// What no key takes: negative numbers, dates.
+    /// Values that no key accepts: negative numbers, dates.
     Other(String),
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Entry {
 }
 
 impl Value {
-    /// What it is, for who expected something else.
+    /// Its kind, for an error message.
     pub fn kind(&self) -> String {
         match self {
             Value::Text(text) => format!("the text \"{text}\""),
@@ -71,7 +71,7 @@ impl Value {
         }
     }
 
-    /// As TOML has it without quotes: numbers and flags by their looks, anything else is text.
+    /// Parses unquoted text: a number or flag if it looks like one, otherwise text.
     pub fn of_words(text: &str) -> Self {
         if let Ok(number) = text.parse() {
             return Value::Whole(number);
@@ -93,7 +93,7 @@ impl Table {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// Sets a key, whether or not it is there.
+    /// Sets a key, replacing any previous value.
     pub fn set(&mut self, key: &str, node: Node) {
         match self.entries.iter_mut().find(|entry| entry.key == key) {
             Some(entry) => (entry.place, entry.node) = (node.place.clone(), node),
@@ -140,7 +140,7 @@ fn table(lines: &Lines<'_>, from: DeTable<'_>) -> Table {
         let entry = Entry { key: key.into_inner().into_owned(), place: lines.place(at), node };
         entries.push((at, entry));
     }
-    // In the order in which they were written: so are mistakes reported.
+    // Sort by place, so that errors are reported in file order.
     entries.sort_by_key(|(at, _)| *at);
     Table { entries: entries.into_iter().map(|(_, entry)| entry).collect() }
 }

@@ -1,21 +1,21 @@
-//! The requester of a bandwidth test, as perftest's loop: posts while the send queue has room, else
-//! polls.
+//! The requester of a bandwidth test: perftest's loop, which posts while the send queue has room
+//! and otherwise polls.
 
 use super::{Nic, Op, Seen};
 use longhaul_rnic::Status;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// When a test is over.
+/// End condition of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Goal {
-    /// After so many messages of each QP.
+    /// After this number of messages of each QP.
     Messages(u64),
-    /// After so much time; what is under way then does not count.
+    /// After this time; messages still in flight do not count.
     Time(Duration),
 }
 
-/// What a test does.
+/// Parameters of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub op: Op,
@@ -23,13 +23,13 @@ pub(crate) struct Plan {
     pub tx_depth: u64,
     /// Messages posted together.
     pub post_list: u64,
-    /// Each so many-th message is signaled.
+    /// Interval of signaled messages.
     pub cq_mod: u64,
     pub goal: Goal,
 }
 
 impl Plan {
-    /// Whether a queue's message of this index is signaled.
+    /// Returns whether a queue's message of this index is signaled.
     fn signals(&self, index: u64) -> bool {
         index % self.cq_mod == self.cq_mod - 1 || self.goal == Goal::Messages(index + 1)
     }
@@ -40,10 +40,10 @@ struct Queue {
     slot: usize,
     posted: u64,
     completed: u64,
-    /// What the device has been told of.
+    /// Messages known to the device.
     begun: u64,
     is_ready: bool,
-    /// When each signaled message that is under way was posted.
+    /// Post times of the outstanding signaled messages.
     posted_at: VecDeque<Instant>,
 }
 
@@ -51,26 +51,26 @@ struct Queue {
 pub(crate) struct Bandwidth {
     plan: Plan,
     queues: Vec<Queue>,
-    /// By slot: the queue.
+    /// Queue of each slot.
     by_slot: Vec<usize>,
-    /// Queues that have room.
+    /// Queues with room.
     ready: VecDeque<usize>,
-    /// Messages of which the NIC learns, and when: queue and how many.
+    /// Doorbells: time, queue and number of messages.
     doorbells: VecDeque<(Instant, usize, u64)>,
     seen: VecDeque<Seen>,
     busy_until: Instant,
     began: Instant,
     stops_at: Option<Instant>,
-    /// When the last completion was seen.
+    /// Time of the last polled completion.
     pub last: Instant,
     /// Messages completed.
     pub messages: u64,
     unfinished: usize,
-    /// Of signaled messages, from posting to seeing the completion.
+    /// Latencies of signaled messages, from post to polled completion.
     pub latencies: Vec<Duration>,
-    /// The first that failed.
+    /// Status of the first failed message.
     pub failure: Option<Status>,
-    /// Completions that were not those expected.
+    /// Completions out of order.
     pub out_of_order: u64,
 }
 
@@ -110,17 +110,17 @@ impl Bandwidth {
         }
     }
 
-    /// What it does.
+    /// The test's parameters.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// When it posted first.
+    /// Time of the first post.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Over, by success or failure.
+    /// `true` after success or failure.
     pub fn is_done(&self) -> bool {
         self.failure.is_some() || self.unfinished == 0
     }
@@ -155,7 +155,8 @@ impl Bandwidth {
         }
         let (post, poll) = nic.costs();
         let mut at = self.busy_until;
-        // What nobody can disturb is done ahead of time: posts, until there is no more room.
+        // Posts cannot be influenced from outside, so they are made ahead of time until there is no
+        // more room.
         while at <= now {
             if let Some(queue) = self.ready.pop_front() {
                 at = self.post(at.max(now), queue, post, nic);
@@ -173,7 +174,7 @@ impl Bandwidth {
         self.ring(now, nic);
     }
 
-    /// Posts what one queue has room for; when that is done.
+    /// Fills one queue; returns the time at which that is done.
     fn post(&mut self, mut at: Instant, index: usize, cost: Duration, nic: &mut Nic) -> Instant {
         let (plan, queue) = (&self.plan, &mut self.queues[index]);
         queue.is_ready = false;
@@ -200,7 +201,7 @@ impl Bandwidth {
         at
     }
 
-    /// Lets the NIC begin what it knows of.
+    /// Passes messages whose doorbell has arrived to the NIC.
     fn ring(&mut self, now: Instant, nic: &mut Nic) {
         while let Some(&mut (at, index, ref mut messages)) = self.doorbells.front_mut()
             && at <= now

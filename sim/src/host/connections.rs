@@ -1,8 +1,7 @@
-//! Connections that the RDMA connection manager makes, and ends when the program that asked for
-//! them is done.
+//! Connections of the RDMA connection manager, which end when the requesting program is done.
 //!
-//! Each end tells the other in its private data where its memory is, as storage targets do. What a
-//! host's kernel takes for a connection is not modelled: MADs are answered when they have come.
+//! Each end announces its memory in the private data, as storage targets do. The kernel's
+//! processing time is not modelled: MADs are answered on arrival.
 
 use super::{Nic, Peer, Program, READS_SERVED, RNR_RETRIES, Terms};
 use longhaul_cm::{
@@ -14,22 +13,21 @@ use longhaul_units::{Duration, Instant, Psn, RKey};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// A QP that is to be connected, and the PSN that the peer begins with.
+/// A QP to be connected, and the peer's first PSN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     pub slot: usize,
     pub peer_psn: Psn,
 }
 
-/// How long the connections of a program took, each from the program's call to its QP being ready
-/// to send.
+/// Set-up times of a program's connections, from the program's call until its QP can send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SetupTimes {
     pub sum: Duration,
     pub max: Duration,
 }
 
-/// A program that asks for connections.
+/// A program that requests connections.
 pub(crate) struct Caller {
     pub program: usize,
     pub qps: Vec<Waiting>,
@@ -39,22 +37,22 @@ pub(crate) struct Caller {
     pub starts_at: Instant,
 }
 
-/// A program that is asked.
+/// A program that accepts connections.
 pub(crate) struct Service {
     pub qps: Vec<Waiting>,
     pub port: u16,
 }
 
-/// How far a caller is.
+/// Progress of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// It has not begun.
+    /// Not begun.
     Waiting,
     /// Not all of its QPs are connected.
     Connecting,
-    /// Its program runs.
+    /// The program runs.
     Running,
-    /// Its program is done, and not all connections have ended.
+    /// The program is done, but not all connections have ended.
     Disconnecting,
     Over,
 }
@@ -62,23 +60,23 @@ enum Stage {
 struct Call {
     caller: Caller,
     stage: Stage,
-    /// Connections that there are or will be.
+    /// Connections that exist or will exist.
     open: usize,
     connected: usize,
     times: SetupTimes,
     failure: Option<String>,
 }
 
-/// Which end of a connection is here.
+/// The local end of a connection.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// Of this call, with this of its QPs.
+    /// QP of a call: the call, and its QP's index.
     Caller(usize, usize),
     /// The QP in this slot.
     Service(usize),
 }
 
-/// All connections of a host that the connection manager knows.
+/// All of a host's connections of the connection manager.
 #[derive(Default)]
 pub(crate) struct Connections {
     /// In the order of their programs.
@@ -88,7 +86,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Takes a caller in; its program is a later one than those of all before.
+    /// Adds a caller, in the order of programs.
     pub fn call(&mut self, caller: Caller) {
         let open = caller.qps.len();
         let times = SetupTimes::default();
@@ -116,31 +114,30 @@ impl Connections {
         Some(&self.calls[at])
     }
 
-    /// Whether the connections of a program have ended, by success or failure; `None` when it asked
-    /// for none.
+    /// Returns whether the connections of a program have ended, in success or failure; `None` if it
+    /// requested none.
     pub fn is_over(&self, program: usize) -> Option<bool> {
         self.call_of(program).map(|call| call.stage == Stage::Over)
     }
 
-    /// Why a program's connections could not be, or did not last.
+    /// Reason why a program's connections failed.
     pub fn failure(&self, program: usize) -> Option<&str> {
         self.call_of(program)?.failure.as_deref()
     }
 
-    /// How long a program's connections took, once all have been made: sum and longest, and how
-    /// many.
+    /// Set-up times of a program's connections, once all are established: sum, maximum, and count.
     pub fn setup_times(&self, program: usize) -> Option<(SetupTimes, usize)> {
         let call = self.call_of(program)?;
         (call.connected == call.caller.qps.len()).then_some((call.times, call.connected))
     }
 
-    /// When the next caller begins.
+    /// Time at which the next caller begins.
     pub fn next_at(&self) -> Option<Instant> {
         let waiting = self.calls.iter().filter(|call| call.stage == Stage::Waiting);
         waiting.map(|call| call.caller.starts_at).min()
     }
 
-    /// Begins calls, and does what the connection manager says.
+    /// Begins calls, and handles the connection manager's events.
     pub fn run(&mut self, now: Instant, nic: &mut Nic, programs: &mut [Program]) {
         for number in 0..self.calls.len() {
             let call = &self.calls[number];
@@ -162,9 +159,9 @@ impl Connections {
             if call.stage == Stage::Running && programs[call.caller.program].is_done() {
                 call.stage = if call.open == 0 { Stage::Over } else { Stage::Disconnecting };
                 for id in self.ids_of(number) {
-                    // Not to the error state: nobody asks for what would be flushed.
+                    // Not to the error state: nothing polls the flushed completions.
                     self.move_qp(now, id, QpState::Reset, nic);
-                    // It is established, or has ended already.
+                    // The connection is established, or has ended already.
                     let _ = nic.rnic.cm().disconnect(now, id);
                 }
             }
@@ -233,8 +230,7 @@ impl Connections {
         }
     }
 
-    /// The responder: takes the QP that the requester asks for by its number, and tells where its
-    /// memory is.
+    /// As responder, accepts with the QP of the requested number, and announces its memory.
     fn accept(
         &mut self,
         now: Instant,
@@ -281,13 +277,13 @@ impl Connections {
                 self.ends.insert(id, End::Service(slot));
             }
             None => {
-                // What is just asked for can be refused.
+                // A pending request can be rejected.
                 let _ = nic.rnic.cm().reject(now, id, RejectReason::CONSUMER, &[]);
             }
         }
     }
 
-    /// The requester: its QP gets ready, and with the last one its program begins.
+    /// As requester, makes its QP ready, and starts the program with the last one.
     fn complete(
         &mut self,
         now: Instant,
@@ -329,7 +325,7 @@ impl Connections {
         }
     }
 
-    /// A connection of a call is over, by whomever.
+    /// A connection of a call has ended, from either side.
     fn ended(
         &mut self,
         now: Instant,
@@ -350,7 +346,7 @@ impl Connections {
         }
     }
 
-    /// Gives all connections of a call up.
+    /// Abandons all connections of a call.
     fn fail(&mut self, now: Instant, number: usize, why: String, nic: &mut Nic) {
         let call = &mut self.calls[number];
         let (connected, qps) = (call.connected, call.caller.qps.len());
@@ -362,7 +358,7 @@ impl Connections {
         for id in self.ids_of(number) {
             self.move_qp(now, id, QpState::Error, nic);
             self.ends.remove(&id);
-            // Known, as all that are in the table.
+            // The connection exists, as all in the table do.
             let _ = nic.rnic.cm().destroy(now, id);
         }
     }
@@ -375,7 +371,7 @@ impl Connections {
             None => return,
         };
         let attr = QpAttr { state: Some(state), ..QpAttr::default() };
-        // Refused where it has been reset before.
+        // Fails if the QP has already been reset.
         let _ = nic.rnic.modify_qp(now, nic.qps[slot].qpn, &attr);
     }
 }
@@ -414,8 +410,7 @@ fn request(
     nic.rnic.cm().connect(now, &request).map_err(|why| why.to_string())
 }
 
-/// What an end tells the other in its private data: the number of the QP among those of the flow,
-/// and where its memory is.
+/// Private data of an end: the index of the QP within the flow, and the address of its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub index: u32,

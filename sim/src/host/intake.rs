@@ -1,4 +1,4 @@
-//! A NIC that takes in no more than a packet in a time: what comes sooner waits in its buffer.
+//! A NIC with a minimum time per received packet, and a buffer for packets that arrive sooner.
 
 use crate::packed::{Packer, Ring};
 use longhaul_cc::wire_bytes;
@@ -9,17 +9,17 @@ use longhaul_wire::{MacAddr, Pause};
 
 /// The receive side of a NIC. Packets of all priorities wait in one buffer.
 pub(crate) struct Intake {
-    /// Least time between two packets.
+    /// Minimum time between two packets.
     gap: Duration,
     free_at: Instant,
     packer: Packer,
     ring: Ring,
-    /// Counts what waits, and asks the link's other end to pause.
+    /// Counts waiting packets, and pauses the other end of the link.
     pauser: Pauser,
     source: MacAddr,
-    /// A pause frame waits for room: not a deadline.
+    /// A pause frame waits for room, which is not a deadline.
     is_blocked: bool,
-    /// Packets for which there was no room.
+    /// Packets dropped for lack of room.
     pub discarded: u64,
 }
 
@@ -37,9 +37,10 @@ impl Intake {
         }
     }
 
-    /// A frame comes. True: it waits or is dropped; false: it is taken in at once.
+    /// Handles an arriving frame. Returns `true` if it waits or is dropped, `false` if it is
+    /// received at once.
     pub fn hold(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
-        // What is said about the link never waits.
+        // MAC control frames never wait.
         if Pause::is_mac_control(frame.head) {
             return false;
         }
@@ -57,7 +58,7 @@ impl Intake {
         true
     }
 
-    /// Takes in the next packet, if it is due.
+    /// Receives the next packet, if it is due.
     pub fn release(&mut self, now: Instant, mut take: impl FnMut(&Frame<'_>)) -> bool {
         if self.ring.next_due().is_none_or(|due| due > now) {
             return false;
@@ -70,7 +71,7 @@ impl Intake {
         true
     }
 
-    /// Sends what the link's other end is to be told, in front of all else.
+    /// Sends pending pause frames, before all other frames.
     pub fn send_pause(&mut self, now: Instant, out: &mut dyn Transmit) {
         self.is_blocked = false;
         if self.pauser.poll_timeout().is_none_or(|deadline| deadline.at > now) {
@@ -83,14 +84,14 @@ impl Intake {
         }
     }
 
-    /// When it wants to be called.
+    /// The next deadline.
     pub fn poll_timeout(&self) -> Option<Deadline> {
         let next = self.ring.next_due().map(|at| Deadline { at, reason: "receive" });
         let pause = if self.is_blocked { None } else { self.pauser.poll_timeout() };
         Deadline::earliest(next, pause)
     }
 
-    /// What flow control did.
+    /// Flow control's counters.
     pub fn counters(&self) -> PauseCounters {
         self.pauser.counters()
     }

@@ -5,7 +5,7 @@ use longhaul_rnic::{CompletionOp, Status};
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Which end of the test.
+/// End of the test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Begins, and measures.
@@ -22,21 +22,21 @@ pub(crate) struct Latency {
     size: u32,
     goal: u64,
     slot: usize,
-    /// Messages sent, and heard of from the peer (READ: completed).
+    /// Messages sent, and received from the peer (READ: completed).
     sent: u64,
     heard: u64,
     posted_at: Instant,
-    /// When the first was posted, and when the last was heard of.
+    /// Time of the first post, and of the last message received.
     pub began: Instant,
     pub last: Instant,
     doorbell: Option<Instant>,
-    /// When what has come is seen.
+    /// Times at which the program sees arrivals.
     coming: VecDeque<Instant>,
-    /// Each round: half of it for WRITE and SEND, as perftest has it.
+    /// Latency of each round: half of it for WRITE and SEND, as in perftest.
     pub latencies: Vec<Duration>,
-    /// The first that failed.
+    /// Status of the first failed message.
     pub failure: Option<Status>,
-    /// Messages noticed in memory.
+    /// Messages detected in memory.
     arrived: u64,
 }
 
@@ -73,7 +73,7 @@ impl Latency {
         }
     }
 
-    /// Over, by success or failure.
+    /// `true` after success or failure.
     pub fn is_done(&self) -> bool {
         self.role == Role::Server || self.failure.is_some() || self.heard == self.goal
     }
@@ -122,7 +122,7 @@ impl Latency {
         }
     }
 
-    /// The peer's message has come, or a READ's data.
+    /// Handles the peer's message, or a READ's data.
     fn hear(&mut self, now: Instant, nic: &mut Nic) {
         let (_, poll) = nic.costs();
         let at = now + poll;

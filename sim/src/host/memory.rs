@@ -1,15 +1,14 @@
-//! Registered memory without bytes: it knows what should come next, and notices anything else.
+//! Registered memory without bytes: it knows the next expected byte, and counts all other writes.
 
 use longhaul_node::{Gather, Payload};
 use longhaul_rnic::Memory;
 
-/// Where the first span begins.
+/// Address of the first span.
 const BASE: u64 = 1 << 40;
-/// Room for a span: the longest message has 2 GiB.
+/// Address space of a span: the longest message has 2 GiB.
 const SPAN: u64 = 1 << 32;
 
-/// A span of memory for each QP. Messages are written to it from its beginning, one after the
-/// other.
+/// A span of memory for each QP. Every message is written from its beginning, one after the other.
 #[derive(Default)]
 pub(crate) struct Spans(Vec<Span>);
 
@@ -17,10 +16,10 @@ pub(crate) struct Spans(Vec<Span>);
 struct Span {
     /// Of each message, in bytes.
     size: u64,
-    /// Where the next byte belongs.
+    /// Offset of the next byte.
     next: u64,
     messages: u64,
-    /// Bytes that came where others belonged.
+    /// Out-of-place writes.
     misplaced: u64,
     word: u64,
 }
@@ -31,22 +30,22 @@ impl Spans {
         BASE + span as u64 * SPAN
     }
 
-    /// All of it together: first byte and length.
+    /// Extent of all spans: first byte and length.
     pub fn extent(spans: usize) -> (u64, u64) {
         (BASE, spans as u64 * SPAN)
     }
 
-    /// One more, for messages of `size` bytes.
+    /// Adds a span for messages of `size` bytes.
     pub fn add(&mut self, size: u64) {
         self.0.push(Span { size, ..Span::default() });
     }
 
-    /// Messages of which all bytes have come, each once and in order.
+    /// Messages received completely, each byte once and in order.
     pub fn messages(&self, span: usize) -> u64 {
         self.0[span].messages
     }
 
-    /// Writes that were not in their place.
+    /// Out-of-place writes.
     pub fn misplaced(&self, span: usize) -> u64 {
         self.0[span].misplaced
     }

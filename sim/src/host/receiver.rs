@@ -13,7 +13,7 @@ pub(crate) struct Receiver {
     busy_until: Instant,
     /// Messages received.
     pub messages: u64,
-    /// The first that failed.
+    /// Status of the first failed receive.
     pub failure: Option<Status>,
 }
 

@@ -1,4 +1,4 @@
-//! What hosts, accelerators and switches did.
+//! Outcomes of hosts, accelerators and switches.
 
 use super::{AcceleratorOutcome, HostOutcome, PortOutcome, SwitchOutcome};
 use crate::host::Host;
@@ -19,7 +19,7 @@ pub(crate) struct StationOutcomes {
 }
 
 impl StationOutcomes {
-    /// Of a network that has run, and what in it must never happen.
+    /// Collects the outcomes of a network, and its violations.
     pub fn of(scenario: &Scenario, network: &Network, violations: &mut Vec<String>) -> Self {
         let mut all = StationOutcomes::default();
         for (number, plan) in scenario.stations.iter().enumerate() {
@@ -60,7 +60,7 @@ fn accelerator(name: String, node: &Accelerator) -> AcceleratorOutcome {
     counted(name, counters.values(), drops)
 }
 
-/// What a transport did, and the most memory that its sessions took.
+/// A transport's counters, and the peak memory of its sessions.
 fn transport(name: String, node: &Transport) -> AcceleratorOutcome {
     let counters = node.counters();
     let most = |of: fn(&SessionStatus) -> u64| node.sessions().map(|it| of(&it)).max().unwrap_or(0);
@@ -72,7 +72,7 @@ fn transport(name: String, node: &Transport) -> AcceleratorOutcome {
     counted(name, counters.values().chain(peaks), drops)
 }
 
-/// What is not zero; frames dropped by their reason.
+/// Returns the non-zero counters; dropped frames by reason.
 fn counted<'a>(
     name: String,
     counters: impl Iterator<Item = (&'a str, u64)>,
@@ -99,7 +99,7 @@ fn host_counters(host: &Host) -> Vec<(String, u64)> {
     all.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
-/// Whether nothing may be dropped by a host's receive buffer.
+/// Returns whether a host's receive buffer must not drop frames.
 fn is_lossless_host(scenario: &Scenario, number: usize) -> bool {
     let StationKind::Host(profile) = &scenario.stations[number].kind else { return false };
     profile.pfc && pfc::is_sound(scenario, (number, 0))
@@ -109,7 +109,8 @@ fn lossless_drops(name: &str, dropped: u64) -> String {
     format!("{name}: {dropped} frames of the lossless priority dropped, with headroom enough")
 }
 
-/// A switch's ports, and how many lossless frames they dropped although headroom was enough.
+/// A switch's ports, and the number of lossless frames that they dropped despite sufficient
+/// headroom.
 fn switch_ports(scenario: &Scenario, number: usize, switch: &Switch) -> (Vec<PortOutcome>, u64) {
     let mut violating = 0;
     let ports = (0..switch.config().ports).map(|side| {
