@@ -2,38 +2,38 @@
 
 use std::collections::VecDeque;
 
-/// Items in use that are looked at before the taker is told that there is none.
+/// Items in use that `take` examines before it gives up.
 const LOOKS: usize = 4;
-/// Items taken, at least, before all in use are looked at.
+/// Minimum items taken between two sweeps over all items in use.
 const SWEEP_MIN: usize = 256;
-/// Items that taking one may bring back: more than one, so that what came back late is caught up
-/// with.
+/// Maximum items that one `take` reclaims: more than one, to catch up with late returns.
 const RECLAIMED_MAX: usize = 2;
-/// How many items ahead of its use one is fetched into the cache: over a long path it was last used
-/// a round trip ago.
+/// Items that are prefetched into the cache ahead of use: over a long path, an item was last used
+/// one RTT ago.
 const FETCH_AHEAD: usize = 6;
 
-/// Something that is shared with others until they let go of it.
+/// A shared item, whose sharing can be checked.
 pub trait Returned: Clone {
-    /// True when nobody else refers to it.
+    /// Returns whether there is no other reference.
     fn is_returned(&self) -> bool;
 
-    /// Starts to load what the next user will write to.
+    /// Prefetches the memory that the next user writes to.
     #[inline]
     fn fetch(&self) {}
 }
 
-/// Items that are given out and used again once every holder has let go.
+/// Items that are given out, and reused once every other holder has dropped them.
 ///
-/// Holders tell nobody when they let go, which costs them one count down; items are looked at here,
-/// in the order in which they were given out, which is about that in which they come back.
+/// Holders do not notify the pool on release, which costs them only a reference count decrement.
+/// The pool checks items in the order in which they were given out, which is about the order of
+/// their return.
 #[derive(Debug)]
 pub struct Circulation<T> {
     in_use: VecDeque<T>,
-    /// The one that came back last is used first, so that no more memory is touched than is held at
-    /// once.
+    /// A stack: the last item returned is reused first, so that no more memory is touched than is
+    /// held at once.
     free: Vec<T>,
-    /// Items taken since all in use were last looked at.
+    /// Items taken since the last sweep.
     taken: usize,
 }
 
@@ -44,8 +44,8 @@ impl<T> Default for Circulation<T> {
 }
 
 impl<T: Returned> Circulation<T> {
-    /// An item that nobody else holds, if one was found: the caller makes one otherwise. There are
-    /// never more than about twice as many as are held at once.
+    /// Returns an item without other holders, if one was found; otherwise the caller creates one.
+    /// The pool never has more than about twice as many items as are held at once.
     #[inline]
     pub fn take(&mut self) -> Option<T> {
         for _ in 0..RECLAIMED_MAX {
@@ -61,18 +61,18 @@ impl<T: Returned> Circulation<T> {
         self.free.pop().or_else(|| self.search()).or_else(|| self.sweep())
     }
 
-    /// Takes note of an item that others hold from here on.
+    /// Adds an item that others hold.
     #[inline]
     pub fn give(&mut self, item: T) {
         self.in_use.push_back(item);
     }
 
-    /// Items that are here, in use or not.
+    /// Number of items, in use or not.
     pub fn len(&self) -> usize {
         self.in_use.len() + self.free.len()
     }
 
-    /// True when there are none.
+    /// Returns whether the pool is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -82,7 +82,7 @@ impl<T: Returned> Circulation<T> {
         self.in_use.into_iter().chain(self.free)
     }
 
-    /// The item given out first may be held for long; those behind it need not be.
+    /// The oldest item may be held for long, while later ones have returned.
     fn search(&mut self) -> Option<T> {
         for _ in 0..LOOKS.min(self.in_use.len()) {
             let item = self.in_use.pop_front()?;
@@ -94,8 +94,8 @@ impl<T: Returned> Circulation<T> {
         None
     }
 
-    /// Where many are held for long, all those behind them are looked for, instead of making more:
-    /// at most once for half as many taken as there are.
+    /// If many items are held for long, checks all items instead of creating more: at most once per
+    /// half of the pool's items taken.
     #[cold]
     fn sweep(&mut self) -> Option<T> {
         if self.taken < SWEEP_MIN.max(self.in_use.len() / 2) {

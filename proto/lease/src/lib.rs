@@ -1,8 +1,7 @@
-//! Bytes of a frame that stay where they are while anybody needs them.
+//! Reference-counted bytes of a frame, which stay in place until the last holder drops them.
 //!
-//! Who receives a frame [lends](Lease) its bytes: a node keeps them beyond the call that brought
-//! them, a port sends them on, and neither copies. A [`Circulation`] finds out which of those lent
-//! nobody holds any more.
+//! The receiver of a frame [lends](Lease) its bytes: a node can keep them beyond the call, and a
+//! port can send them, without a copy. A [`Circulation`] finds the leases that no other holder has.
 #![forbid(unsafe_code)]
 
 mod circulation;
@@ -11,14 +10,14 @@ pub use circulation::{Circulation, Returned};
 
 use triomphe::Arc;
 
-/// A frame's bytes, shared by all clones. They cannot change while there is more than one.
+/// A frame's bytes, shared by all clones, and immutable while there is more than one.
 #[derive(Clone, Debug)]
 pub struct Lease(Arc<Loan>);
 
 #[derive(Debug)]
 struct Loan {
     memory: Memory,
-    /// Bytes from the start of `memory` that are the frame.
+    /// Length of the frame in `memory`.
     len: usize,
 }
 
@@ -29,12 +28,12 @@ enum Memory {
 }
 
 impl Lease {
-    /// No bytes yet, and memory of its own for `capacity` of them.
+    /// Creates an empty lease with its own memory of `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         Lease(Arc::new(Loan { memory: Memory::Own(vec![0; capacity].into()), len: 0 }))
     }
 
-    /// No bytes, and no memory: for a lender who puts its own [in](Lease::put).
+    /// Creates an empty lease without memory, for a lender that [provides](Lease::put) its own.
     pub fn empty() -> Self {
         Lease(Arc::new(Loan { memory: Memory::Lenders(&[]), len: 0 }))
     }
@@ -48,22 +47,22 @@ impl Lease {
         }
     }
 
-    /// True when there is no other clone.
+    /// Returns whether there is no other clone.
     #[inline]
     pub fn is_returned(&self) -> bool {
         Arc::is_unique(&self.0)
     }
 
-    /// True when both share the same bytes, and not only bytes that are equal.
+    /// Returns whether both share the same memory, not only equal bytes.
     pub fn is_same(&self, other: &Lease) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Has `write` write `len` bytes in its own memory, over whatever is left there from another
-    /// frame.
+    /// Calls `write` to fill `len` bytes of the lease's own memory, which may hold bytes of an
+    /// earlier frame.
     ///
     /// # Panics
-    /// When there is another clone, no memory of its own, or less than `len`.
+    /// If there is another clone, no own memory, or less than `len`.
     #[inline]
     pub fn fill(&mut self, len: usize, write: &mut dyn FnMut(&mut [u8])) {
         match Arc::get_mut(&mut self.0) {
@@ -76,14 +75,14 @@ impl Lease {
         }
     }
 
-    /// Puts a lender's bytes in the place of those before.
+    /// Replaces the bytes by a lender's.
     ///
-    /// Whoever has made a `'static` slice of memory that is not for ever keeps the promise behind
-    /// it by leaving the memory alone, and its lease in place, until [`Lease::is_returned`];
-    /// [`Lease::bytes`] lives no longer than the lease.
+    /// A lender whose `'static` slice is of memory with a shorter life must leave the memory
+    /// unchanged, and keep this lease, until [`Lease::is_returned`]; [`Lease::bytes`] does not
+    /// outlive the lease.
     ///
     /// # Panics
-    /// When there is another clone.
+    /// If there is another clone.
     #[inline]
     pub fn put(&mut self, bytes: &'static [u8]) {
         match Arc::get_mut(&mut self.0) {

@@ -1,8 +1,8 @@
-//! Secrets of a box: cryptographic randomness from a seed, and tags that prove their maker.
+//! Secrets of a box: cryptographic randomness from a seed, and authentication tags.
 //!
-//! On real ports a [`Seed`] comes from the operating system, a fresh one at each start. In virtual
-//! time it follows from the scenario's seed, so that a run is repeatable. What is sent never
-//! reveals the seed or what else was drawn from it.
+//! On real ports a [`Seed`] comes from the operating system at each start. In virtual time it
+//! derives from the scenario's seed, so that a run is repeatable. Transmitted values never reveal
+//! the seed or other values drawn from it.
 #![forbid(unsafe_code)]
 
 use chacha20::ChaCha20Rng;
@@ -15,10 +15,10 @@ use zeroize::Zeroizing;
 /// Length of a seed, in bytes.
 pub const SEED_LEN: usize = 32;
 
-/// 32 secret bytes that a node draws all its randomness from. Overwritten when dropped, and never
-/// shown.
+/// 32 secret bytes from which a node draws all its randomness. Zeroed when dropped, and never
+/// printed.
 ///
-/// Two lives of a box must not have the same seed: they would make the same names, cookies and
+/// A box must use a new seed at each start: the same seed would produce the same names, cookies and
 /// keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seed(Zeroizing<[u8; SEED_LEN]>);
@@ -29,7 +29,7 @@ impl Seed {
         Seed(Zeroizing::new(bytes))
     }
 
-    /// A seed for virtual time and tests. Not secret: anybody can try all of them.
+    /// A seed for virtual time and tests. Not secret: it can be found by exhaustive search.
     pub fn of_scenario(seed: u64) -> Self {
         let mut bytes = [0; SEED_LEN];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -37,7 +37,7 @@ impl Seed {
     }
 }
 
-/// That of scenario 0.
+/// The seed of scenario 0.
 impl Default for Seed {
     fn default() -> Self {
         Seed::of_scenario(0)
@@ -50,8 +50,8 @@ impl fmt::Debug for Seed {
     }
 }
 
-/// A cryptographic generator (ChaCha20, RFC 8439): who sees some of its output can compute none of
-/// the rest.
+/// A cryptographic generator (ChaCha20, RFC 8439): part of its output reveals nothing about the
+/// rest.
 pub struct SecretRng(ChaCha20Rng);
 
 impl SecretRng {
@@ -65,7 +65,7 @@ impl SecretRng {
         self.0.fill_bytes(out);
     }
 
-    /// A seed for another generator.
+    /// Draws a seed for another generator.
     pub fn draw_seed(&mut self) -> Seed {
         let mut bytes = [0; SEED_LEN];
         self.fill(&mut bytes);
@@ -85,24 +85,24 @@ impl fmt::Debug for SecretRng {
     }
 }
 
-/// Makes tags (HMAC-SHA256, 16 of its 32 bytes) that nobody else can make: cookies.
+/// Key for authentication tags (HMAC-SHA256 truncated to 16 bytes), used for cookies.
 pub struct TagKey(hmac::Key);
 
 impl TagKey {
-    /// A fresh key.
+    /// Draws a new key.
     pub fn draw(rng: &mut SecretRng) -> Self {
         let mut key = Zeroizing::new([0; SEED_LEN]);
         rng.fill(&mut *key);
         TagKey(hmac::Key::new(hmac::HMAC_SHA256, &*key))
     }
 
-    /// The key that follows from a secret of two.
+    /// Derives the key from a shared secret.
     pub fn of(secret: &[u8]) -> Self {
         TagKey(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    /// The tag of `parts`, one behind the other. Each part must have a fixed length, or two lists
-    /// could have one tag.
+    /// Returns the tag of the concatenated `parts`. Each part must have a fixed length; otherwise
+    /// two lists could have the same tag.
     pub fn tag(&self, parts: &[&[u8]]) -> [u8; 16] {
         let mut mac = hmac::Context::with_key(&self.0);
         parts.iter().for_each(|part| mac.update(part));

@@ -9,7 +9,7 @@ pub struct Qpn(u32);
 impl Qpn {
     /// QP1, the general services interface that carries the connection manager's messages.
     pub const GSI: Qpn = Qpn(1);
-    /// The destination of a multicast datagram: no single QP.
+    /// Destination QPN of multicast datagrams.
     pub const MULTICAST: Qpn = Qpn(Self::MAX);
     /// Largest value.
     pub const MAX: u32 = 0x00ff_ffff;
@@ -37,10 +37,10 @@ impl fmt::Display for Qpn {
     }
 }
 
-/// Key that a local work request names a memory region by.
+/// Local key of a memory region, used in work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LKey(pub u32);
 
-/// Key that a remote requester names a memory region by.
+/// Remote key of a memory region, used by remote requesters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RKey(pub u32);

@@ -1,7 +1,7 @@
-//! Quantities and identifiers that every protocol crate speaks in.
+//! Quantities and identifiers shared by all protocol crates.
 //!
-//! Newtypes keep a QPN from being taken for a PSN and a rate for a size. Nothing here allocates,
-//! reads a clock or knows a wire format.
+//! Newtypes distinguish a QPN from a PSN and a rate from a size. The crate does not allocate, read
+//! a clock or handle a wire format.
 #![forbid(unsafe_code)]
 
 mod keys;

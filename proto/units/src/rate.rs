@@ -34,13 +34,13 @@ impl BitRate {
         self.0.get() as f64 / 1e9
     }
 
-    /// Time that `bytes` take on the wire at this rate, rounded up to a picosecond.
+    /// Transmission time of `bytes` at this rate, rounded up to a picosecond.
     pub fn time_for_bytes(self, bytes: u64) -> Duration {
         let ps = (u128::from(bytes) * 8_000_000_000_000).div_ceil(u128::from(self.0.get()));
         Duration::from_ps(u64::try_from(ps).unwrap_or(u64::MAX))
     }
 
-    /// Whole bytes that pass in `d`.
+    /// Whole bytes transmitted in `d`.
     pub fn bytes_in(self, d: Duration) -> u64 {
         let bytes = u128::from(d.as_ps()) * u128::from(self.0.get()) / 8_000_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -65,7 +65,7 @@ impl fmt::Display for BitRate {
     }
 }
 
-/// Why a text is no [`BitRate`].
+/// Error for a text that is not a [`BitRate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseBitRateError;
 

@@ -1,13 +1,13 @@
 //! Seeded pseudo-random numbers.
 
-/// Seeded randomness that a caller hands in; protocol code never draws its own.
+/// Seeded randomness, provided by the caller; protocol code has no other source.
 pub trait Rng {
     /// The next 64 random bits.
     fn next_u64(&mut self) -> u64;
 
     /// True with probability `p`, which is clamped to 0..=1.
     fn chance(&mut self, p: f64) -> bool {
-        // 53 bits: every f64 in [0, 1) that a uniform draw can give.
+        // 53 bits: the precision of a uniform f64 in [0, 1).
         ((self.next_u64() >> 11) as f64) < p * (1u64 << 53) as f64
     }
 

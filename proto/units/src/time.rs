@@ -5,8 +5,8 @@ use std::ops::{Add, AddAssign, Sub};
 
 /// A point in virtual or real time: picoseconds since the driver's epoch.
 ///
-/// 64 bits of picoseconds last 213 days; a driver's epoch is the start of its process or run.
-/// Picoseconds, because one byte at 800 Gbit/s takes 10 of them.
+/// 64 bits of picoseconds cover 213 days; a driver's epoch is the start of its process or run. The
+/// unit is a picosecond because one byte at 800 Gbit/s takes 10 ps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
@@ -73,7 +73,7 @@ impl Duration {
         Duration(metres.saturating_mul(5_000))
     }
 
-    /// The local ACK timeout that exponent `code` (0 to 31) stands for: 4.096 µs x 2^code.
+    /// The local ACK timeout of exponent `code` (0 to 31): 4.096 µs x 2^code.
     ///
     /// `None` for 0, which disables the timer. Source: IBTA, volume 1, section 9.7.6.1.3.
     pub const fn of_ack_timeout(code: u8) -> Option<Self> {

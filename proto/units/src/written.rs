@@ -1,37 +1,37 @@
-//! Quantities as people write them: `1.5 km`, `64K`, `250us`.
+//! Parsers of quantities with units: `1.5 km`, `64K`, `250us`.
 //!
-//! Sizes have binary prefixes, rates decimal ones. A zero of length or time needs no unit.
+//! Sizes have binary prefixes, rates decimal ones. A zero length or time needs no unit.
 
 use crate::Duration;
 use std::fmt;
 use std::str::FromStr;
 
-/// Twice the circumference of the Earth, in kilometres: a longer fibre is a slip of the keyboard.
+/// Twice the circumference of the Earth, in kilometres: a longer fibre is a typing error.
 const DISTANCE_MAX_KM: f64 = 80_000.0;
 /// An hour; clocks reach far beyond it.
 const TIME_MAX_PS: f64 = 3.6e15;
-/// Nobody has as many bytes.
+/// Upper bound of sizes, in bytes.
 const SIZE_MAX: f64 = 1e18;
 
-/// Why a text is not the quantity that was asked for.
+/// Error for a text that is not the expected quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantityError {
-    /// It is no distance.
+    /// Not a distance.
     NoDistance,
-    /// It is a number without a unit of distance.
+    /// A number without a unit of distance.
     DistanceWithoutUnit,
-    /// It is a distance beyond 80,000 km.
+    /// A distance above 80,000 km.
     DistanceTooLong,
-    /// It is no size.
+    /// Not a size.
     NoSize,
-    /// It is no time.
+    /// Not a time.
     NoTime,
-    /// It is a time beyond an hour.
+    /// A time above one hour.
     TimeTooLong,
 }
 
 impl QuantityError {
-    /// The text is a quantity of its kind, but too large.
+    /// `true` if the text is a valid quantity but too large.
     pub const fn is_too_large(self) -> bool {
         matches!(self, QuantityError::DistanceTooLong | QuantityError::TimeTooLong)
     }
@@ -89,8 +89,8 @@ pub fn distance_m(text: &str) -> Result<u64, QuantityError> {
     Ok((km * 1e3).round() as u64)
 }
 
-/// Reads a size, `4096`, `64K`, `64KiB` or `1.5M`, in bytes, below 10^18. A fraction of a byte is
-/// none.
+/// Reads a size, `4096`, `64K`, `64KiB` or `1.5M`, in bytes, below 10^18. It must be a whole number
+/// of bytes.
 ///
 /// # Errors
 /// [`QuantityError::NoSize`].

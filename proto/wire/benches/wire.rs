@@ -1,4 +1,4 @@
-//! Wall time of what every packet pays: finding headers, reading them, building them, the ICRC.
+//! Wall time of the per-packet work: finding, reading and building headers, and the ICRC.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_main};
 use longhaul_units::{Msn, Psn, Qpn, RKey};

@@ -1,9 +1,9 @@
-//! Does one thing N times, for counting its instructions: `count_parse_build WHAT N`.
+//! Runs one operation N times, to count its instructions: `count_parse_build WHAT N`.
 //!
 //! Run it under `valgrind --tool=callgrind` with two values of N; the difference divided by the
-//! difference of N is the count for one time. WHAT: nothing, split, parse, build_write, build_ack,
-//! icrc_ack, icrc_LEN. Valgrind knows no AVX-512, so that ICRC counts are those of the narrower
-//! implementation that it offers.
+//! difference of N is the count of one run. WHAT: nothing, split, parse, build_write, build_ack,
+//! icrc_ack, icrc_LEN. Valgrind does not support AVX-512, so ICRC counts are those of a narrower
+//! implementation.
 
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::{

@@ -26,7 +26,7 @@ pub struct Bth {
     pub reserved_6: u8,
     /// Destination QP.
     pub dest_qp: Qpn,
-    /// The requester wants an ACK for this packet.
+    /// The requester requests an ACK for this packet.
     pub ack_request: bool,
     /// The seven reserved bits of byte 8, as received.
     pub reserved_7: u8,
@@ -81,7 +81,7 @@ impl Bth {
     #[inline]
     pub fn write(&self) -> [u8; 12] {
         let bit = |set: bool, at: u32| u32::from(set) << at;
-        // Three words: byte by byte the compiler would not merge the stores.
+        // Three words, because the compiler would not merge byte stores.
         let words = [
             u32::from(self.opcode.0) << 24
                 | bit(self.solicited, 23)

@@ -1,6 +1,6 @@
-//! Congestion marks in the IP header, RFC 3168: for whoever queues frames and may mark them.
+//! Congestion marks in the IP header, RFC 3168, for nodes that queue and mark frames.
 //!
-//! The mark needs no new ICRC: the ICRC leaves the ToS and the traffic class out. Source: IBTA,
+//! A mark does not change the ICRC, which excludes the ToS and the traffic class. Source: IBTA,
 //! RoCEv2 annex (A17), section 17.9.2.
 
 use crate::layout::find_ip;
@@ -10,7 +10,7 @@ use crate::layout::find_ip;
 pub enum Ecn {
     /// The sender does not react to marks.
     NotCapable,
-    /// The sender reacts to marks, and there is none: ECT(0) or ECT(1).
+    /// The sender reacts to marks, and the packet is unmarked: ECT(0) or ECT(1).
     Capable,
     /// Marked: congestion experienced.
     Congested,
@@ -18,10 +18,10 @@ pub enum Ecn {
 
 impl Ecn {
     const CE: u8 = 3;
-    /// What a sender that reacts to marks sets in its traffic class: ECT(0).
+    /// Value that a sender sets if it reacts to marks: ECT(0).
     pub const ECT_0: u8 = 2;
 
-    /// The field of a whole ToS or traffic class.
+    /// Extracts the field from a ToS or traffic class.
     #[inline]
     pub const fn of_traffic_class(traffic_class: u8) -> Self {
         match traffic_class & Self::CE {
@@ -31,7 +31,7 @@ impl Ecn {
         }
     }
 
-    /// The field in `head`, the leading bytes of a frame; `None` when it is no IP packet.
+    /// Returns the field of `head`, the leading bytes of a frame; `None` if it is not an IP packet.
     #[inline]
     pub fn of(head: &[u8]) -> Option<Ecn> {
         let (ip, is_ipv6) = find_ip(head)?;
@@ -39,8 +39,8 @@ impl Ecn {
         Some(Ecn::of_traffic_class(if is_ipv6 { byte >> 4 } else { byte }))
     }
 
-    /// Sets the mark in a packet whose field says [`Ecn::Capable`], and sets the IPv4 header
-    /// checksum right. False: any other frame, which stays as it is.
+    /// Marks an [`Ecn::Capable`] packet and updates the IPv4 header checksum. Returns `false` for
+    /// any other frame, which is unchanged.
     pub fn mark(head: &mut [u8]) -> bool {
         if Ecn::of(head) != Some(Ecn::Capable) {
             return false;

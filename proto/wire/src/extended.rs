@@ -5,7 +5,7 @@ use longhaul_units::{Duration, Msn, Qpn, RKey};
 /// Length of a [`Reth`] in bytes.
 pub const RETH_LEN: usize = 16;
 
-/// RDMA extended transport header: where in the responder's memory.
+/// RDMA extended transport header: a range of the responder's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reth {
     /// Virtual address at the responder.
@@ -46,7 +46,7 @@ impl Reth {
 /// ACK extended transport header: syndrome and MSN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// ACK with credits, RNR NAK with timer, or NAK with its reason.
+    /// ACK with credits, RNR NAK with timer, or NAK with reason.
     pub syndrome: Syndrome,
     /// Messages that the responder has completed.
     pub msn: Msn,
@@ -55,26 +55,26 @@ pub struct Aeth {
 /// The first byte of an AETH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
-    /// Acknowledged; the code (0 to 31) stands for end-to-end credits, see [`credits`].
+    /// Acknowledged; the code (0 to 31) encodes end-to-end credits, see [`credits`].
     Ack {
         /// Five bits.
         credit_code: u8,
     },
-    /// The receiver had no receive WQE; the code (0 to 31) stands for a wait, see [`rnr_timer`].
+    /// The responder had no receive WQE; the code (0 to 31) encodes a wait, see [`rnr_timer`].
     RnrNak {
         /// Five bits.
         timer_code: u8,
     },
     /// Negative acknowledgement.
     Nak(NakCode),
-    /// A pattern that the standard reserves; kept so that it can be shown and written back.
+    /// A reserved pattern, kept so that it can be printed and written back.
     Reserved(u8),
 }
 
 /// Reason of a NAK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NakCode {
-    /// A PSN was skipped; its AETH's packet PSN is the one expected. Syndrome 0x60.
+    /// A PSN was skipped; the NAK's PSN is the expected one. Syndrome 0x60.
     PsnSequence,
     /// Request out of order, malformed or not supported. Syndrome 0x61.
     InvalidRequest,
@@ -153,7 +153,7 @@ pub fn credits(code: u8) -> Option<u32> {
     CREDITS.get(usize::from(code & 0x1f)).copied()
 }
 
-/// The largest code that promises no more than `messages`.
+/// Returns the largest code that grants at most `messages`.
 pub fn credit_code(messages: u32) -> u8 {
     (CREDITS.partition_point(|&c| c <= messages) - 1) as u8
 }
@@ -165,12 +165,12 @@ const RNR_US: [u64; 32] = [
     327_680, 491_520,
 ];
 
-/// The wait that RNR timer `code` (five bits) asks for.
+/// The wait that RNR timer `code` (five bits) encodes.
 pub fn rnr_timer(code: u8) -> Duration {
     Duration::from_us(RNR_US[usize::from(code & 0x1f)])
 }
 
-/// The code of the shortest RNR timer that is at least `wait`; of the longest one if none is.
+/// Returns the code of the shortest RNR timer of at least `wait`, or of the longest timer.
 pub fn rnr_timer_code(wait: Duration) -> u8 {
     (0..RNR_US.len() as u8)
         .filter(|&code| rnr_timer(code) >= wait)
@@ -178,13 +178,13 @@ pub fn rnr_timer_code(wait: Duration) -> u8 {
         .unwrap_or_default()
 }
 
-/// Part of the time for which a responder has not been ready that [`rnr_backoff`] waits.
+/// [`rnr_backoff`] waits for 1/8 of the time for which a responder has not been ready.
 const RNR_BACKOFF_PART: u64 = 8;
-/// Longest wait of [`rnr_backoff`] beyond the RNR timer.
+/// Maximum wait of [`rnr_backoff`] beyond the RNR timer.
 const RNR_BACKOFF_MAX: Duration = Duration::from_ms(100);
 
-/// How long to leave alone a responder that has not been ready for `not_ready_for` and asks for
-/// `timer`: many such responders must not take their neighbours' share of a link.
+/// Returns the back-off for a responder that has not been ready for `not_ready_for` and requests
+/// `timer`, so that many such responders do not take their neighbours' share of a link.
 pub fn rnr_backoff(timer: Duration, not_ready_for: Duration) -> Duration {
     timer.max(not_ready_for.divided_by(RNR_BACKOFF_PART).min(RNR_BACKOFF_MAX))
 }
@@ -262,7 +262,7 @@ impl AtomicEth {
     }
 }
 
-/// The value that an atomic found, 8 bytes after the AETH.
+/// Original value of an atomic, 8 bytes after the AETH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtomicAckEth {
     /// Original value at the address.

@@ -3,12 +3,12 @@
 use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, ICRC_LEN, Opcode, PathTemplate, Reth};
 use longhaul_units::{Psn, Qpn, RKey};
 
-/// Room for every header stack that this crate builds or reads: Ethernet, two VLAN tags, IPv6, UDP,
-/// BTH and the longest extended headers make 110 bytes, and the WAN transport puts 24 more in front
-/// of the BTH.
+/// Maximum header bytes that this crate builds or reads: Ethernet, two VLAN tags, IPv6, UDP, BTH
+/// and the longest extended headers take 110 bytes, and the WAN transport adds 24 in front of the
+/// BTH.
 pub const HEAD_MAX: usize = 160;
 
-/// What follows the BTH of a CNP: 16 reserved bytes.
+/// Payload of a CNP: 16 reserved bytes.
 pub const CNP_PAYLOAD: [u8; 16] = [0; 16];
 
 /// The headers of one frame under construction, or a private copy of received ones.
@@ -40,17 +40,17 @@ impl Head {
     #[inline]
     pub fn begin(template: &PathTemplate, bth: &Bth) -> Head {
         let mut head = Head::EMPTY;
-        // All of the template's buffer: what is too much is overwritten or lies beyond the length.
+        // Copy the whole template buffer: excess bytes are overwritten or beyond the length.
         head.bytes[..PathTemplate::LEN_MAX].copy_from_slice(template.buffer());
         head.len = template.bytes().len() as u8;
         head.push(&bth.write());
         head
     }
 
-    /// A complete congestion notification for `dest_qp`, the QP that sends too much; its payload is
+    /// A complete congestion notification for the sender's QP `dest_qp`; its payload is
     /// [`CNP_PAYLOAD`]. FECN 0, BECN 1, PSN 0. Source: IBTA, RoCEv2 annex (A17), section 17.9.3.
     ///
-    /// The traffic class is the template's. ConnectX puts CNPs into a class of their own (DSCP 48).
+    /// The traffic class is the template's. ConnectX sends CNPs in a separate class (DSCP 48).
     pub fn cnp(template: &PathTemplate, dest_qp: Qpn) -> Head {
         let bth = Bth { becn: true, ..Bth::new(Opcode::CNP, dest_qp, Psn::new(0)) };
         let mut head = Head::begin(template, &bth);
@@ -106,8 +106,8 @@ impl Head {
     /// Fills in the lengths and the IPv4 checksum for a payload of `payload_len` bytes and writes
     /// the pad count into the BTH. Call it once, after all headers. Returns the pad count.
     ///
-    /// Payloads beyond 65,000 bytes do not fit an IP packet; the caller keeps to the path MTU (at
-    /// most 4096).
+    /// The caller keeps payloads within the path MTU (at most 4096); above 65,000 bytes they do not
+    /// fit an IP packet.
     #[inline]
     pub fn finish(&mut self, template: &PathTemplate, payload_len: usize) -> u8 {
         let pad = (payload_len.wrapping_neg() & 3) as u8;
@@ -128,8 +128,8 @@ impl Head {
         pad
     }
 
-    /// Makes finished headers, with a BTH and nothing but an AETH behind it, those of another
-    /// acknowledge packet on the same path. No length changes, and with it no checksum.
+    /// Turns finished headers of an acknowledge packet (BTH and AETH only) into those of another on
+    /// the same path. Lengths and checksums do not change.
     #[inline]
     pub fn acknowledge_again(&mut self, dest_qp: Qpn, psn: Psn, aeth: &Aeth) {
         let end = usize::from(self.len);

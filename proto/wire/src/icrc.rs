@@ -1,23 +1,23 @@
 //! The invariant CRC: CRC-32 over everything in a packet that no router changes.
 //!
-//! Eight bytes of ones stand for the LRH that RoCEv2 does not have; the fields that change in
-//! flight are replaced by ones. Source: IBTA, RoCEv2 annex (A17), checked against captures of
+//! Eight bytes of ones replace the LRH, which RoCEv2 does not have; fields that change in flight
+//! are also replaced by ones. Source: IBTA, RoCEv2 annex (A17), checked against captures of
 //! ConnectX and kernel rxe.
 //!
-//! The CRC itself is crc32fast's, because it starts in 6 ns where crc-fast's digest takes 20 and
-//! more, and folds as fast at 4 KiB (54 GB/s with AVX-512, both).
+//! The CRC is crc32fast's: it starts in 6 ns where crc-fast's digest takes 20 and more, and is as
+//! fast at 4 KiB (54 GB/s with AVX-512, both).
 
 use crate::{Aeth, ICRC_LEN, Layout, Reth};
 use crc32fast::Hasher;
 use std::hint::black_box;
 
-/// Bytes of ones that stand for the LRH.
+/// Bytes of ones in place of the LRH.
 const ONES: usize = 8;
 
 /// Longest masked stretch: the ones, IPv4 with options 60, UDP 8, BTH 12, AtomicETH 28.
 const COVERED_MAX: usize = ONES + 108;
 
-/// Up to this many bytes of payload and pad join the headers in one update: starting a second one
+/// Maximum bytes of payload and pad that join the headers in one update: starting a second update
 /// costs more than copying them.
 const JOINED_MAX: usize = 128;
 
@@ -26,8 +26,8 @@ pub struct Icrc(Hasher);
 
 /// The ones, IPv4 without options, UDP and BTH, the usual case.
 const PLAIN_LEN: usize = ONES + 40;
-/// What is ones in such a stack: those in front, and the fields that change in flight; the longest
-/// behind it is a RETH.
+/// Bits that are ones in such a stack: the leading ones and the fields that change in flight; at
+/// most a RETH follows.
 const PLAIN_MASK: [u8; PLAIN_LEN + Reth::LEN] = {
     let mut mask = [0; PLAIN_LEN + Reth::LEN];
     let mut at = 0;
@@ -45,26 +45,26 @@ const PLAIN_MASK: [u8; PLAIN_LEN + Reth::LEN] = {
     mask
 };
 
-/// The frame from where the ones are to stand, in place of the end of its Ethernet header, up to
-/// the payload.
+/// Returns the frame from the place of the leading ones (the end of its Ethernet header) up to the
+/// payload.
 #[inline]
 fn covered<'a>(head: &'a [u8], layout: &Layout) -> &'a [u8] {
     &head[layout.ip - ONES..layout.payload]
 }
 
-/// `from` with ones in front and for the fields that change in flight.
+/// Returns `from` with leading ones, and ones for the fields that change in flight.
 #[inline(always)]
 fn masked<const N: usize>(from: &[u8; N]) -> [u8; N] {
-    // Known when this is compiled, the mask would become stores of single bytes.
+    // A mask known at compile time would become stores of single bytes.
     let (from, mask) = (*from, *black_box(&PLAIN_MASK));
     std::array::from_fn(|at| from[at] | mask[at])
 }
 
-/// Hands `use_it` `covered`, with ones in front and for the fields that change in flight.
+/// Calls `use_it` with `covered`, with leading ones and ones for the fields that change in flight.
 ///
-/// The CRC loads 16 bytes at a time, and a load of what was stored in other pieces waits until the
-/// cache has it. So the copies of what most packets have are made in registers; with the ones in
-/// front they are so many whole pieces.
+/// The CRC loads 16 bytes at a time, and a load that spans several recent stores stalls (no store
+/// forwarding). Therefore the copies of the usual stacks are made in registers; with the leading
+/// ones they are whole 16-byte pieces.
 #[inline(always)]
 fn with_masked<T>(covered: &[u8], layout: &Layout, use_it: impl FnOnce(&[u8]) -> T) -> T {
     if !layout.is_ipv6 && layout.udp - layout.ip == 20 {

@@ -3,7 +3,7 @@
 use crate::{Bth, ICRC_LEN, Opcode, ROCEV2_PORT};
 use thiserror::Error;
 
-/// Where the headers of a RoCEv2 frame stand: offsets in bytes from the destination MAC.
+/// Header offsets of a RoCEv2 frame, in bytes from the destination MAC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// IP header.
@@ -18,7 +18,7 @@ pub struct Layout {
     pub payload: usize,
 }
 
-/// Why a frame that claims to be RoCEv2 is none.
+/// Why a frame to the RoCEv2 port is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Malformed {
     /// The frame ends inside a header.
@@ -33,15 +33,15 @@ pub enum Malformed {
     /// An IP fragment, which cannot be checked.
     #[error("IP fragment")]
     Fragment,
-    /// The pad count exceeds the payload, or the packet is no multiple of four bytes.
+    /// The pad count exceeds the payload, or the packet length is not a multiple of four.
     #[error("pad count disagrees with the length")]
     Pad,
 }
 
-/// What [`split`] finds in a frame.
+/// Result of [`split`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Split {
-    /// Not UDP to port 4791: forward, never interpret.
+    /// Not UDP to port 4791: forward without interpretation.
     Other,
     /// RoCEv2.
     Roce {
@@ -55,8 +55,8 @@ pub enum Split {
 }
 
 impl Split {
-    /// End of the packet (after the ICRC), in bytes from the destination MAC; Ethernet padding lies
-    /// behind it.
+    /// End of the packet (after the ICRC), in bytes from the destination MAC; Ethernet padding
+    /// follows it.
     pub fn end(&self) -> Option<usize> {
         match *self {
             Split::Other => None,
@@ -94,7 +94,7 @@ pub(crate) fn find_ip(head: &[u8]) -> Option<(usize, bool)> {
 impl Layout {
     /// Finds the headers in `head`, the leading bytes of a frame. `Ok(None)` when it is not RoCEv2.
     ///
-    /// Lengths in IP and UDP are not looked at here: [`split`] holds them against the frame.
+    /// Does not check the lengths in IP and UDP, which [`split`] compares with the frame.
     #[inline]
     pub fn find(head: &[u8]) -> Result<Option<Layout>, Malformed> {
         match Self::find_plain(head) {
@@ -103,8 +103,8 @@ impl Layout {
         }
     }
 
-    /// The quick way for nearly every packet: no tag, IPv4 without options and fragments, UDP to
-    /// our port. `None`: anything else.
+    /// Fast path for nearly every packet: no tag, IPv4 without options and fragments, UDP to port
+    /// 4791. `None`: anything else.
     #[inline(always)]
     fn find_plain(head: &[u8]) -> Option<Result<Layout, Malformed>> {
         let h = head.first_chunk::<54>()?;
@@ -142,7 +142,7 @@ impl Layout {
         if !is_ipv6 {
             let fragment = u16_at(head, ip + 6).ok_or(Malformed::Truncated)?;
             if fragment & 0x1fff != 0 {
-                // Not the first fragment: there are no ports to go by.
+                // Not the first fragment, so there are no ports.
                 return Ok(None);
             }
             if fragment & 0x2000 != 0 {
@@ -171,8 +171,8 @@ impl Layout {
 /// `head` is the frame itself or a private copy of its first [`crate::HEAD_MAX`] bytes.
 #[inline(always)]
 pub fn split(head: &[u8], frame_len: usize) -> Result<Split, Malformed> {
-    // In line for nearly every packet: offsets are constants then, and what is found is not moved
-    // in other pieces than it was stored in, which stalls.
+    // Inlined for nearly every packet: offsets are then constants, and the result is not copied in
+    // pieces of another size than it was stored in, which would stall.
     match Layout::find_plain(head) {
         Some(Ok(layout)) => bounds(head, layout, frame_len),
         Some(Err(malformed)) => Err(malformed),

@@ -1,8 +1,7 @@
 //! RoCEv2 on the wire: views over borrowed bytes, builders into borrowed buffers, the ICRC.
 //!
-//! Nothing here allocates, and no byte sequence makes it panic: what is not well formed is a typed
-//! [`Malformed`]. It knows layouts only; what a packet means is the business of `rc`, `cm` and
-//! `accel`.
+//! The crate does not allocate, and no byte sequence makes it panic: invalid input is a typed
+//! [`Malformed`]. It handles layouts only; `rc`, `cm` and `accel` interpret packets.
 #![forbid(unsafe_code)]
 
 mod bth;

@@ -1,11 +1,11 @@
 //! Management datagrams of the connection manager: 256 bytes on QP1, from header to private data.
 //!
 //! [`Message::read`] gives typed fields that borrow their private data from the MAD;
-//! [`Message::write`] lays them out again. No byte sequence makes either panic. What the messages
-//! mean is the business of `cm`.
+//! [`Message::write`] lays them out again. No byte sequence makes either panic. `cm` interprets the
+//! messages.
 //!
-//! Source: IBTA, volume 1, section 13.4 (header) and chapter 12 (messages); offsets held against
-//! Linux `ibta_vol1_c12.h` and against captures of Linux.
+//! Source: IBTA, volume 1, section 13.4 (header) and chapter 12 (messages); offsets verified
+//! against Linux `ibta_vol1_c12.h` and captures of Linux.
 
 mod connect;
 mod reject;
@@ -28,14 +28,14 @@ pub const MAD_LEN: usize = 256;
 /// Queue key that every packet to QP1 carries.
 pub const GSI_QKEY: u32 = 0x8001_0000;
 
-/// Where a message's own fields start: the length of the common header.
+/// Offset of a message's own fields: the length of the common header.
 const BODY: usize = 24;
 const BASE_VERSION: u8 = 1;
 const CLASS_CM: u8 = 7;
 const CLASS_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 3;
 
-/// Why a MAD is no message of the connection manager.
+/// Why a MAD is not a message of the connection manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NotCm {
     /// The base version is not 1.
@@ -55,7 +55,7 @@ pub enum NotCm {
     Attribute(u16),
 }
 
-/// Which message a MAD holds: the attribute of its header.
+/// Message type of a MAD: the attribute of its header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Attribute {
@@ -120,7 +120,7 @@ impl Attribute {
     }
 }
 
-/// The common MAD header of a connection-manager message, less what is the same in all of them.
+/// The variable fields of a connection-manager message's common MAD header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// Status; 0 in every message sent.
@@ -176,8 +176,8 @@ impl Header {
 
 /// A message of the connection manager; private data is borrowed from the MAD, or from the caller.
 ///
-/// Private data has no length on the wire: reading gives the whole field, writing pads with zeros
-/// and leaves out what exceeds the message's `PRIVATE_LEN`.
+/// Private data has no length on the wire: reading returns the whole field; writing pads with zeros
+/// and truncates to the message's `PRIVATE_LEN`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
     /// Connection request.
@@ -198,14 +198,14 @@ pub enum Message<'a> {
     SidrReq(SidrReq<'a>),
     /// Service id resolution reply.
     SidrRep(SidrRep<'a>),
-    /// Load alternate path, not taken apart: RoCE has no alternate paths.
+    /// Load alternate path, not parsed: RoCE has no alternate paths.
     Lap(Opaque<'a>),
-    /// Alternate path response, not taken apart.
+    /// Alternate path response, not parsed.
     Apr(Opaque<'a>),
 }
 
 impl<'a> Message<'a> {
-    /// Takes a MAD apart.
+    /// Parses a MAD.
     pub fn read(mad: &'a Mad) -> Result<(Header, Message<'a>), NotCm> {
         let (header, attribute) = Header::read(mad)?;
         let message = match attribute {
@@ -224,7 +224,7 @@ impl<'a> Message<'a> {
         Ok((header, message))
     }
 
-    /// Which message it is.
+    /// The message type.
     pub const fn attribute(&self) -> Attribute {
         match self {
             Message::Req(_) => Attribute::Req,
@@ -241,11 +241,10 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The receiver's own communication id, as the sender repeats it; `None` where a message has
-    /// none.
+    /// The receiver's own communication id; `None` if the message has none.
     ///
-    /// This is what several receivers behind one address are told apart by. A REQ and a SIDR_REQ
-    /// have none (they name a service); 0 in a rejection means that the sender did not know it.
+    /// It distinguishes several receivers behind one address. A REQ and a SIDR_REQ have none (they
+    /// name a service); 0 in a rejection means that the sender did not know it.
     pub const fn remote_comm_id(&self) -> Option<u32> {
         match self {
             Message::Req(_) | Message::SidrReq(_) => None,
@@ -260,7 +259,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The sender's communication id; 0 in a rejection by somebody who has none.
+    /// The sender's communication id; 0 in a rejection by a sender without one.
     pub const fn local_comm_id(&self) -> u32 {
         match self {
             Message::Req(m) => m.local_comm_id,
@@ -276,7 +275,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Lays the message out. Every byte of `mad` is written.
+    /// Writes the message into `mad`, all of whose bytes are overwritten.
     pub fn write(&self, header: &Header, mad: &mut Mad) {
         mad.fill(0);
         header.write(self.attribute(), mad);
@@ -295,7 +294,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `N` bytes at `at`. Every caller's offsets are constants within the MAD.
+/// Returns `N` bytes at `at`. Callers' offsets are constants within the MAD.
 fn array<const N: usize>(mad: &Mad, at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&mad[at..at + N]);
@@ -335,7 +334,7 @@ fn put_u24(mad: &mut Mad, body: usize, value: u32) {
     put_body(mad, body, &value.to_be_bytes()[1..]);
 }
 
-/// Copies variable data into a field of `len` bytes, leaving out what exceeds it.
+/// Copies variable data into a field of `len` bytes, truncating it.
 fn put_field(mad: &mut Mad, body: usize, len: usize, data: &[u8]) {
     let fits = data.len().min(len);
     put_body(mad, body, &data[..fits]);

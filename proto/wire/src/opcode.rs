@@ -1,4 +1,4 @@
-//! BTH opcodes and what each means.
+//! BTH opcodes and their meaning.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum Transport {
     Other,
 }
 
-/// What a packet asks for or answers.
+/// Operation of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     /// SEND in all its positions and variants.
@@ -42,7 +42,7 @@ pub enum Verb {
     FetchAdd,
 }
 
-/// Where in its message a packet stands.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
     /// The first of several.
@@ -59,8 +59,7 @@ macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
         impl Opcode {
             $($(#[$doc])* pub const $name: Opcode = Opcode($value);)*
-            /// The standard's name in the field's notation, `None` for opcodes that are not known
-            /// here.
+            /// The standard's name in common notation; `None` for unknown opcodes.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some($text),)* _ => None }
             }
@@ -205,8 +204,8 @@ impl Opcode {
         })
     }
 
-    /// First, middle, last or only; requests and responses of one packet are `Only`, and so are CNP
-    /// and unknown opcodes.
+    /// First, middle, last or only; single-packet requests and responses, CNP and unknown opcodes
+    /// are `Only`.
     pub const fn position(self) -> Position {
         if !self.is_known_rc_uc_ud() {
             return Position::Only;
@@ -219,7 +218,7 @@ impl Opcode {
         }
     }
 
-    /// True for packets that a requester sends and a responder numbers.
+    /// `true` for request packets of a requester, which have their own PSNs.
     pub const fn is_request(self) -> bool {
         matches!(
             self.verb(),
@@ -227,7 +226,7 @@ impl Opcode {
         )
     }
 
-    /// True for what a responder sends back: ACK, atomic ACK, READ response.
+    /// `true` for a responder's packets: ACK, atomic ACK, READ response.
     pub const fn is_response(self) -> bool {
         matches!(
             self.verb(),

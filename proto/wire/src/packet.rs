@@ -14,8 +14,8 @@ pub struct Packet<'a> {
     offsets: Offsets,
 }
 
-/// A [`Layout`] in one register: a packet is handed on by value, and copying it piece by piece
-/// would stall the loads that follow. All headers lie in the first 255 bytes.
+/// A [`Layout`] in one register: packets are passed by value, and a copy in pieces would stall the
+/// following loads. All headers are within the first 255 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Offsets {
     ip: u8,
@@ -59,8 +59,8 @@ impl<'a> Packet<'a> {
         &self.head[..self.layout().payload]
     }
 
-    // `Layout::find` held every offset used below against the length, so that the only way to
-    // `None` is an opcode without the header asked for.
+    // `Layout::find` checked every offset used below against the length, so this is `None` only for
+    // an opcode without the requested header.
     #[inline]
     fn array<const N: usize>(&self, at: usize) -> Option<&'a [u8; N]> {
         self.head.get(at..at + N)?.try_into().ok()

@@ -1,25 +1,25 @@
-//! Where frames of two hosts belong, whichever of them sends.
+//! A symmetric hash of the two hosts of a frame.
 
-/// Behind so many VLAN tags an address is found.
+/// Maximum VLAN tags in front of the IP header.
 const TAGS_MAX: usize = 2;
 
 /// Source and destination of IPv4 behind the Ethernet header, and of IPv6.
 const IPV4_ADDRESSES: [usize; 2] = [12, 16];
 const IPV6_ADDRESSES: [usize; 2] = [8, 24];
 
-/// A number for the two hosts that a frame goes between: the same for both directions and for all
-/// that they exchange, fragments included. Frames of many pairs spread over all numbers; take the
-/// remainder by what they are to spread over.
+/// Returns a hash of the two hosts of a frame: the same for both directions and for all their
+/// frames, including fragments. Frames of many pairs spread evenly; take the hash modulo the number
+/// of buckets.
 ///
-/// The two are told by their IPv4 or IPv6 addresses behind up to two VLAN tags, by their MAC
-/// addresses in all other frames and in those that end before the addresses do. The VLAN plays no
-/// part. A frame without whole MAC addresses has number 0. Whoever sends can choose addresses whose
-/// numbers are equal: what is bounded for one number is bounded for them.
+/// The hash uses the IPv4 or IPv6 addresses behind up to two VLAN tags, and the MAC addresses of
+/// all other frames and of those that end before the IP addresses do. It ignores the VLAN. A frame
+/// without complete MAC addresses has hash 0. A sender can choose colliding addresses; a bound per
+/// hash value then applies to all of them together.
 ///
-/// The two addresses are mixed before they are added up. Their exclusive or alone, which the
-/// symmetric hashes of NICs go by, is the same for 10.0.0.1 with 10.1.0.1 and for 10.0.0.2 with
-/// 10.1.0.2, and so for all pairs of two sites numbered alike. Only operations of classic BPF on 32
-/// bits are used, so that a filter in the kernel can compute it.
+/// The two addresses are mixed before they are added. Their exclusive or alone, on which the
+/// symmetric hashes of NICs depend, is equal for 10.0.0.1 with 10.1.0.1 and for 10.0.0.2 with
+/// 10.1.0.2, and so for all pairs between two sites with the same numbering. The hash uses only
+/// 32-bit operations of classic BPF, so that a kernel filter can compute it.
 #[inline]
 #[must_use]
 pub fn pair_hash(frame: &[u8]) -> u32 {
@@ -37,14 +37,14 @@ pub fn pair_hash(frame: &[u8]) -> u32 {
     by_ip.or_else(|| pair::<6>(frame, 0, [0, 6])).map_or(0, scattered)
 }
 
-/// The sum of both addresses' numbers, if the frame has them.
+/// Returns the sum of both addresses' hashes, if the frame has them.
 #[inline]
 fn pair<const LEN: usize>(frame: &[u8], from: usize, places: [usize; 2]) -> Option<u32> {
     let [one, other] = places.map(|place| frame.get(from + place..)?.first_chunk::<LEN>());
     Some(mixed(one?).wrapping_add(mixed(other?)))
 }
 
-/// An address as a number, four bytes at a time, and what is left as a shorter one.
+/// Hashes an address, four bytes at a time, then the remainder.
 #[inline]
 fn mixed(address: &[u8]) -> u32 {
     let (words, rest) = address.as_chunks::<4>();
@@ -53,15 +53,15 @@ fn mixed(address: &[u8]) -> u32 {
     words.chain(rest).fold(0, |hash, word| scattered(hash ^ word))
 }
 
-/// Has every bit depend on all below it, and the low ones on the high ones. The factor is the
-/// golden ratio's.
+/// Makes every bit depend on all lower bits, and the low bits on the high ones. The factor derives
+/// from the golden ratio.
 #[inline]
 fn scattered(word: u32) -> u32 {
     let word = word.wrapping_mul(FACTOR);
     word ^ (word >> SHIFT)
 }
 
-/// What is multiplied by, and by how many bits it is shifted to the right.
+/// Multiplier and right shift of `scattered`.
 const FACTOR: u32 = 0x9e37_79b1;
 const SHIFT: u32 = 15;
 
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(pair_hash(&whole[..11]), 0);
     }
 
-    /// As many hosts at either site, each with its partner and with all.
+    /// Equal numbers of hosts at both sites, each with its partner and with all.
     #[test]
     fn pairs_of_hosts_spread_evenly() {
         let number = |one: [u8; 4], other: [u8; 4]| pair_hash(&both_ways(0, &one, &other, &[])[0]);
@@ -156,7 +156,7 @@ mod tests {
                 for pair in pairs {
                     loads[pair as usize % cores] += 1;
                 }
-                // Five deviations of a fair choice.
+                // Five standard deviations of a uniform choice.
                 let mean = 240.0 / cores as f64;
                 let most = mean + 5.0 * mean.sqrt();
                 assert!(

@@ -21,7 +21,7 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// Everything below the BTH that one direction of a connection keeps constant.
+/// The fields below the BTH that are constant in one direction of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
     /// Ethernet source.
@@ -45,7 +45,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// The way back: MACs and IPs swapped, everything else alike.
+    /// The reverse path: MACs and IPs swapped, everything else equal.
     #[must_use]
     pub fn reversed(&self) -> Path {
         Path {
@@ -58,7 +58,7 @@ impl Path {
     }
 }
 
-/// What an IPv4 header says about fragments of an unfragmented packet.
+/// Fragmentation fields of an unfragmented packet's IPv4 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ipv4Fragmentation {
     /// Identification, 16 bits.
@@ -82,9 +82,9 @@ impl PathTemplate {
     /// Ethernet 14, VLAN 4, IPv6 40, UDP 8.
     pub const LEN_MAX: usize = 66;
 
-    /// Lays the headers out. IPv4: DF set, identification 0. UDP checksum 0, as RoCE NICs send it.
+    /// Builds the headers. IPv4: DF set, identification 0. UDP checksum 0, as RoCE NICs send it.
     ///
-    /// When the two addresses are of different families, the source is taken as unspecified.
+    /// If the two addresses have different families, the source is unspecified.
     pub fn new(path: &Path) -> Self {
         let mut t = PathTemplate {
             bytes: [0; Self::LEN_MAX],
@@ -138,8 +138,8 @@ impl PathTemplate {
 
     /// The same headers with these IPv4 identification and flags; no change for IPv6.
     ///
-    /// RoCE NICs number their packets in the identification, or send 0; the ICRC covers it, so that
-    /// whoever repeats a packet byte for byte must repeat it too. Source: RFC 791, section 3.1.
+    /// RoCE NICs count packets in the identification, or send 0; the ICRC covers it, so an exact
+    /// retransmission must have the same value. Source: RFC 791, section 3.1.
     #[must_use]
     pub fn with_ipv4_fragmentation(mut self, fragmentation: Ipv4Fragmentation) -> Self {
         if !self.is_ipv6 {
@@ -156,7 +156,7 @@ impl PathTemplate {
         self
     }
 
-    /// Sends frames to another Ethernet address from now on. The ICRC covers no Ethernet header.
+    /// Changes the destination Ethernet address, which the ICRC does not cover.
     pub fn set_destination_mac(&mut self, mac: MacAddr) {
         self.bytes[..6].copy_from_slice(&mac.0);
     }

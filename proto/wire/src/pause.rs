@@ -1,5 +1,4 @@
-//! Priority-based flow control frames: an end of a link asks the other to stop sending some
-//! priorities for a time.
+//! Priority-based flow control frames, by which an end of a link pauses priorities of the other.
 //!
 //! Sources: IEEE 802.1Qbb (IEEE 802.1Q, clause 36), IEEE 802.3, clause 31 (MAC control) and annex
 //! 31D (the frame).
@@ -18,19 +17,17 @@ const TIMES: usize = 18;
 /// Priorities of a link.
 pub const PRIORITIES: usize = 8;
 
-/// A priority-based pause frame: for each priority that it names, for how long nothing of it is to
-/// be sent.
+/// A priority-based pause frame: the pause of each priority that it names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pause {
-    /// By priority: quanta of 512 bit times of the link, 0 to go on at once. `None`: the frame says
-    /// nothing of it.
+    /// By priority: quanta of 512 bit times of the link, 0 to resume. `None`: not named.
     pub quanta: [Option<u16>; PRIORITIES],
 }
 
 impl Pause {
-    /// Length of a frame without FCS: the shortest that Ethernet has.
+    /// Length of a frame without FCS: Ethernet's minimum.
     pub const LEN: usize = 60;
-    /// Where MAC control frames go: the other end of the link, and never beyond it.
+    /// Destination of MAC control frames, which are never forwarded beyond the link.
     pub const DESTINATION: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x01]);
     /// EtherType of MAC control.
     pub const ETHERTYPE: u16 = 0x8808;
@@ -39,7 +36,7 @@ impl Pause {
     /// The longest pause.
     pub const QUANTA_MAX: u16 = u16::MAX;
 
-    /// Asks for one priority alone.
+    /// Pauses one priority.
     pub fn of(priority: u8, quanta: u16) -> Pause {
         let mut pause = Pause::default();
         if let Some(of) = pause.quanta.get_mut(usize::from(priority)) {
@@ -83,22 +80,22 @@ impl Pause {
         frame
     }
 
-    /// True for a MAC control frame of any opcode, by the leading bytes of an untagged frame: of
-    /// concern to the two ends of a link alone.
+    /// `true` for a MAC control frame of any opcode, by the leading bytes of an untagged frame:
+    /// only the two ends of a link process it.
     #[inline]
     pub fn is_mac_control(frame: &[u8]) -> bool {
         frame.get(ETHERTYPE..OPCODE) == Some(&Pause::ETHERTYPE.to_be_bytes())
     }
 
-    /// How long `quanta` are on a link of this rate.
+    /// Duration of `quanta` on a link of this rate.
     pub fn time(quanta: u16, rate: BitRate) -> Duration {
         rate.time_for_bytes(u64::from(quanta) * QUANTUM_BITS / 8)
     }
 }
 
-/// The priority of a frame, by its leading bytes: an IP packet's DSCP divided by 8, as switches and
-/// NICs that trust DSCP have it unless told otherwise (26 is priority 3, 48 is 6); of any other
-/// frame what its VLAN tag says, and 0 without.
+/// Returns the priority of a frame from its leading bytes: for an IP packet DSCP / 8, the default
+/// of switches and NICs that trust DSCP (26 is priority 3, 48 is 6); for other frames the priority
+/// of their VLAN tag, or 0.
 #[inline]
 pub fn priority_of(head: &[u8]) -> u8 {
     if let Some((ip, is_ipv6)) = find_ip(head)

@@ -1,13 +1,12 @@
 //! Capture files: pcap and pcapng read from borrowed bytes, pcap headers for writing.
 //!
-//! [`Decoder`] is a pure parser: the caller owns the file, hands in what it has read so far and
-//! drops what was consumed, so that a capture of any size passes through a small buffer.
-//! [`records`] does the same over bytes that are all there. Layouts: the IETF drafts on pcap and
-//! pcapng (opsawg).
+//! [`Decoder`] is a pure parser: the caller owns the file, passes the bytes read so far and drops
+//! the consumed ones, so that a capture of any size needs only a small buffer. [`records`] does the
+//! same over a complete capture. Layouts: the IETF drafts on pcap and pcapng (opsawg).
 //!
-//! Read: pcap with microseconds and nanoseconds in both byte orders; pcapng section header,
+//! Supported: pcap with microseconds and nanoseconds in both byte orders; pcapng section header,
 //! interface description (with `if_tsresol` and `if_tsoffset`), enhanced and simple packet blocks
-//! in both byte orders. Every other block is skipped. Not read: compressed files, and the obsolete
+//! in both byte orders. Other blocks are skipped. Not supported: compressed files, and the obsolete
 //! packet block.
 
 use thiserror::Error;
@@ -28,7 +27,7 @@ const RECORD_HEADER_LEN: usize = 16;
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
-/// What kind of frames an interface delivers: the number that the tcpdump project assigns.
+/// Link type of an interface: the number assigned by the tcpdump project.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LinkType(pub u16);
 
@@ -40,37 +39,35 @@ impl LinkType {
 /// One packet of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// Nanoseconds since 1970, UTC, as far as the file's clock resolves; `None` where the file has
-    /// no time.
+    /// Nanoseconds since 1970, UTC, in the file's resolution; `None` without a timestamp.
     pub timestamp_ns: Option<u64>,
-    /// What `data` starts with.
+    /// Link type of `data`.
     pub link_type: LinkType,
-    /// Length of the packet before the snap length cut it, in bytes; at least `data.len()` in a
-    /// sound file.
+    /// Length of the packet before truncation, in bytes; at least `data.len()` in a valid file.
     pub original_len: usize,
     /// The captured bytes.
     pub data: &'a [u8],
 }
 
-/// Why bytes are no capture, or the rest of a capture cannot be read.
+/// Why bytes are not a capture, or the rest of a capture cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CaptureError {
-    /// The first four bytes are no magic number of a capture.
+    /// The first four bytes are not the magic number of a capture.
     #[error("neither pcap nor pcapng: it starts with {0:02x?}")]
     NoCapture([u8; 4]),
     /// The input ends inside the file header.
     #[error("ends inside its file header, after {0} bytes")]
     NoHeader(usize),
-    /// A version of the format that nobody has defined.
+    /// An undefined version of the format.
     #[error("format version {0}.{1} is not known")]
     Version(u16, u16),
-    /// The input ends inside a record or block, of which this many bytes are there.
+    /// The input ends inside a record or block, after this many of its bytes.
     #[error("ends inside a record, of which {0} bytes are there")]
     Truncated(usize),
     /// A record claims more bytes than [`RECORD_BYTES_MAX`], or than the block that holds it.
     #[error("a record claims {0} captured bytes")]
     RecordLength(u32),
-    /// A block's length is below its minimum, above [`BLOCK_BYTES_MAX`], or no multiple of four.
+    /// A block's length is below its minimum, above [`BLOCK_BYTES_MAX`], or not a multiple of four.
     #[error("a block claims a length of {0} bytes")]
     BlockLength(u32),
     /// The lengths at a block's two ends differ.
@@ -79,7 +76,7 @@ pub enum CaptureError {
     /// A section header without its byte-order magic.
     #[error("a section header with byte-order magic {0:#010x}")]
     ByteOrder(u32),
-    /// A packet of an interface that no block before it describes.
+    /// A packet of an interface that no previous block describes.
     #[error("a packet of interface {0}, which is not described")]
     Interface(u32),
     /// More interfaces in one section than [`INTERFACES_MAX`].
@@ -87,21 +84,21 @@ pub enum CaptureError {
     TooManyInterfaces,
 }
 
-/// What [`Decoder::step`] finds.
+/// Result of [`Decoder::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<'a> {
-    /// Nothing more without input of at least `bytes` bytes, the unconsumed ones included; at the
+    /// The next step needs at least `bytes` bytes of input, including the unconsumed ones; at the
     /// end of the file call [`Decoder::finish`]. `bytes` is at most [`BLOCK_BYTES_MAX`].
     NeedMore {
         /// Bytes from the first unconsumed one on.
         bytes: usize,
     },
-    /// Something without a packet: drop `consumed` bytes and go on.
+    /// No packet: drop `consumed` bytes and continue.
     Skip {
         /// Bytes to drop.
         consumed: usize,
     },
-    /// A packet: use it, then drop `consumed` bytes and go on.
+    /// A packet: use it, then drop `consumed` bytes and continue.
     Packet {
         /// Bytes to drop.
         consumed: usize,
@@ -128,7 +125,7 @@ impl Order {
     }
 }
 
-/// How far a [`Decoder`] has come.
+/// State of a [`Decoder`].
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "one per open file, and boxing would allocate")]
 enum DecoderState {
@@ -158,10 +155,10 @@ impl Decoder {
         Decoder { state: DecoderState::Start }
     }
 
-    /// Looks at `input`, the unconsumed bytes of the file as far as they have been read.
+    /// Decodes the next step of `input`, the unconsumed bytes read so far.
     ///
     /// # Errors
-    /// When the file is no capture or is damaged. Nothing after that point can be read.
+    /// The file is not a capture, or is damaged from this point on.
     pub fn step<'a>(&mut self, input: &'a [u8]) -> Result<Step<'a>, CaptureError> {
         match &mut self.state {
             DecoderState::Start => self.start(input),
@@ -172,10 +169,10 @@ impl Decoder {
         }
     }
 
-    /// The file has ended; `rest` is what [`Decoder::step`] has not consumed.
+    /// Ends the file; `rest` are the bytes that [`Decoder::step`] has not consumed.
     ///
     /// # Errors
-    /// When the end cuts a header, record or block.
+    /// The file ends inside a header, record or block.
     pub fn finish(&self, rest: &[u8]) -> Result<(), CaptureError> {
         match self.state {
             DecoderState::Start => Err(CaptureError::NoHeader(rest.len())),
@@ -204,8 +201,8 @@ impl Decoder {
         if version.0 != 2 {
             return Err(CaptureError::Version(version.0, version.1));
         }
-        // The upper half of the word says whether frames end with an FCS; the lengths in IP tell us
-        // anyway.
+        // The upper half of the word says whether frames end with an FCS, which the lengths in IP
+        // show anyway.
         let link_type = LinkType(order.u32(input, 20) as u16);
         self.state = DecoderState::Classic { order, ns_per_unit, link_type };
         Ok(Step::Skip { consumed: FILE_HEADER_LEN })
@@ -240,7 +237,7 @@ fn classic_record(
     Ok(Step::Packet { consumed: end, record })
 }
 
-/// The packets of a capture that is all there. After an error the iterator ends.
+/// Iterates over the packets of a complete capture. The iterator ends after an error.
 pub fn records(capture: &[u8]) -> Records<'_> {
     Records { decoder: Decoder::new(), rest: capture, ended: false }
 }
@@ -296,7 +293,7 @@ pub struct RecordHeader {
     pub timestamp_ns: u64,
     /// Bytes that follow, at most [`RECORD_BYTES_MAX`].
     pub captured_len: u32,
-    /// Bytes that the packet had.
+    /// Original length of the packet in bytes.
     pub original_len: u32,
 }
 

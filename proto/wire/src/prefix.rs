@@ -1,17 +1,17 @@
-//! Addresses that begin alike.
+//! Address prefixes.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What is no prefix of addresses.
+/// An invalid prefix.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("'{text}' is no address prefix: {why}")]
 pub struct PrefixError {
-    /// What was written.
+    /// The given text.
     pub text: String,
-    /// What is wrong with it.
+    /// The error.
     pub why: String,
 }
 
@@ -23,11 +23,10 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The addresses that share their first `len` bits with `address`; at most 32 or 128, by its
-    /// family.
+    /// Creates the prefix of the first `len` bits of `address`: at most 32 or 128, by its family.
     ///
     /// # Errors
-    /// [`PrefixError`] when `len` is more, or when `address` has other bits set than these.
+    /// [`PrefixError`] if `len` is larger, or if `address` has bits set beyond the prefix.
     pub fn new(address: IpAddr, len: u8) -> Result<Self, PrefixError> {
         let prefix = Prefix { address, len };
         if len > width(address) {
@@ -43,19 +42,20 @@ impl Prefix {
         Ok(prefix)
     }
 
-    /// The prefix of `len` bits that `address` is in; `len` is cut to the address's own length.
+    /// Returns the prefix of `len` bits that contains `address`; `len` is clamped to the address
+    /// length.
     pub fn around(address: IpAddr, len: u8) -> Self {
         let len = len.min(width(address));
         Prefix { address: Prefix { address, len }.network(), len }
     }
 
-    /// True for an address that begins with these bits.
+    /// Returns whether `address` is in the prefix.
     pub fn contains(&self, address: IpAddr) -> bool {
         width(address) == width(self.address)
             && Prefix { address, len: self.len }.network() == self.network()
     }
 
-    /// True for one of IPv4.
+    /// `true` for an IPv4 prefix.
     pub fn is_ipv4(&self) -> bool {
         self.address.is_ipv4()
     }
@@ -73,7 +73,7 @@ impl Prefix {
         }
     }
 
-    /// True when `other` is this one or a part of it.
+    /// Returns whether `other` is equal to or within this prefix.
     pub fn covers(&self, other: &Prefix) -> bool {
         self.len <= other.len && self.contains(other.address)
     }

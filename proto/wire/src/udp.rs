@@ -4,10 +4,9 @@ use crate::layout::{PROTOCOL_UDP, find_ip, u16_at};
 use crate::{Layout, MacAddr, Path};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Where the headers of a UDP datagram stand, whatever its port: offsets in bytes from the
-/// destination MAC.
+/// Header offsets of a UDP datagram to any port, in bytes from the destination MAC.
 ///
-/// For whoever puts something between UDP and what follows it, or takes it out again.
+/// Used to insert bytes behind the UDP header, or to remove them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Udp {
     /// IP header.
@@ -18,11 +17,11 @@ pub struct Udp {
     pub udp: usize,
 }
 
-/// Where IPv4 addresses lie among those of IPv6 (RFC 4291, section 2.5.5.2).
+/// Prefix of IPv4-mapped IPv6 addresses (RFC 4291, section 2.5.5.2).
 const IPV4_MAPPED: u128 = 0xffff_0000_0000;
 
-/// An address as 128 bits, an IPv4 address as the IPv6 address that it is mapped to: the two
-/// families cannot meet.
+/// Returns an address as 128 bits, an IPv4 address as its IPv4-mapped IPv6 address, so that the two
+/// families do not collide.
 #[inline]
 pub fn address_bits(address: IpAddr) -> u128 {
     match address {
@@ -42,8 +41,8 @@ impl Udp {
     /// Length of the UDP header in bytes.
     pub const LEN: usize = 8;
 
-    /// Finds the headers in `head`, the leading bytes of a frame; all of the UDP header lies in it.
-    /// `None`: no UDP, a fragment, or cut short.
+    /// Finds the headers in `head`, the leading bytes of a frame, which must contain the whole UDP
+    /// header. `None`: not UDP, a fragment, or truncated.
     #[inline]
     pub fn find(head: &[u8]) -> Option<Udp> {
         let (ip, is_ipv6) = find_ip(head)?;
@@ -75,8 +74,7 @@ impl Udp {
         }
     }
 
-    /// [`address_bits`] of the IP source, read at once: for tables that are looked into for each
-    /// packet.
+    /// [`address_bits`] of the IP source, read directly, for per-packet table look-ups.
     #[inline]
     pub fn source_bits(&self, head: &[u8]) -> u128 {
         self.bits(head, 12, 8)
@@ -100,13 +98,13 @@ impl Udp {
         u16::from_be_bytes([head[self.udp + 2], head[self.udp + 3]])
     }
 
-    /// Changes the destination port. The UDP checksum is the caller's.
+    /// Changes the destination port. The caller updates the UDP checksum.
     #[inline]
     pub fn set_destination_port(&self, head: &mut [u8], port: u16) {
         head[self.udp + 2..self.udp + 4].copy_from_slice(&port.to_be_bytes());
     }
 
-    /// The UDP checksum as it stands.
+    /// The UDP checksum field.
     #[inline]
     pub fn checksum(&self, head: &[u8]) -> u16 {
         u16::from_be_bytes([head[self.udp + 6], head[self.udp + 7]])
@@ -118,20 +116,20 @@ impl Udp {
         head[self.udp + 6..self.udp + 8].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Length of what follows the UDP header, in bytes, as that says; `None` when it says less than
-    /// nothing.
+    /// Payload length in bytes from the UDP header; `None` if its length field is less than the
+    /// header.
     #[inline]
     pub fn payload_len(&self, head: &[u8]) -> Option<usize> {
         let len = u16::from_be_bytes([head[self.udp + 4], head[self.udp + 5]]);
         usize::from(len).checked_sub(Self::LEN)
     }
 
-    /// Makes the datagram `by` bytes longer, in the lengths of IP and UDP and in the IPv4 header
-    /// checksum. False, and nothing is changed: a length would leave its 16 bits.
+    /// Adds `by` bytes to the lengths of IP and UDP and updates the IPv4 header checksum. Returns
+    /// `false`, and changes nothing, if a length would leave its 16 bits.
     ///
-    /// The checksum is updated by the difference (RFC 1624, equation 3), so that what was wrong
-    /// stays wrong. The way back gives the very bytes, unless the checksum was 0xffff, which no sum
-    /// of a header gives.
+    /// The checksum is updated incrementally (RFC 1624, equation 3), so a wrong one stays wrong.
+    /// The inverse call restores the original bytes, unless the checksum was 0xffff, which no
+    /// header sum produces.
     #[inline]
     pub fn lengthen(&self, head: &mut [u8], by: i32) -> bool {
         let at_ip = self.ip + if self.is_ipv6 { 4 } else { 2 };
@@ -152,8 +150,8 @@ impl Udp {
         true
     }
 
-    /// Sets the lengths of UDP and IP for `len` bytes behind UDP, and the IPv4 checksum: in headers
-    /// without options, as [`crate::PathTemplate`] leaves them with lengths and checksum 0.
+    /// Sets the lengths of UDP and IP for `len` bytes of payload, and the IPv4 checksum, in headers
+    /// without options whose lengths and checksum are 0, as from [`crate::PathTemplate`].
     pub fn finish_lengths(&self, head: &mut [u8], len: usize) {
         let udp_len = (len + Self::LEN) as u16;
         head[self.udp + 4..self.udp + 6].copy_from_slice(&udp_len.to_be_bytes());

@@ -8,13 +8,13 @@ const BASE: u64 = 1 << 40;
 /// Address space of a span: the longest message has 2 GiB.
 const SPAN: u64 = 1 << 32;
 
-/// A span of memory for each QP. Every message is written from its beginning, one after the other.
+/// A span of memory for each QP. Every message begins at the start of its span.
 #[derive(Default)]
 pub(crate) struct Spans(Vec<Span>);
 
 #[derive(Clone, Copy, Default)]
 struct Span {
-    /// Of each message, in bytes.
+    /// Message size in bytes.
     size: u64,
     /// Offset of the next byte.
     next: u64,

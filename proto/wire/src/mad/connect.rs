@@ -5,7 +5,7 @@ use super::{
 };
 use longhaul_units::{Psn, Qpn};
 
-/// Transport that a REQ asks for.
+/// Transport that a REQ requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransportService {
     /// Reliable connection.
@@ -45,7 +45,7 @@ impl TransportService {
 pub struct Req<'a> {
     /// Sender's id of the connection.
     pub local_comm_id: u32,
-    /// The service wanted, see [`super::ServiceId`].
+    /// The requested service, see [`super::ServiceId`].
     pub service_id: u64,
     /// Sender's adapter.
     pub ca_guid: u64,
@@ -53,20 +53,20 @@ pub struct Req<'a> {
     pub qkey: u32,
     /// Sender's QP.
     pub qpn: Qpn,
-    /// READs and atomics at once that the sender can serve.
+    /// READs and atomics that the sender can serve concurrently.
     pub responder_resources: u8,
-    /// READs and atomics at once that the sender wants to have outstanding.
+    /// READs and atomics that the sender wants to have outstanding.
     pub initiator_depth: u8,
-    /// How long the sender expects the receiver to take to answer: 4.096 µs times 2^code, 5 bits.
+    /// Response time that the sender expects of the receiver: 4.096 µs times 2^code, 5 bits.
     pub remote_response_timeout: u8,
     /// Transport.
     pub transport: TransportService,
     /// The sender observes end-to-end credits.
     pub flow_control: bool,
-    /// First PSN that the receiver of the REQ is to send, so the first that its sender expects.
-    /// Source: IBTA, volume 1, section 12.7.11, and what Linux does.
+    /// First PSN that the receiver of the REQ must send, and its sender expects. Source: IBTA,
+    /// volume 1, section 12.7.11, and what Linux does.
     pub starting_psn: Psn,
-    /// How long the sender takes to answer: 4.096 µs times 2^code, 5 bits.
+    /// The sender's response time: 4.096 µs times 2^code, 5 bits.
     pub local_response_timeout: u8,
     /// Retries on timeouts and sequence errors, 3 bits.
     pub retry_count: u8,
@@ -76,15 +76,15 @@ pub struct Req<'a> {
     pub path_mtu: u8,
     /// A reliable-datagram channel exists.
     pub rdc_exists: bool,
-    /// Retries on RNR NAKs, 3 bits; 7 for ever.
+    /// Retries on RNR NAKs, 3 bits; 7: unlimited.
     pub rnr_retry_count: u8,
-    /// How often the sender repeats a message of the connection manager, 4 bits.
+    /// Retransmissions of a connection manager's message by the sender, 4 bits.
     pub max_cm_retries: u8,
     /// The sender's QP has a shared receive queue.
     pub srq: bool,
     /// The path.
     pub primary: ReqPath,
-    /// An alternate path, zero when there is none.
+    /// An alternate path; zero if there is none.
     pub alternate: ReqPath,
     /// The sender knows the alternate path's subnet administrator (bit 2 of the last path byte).
     pub sap_supported: bool,
@@ -92,7 +92,7 @@ pub struct Req<'a> {
     pub private_data: &'a [u8],
 }
 
-/// A path as a REQ describes it: 44 bytes.
+/// Path description of a REQ: 44 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReqPath {
     /// Sender's LID; 0xffff on RoCE.
@@ -115,7 +115,7 @@ pub struct ReqPath {
     pub service_level: u8,
     /// Both ends are in one subnet.
     pub subnet_local: bool,
-    /// What the receiver should use as local ACK timeout: 4.096 µs times 2^code, 5 bits.
+    /// Local ACK timeout for the receiver to use: 4.096 µs times 2^code, 5 bits.
     pub ack_timeout: u8,
 }
 
@@ -223,11 +223,11 @@ pub struct Rep<'a> {
     pub qpn: Qpn,
     /// End-to-end context of reliable datagrams; 0.
     pub ee_context: u32,
-    /// First PSN that the receiver of the REP is to send; see [`Req::starting_psn`].
+    /// First PSN that the receiver of the REP must send; see [`Req::starting_psn`].
     pub starting_psn: Psn,
-    /// READs and atomics at once that the sender can serve.
+    /// READs and atomics that the sender can serve concurrently.
     pub responder_resources: u8,
-    /// READs and atomics at once that the sender wants to have outstanding.
+    /// READs and atomics that the sender wants to have outstanding.
     pub initiator_depth: u8,
     /// The sender's delay before an ACK: 4.096 µs times 2^code, 5 bits.
     pub target_ack_delay: u8,
@@ -235,7 +235,7 @@ pub struct Rep<'a> {
     pub failover_accepted: u8,
     /// The sender observes end-to-end credits.
     pub flow_control: bool,
-    /// Retries on RNR NAKs that the receiver should do, 3 bits.
+    /// RNR retries for the receiver to use, 3 bits.
     pub rnr_retry_count: u8,
     /// The sender's QP has a shared receive queue.
     pub srq: bool,

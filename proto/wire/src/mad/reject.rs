@@ -3,7 +3,7 @@
 use super::{BODY, Mad, field, put_body, put_field, u16_at, u32_at};
 use std::fmt;
 
-/// What a REJ rejects.
+/// Message that a REJ rejects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageRejected {
     /// A REQ.
@@ -39,15 +39,15 @@ impl MessageRejected {
 /// Rejection. Source: IBTA, volume 1, table 108.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rej<'a> {
-    /// Sender's id of the connection; 0 when it has none.
+    /// Sender's id of the connection; 0 if it has none.
     pub local_comm_id: u32,
-    /// Receiver's id; 0 when the sender does not know it.
+    /// Receiver's id; 0 if the sender does not know it.
     pub remote_comm_id: u32,
-    /// What is rejected.
+    /// The rejected message.
     pub rejected: MessageRejected,
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
-    /// Bytes of `info` that count, 7 bits.
+    /// Valid bytes of `info`, 7 bits.
     pub info_len: u8,
     /// Additional rejection information, 72 bytes when read; with reason [`RejectReason::TIMEOUT`]
     /// the sender's CA GUID.
@@ -87,7 +87,7 @@ impl<'a> Rej<'a> {
 
 /// Why a connection is rejected: the code of a REJ, known or not.
 ///
-/// `rdma_cm` hands the same number to the program as the status of `RDMA_CM_EVENT_REJECTED`.
+/// `rdma_cm` reports the same number to the program as the status of `RDMA_CM_EVENT_REJECTED`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RejectReason(pub u16);
 
@@ -102,7 +102,7 @@ macro_rules! reasons {
             /// Every code that the standard defines, ascending.
             pub const ALL: &'static [RejectReason] = &[$(RejectReason::$name,)*];
 
-            /// What the code means; "reserved reason" when the standard does not define it.
+            /// Meaning of the code; "reserved reason" if the standard does not define it.
             pub const fn text(self) -> &'static str {
                 match self.0 {
                     $($code => $text,)*

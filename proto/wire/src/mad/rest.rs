@@ -13,7 +13,7 @@ pub struct Mra<'a> {
     pub remote_comm_id: u32,
     /// What was received: a REQ, a REP, or (as [`MessageRejected::Other`]) a LAP.
     pub received: MessageRejected,
-    /// Time until the answer, from the MRA on: 4.096 µs times 2^code, 5 bits.
+    /// Time until the reply, from the MRA on: 4.096 µs times 2^code, 5 bits.
     pub service_timeout: u8,
     /// 222 bytes when read.
     pub private_data: &'a [u8],
@@ -139,7 +139,7 @@ pub struct SidrReq<'a> {
     pub request_id: u32,
     /// Partition key.
     pub pkey: u16,
-    /// The service wanted.
+    /// The requested service.
     pub service_id: u64,
     /// 216 bytes when read.
     pub private_data: &'a [u8],
@@ -177,7 +177,7 @@ pub enum SidrStatus {
     Rejected,
     /// Code 3: no QP available.
     NoQp,
-    /// Code 4: ask elsewhere.
+    /// Code 4: redirected.
     Redirect,
     /// Code 5: version not supported.
     UnsupportedVersion,
@@ -218,7 +218,7 @@ pub struct SidrRep<'a> {
     pub request_id: u32,
     /// Outcome.
     pub status: SidrStatus,
-    /// Bytes of `info` that count.
+    /// Valid bytes of `info`.
     pub info_len: u8,
     /// QP of the service, valid with [`SidrStatus::Valid`].
     pub qpn: Qpn,
@@ -263,7 +263,7 @@ impl<'a> SidrRep<'a> {
     }
 }
 
-/// A message of which only the ids are taken apart.
+/// A message of which only the ids are parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opaque<'a> {
     /// Sender's id of the connection.

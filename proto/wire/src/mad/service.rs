@@ -1,4 +1,4 @@
-//! Service ids of RDMA-CM, and the header that it puts into private data.
+//! Service ids of RDMA-CM, and its header in private data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -48,26 +48,26 @@ impl ServiceId {
         Some(((service_id >> 16) as u16, service_id as u16))
     }
 
-    /// True when private data begins with an [`RdmaCmHeader`]: every port space of the RDMA
-    /// connection manager. Linux leaves it out only between InfiniBand addresses, which RoCE does
-    /// not have.
+    /// `true` if private data begins with an [`RdmaCmHeader`]: in every port space of the RDMA
+    /// connection manager. Linux omits it only between InfiniBand addresses, which RoCE does not
+    /// have.
     pub const fn has_header(service_id: u64) -> bool {
         matches!(Self::parts(service_id), Some((Self::TCP | Self::UDP | Self::IB | Self::IPOIB, _)))
     }
 
-    /// True when connections (REQ) can be asked for: all but the UDP and IPoIB port spaces.
+    /// `true` if connections (REQ) can be requested: in all but the UDP and IPoIB port spaces.
     pub const fn has_connections(service_id: u64) -> bool {
         !matches!(Self::parts(service_id), Some((Self::UDP | Self::IPOIB, _)))
     }
 
-    /// True when a datagram QP can be asked for (SIDR_REQ): all but the TCP port space.
+    /// `true` if a datagram QP can be requested (SIDR_REQ): in all but the TCP port space.
     pub const fn has_datagrams(service_id: u64) -> bool {
         !matches!(Self::parts(service_id), Some((Self::TCP, _)))
     }
 }
 
-/// What the RDMA connection manager puts before a program's private data in REQ and SIDR_REQ: 36
-/// bytes.
+/// Header of the RDMA connection manager in front of a program's private data in REQ and SIDR_REQ:
+/// 36 bytes.
 ///
 /// Source: IBTA, volume 1, annex A11 (RDMA IP CM service).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,8 +88,8 @@ impl RdmaCmHeader {
     /// Private data that a SIDR_REQ leaves to the program behind the header, in bytes.
     pub const SIDR_USER_LEN: usize = super::SidrReq::PRIVATE_LEN - Self::LEN;
 
-    /// Reads the header; `None` when the data is too short, the version is not 0 or the IP version
-    /// is neither 4 nor 6.
+    /// Reads the header; `None` if the data is too short, the version is not 0 or the IP version is
+    /// neither 4 nor 6.
     pub fn read(private_data: &[u8]) -> Option<Self> {
         let head: &[u8; Self::LEN] = private_data.first_chunk()?;
         if head[0] >> 4 != 0 {
@@ -111,8 +111,7 @@ impl RdmaCmHeader {
         })
     }
 
-    /// The 36 bytes. When the families differ, both addresses are written as IPv6, IPv4 ones
-    /// mapped.
+    /// The 36 bytes. If the families differ, both addresses are written as IPv6, IPv4 ones mapped.
     pub fn write(&self) -> [u8; Self::LEN] {
         let mut head = [0; Self::LEN];
         [head[2], head[3]] = self.source_port.to_be_bytes();
@@ -131,15 +130,16 @@ impl RdmaCmHeader {
         head
     }
 
-    /// Header and a program's private data, zero-padded: what a REQ in the TCP port space carries.
+    /// Returns header and a program's private data, zero-padded: the private data of a REQ in the
+    /// TCP port space.
     ///
     /// `None` when `user` is longer than [`RdmaCmHeader::USER_LEN`].
     pub fn with_user_data(&self, user: &[u8]) -> Option<[u8; super::Req::PRIVATE_LEN]> {
         self.before(user)
     }
 
-    /// Header and a program's private data, zero-padded: what a SIDR_REQ in the UDP and IPoIB port
-    /// spaces carries.
+    /// Returns header and a program's private data, zero-padded: the private data of a SIDR_REQ in
+    /// the UDP and IPoIB port spaces.
     ///
     /// `None` when `user` is longer than [`RdmaCmHeader::SIDR_USER_LEN`].
     pub fn with_sidr_user_data(&self, user: &[u8]) -> Option<[u8; super::SidrReq::PRIVATE_LEN]> {

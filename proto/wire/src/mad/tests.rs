@@ -31,7 +31,7 @@ fn host(last: u8) -> IpAddr {
 
 fn rewrite(mad: &Mad) -> Mad {
     let (header, message) = Message::read(mad).unwrap();
-    // What is there before must not shine through.
+    // Previous contents must be overwritten.
     let mut again = [0xa5; MAD_LEN];
     message.write(&header, &mut again);
     again

@@ -32,7 +32,7 @@ impl Interface {
     const UNKNOWN: Interface =
         Interface { link_type: LinkType::ETHERNET, snap_len: 0, resolution: 6, offset_s: 0 };
 
-    /// Nanoseconds since 1970, kept to what 64 bits can say.
+    /// Nanoseconds since 1970, saturating at 64 bits.
     fn nanoseconds(&self, units: u64) -> u64 {
         let exponent = u32::from(self.resolution & 0x7f);
         let units_ns = u128::from(units) * 1_000_000_000;
@@ -172,7 +172,8 @@ impl Section {
         })
     }
 
-    /// A simple packet block: of interface 0, without a time, cut at that interface's snap length.
+    /// Reads a simple packet block: of interface 0, without a timestamp, truncated to that
+    /// interface's snap length.
     fn simple<'a>(&self, body: &'a [u8], length: u32) -> Result<Record<'a>, CaptureError> {
         if body.len() < 4 {
             return Err(CaptureError::BlockLength(length));

@@ -1,4 +1,4 @@
-//! No byte sequence makes a view panic, and what is refused is refused with a reason.
+//! No byte sequence makes a view panic, and every refusal has a reason.
 
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::{
@@ -27,7 +27,7 @@ fn path(is_ipv6: bool, vlan: Option<u16>) -> Path {
     }
 }
 
-/// A sound frame of any opcode; its extended headers are filled with `filler`.
+/// A valid frame of any opcode; its extended headers are filled with `filler`.
 fn sound(opcode: u8, is_ipv6: bool, vlan: Option<u16>, payload: &[u8], filler: u8) -> Vec<u8> {
     let template = PathTemplate::new(&path(is_ipv6, vlan));
     let opcode = Opcode(opcode);
@@ -46,7 +46,7 @@ fn sound(opcode: u8, is_ipv6: bool, vlan: Option<u16>, payload: &[u8], filler: u
     frame
 }
 
-/// Everything that a receiver does with a frame. True when it is RoCEv2 and its ICRC is right.
+/// Does all receiver processing of a frame. Returns whether it is RoCEv2 with a correct ICRC.
 fn read_all(frame: &[u8]) -> Result<bool, Malformed> {
     let found = split(frame, frame.len())?;
     let (Split::Roce { layout, payload_len, pad }, Some(end)) = (found, found.end()) else {
@@ -162,7 +162,7 @@ proptest! {
         let Ok(Some(Layout { bth, .. })) = Layout::find(&frame) else { panic!() };
         let before = frame.clone();
         for (at, bits) in damage {
-            // From the BTH on, less the byte that routers may change.
+            // From the BTH on, except the byte that routers may change.
             let at = bth + at % (frame.len() - bth);
             if at != bth + 4 {
                 frame[at] ^= bits;

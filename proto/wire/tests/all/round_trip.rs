@@ -1,4 +1,4 @@
-//! What the builders write, the views read.
+//! The views read back what the builders write.
 
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::{
