@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: every check, in the order in which failures are cheap.
+//! `cargo xtask ci`: every check, cheapest first.
 
 use crate::cargo::{RELEASE, cargo, target};
 use crate::skips::Skips;
@@ -13,20 +13,20 @@ pub const CLIPPY: &[&str] =
 
 const STEPS: &[(&str, &[&str])] = &[
     ("format", FORMAT),
-    // The fuzzer is a workspace of its own, whose Cargo.lock no other step looks at.
+    // The fuzzer is a separate workspace, whose Cargo.lock no other step checks.
     ("the fuzzer's Cargo.lock", &["tree", "--depth=0", "--manifest-path=checks/fuzz/Cargo.toml"]),
     ("clippy", CLIPPY),
     ("documentation", &["doc", "--workspace", "--no-deps", "--quiet"]),
-    // End-to-end tests run the program and the library that it preloads.
+    // End-to-end tests run the program and its preloaded library.
     ("build", RELEASE),
 ];
 
-/// The same cases of every property test each time: new ones are drawn by `cargo xtask nightly`.
+/// Fixed cases of every property test; `cargo xtask nightly` draws new ones.
 pub const SAME_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 
-/// What threads or processes share without one plain mutex, in every order of execution with at
-/// most so many preemptions. Loom's stand-ins for atomics and locks come by `cfg(loom)`, hence a
-/// folder of its own for what is built.
+/// Explores every interleaving, with a bounded number of preemptions, of data that threads or
+/// processes share without a plain mutex. `cfg(loom)` replaces atomics and locks, hence the
+/// separate target folder.
 const LOOM: (&[&str], &[(&str, &str)]) = (
     &[
         "test",
@@ -42,7 +42,7 @@ const LOOM: (&[&str], &[(&str, &str)]) = (
     &[("RUSTFLAGS", "--cfg loom"), ("LOOM_MAX_PREEMPTIONS", "3"), ("CARGO_PROFILE_DEV_DEBUG", "0")],
 );
 
-/// Runs every step; `strict` takes a test that skips itself for one that fails.
+/// Runs every step; with `strict` a skipped test is a failure.
 pub fn run(root: &Path, strict: bool) -> Result<(), String> {
     let mut steps = Steps::default();
     let skips = Skips::begin(root)?;
@@ -77,8 +77,8 @@ pub fn has_dpdk() -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// What is built with DPDK: the port's own tests and, end to end, boxes over it. Skipped, loudly,
-/// where it is not installed: the default build must not need it.
+/// Runs the tests with DPDK: the port's own and, end to end, boxes over it. Reports a skip if DPDK
+/// is not installed, because the default build must not need it.
 pub fn dpdk(root: &Path) -> Result<(), String> {
     if !has_dpdk() {
         eprintln!("\n!!! SKIPPED: everything with DPDK: {DPDK_IS_MISSING}\n");
@@ -101,7 +101,7 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     )?;
     cargo(root, &[&quiet("doc", port)[..], &["--no-deps"]].concat(), &[])?;
     cargo(root, &quiet("test", port), &[])?;
-    // The one for releases takes twice as long to build, and tells no more here.
+    // The release profile takes twice as long to build, for the same result here.
     cargo(root, &quiet("build", program), &[])?;
     cargo(root, RELEASE, &[])?;
     let with_dpdk = target(root).join("debug/longhaul");
@@ -113,7 +113,7 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     )
 }
 
-/// The long form of a test that runs for half a minute among the others.
+/// Runs the long form of the soak test, which otherwise takes half a minute.
 pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
     let minutes: u64 = minutes
         .parse()
@@ -123,8 +123,8 @@ pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
     cargo(root, &test, &[("LONGHAUL_SOAK_SECONDS", &(60 * minutes).to_string())])
 }
 
-/// The tests of the crates with unsafe code under AddressSanitizer, which only a nightly toolchain
-/// has. Programs with the preloaded library are not among them: they would have to be built with it
+/// Runs the tests of crates with unsafe code under AddressSanitizer, which needs a nightly
+/// toolchain. Excludes programs with the preloaded library, which would have to be built with it
 /// too.
 pub fn sanitize(root: &Path) -> Result<(), String> {
     let status = Command::new("rustup")
@@ -139,7 +139,7 @@ pub fn sanitize(root: &Path) -> Result<(), String> {
             "--no-fail-fast",
             "--target-dir=target/sanitize",
         ])
-        // For another target than the host's, or else build scripts would be sanitized too.
+        // An explicit target, because otherwise build scripts would be sanitized too.
         .args([
             "--target=x86_64-unknown-linux-gnu",
             "-p=longhaul-port",

@@ -1,8 +1,8 @@
-//! `cargo xtask count`: instructions per packet, which do not depend on what else the machine does.
+//! `cargo xtask count`: instructions per packet, independent of the machine's load.
 //!
-//! The examples of the protocol crates run one path as often as they are told. Two runs of
-//! different length under callgrind give the cost of one round without that of starting up.
-//! Valgrind knows no AVX-512, so that the ICRC takes more instructions here than on the CPU.
+//! The examples of the protocol crates run one code path a given number of times. The difference of
+//! two runs under callgrind is the cost of one round without start-up. Valgrind does not support
+//! AVX-512, so the ICRC takes more instructions here than on the CPU.
 
 use crate::cargo;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use std::process::Command;
 const SHORT: u64 = 6_400;
 const LONG: u64 = 64_000;
 
-/// One row of the table. `N` in the arguments stands for the rounds.
+/// One row of the table. `N` in the arguments is the number of rounds.
 struct Counted {
     package: &'static str,
     example: &'static str,
     what: &'static str,
     arguments: &'static str,
-    /// What the path's own preparations cost, to be subtracted.
+    /// Arguments of the preparations alone, whose cost is subtracted.
     preparations: Option<&'static str>,
 }
 
@@ -99,7 +99,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the examples; the folder that they are in.
+/// Builds the examples and returns their folder.
 fn build_examples(root: &Path) -> Result<PathBuf, String> {
     let mut build = cargo::command(root, &["build", "--release", "--quiet", "--examples"]);
     for package in ["wire", "rnic", "link", "accel", "wan"] {

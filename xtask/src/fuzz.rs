@@ -1,9 +1,9 @@
 //! `cargo xtask fuzz`: coverage-guided fuzzing by libFuzzer, on the stable toolchain.
 //!
-//! The compiler inserts the counters (the sanitizer coverage pass of LLVM, which `-Cpasses` reaches
-//! without `-Z`). libFuzzer itself is C++ that the crate `libfuzzer-sys` builds. There is no
-//! AddressSanitizer on stable: a finding is a panic, a hang, or too much memory;
-//! `cargo xtask sanitize` runs the unsafe code under it.
+//! The compiler inserts the counters (LLVM's sanitizer coverage pass, which `-Cpasses` enables
+//! without `-Z`). The crate `libfuzzer-sys` builds libFuzzer, which is C++. Stable has no
+//! AddressSanitizer, so findings are panics, hangs and excessive memory; `cargo xtask sanitize`
+//! runs the unsafe code under AddressSanitizer.
 
 use crate::cargo;
 use std::fs;
@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-/// Seconds by the clock after which an input counts as a hang: two cores may have much else to do.
+/// Wall-clock seconds after which an input counts as a hang; generous, because the machine may be
+/// loaded.
 const TIMEOUT: &str = "-timeout=120";
 
-/// What cargo-fuzz passes without a sanitizer.
+/// Flags of cargo-fuzz without a sanitizer.
 const INSTRUMENTATION: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -23,15 +24,14 @@ const INSTRUMENTATION: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// What the names of crates of ours begin with. Others are not instrumented: libFuzzer looks
-/// through all counters after each input, and would be told of each comparison in the arithmetic of
-/// ciphers.
+/// Name prefix of the project's crates. Other crates are not instrumented: libFuzzer scans all
+/// counters after each input, and would be called for each comparison in cipher arithmetic.
 const OURS: &str = "longhaul";
-/// In the environment of the compiler that [`instrument`] stands before.
+/// Environment variable of the compiler that [`instrument`] wraps.
 const INSTRUMENTS: &str = "LONGHAUL_FUZZ_INSTRUMENTS";
-/// For another target than the host's by name, so that flags of builds for the host are other ones.
+/// An explicit target, so that its flags do not apply to builds for the host.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
-/// Longest input of each target, in bytes, where the default does not suit.
+/// Maximum input length of a target in bytes, if not the default.
 const LENGTHS_MAX: &[(&str, u32)] = &[
     ("accelerator", 1024),
     ("capture", 2048),
@@ -43,12 +43,12 @@ const LENGTHS_MAX: &[(&str, u32)] = &[
     ("session", 512),
 ];
 const LENGTH_MAX: u32 = 512;
-/// Bytes of committed corpora, all targets together.
+/// Maximum bytes of all committed corpora together.
 const COMMITTED_MAX: u64 = 2 << 20;
 /// Inputs longer than this are not committed.
 const COMMITTED_INPUT_MAX: u64 = 1024;
 
-/// How long a target is fuzzed.
+/// Limit of fuzzing a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     Seconds(u64),
@@ -57,15 +57,15 @@ enum Limit {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
-    /// None named: all.
+    /// Empty: all.
     targets: Vec<String>,
     limit: Limit,
-    /// Put what was learnt into the committed corpus.
+    /// Add new inputs to the committed corpus.
     minimises: bool,
     lists: bool,
 }
 
-/// Fuzzes what `words` say: `[TARGET …] [--time SECONDS | --runs N] [--minimise] [--list]`.
+/// Fuzzes as the arguments say: `[TARGET …] [--time SECONDS | --runs N] [--minimise] [--list]`.
 pub fn run(root: &Path, words: &[String]) -> Result<(), String> {
     let all = targets(root)?;
     let asked = parse(words, &all)?;
@@ -81,7 +81,7 @@ pub fn run(root: &Path, words: &[String]) -> Result<(), String> {
     each(root, &program, targets, asked.limit)
 }
 
-/// Fuzzes every target for `seconds` in all.
+/// Fuzzes every target, `seconds` in total.
 pub fn all(root: &Path, seconds: u64) -> Result<(), String> {
     let targets = targets(root)?;
     let program = build(root)?;
@@ -127,17 +127,17 @@ fn parse(words: &[String], all: &[String]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// Committed inputs that people made, and findings.
+/// Committed hand-written inputs, and findings.
 fn corpus(root: &Path, target: &str) -> PathBuf {
     root.join("checks/fuzz/corpus").join(target)
 }
 
-/// Committed inputs that the fuzzer made.
+/// Committed inputs from the fuzzer.
 fn found(root: &Path, target: &str) -> PathBuf {
     root.join("checks/fuzz/found").join(target)
 }
 
-/// Where inputs of the fuzzer lie between runs.
+/// The fuzzer's inputs between runs.
 fn learnt(root: &Path, target: &str) -> PathBuf {
     cargo::target(root).join("fuzz-corpus").join(target)
 }
@@ -158,8 +158,8 @@ pub fn build(root: &Path) -> Result<PathBuf, String> {
     Ok(folder.join(PLATFORM).join("release/longhaul-fuzz"))
 }
 
-/// Runs the compiler that cargo asks its wrapper for, with instrumentation for crates of ours; none
-/// if cargo is not who started this program.
+/// As cargo's compiler wrapper, runs the compiler, with instrumentation for the project's crates;
+/// `None` if not started by cargo.
 pub fn instrument(arguments: &[String]) -> Option<ExitCode> {
     std::env::var_os(INSTRUMENTS)?;
     let (compiler, rest) = arguments.split_first()?;
@@ -177,7 +177,7 @@ fn is_ours(arguments: &[String]) -> bool {
     name.is_some_and(|name| name.starts_with(OURS))
 }
 
-/// Fuzzes one target after the other; a finding ends its own target alone.
+/// Fuzzes one target after the other; a finding ends only its own target.
 fn each(root: &Path, program: &Path, targets: &[String], limit: Limit) -> Result<(), String> {
     let (mut findings, mut executions) = (Vec::new(), 0);
     for target in targets {
@@ -193,7 +193,7 @@ fn each(root: &Path, program: &Path, targets: &[String], limit: Limit) -> Result
     if findings.is_empty() { Ok(()) } else { Err(format!("findings: {}", findings.join(", "))) }
 }
 
-/// The folders of inputs, that of the fuzzer's own first, and the beginning of a finding's path.
+/// Returns the input folders, the fuzzer's own first, and the path prefix of findings.
 fn folders(root: &Path, target: &str) -> Result<([PathBuf; 3], String), String> {
     let inputs = [learnt(root, target), found(root, target), corpus(root, target)];
     let findings = cargo::target(root).join("fuzz-findings");
@@ -211,7 +211,7 @@ fn fuzzer(program: &Path, target: &str) -> Command {
     command
 }
 
-/// Runs the fuzzer on one target; returns the executions.
+/// Runs the fuzzer on one target; returns the number of executions.
 fn one(root: &Path, program: &Path, target: &str, limit: Limit) -> Result<u64, String> {
     let (inputs, findings) = folders(root, target)?;
     let limit = match limit {
@@ -267,7 +267,7 @@ fn note(root: &Path, target: &str, executions: u64, seconds: f64) -> Result<(), 
         .map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Commits what covers something that committed inputs do not, shortest first.
+/// Adds inputs that increase the coverage of the committed ones, shortest first.
 fn minimise(root: &Path, program: &Path, targets: &[String]) -> Result<(), String> {
     for target in targets {
         let ([learnt, found, corpus], _) = folders(root, target)?;

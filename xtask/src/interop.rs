@@ -13,7 +13,7 @@ pub fn run(root: &Path, words: Vec<String>) -> Result<(), String> {
     }
     let target = format!("--test={TARGET}");
     let mut arguments = vec!["test", "-p=longhaul-checks", &target];
-    // Those too that take too long for every run.
+    // Including the scenarios that are too long for every run.
     arguments.extend(["--", "--nocapture", "--include-ignored"]);
     arguments.extend(words.iter().map(String::as_str));
     cargo(root, &arguments, &[])

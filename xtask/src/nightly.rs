@@ -1,7 +1,7 @@
-//! `cargo xtask nightly`: everything that takes longer than `cargo xtask ci` may.
+//! `cargo xtask nightly`: the tests that take too long for `cargo xtask ci`.
 //!
-//! Each stage is a process of its own, this program again, with [`LENGTHS`] in its environment:
-//! nothing that ends it ends the others, and what it prints goes into a log too.
+//! Each stage is a separate process of this program, with [`LENGTHS`] in its environment: its
+//! failure does not end the others, and its output is also logged.
 
 mod process;
 mod stages;
@@ -12,19 +12,19 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long the long form of a test is.
+/// Length of the long form of a test.
 struct Length {
     variable: &'static str,
     value: u64,
     counts: Counts,
 }
 
-/// What a [`Length`] counts, and so how `--minutes` bounds it.
+/// Unit of a [`Length`], which determines how `--minutes` bounds it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counts {
-    /// Nothing: it only says that this is the nightly tier.
+    /// Nothing: the variable only marks the nightly tier.
     Nothing,
-    /// Runs, cases, rounds: by the part of the stage's usual time that is left to it.
+    /// Runs, cases, rounds: scaled with the stage's time.
     Times,
     Seconds,
     Minutes,
@@ -34,11 +34,11 @@ const fn length(variable: &'static str, value: u64, counts: Counts) -> Length {
     Length { variable, value, counts }
 }
 
-/// In the environment of every stage. A variable that is set already keeps its value.
+/// Environment of every stage. A variable that is already set keeps its value.
 const LENGTHS: [Length; 7] = [
-    // For tests with a long form and no count of their own.
+    // For tests with a long form but no count.
     length("LONGHAUL_NIGHTLY", 1, Counts::Nothing),
-    // Cases of each property test that states no number of its own (256 otherwise).
+    // Cases of each property test without its own number (default 256).
     length("PROPTEST_CASES", 5000, Counts::Times),
     // Episodes of random verbs calls in proto/rnic/tests/all/model.
     length("LONGHAUL_MODEL_EPISODES", 20_000, Counts::Times),
@@ -46,7 +46,7 @@ const LENGTHS: [Length; 7] = [
     length("LONGHAUL_FUZZ_ROUNDS", 5000, Counts::Times),
     // Coverage-guided fuzzing, all targets together.
     length("LONGHAUL_FUZZ_MINUTES", 60, Counts::Minutes),
-    // Transfers over a fibre that loses and is cut.
+    // Transfers over a fibre with losses and cuts.
     length("LONGHAUL_SOAK_MINUTES", 30, Counts::Minutes),
     // Trials of checks/tests/stress.rs, drawn one after the other.
     length("LONGHAUL_STRESS_SECONDS", 3600, Counts::Seconds),
@@ -60,10 +60,10 @@ struct Stage {
     work: fn(&Path) -> Result<Done, String>,
 }
 
-/// How a stage ends that does not fail.
+/// Result of a stage that did not fail.
 enum Done {
     Passed,
-    /// Something that the stage needs is missing; says what, and how to get it.
+    /// A requirement is missing; says which, and how to install it.
     Skipped(String),
 }
 
@@ -91,15 +91,15 @@ const STAGES: [Stage; 12] = [
     stage("sanitize", 5, "unsafe code under AddressSanitizer", stages::sanitize),
 ];
 
-/// A stage that takes so many times what is expected hangs.
+/// Multiple of the expected duration after which a stage counts as hung.
 const PATIENCE: u64 = 4;
-/// For what a stage builds first.
+/// Additional time for a stage's builds.
 const GRACE: Duration = Duration::from_secs(3600);
-/// The exit status by which a stage says that it skipped itself: Automake's.
+/// Exit status of a skipped stage: Automake's.
 const SKIPPED: u8 = 77;
-/// The line by which a stage says that what it needs is built: its limit counts from there.
+/// Line that a stage prints after its builds: its limit starts there.
 const BUILT: &str = "== built";
-/// What the line with the reason begins with.
+/// Prefix of the line with the reason.
 const SKIPPED_BECAUSE: &str = "!!! SKIPPED: ";
 
 #[derive(Default)]
@@ -107,7 +107,7 @@ struct Asked {
     lists: bool,
     /// Bound of each stage.
     minutes: Option<u64>,
-    /// None: all.
+    /// Empty: all.
     stages: Vec<&'static Stage>,
 }
 
@@ -190,19 +190,19 @@ fn list() {
     );
 }
 
-/// What the environment says, or else `usual`.
+/// Returns the value in the environment, or `usual`.
 fn in_force(variable: &str, usual: u64) -> String {
     std::env::var(variable).unwrap_or_else(|_| usual.to_string())
 }
 
-/// The lengths of a stage that `minutes` may bound, as variables.
+/// Returns the lengths of a stage, bounded by `minutes`, as variables.
 fn lengths(stage: &Stage, minutes: Option<u64>) -> Vec<(&'static str, String)> {
     let bounded = |length: &Length| {
         let Some(minutes) = minutes else { return length.value };
         match length.counts {
             Counts::Nothing => length.value,
             Counts::Times => (length.value * minutes.min(stage.minutes) / stage.minutes).max(1),
-            // A part of it is left for the build and what comes besides.
+            // The rest is for the build and other work.
             Counts::Minutes => length.value.min(minutes.div_ceil(2)),
             Counts::Seconds => length.value.min(30 * minutes),
         }

@@ -1,4 +1,4 @@
-//! `cargo xtask quick`: what a change breaks most often, in minutes.
+//! `cargo xtask quick`: the checks that changes break most often, in minutes.
 
 use crate::cargo::cargo;
 use crate::ci::{CLIPPY, FORMAT, SAME_CASES};

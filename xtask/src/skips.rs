@@ -1,10 +1,10 @@
-//! Tests that skipped themselves, as the record has them that they write.
+//! The record of tests that skipped themselves.
 
 use crate::cargo::target;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Variable that tells tests where to record that they skip: `longhaul_namespace::ENV_SKIPS`.
+/// Variable with the path at which tests record skips: `longhaul_namespace::ENV_SKIPS`.
 const VARIABLE: &str = "LONGHAUL_SKIPS";
 
 /// The record of one run.
@@ -27,7 +27,7 @@ impl Skips {
         (VARIABLE, self.file.display().to_string())
     }
 
-    /// Adds what a step left out.
+    /// Adds a skip.
     pub fn add(&self, what: &str) -> Result<(), String> {
         let text = format!("{}xtask {what}\n", self.text()?);
         fs::write(&self.file, text).map_err(|e| format!("{}: {e}", self.file.display()))
@@ -37,7 +37,7 @@ impl Skips {
         fs::read_to_string(&self.file).map_err(|e| format!("{}: {e}", self.file.display()))
     }
 
-    /// Prints the record with its count; `strict` takes a skip for a failure.
+    /// Prints the record with its count; with `strict` a skip is a failure.
     pub fn report(&self, strict: bool) -> Result<(), String> {
         let lines = distinct(&self.text()?);
         for line in &lines {
@@ -51,7 +51,7 @@ impl Skips {
     }
 }
 
-/// Lines of a record, sorted. A test that skips two parts for one reason counts once.
+/// Sorted distinct lines of a record. A test that skips two parts for one reason counts once.
 fn distinct(text: &str) -> Vec<String> {
     let mut lines: Vec<String> =
         text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();

@@ -1,15 +1,15 @@
-//! Steps of a run, one after the other, with the time that each takes.
+//! Sequential steps of a run, with their durations.
 
 use std::time::{Duration, Instant};
 
-/// Times of the steps so far.
+/// Durations of the steps so far.
 #[derive(Default)]
 pub struct Steps {
     took: Vec<(String, Duration)>,
 }
 
 impl Steps {
-    /// Runs `work`, and ends the run when it fails.
+    /// Runs `work`, and ends the run if it fails.
     pub fn run(
         &mut self,
         name: &str,
@@ -22,7 +22,7 @@ impl Steps {
         outcome
     }
 
-    /// A line for each step and one for all.
+    /// Returns a line for each step and a total.
     pub fn table(&self) -> String {
         let line = |name: &str, took: Duration| {
             format!("== {name:<24} {:>5.1} min\n", took.as_secs_f64() / 60.0)

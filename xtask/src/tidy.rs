@@ -1,6 +1,6 @@
-//! `cargo xtask tidy`: the architecture as a test.
+//! `cargo xtask tidy`: enforces the architecture.
 //!
-//! Layering comes from `cargo metadata`; the rest from reading the sources.
+//! Layering is checked on `cargo metadata`, the rest on the sources.
 
 mod layers;
 mod lines;

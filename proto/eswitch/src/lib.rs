@@ -1,18 +1,18 @@
 //! The embedded switch of a host: several functions behind one address.
 //!
-//! Each process that uses the host's device is a function with a slot of its own. Slots show in the
-//! numbers that a function hands out: the top 6 bits of its QPNs and of its CM ids, so that every
-//! packet names its function, except a request that names a service: the CM's REQ and SIDR_REQ.
-//! Those go to all functions; a refusal for want of a listener leaves the host once every function
-//! has given it. Every function answers every copy of a request, so that each copy starts the
-//! collection anew and a function that has begun to listen is not overheard.
+//! Each process that uses the host's device is a function with its own slot. The top 6 bits of a
+//! function's QPNs and CM ids are its slot, so every packet identifies its function, except the
+//! CM's REQ and SIDR_REQ, which name a service. Those go to all functions, and a refusal for lack
+//! of a listener leaves the host once every function has sent one. Every function answers every
+//! copy of a request; each copy restarts the collection, so that a function that has begun to
+//! listen is found.
 //!
-//! A multicast goes to all functions too, since it is not known here who has joined which group.
-//! One that a function sends leaves the host and also comes back to every function, the sender's
-//! own included: a QP that has joined the group it sends to gets its own messages, and neither
-//! function nor wire has to return them.
+//! Multicasts also go to all functions, because the switch does not track group membership. A
+//! multicast that a function sends leaves the host and is delivered to every function, including
+//! the sender: a QP that is a member of its destination group receives its own messages, without a
+//! loopback in the function or on the wire.
 //!
-//! It decides where a frame goes and holds no frames itself.
+//! The switch only decides; it holds no frames.
 #![forbid(unsafe_code)]
 
 use foldhash::fast::FixedState;
@@ -23,18 +23,18 @@ use longhaul_wire::mad::{Message, RejectReason, SidrStatus};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Slots of one host: 6 bits of the QPN, of which the last value is not used, since it would reach
-/// the QPN 0xffffff that means multicast.
+/// Slots of a host: 6 bits of the QPN, without the last value, which includes the multicast QPN
+/// 0xffffff.
 pub const FUNCTIONS_MAX: usize = 63;
 /// Bits of a QPN below the slot.
 pub const QPN_SLOT_SHIFT: u32 = 18;
 /// Bits of a CM id below the slot.
 pub const COMM_ID_SLOT_SHIFT: u32 = 26;
-/// Requests whose refusals are collected: far more than a host is asked within the second or two
-/// that a program may take over its refusal. About 100 bytes each, once there were so many.
+/// Maximum requests whose refusals are collected: far more than a host receives within the one or
+/// two seconds that a program may take to refuse. About 100 bytes each.
 const REQUESTS_MAX: usize = 65_536;
 
-/// Where a frame goes.
+/// Destination of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
     /// Out of the host.
@@ -45,19 +45,19 @@ pub enum Route {
     AllFunctions,
     /// Out of the host, and to every attached function as well.
     WireAndAllFunctions,
-    /// Nowhere.
+    /// Dropped.
     Drop(DropReason),
 }
 
-/// Why a frame goes nowhere.
+/// Why a frame is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DropReason {
     /// Not RoCEv2, malformed, or no message of the connection manager on QP1.
     NotRoce,
     /// No function with that slot is attached.
     NoFunction,
-    /// A refusal that other functions have not given yet, or one of a request that has been refused
-    /// already or that is not remembered: its requester asks again.
+    /// A refusal that other functions have not sent yet, or of a request that was already refused
+    /// or evicted: the requester retries.
     RefusedByOthersYet,
 }
 
@@ -67,14 +67,13 @@ pub struct EmbeddedSwitch {
     address: IpAddr,
     /// One bit for each slot.
     attached: u64,
-    /// Requests that went to all functions, each with the slots of those that have refused its last
-    /// copy.
+    /// Requests sent to all functions, with the slots that have refused the last copy.
     requests: HashMap<RequestKey, u64, FixedState>,
-    /// Their keys, each once, the oldest first.
+    /// Their distinct keys, oldest first.
     ages: VecDeque<RequestKey>,
 }
 
-/// What a refusal repeats of the request that it refuses.
+/// The fields that a refusal has in common with its request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct RequestKey {
     requester: IpAddr,
@@ -83,7 +82,7 @@ struct RequestKey {
     id: u32,
 }
 
-/// What a request asks for; each has ids of its own.
+/// Kind of a request; each kind has its own id space.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Service {
     /// By REQ.
@@ -93,7 +92,7 @@ enum Service {
 }
 
 impl RequestKey {
-    /// Of a message to or from `requester`: which request it is, when it is one to all functions.
+    /// Returns the key of a request to all functions, if `message` to or from `requester` is one.
     fn of_request(requester: IpAddr, message: &Message<'_>) -> Option<Self> {
         match message {
             Message::Req(m) => {
@@ -106,7 +105,7 @@ impl RequestKey {
         }
     }
 
-    /// Which request a message refuses for want of a listener, when it does.
+    /// Returns the key of the request that a message refuses for lack of a listener.
     fn of_refusal(requester: IpAddr, message: &Message<'_>) -> Option<Self> {
         match message {
             Message::Rej(m) if m.reason == RejectReason::INVALID_SERVICE_ID => {
@@ -120,8 +119,7 @@ impl RequestKey {
     }
 }
 
-/// True for a packet to a group of QPs: by its QPN, and by its address at the IP or the Ethernet
-/// layer.
+/// `true` for a multicast packet: by its QPN, and its IP or Ethernet address.
 fn is_multicast(packet: &Packet<'_>) -> bool {
     packet.dest_qp() == Qpn::MULTICAST
         && (packet.destination_ip().is_multicast()
@@ -135,8 +133,8 @@ fn cm_message<'a>(frame: &'a Frame<'_>) -> Option<Message<'a>> {
 }
 
 impl EmbeddedSwitch {
-    /// A switch of the host with `address`, to which no function is attached yet. `seed` keys its
-    /// hashes, so that peers cannot aim at collisions.
+    /// Creates the switch of the host with `address`, without attached functions. `seed` keys its
+    /// hashes, so that peers cannot cause collisions.
     pub fn new(address: IpAddr, seed: u64) -> Self {
         let requests = HashMap::with_hasher(FixedState::with_seed(seed));
         EmbeddedSwitch { address, attached: 0, requests, ages: VecDeque::new() }
@@ -152,7 +150,7 @@ impl EmbeddedSwitch {
         }
     }
 
-    /// True when a function is attached in `slot`.
+    /// Returns whether a function is attached in `slot`.
     pub fn is_attached(&self, slot: usize) -> bool {
         slot < FUNCTIONS_MAX && self.attached & 1 << slot != 0
     }
@@ -186,7 +184,8 @@ impl EmbeddedSwitch {
         if to_self { self.from_wire(frame) } else { Route::Wire }
     }
 
-    /// Notes a refusal for want of a listener; false when that was the last one, or none.
+    /// Records a refusal for lack of a listener; `false` if it was the last one, or is not a
+    /// refusal.
     fn is_held_refusal(&mut self, slot: usize, packet: &Packet<'_>, frame: &Frame<'_>) -> bool {
         let refused = cm_message(frame)
             .and_then(|message| RequestKey::of_refusal(packet.destination_ip(), &message));
@@ -195,13 +194,13 @@ impl EmbeddedSwitch {
         *by |= 1 << slot;
         let is_last = self.attached & !*by == 0;
         if is_last {
-            // One answer is enough. Should it be lost, the requester asks all of them again.
+            // One reply is enough. If it is lost, the requester asks all functions again.
             *by = 0;
         }
         !is_last
     }
 
-    /// Routes a frame that comes to the host.
+    /// Routes a frame that arrives at the host.
     pub fn from_wire(&mut self, frame: &Frame<'_>) -> Route {
         let Ok(Some(packet)) = Packet::parse(frame.head) else {
             return Route::Drop(DropReason::NotRoce);

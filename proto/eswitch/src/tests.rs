@@ -1,4 +1,4 @@
-//! Tests of the embedded switch: which process gets a frame, by QPN, MAD and address.
+//! Tests of the embedded switch: routing by QPN, MAD and address.
 
 use super::*;
 use longhaul_node::{Payload, Trailer};
@@ -157,8 +157,8 @@ mod datagram_services {
     const SIDR_REQ: u16 = 0x17;
     const SIDR_REP: u16 = 0x18;
 
-    /// SIDR messages have their request id where others have the local communication id, and the
-    /// reply's status is the first byte after that.
+    /// SIDR messages have their request id in place of the local communication id, followed by the
+    /// reply's status.
     fn sidr(attribute: u16, request_id: u32, status: u8) -> [u8; 256] {
         mad(attribute, request_id, u32::from(status) << 24, 0)
     }

@@ -1,5 +1,5 @@
-//! What coding costs: an encoder's and a repair's bytes per second, beside a copy of the same bytes
-//! and the fastest general library.
+//! Cost of coding: bytes per second of an encoder and of a repair, compared with a copy of the same
+//! bytes and the fastest general library.
 
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 

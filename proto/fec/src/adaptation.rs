@@ -1,104 +1,104 @@
-//! Which layout a path needs.
+//! Choice of the layout for a path.
 
 use crate::{Layout, PathLoss, ROWS_MAX, STRIDE_MAX, SYMBOLS_MAX, residual_loss};
 use longhaul_units::Duration;
 
-/// At this share of losses or less, repetition alone is cheaper.
+/// At this loss or less, retransmission alone is cheaper.
 const LOSS_MIN: f64 = 1e-5;
 
-/// Most parity per DATA at a share of losses, joined by straight lines over the logarithm of the
-/// loss.
+/// Maximum parity per DATA as a function of the loss: linear interpolation over the logarithm of
+/// the loss.
 ///
-/// A choice made for one loss stands while the measured one lies within [`BAND`] of it, so the
-/// bounds that users see (1.5 % at 1e-4, 5 % below 1e-3, 8 % at 1e-2, 18 % at 5e-2) hold with the
-/// curve shifted by that much.
+/// A choice holds while the measured loss stays within a factor of [`BAND`], so the curve is
+/// shifted by that much to keep the documented bounds (1.5 % at 1e-4, 5 % below 1e-3, 8 % at 1e-2,
+/// 18 % at 5e-2).
 const BUDGET: [(f64, f64); 6] =
     [(LOSS_MIN, 0.008), (1.5e-4, 0.015), (1.5e-3, 0.05), (1.5e-2, 0.085), (5e-2, 0.18), (0.2, 0.4)];
 
-/// Parity per DATA at most where it costs nothing.
+/// Maximum parity per DATA where it is free.
 const FREE_BUDGET_MAX: f64 = 0.5;
 
-/// The parity that a latency goal may cost on any path.
+/// Parity that a latency goal may use on any path.
 const GOAL_BUDGET: f64 = 0.015;
 
-/// A repeated datagram completes a message after so many round trips: goals from here on need no
+/// Round trips until a retransmitted datagram completes a message: goals from here on need no
 /// parity.
 const REPEATED_RTTS: f64 = 2.5;
 
-/// How many losses in a round trip are left to repetition: one of them holds up what a stream sends
-/// in that round trip, so that this part of it waits.
+/// Losses per round trip that are left to retransmission. Each delays the datagrams of its stream
+/// in that round trip.
 const LEFT_PER_RTT: f64 = 5e-4;
 
-/// The part of a round trip that a block takes to send.
+/// Transmission time of a block, in round trips.
 const BLOCK_RTTS: f64 = 0.125;
 
-/// No path is asked to lose less than this.
+/// Minimum target of the residual loss.
 const TARGET_MIN: f64 = 1e-7;
 
-/// Change of loss that a choice does not follow.
+/// Factor of change in loss within which a choice holds.
 const BAND: f64 = 1.5;
 
-/// Reports in a row that must show less loss before protection is reduced.
+/// Consecutive reports of less loss before protection is reduced.
 const PATIENCE: u32 = 16;
 
-/// Losses that short-term figures need to count.
+/// Losses needed for short-term figures to be significant.
 const SIGNIFICANT: f64 = 32.0;
 
-/// What a flow asks of its messages.
+/// A flow's latency goal.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LatencyGoal {
-    /// 99.9 % of messages are to be complete within so many round trips; one without any loss takes
-    /// 1.
+    /// 99.9 % of messages must complete within this number of round trips; without loss a message
+    /// takes 1.
     pub rtts: f64,
-    /// Packets of a message, from 1.
+    /// Packets per message, at least 1.
     pub message_packets: u32,
 }
 
-/// What is known of a path.
+/// Measurements of a path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
-    /// What it loses, before repair.
+    /// Loss before repair.
     pub path: PathLoss,
     /// Round trip.
     pub rtt: Duration,
     /// DATA sent per second.
     pub packets_per_s: f64,
-    /// PARITY per second that costs nothing, because the path hardly notices.
+    /// PARITY per second that is free, because it uses spare capacity of the path.
     pub free_per_s: f64,
-    /// The strictest goal among its flows.
+    /// Strictest goal of its flows.
     pub goal: Option<LatencyGoal>,
 }
 
-/// What to do on a path.
+/// The choice for a path.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Choice {
-    /// How to lay out groups; `None` sends no parity.
+    /// Layout of groups; `None`: no parity.
     pub layout: Option<Layout>,
-    /// Share of DATA that stays lost, by [`residual_loss`].
+    /// Residual loss, by [`residual_loss`].
     pub residual: f64,
 }
 
-/// What the receiver of a path counted since the last report, before repair.
+/// The receiver's counts since the last report, before repair.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Report {
     /// Datagrams sent.
     pub packets: u64,
-    /// Of these, lost.
+    /// Datagrams lost.
     pub lost: u64,
-    /// Runs of consecutive numbers that the lost ones form.
+    /// Runs of consecutive lost datagrams.
     pub bursts: u64,
 }
 
-/// The cheapest layout that leaves few enough losses, within the budget for parity.
+/// Returns the cheapest layout that meets the target of residual loss, within the parity budget.
 ///
-/// Without a goal, one loss in 2000 round trips is few enough: a stream then waits in one round
-/// trip of so many. With a goal, 0.1 % of messages may have one. Where the budget does not reach so
-/// far, the layout that leaves least is taken if it halves the loss. A block takes an eighth of a
-/// round trip to send (with a goal, the time that the goal leaves), or up to half of one where the
-/// budget asks for longer blocks: repetition would be sooner otherwise.
+/// Without a goal, the target is one residual loss per 2000 round trips; with a goal, 0.1 % of
+/// messages may have one. If the budget is too small for the target, the layout with the lowest
+/// residual loss is chosen if it halves the loss. A block takes an eighth of a round trip to send
+/// (with a goal, the time that the goal leaves), or up to half a round trip if the budget requires
+/// longer blocks; with longer ones retransmission would be faster.
 ///
-/// Cost: up to a few hundred evaluations of [`residual_loss`], some 0.1 ms; call it when the path
-/// changed.
+/// Cost: up to a few hundred evaluations of [`residual_loss`], about 0.1 ms; call it when the path
+/// has changed.
 pub fn choose(measured: &Measured) -> Choice {
     let loss = measured.path.loss.clamp(0.0, 0.9);
     let path = PathLoss { loss, ..measured.path };
@@ -116,7 +116,7 @@ pub fn choose(measured: &Measured) -> Choice {
         Some(goal) => {
             let target = (1e-3 / f64::from(goal.message_packets.max(1))).max(TARGET_MIN);
             let budget = budget(loss).max(GOAL_BUDGET);
-            // A flush ends blocks early on a slow path, so the shortest block in the budget is
+            // On a slow path a flush ends blocks early, so the shortest block within the budget is
             // always allowed.
             (target, budget, ((goal.rtts - 1.0) * per_rtt).max((1.0 / budget).ceil()))
         }
@@ -148,7 +148,7 @@ struct Search {
 }
 
 impl Search {
-    /// Every number of parities and stride, with the fewest and the most symbols that it allows.
+    /// Every number of parities and stride, with the minimum and maximum symbols.
     fn frames(&self) -> impl Iterator<Item = (usize, usize, usize, usize)> {
         let strides = (0..).map(|shift| 1 << shift).take_while(|&stride| stride <= STRIDE_MAX);
         strides.flat_map(move |stride| {
@@ -165,8 +165,8 @@ impl Search {
         Some(Choice { layout: Some(layout), residual: residual_loss(layout, self.path) })
     }
 
-    /// The choice that meets the target with least parity; strides and rows add a little, as they
-    /// take memory, computation and time to repair.
+    /// Returns the choice that meets the target with least parity. Strides and rows add a small
+    /// weight for memory, computation and repair time.
     fn cheapest(&self) -> Option<Choice> {
         let mut best: Option<(f64, Choice)> = None;
         for (rows, stride, fewest, most) in self.frames() {
@@ -180,8 +180,8 @@ impl Search {
             if cost(most) >= bound {
                 continue;
             }
-            // Symbols that would be an improvement: more of them leave more losses, so look for the
-            // most that do.
+            // Minimum symbols for an improvement. More symbols increase the residual loss, so
+            // search for the maximum that meets the target.
             let cheaper = (weight * rows as f64 / bound) as usize + 1;
             let (mut low, mut high) = (fewest.max(cheaper), most + 1);
             let Some(mut found) = (low < high).then(|| meets(low)).flatten() else { continue };
@@ -197,7 +197,7 @@ impl Search {
         best.map(|(_, choice)| choice)
     }
 
-    /// The choice that leaves least, if it is worth its parity.
+    /// Returns the choice with the lowest residual loss, if it is worth its parity.
     fn strongest(&self) -> Option<Choice> {
         let all = self
             .frames()
@@ -207,22 +207,21 @@ impl Search {
     }
 }
 
-/// Follows a path's reports and changes the choice when the path has changed: at once to more
-/// protection, after 16 reports in a row to less, never for a change of loss within a factor of
-/// 1.5.
+/// Follows a path's reports and adapts the choice: at once to more protection, after 16 consecutive
+/// reports to less, never for a change of loss within a factor of 1.5.
 #[derive(Clone, Debug)]
 pub struct Adaptation {
-    /// Weighs the last few reports.
+    /// Average over the last few reports.
     fast: Sums,
-    /// Weighs the last hundred or so.
+    /// Average over the last hundred or so.
     slow: Sums,
-    /// What the choice was made for.
+    /// The measurements for which the choice was made.
     anchor: Option<Measured>,
     choice: Choice,
     calm: u32,
 }
 
-/// Counts of which older ones weigh less.
+/// Exponentially decayed counts.
 #[derive(Clone, Copy, Default, Debug)]
 struct Sums {
     packets: f64,
@@ -239,7 +238,7 @@ impl Sums {
 
     fn path(&self) -> PathLoss {
         let loss = if self.packets > 0.0 { (self.lost / self.packets).min(1.0) } else { 0.0 };
-        // A few bursts say little of their mean length.
+        // A few bursts are not enough to estimate their mean length.
         let burst = if self.bursts >= 4.0 { (self.lost / self.bursts).max(1.0) } else { 1.0 };
         PathLoss { loss, burst }
     }
@@ -257,14 +256,14 @@ impl Adaptation {
         self.choice
     }
 
-    /// What the path loses, smoothed: by the last few reports when they hold 32 losses, else by the
+    /// Smoothed loss of the path: over the last few reports if they have 32 losses, else over the
     /// last hundred or so.
     pub fn path(&self) -> PathLoss {
         if self.fast.lost >= SIGNIFICANT { self.fast.path() } else { self.slow.path() }
     }
 
-    /// Takes a report and the path's other figures, DATA and free PARITY per second as in
-    /// [`Measured`], and returns the choice. To be called about once per round trip.
+    /// Updates with a report and the path's other figures, DATA and free PARITY per second as in
+    /// [`Measured`], and returns the choice. Call it about once per round trip.
     pub fn report(
         &mut self,
         report: &Report,
@@ -320,7 +319,7 @@ impl Default for Adaptation {
     }
 }
 
-/// What a report says against what the choice was made for.
+/// Comparison of a report with the measurements of the choice.
 enum Change {
     Worse,
     Better,

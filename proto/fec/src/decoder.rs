@@ -1,4 +1,4 @@
-//! The receiver's side.
+//! The decoder at the receiver.
 
 use crate::field::{Kernel, coefficient, invert};
 use crate::ring::{NO_GROUP, Ring, Where};
@@ -8,22 +8,22 @@ use crate::{BODY_MAX, Body, HEAD_MAX, Parity, ParityId, ROWS_MAX};
 /// No buffer.
 const NO_BUFFER: u16 = u16::MAX;
 
-/// A received datagram as the caller keeps it; cheap to hold, such as a reference to a pooled
+/// The caller's handle of a received datagram; cheap to hold, such as a reference to a pooled
 /// frame.
 pub trait Symbol {
-    /// Writes the head that the sender gave to its encoder and returns its length.
+    /// Writes the head that the sender passed to its encoder, and returns its length.
     fn head(&self, out: &mut [u8; HEAD_MAX]) -> usize;
 
     /// The body.
     fn body(&self) -> Body<'_>;
 }
 
-/// A datagram that was lost and is back.
+/// A recovered datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recovered<'a> {
     /// Its number.
     pub number: u64,
-    /// The head that the sender gave to its encoder.
+    /// The head that the sender passed to its encoder.
     pub head: &'a [u8],
     /// The body.
     pub body: Body<'a>,
@@ -32,38 +32,38 @@ pub struct Recovered<'a> {
 /// Why a parity was not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It is cut short or says something that no encoder says.
+    /// Truncated, or with values that no encoder sends.
     #[error("malformed parity")]
     Malformed,
-    /// Its group is further back than the decoder remembers.
+    /// Its group is below the decoder's reach.
     #[error("parity of a group that is forgotten")]
     Old,
-    /// Its group is further ahead of what arrived than the decoder looks, or nothing has arrived.
+    /// Its group is above the decoder's reach, or nothing has arrived yet.
     #[error("parity of a group far ahead of what arrived")]
     Ahead,
     /// Some of its group's numbers belong to another group.
     #[error("parity of a group that overlaps another")]
     Overlapping,
-    /// It contradicts another parity of its group, or what arrived of the group.
+    /// It contradicts another parity, or a received member, of its group.
     #[error("parity that contradicts its group")]
     Inconsistent,
 }
 
-/// What a decoder has seen.
+/// Counters of a decoder.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
-    /// DATA given back.
+    /// DATA recovered.
     pub recovered: u64,
-    /// Parities of groups of which nothing was missing any more.
+    /// Parities of groups without missing members.
     pub redundant: u64,
-    /// Parities that came twice.
+    /// Duplicate parities.
     pub repeated: u64,
-    /// Groups given up with something missing: too much was lost, or they were the oldest when
-    /// memory ran out.
+    /// Groups abandoned with missing members: too many losses, or evicted as the oldest when memory
+    /// ran out.
     pub given_up: u64,
-    /// DATA further back than the decoder remembers.
+    /// DATA below the decoder's reach.
     pub late: u64,
-    /// DATA that had arrived or had been given back before.
+    /// DATA that had already arrived or been recovered.
     pub duplicates: u64,
     /// Parities refused as [`Refusal::Malformed`].
     pub malformed: u64,
@@ -73,26 +73,26 @@ pub struct Counters {
     pub ahead: u64,
     /// Parities refused as [`Refusal::Overlapping`].
     pub overlapping: u64,
-    /// Parities refused, and groups given up, as [`Refusal::Inconsistent`].
+    /// Parities refused, and groups abandoned, as [`Refusal::Inconsistent`].
     pub inconsistent: u64,
 }
 
 /// Bounds of a decoder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecoderConfig {
-    /// How many numbers back repair is possible, 64 to 2²⁰; rounded up to a power of two. Twice the
-    /// longest block that the peer may use suits every path: the longest of all is 8192. Costs 2
-    /// slots of about 40 bytes and a handle for each.
+    /// Numbers below the highest for which repair is possible, 64 to 2²⁰, rounded up to a power of
+    /// two. Twice the peer's longest block suits every path; the maximum block is 8192. Each number
+    /// costs 2 slots of about 40 bytes and a handle.
     pub reach: usize,
-    /// How many numbers back datagrams are held while no parity comes, up to `reach`. When the peer
-    /// begins to send parity, or lays out blocks more than four times as long as before, a loss in
-    /// the first block that lies further back from its parity than this is not repaired. Each costs
-    /// a held datagram on a path that needs no parity.
+    /// Numbers below the highest for which datagrams are held while no parity arrives, up to
+    /// `reach`. When the peer starts to send parity, or blocks more than four times as long as
+    /// before, losses of the first block that are further from its parity than this are not
+    /// repaired. Each number costs a held datagram on a path without parity.
     pub quiet_reach: usize,
-    /// Bytes of bodies that held handles may refer to; a length alone counts as its length. Beyond
-    /// it the oldest are let go of. At least a block's.
+    /// Maximum bytes of bodies to which held handles refer; a virtual body counts with its length.
+    /// Beyond it the oldest are released. Must cover a block.
     pub held_bytes_max: usize,
-    /// Parities kept at a time, 8 to 65,000, for groups that miss something. Each costs up to the
+    /// Maximum stored parities, 8 to 65,000, of groups with missing members. Each takes up to the
     /// longest body.
     pub parities_max: usize,
 }
@@ -110,25 +110,25 @@ impl Default for DecoderConfig {
     }
 }
 
-/// Gives back the DATA of one path that were lost, from parity and what arrived.
+/// Recovers lost DATA of one path from parity and received DATA.
 ///
-/// Show it each DATA as it arrives, once ([`on_data`](Self::on_data)), and each parity
-/// ([`on_parity`](Self::on_parity)); both hand what could be recovered to a closure. `H` is how the
-/// caller keeps a datagram.
+/// Call [`on_data`](Self::on_data) once for each arriving DATA and [`on_parity`](Self::on_parity)
+/// for each parity; both pass recovered datagrams to a closure. `H` is the caller's handle of a
+/// datagram.
 ///
-/// It holds on to datagrams for four of the longest blocks that it has lately seen parity for, or
-/// until their group is complete, inside the bounds of its configuration. Nothing is allocated once
-/// parities have shown their length.
+/// The decoder holds datagrams for four of the longest blocks with recent parity, or until their
+/// group is complete, within its configured bounds. It allocates nothing once parities have reached
+/// their length.
 pub struct Decoder<H> {
     kernel: Kernel,
     ring: Ring<H>,
-    /// How far back something is held at least.
+    /// Minimum span of held datagrams.
     quiet_span: u64,
-    /// Last number of the group that parity last came for.
+    /// Last number of the group of the latest parity.
     last_parity: u64,
     groups: Vec<Group>,
     free_groups: Vec<u16>,
-    /// Parities, which become the sums of what is missing.
+    /// Parities, which are reduced to the sums of missing members.
     buffers: Vec<Sum>,
     free_buffers: Vec<u16>,
     solved: [Sum; ROWS_MAX],
@@ -136,12 +136,12 @@ pub struct Decoder<H> {
     counters: Counters,
 }
 
-/// A group of which something is missing.
+/// A group with missing members.
 struct Group {
     id: ParityId,
-    /// Members that have not come.
+    /// Missing members.
     missing: usize,
-    /// By row.
+    /// Buffer of each row's parity.
     buffers: [u16; ROWS_MAX],
 }
 
@@ -154,7 +154,7 @@ impl Group {
 }
 
 impl<H: Symbol> Decoder<H> {
-    /// A decoder; values out of bounds are brought to the nearest.
+    /// Creates a decoder; `config` is clamped to its bounds.
     pub fn new(config: DecoderConfig) -> Self {
         let parities = config.parities_max.clamp(ROWS_MAX, 65_000);
         let reach = config.reach.clamp(64, 1 << 20).next_power_of_two();
@@ -164,7 +164,7 @@ impl<H: Symbol> Decoder<H> {
             ring: Ring::new(reach, quiet_span, config.held_bytes_max),
             quiet_span,
             last_parity: 0,
-            // Each group that is kept has a parity.
+            // Each stored group has a parity.
             groups: Vec::with_capacity(parities),
             free_groups: Vec::with_capacity(parities),
             buffers: (0..parities).map(|_| Sum::new()).collect(),
@@ -175,7 +175,7 @@ impl<H: Symbol> Decoder<H> {
         }
     }
 
-    /// What has been seen so far.
+    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -185,16 +185,16 @@ impl<H: Symbol> Decoder<H> {
         self.ring.held_bytes()
     }
 
-    /// Groups that miss something and have parity.
+    /// Groups with missing members and parity.
     pub fn groups_under_repair(&self) -> usize {
         self.groups.len() - self.free_groups.len()
     }
 
-    /// Takes an arrived DATA. Should it complete what a group's parity lacked, the group's lost
-    /// members go to `recovered`.
+    /// Handles an arriving DATA. If its group can now be repaired, passes the lost members to
+    /// `recovered`.
     ///
-    /// The stretch of numbers that is remembered moves up with `number`: the caller has checked
-    /// that a peer could have sent it.
+    /// The reach moves up with `number`, so the caller must have checked that the peer could have
+    /// sent it.
     pub fn on_data(&mut self, number: u64, held: H, recovered: impl FnMut(Recovered<'_>)) {
         if number == u64::MAX || matches!(self.ring.locate(number), Where::Old) {
             self.counters.late += 1;
@@ -221,11 +221,11 @@ impl<H: Symbol> Decoder<H> {
         }
     }
 
-    /// Takes an arrived parity. What its group lost goes to `recovered`, if that much can be
-    /// computed.
+    /// Handles an arriving parity. If its group can be repaired, passes the lost members to
+    /// `recovered`.
     ///
     /// # Errors
-    /// When the parity cannot be used; it is counted, and nothing comes of it.
+    /// The parity was refused and counted, without further effect.
     pub fn on_parity(
         &mut self,
         parity: &Parity<'_>,
@@ -247,7 +247,7 @@ impl<H: Symbol> Decoder<H> {
         Ok(())
     }
 
-    /// Puts a parity to its group; `None` when there is nothing more to do.
+    /// Adds a parity to its group; `None` if there is nothing more to do.
     fn place(&mut self, parity: &Parity<'_>) -> Result<Option<u16>, Refusal> {
         if !parity.is_sound() {
             return Err(Refusal::Malformed);
@@ -291,7 +291,7 @@ impl<H: Symbol> Decoder<H> {
         Ok(Some(group))
     }
 
-    /// Puts a parity to a group that has others.
+    /// Adds a parity to a group with others.
     fn place_in(&mut self, group: u16, parity: &Parity<'_>) -> Result<Option<u16>, Refusal> {
         let known = &self.groups[usize::from(group)];
         if !known.id.is_same_group(&parity.id) {
@@ -315,13 +315,12 @@ impl<H: Symbol> Decoder<H> {
         Ok(Some(group))
     }
 
-    /// A copy of the parity. The group that lies furthest back, `but` one, gives way when there is
-    /// no room.
+    /// Copies the parity into a buffer. If there is none, evicts the oldest group except `but`.
     fn buffer_for(&mut self, parity: &Parity<'_>, but: u16) -> u16 {
         while self.free_buffers.is_empty() {
             let in_use =
                 (0..).zip(&self.groups).filter(|(i, group)| group.missing > 0 && *i != but);
-            // One group has at most ROWS_MAX buffers, and there are more than it lacks: another has
+            // A group has at most ROWS_MAX buffers, fewer than there are, so another group has
             // some.
             let Some((oldest, _)) = in_use.min_by_key(|(_, group)| group.id.base) else { break };
             self.give_up(oldest);
@@ -351,7 +350,7 @@ impl<H: Symbol> Decoder<H> {
         index
     }
 
-    /// The slot of a number that is in the ring. A group that reached so far back is given up.
+    /// Returns the slot of a number within the ring. Abandons a group that still occupied it.
     fn claim(&mut self, number: u64) -> &mut crate::ring::Slot<H> {
         let (broken, _) = self.ring.claim(number);
         if broken != NO_GROUP {
@@ -360,8 +359,8 @@ impl<H: Symbol> Decoder<H> {
         self.ring.claim(number).1
     }
 
-    /// Computes what the group lost if enough of it is there; then, or when nothing is missing,
-    /// ends it.
+    /// Recovers the group's missing members if possible; then, or if none are missing, ends the
+    /// group.
     fn repair(&mut self, index: u16, mut recovered: impl FnMut(Recovered<'_>)) {
         let group = &self.groups[usize::from(index)];
         let id = group.id;
@@ -370,7 +369,7 @@ impl<H: Symbol> Decoder<H> {
             self.free(index);
             return self.close_members(id);
         }
-        // What arrived but is not held any more is computed like what was lost.
+        // Members that arrived but were released are recomputed like lost ones.
         let (mut erased, mut count) = ([0; ROWS_MAX], 0);
         let rows_held = group.held().count();
         for number in id.members().filter(|&number| self.ring.held(number).is_none()) {
@@ -401,8 +400,8 @@ impl<H: Symbol> Decoder<H> {
         self.close_members(id);
     }
 
-    /// Solves for the `erased` members with as many parities; false when what is there contradicts
-    /// itself.
+    /// Solves for the `erased` members with as many parities; `false` if the parities are
+    /// inconsistent.
     fn solve(&mut self, index: u16, erased: &[u64]) -> bool {
         let group = &self.groups[usize::from(index)];
         let (mut rows, mut matrix) = ([(0, 0); ROWS_MAX], [[0; ROWS_MAX]; ROWS_MAX]);

@@ -1,30 +1,29 @@
-//! The sender's side.
+//! The encoder at the sender.
 
 use crate::field::{Kernel, coefficient};
 use crate::symbol::{HeadBlock, Sum};
 use crate::{BODY_MAX, Body, HEAD_MAX, Layout, Parity, ParityId};
 
-/// Makes the parities of one path's DATA.
+/// Computes the parities of one path's DATA.
 ///
-/// [`add`](Self::add) each DATA in the order of its number; when that says that parities are due,
+/// Call [`add`](Self::add) for each DATA in the order of numbers. When it reports due parities,
 /// take them with [`next_parity`](Self::next_parity) and send them in that order, between DATA or
-/// at once. When the path falls idle, [`flush`](Self::flush).
+/// at once. Call [`flush`](Self::flush) when the path becomes idle.
 ///
-/// Memory: two sets of `stride × rows` sums, each as long as the longest body it saw; for 16 groups
-/// of 2 parities over frames of 4 KiB, 270 KB. Nothing is allocated once bodies have shown their
-/// length and layouts do not grow.
+/// Memory: two sets of `stride × rows` sums, each as long as its longest body; 270 KB for 16 groups
+/// of 2 parities over frames of 4 KiB. It allocates nothing once bodies and layouts have reached
+/// their maximum.
 pub struct Encoder {
     kernel: Kernel,
-    /// What the block under way is laid out by.
+    /// Layout of the current block.
     layout: Option<Layout>,
-    /// What the next block will be laid out by.
+    /// Layout of the next block.
     next_layout: Option<Layout>,
-    /// Number of the first DATA of the block under way.
+    /// Number of the first DATA of the current block.
     base: u64,
-    /// DATA in the block under way.
+    /// DATA in the current block.
     count: usize,
-    /// One is being summed up while the other is handed out. Row `j` of group `g` is at
-    /// `g · rows + j`.
+    /// One accumulates while the other is sent. Row `j` of group `g` is at `g · rows + j`.
     sets: [Vec<Sum>; 2],
     filling: usize,
     due: Due,
@@ -32,7 +31,7 @@ pub struct Encoder {
     scratch: HeadBlock,
 }
 
-/// The parities that wait to be taken.
+/// Parities that are due.
 #[derive(Clone, Copy, Default)]
 struct Due {
     base: u64,
@@ -52,13 +51,13 @@ impl Due {
         self.groups() * self.rows - self.taken
     }
 
-    /// Where the next one's sum is in its set.
+    /// Index of the next parity's sum in its set.
     fn next(&self) -> usize {
         self.taken % self.groups() * self.rows + self.taken / self.groups()
     }
 }
 
-/// A DATA that cannot be coded; it goes unprotected.
+/// A DATA that cannot be coded and is sent unprotected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AddError {
     /// The head is longer than [`HEAD_MAX`].
@@ -70,7 +69,7 @@ pub enum AddError {
 }
 
 impl Encoder {
-    /// An encoder that starts with `layout`; `None` codes nothing.
+    /// Creates an encoder with `layout`; `None` disables coding.
     pub fn new(layout: Option<Layout>) -> Self {
         Encoder {
             kernel: Kernel::detect(),
@@ -86,22 +85,22 @@ impl Encoder {
         }
     }
 
-    /// Lays out the blocks that follow the one under way by `layout`; `None` codes them no more.
+    /// Sets the layout from the next block on; `None` disables coding.
     pub fn set_layout(&mut self, layout: Option<Layout>) {
         self.next_layout = layout;
     }
 
-    /// The layout that the next block will have.
+    /// The layout of the next block.
     pub fn next_layout(&self) -> Option<Layout> {
         self.next_layout
     }
 
-    /// Takes DATA `number` into its group's sums and returns how many parities are due.
+    /// Adds DATA `number` to its group's sums and returns the number of due parities.
     ///
-    /// Numbers go up by one; where one is left out the block ends as if flushed.
+    /// Numbers increase by one; a gap ends the block like a flush.
     ///
     /// # Errors
-    /// When head or body are too long to be coded. The block then ends before this number.
+    /// Head or body are too long. The block then ends before this number.
     pub fn add(&mut self, number: u64, head: &[u8], body: &Body<'_>) -> Result<usize, AddError> {
         if self.count > 0 && self.base.checked_add(self.count as u64) != Some(number) {
             self.flush();
@@ -136,9 +135,9 @@ impl Encoder {
         Ok(self.due.left())
     }
 
-    /// Ends the block under way, so that what was sent last is protected at once, and returns how
-    /// many parities are due. Groups that are far from full are joined first: a block of `n` DATA
-    /// gets no more than `max(1, 2n / k) · m` parities.
+    /// Ends the current block, so that its DATA are protected at once, and returns the number of
+    /// due parities. Sparse groups are joined first: a block of `n` DATA gets at most
+    /// `max(1, 2n / k) · m` parities.
     pub fn flush(&mut self) -> usize {
         if let (true, Some(layout)) = (self.count > 0, self.layout) {
             let stride = self.join_groups(layout);
@@ -147,8 +146,8 @@ impl Encoder {
         self.due.left()
     }
 
-    /// The next parity that is due, in the order of sending: the first of every group, then the
-    /// second of every group.
+    /// Returns the next due parity in sending order: the first of every group, then the second of
+    /// every group.
     pub fn next_parity(&mut self) -> Option<Parity<'_>> {
         let due = &mut self.due;
         if due.left() == 0 {
@@ -167,7 +166,7 @@ impl Encoder {
         Some(Parity { id, head: sum.head(), body: sum.body() })
     }
 
-    /// Bytes of the next parity's head block and body; `None` when none is due.
+    /// Length of the next parity's head block and body in bytes; `None` if none is due.
     pub fn next_len(&self) -> Option<usize> {
         let sum = self.next_sum()?;
         Some(sum.head().len() + sum.body().len())
@@ -184,12 +183,12 @@ impl Encoder {
         self.due.left()
     }
 
-    /// DATA since the last block ended: those that no parity covers yet.
+    /// DATA since the end of the last block, which no parity covers yet.
     pub fn unprotected(&self) -> usize {
         self.count
     }
 
-    /// Parities that were not taken before the next block ended, and are gone.
+    /// Parities discarded because they were not taken before the next block ended.
     pub fn overrun(&self) -> u64 {
         self.overrun
     }
@@ -202,8 +201,7 @@ impl Encoder {
         set[..sums].iter_mut().for_each(Sum::clear);
     }
 
-    /// Joins groups pairwise as long as what comes out has at most k members; returns the stride
-    /// that is left.
+    /// Joins groups pairwise while the result has at most k members; returns the remaining stride.
     fn join_groups(&mut self, layout: Layout) -> usize {
         let rows = layout.rows();
         let mut stride = layout.stride();

@@ -1,18 +1,18 @@
-//! Arithmetic of GF(2⁸) over stretches of bytes, and the coefficients of the code.
+//! Arithmetic of GF(2⁸) over byte slices, and the coefficients of the code.
 //!
-//! The field is that of polynomial x⁸+x⁴+x³+x²+1 (0x11d). A stretch is multiplied by a constant
-//! with two tables of 16 entries, one for each half of a byte, that a byte shuffle looks up 32 or
-//! 64 at a time.
+//! The field is that of polynomial x⁸+x⁴+x³+x²+1 (0x11d). A slice is multiplied by a constant with
+//! two tables of 16 entries, one for each half of a byte, in which a byte shuffle looks up 32 or 64
+//! at a time.
 //!
 //! Source of the technique: Plank, Greenan, Miller, "Screaming fast Galois field arithmetic using
-//! Intel SIMD instructions", FAST 2013. The processor is asked once, by [`Kernel::detect`].
+//! Intel SIMD instructions", FAST 2013. [`Kernel::detect`] queries the processor once.
 //!
-//! The field is ours because no library keeps running sums: those that are kept well code whole
+//! The field is implemented here because no maintained library keeps running sums; they code whole
 //! groups at once.
 
 use crate::ROWS_MAX;
 
-/// Columns of the code: how many symbols could stand in one group. A prime, see [`coefficient`].
+/// Columns of the code: the maximum symbols of a group. A prime, see [`coefficient`].
 pub(crate) const COLUMNS: u64 = 241;
 
 const POLYNOMIAL: u16 = 0x11d;
@@ -22,7 +22,7 @@ const fn double(a: u8) -> u8 {
     (if wide & 0x100 == 0 { wide } else { wide ^ POLYNOMIAL }) as u8
 }
 
-/// Powers of 2, twice over so that a sum of two logarithms needs no reduction.
+/// Powers of 2, repeated so that a sum of two logarithms needs no reduction.
 const EXP: [u8; 510] = {
     let mut exp = [0; 510];
     let (mut i, mut value) = (0, 1);
@@ -49,7 +49,7 @@ pub(crate) const fn mul(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 { 0 } else { EXP[LOG[a as usize] as usize + LOG[b as usize] as usize] }
 }
 
-/// What multiplied by `a` gives 1; of 0, 1.
+/// The multiplicative inverse of `a`; 1 for 0.
 pub(crate) const fn inverse(a: u8) -> u8 {
     EXP[255 - LOG[a as usize] as usize]
 }
@@ -57,10 +57,10 @@ pub(crate) const fn inverse(a: u8) -> u8 {
 /// The factor of DATA `number` in parity row `row`.
 ///
 /// A Cauchy matrix 1 / (x + y) with x = row and y = 8 + number mod 241, each column scaled so that
-/// row 0 is all ones: parity 0 is the XOR of the group, and any square part of the matrix can be
-/// inverted, so that as many losses as there are parities are repaired, whichever they are. 241 is
-/// a prime: up to 241 numbers that lie a stride below it apart have columns of their own, however
-/// groups are cut or joined.
+/// row 0 is all ones: parity 0 is the XOR of the group, and every square submatrix is invertible,
+/// so that any losses up to the number of parities can be repaired. Because 241 is a prime, up to
+/// 241 numbers at a constant stride below it have distinct columns, however groups are cut or
+/// joined.
 pub(crate) fn coefficient(row: u8, number: u64) -> u8 {
     COEFFICIENTS[usize::from(row)][(number % COLUMNS) as usize]
 }
@@ -96,7 +96,7 @@ static HALVES: [[[u8; 16]; 2]; 256] = {
     tables
 };
 
-/// The instructions that this processor has for it.
+/// The processor's instructions for the field arithmetic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernel {
     #[cfg(target_arch = "x86_64")]
@@ -120,12 +120,12 @@ impl Kernel {
         Kernel::Portable
     }
 
-    /// `out[i] += c · input[i]`; both are of one length.
+    /// `out[i] += c · input[i]`, for slices of equal length.
     pub(crate) fn add_product(self, out: &mut [u8], input: &[u8], c: u8) {
         self.product::<true>(out, input, c);
     }
 
-    /// `out[i] = c · input[i]`; both are of one length.
+    /// `out[i] = c · input[i]`, for slices of equal length.
     pub(crate) fn set_product(self, out: &mut [u8], input: &[u8], c: u8) {
         if c == 1 { out.copy_from_slice(input) } else { self.product::<false>(out, input, c) }
     }
@@ -258,7 +258,7 @@ pub(crate) fn invert(mut a: Square, n: usize) -> Option<Square> {
     Some(out)
 }
 
-/// A matrix with a row and a column for each parity that a group can have.
+/// A square matrix of the maximum number of parities.
 pub(crate) type Square = [[u8; ROWS_MAX]; ROWS_MAX];
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! Erasure coding over groups of DATA datagrams of one path: what a lossy path drops is computed
-//! from parity at the far end, without waiting a round trip for a repetition.
+//! Erasure coding over groups of DATA datagrams of one path: the far end recovers losses from
+//! parity, without the round trip of a retransmission.
 //!
-//! An [`Encoder`] is shown every DATA datagram with its number and hands out [`Parity`] for each
-//! group. A [`Decoder`] is shown what arrives and gives back what did not. [`Adaptation`] chooses
-//! the [`Layout`] of groups from what the path loses. Datagrams are coded as symbols: a head block
-//! of real bytes and a body that is bytes or, in a simulation, a length alone.
+//! An [`Encoder`] takes every DATA datagram with its number and returns [`Parity`] for each group.
+//! A [`Decoder`] takes the received datagrams and returns the lost ones. [`Adaptation`] chooses the
+//! [`Layout`] of groups from the path's loss. Datagrams are coded as symbols: a head block of real
+//! bytes and a body that is bytes or, in a simulation, a length alone.
 //!
 //! The code is systematic Reed–Solomon of GF(2⁸) in Cauchy's form; with one parity it is the XOR of
-//! the group. The encoder keeps running sums alone, no data; the decoder keeps references.
+//! the group. The encoder keeps only running sums, no data; the decoder keeps references.
 //!
 //! ```text
 //!  block of k·d numbers, stride d = 3     group 0: 0 3 6 9    parity rows, m = 2
@@ -16,11 +16,10 @@
 //!   6  7  8      in the order of sending: 0 1 2 3 4 … 11 p0,0 p1,0 p2,0 p0,1 p1,1 p2,1
 //!   9 10 11      any d·m in a row take at most m of each group
 //! ```
-//! (The stride is a power of two; 3 is for the picture.)
+//! (The stride is a power of two; the picture uses 3 for clarity.)
 //!
-//! Nothing here knows time, frames or acknowledgements, and nothing is authenticated: numbers must
-//! have passed the caller's own checks. What a peer does wrong is counted ([`Counters`]) and
-//! changes nothing.
+//! The crate handles no time, frames or acknowledgements, and authenticates nothing: the caller
+//! must check numbers. A peer's errors are counted ([`Counters`]) and have no effect.
 #![forbid(unsafe_code)]
 
 mod adaptation;
@@ -42,23 +41,23 @@ pub use wire::{PARITY_HEADER_LEN, Parity, ParityId};
 /// Longest head of a symbol, in bytes.
 pub const HEAD_MAX: usize = 192;
 
-/// Longest head block of a parity, in bytes: the symbol's own lengths stand before its head.
+/// Longest head block of a parity, in bytes: the symbol's lengths precede its head.
 pub const HEAD_BLOCK_MAX: usize = symbol::LENGTHS + HEAD_MAX;
 
 /// Longest body of a symbol, in bytes.
 pub const BODY_MAX: usize = 16 * 1024;
 
-/// Most symbols in a group.
+/// Maximum symbols of a group.
 pub const SYMBOLS_MAX: usize = 128;
 
-/// Most parities of a group.
+/// Maximum parities of a group.
 pub const ROWS_MAX: usize = 8;
 
-/// Most groups side by side.
+/// Maximum number of interleaved groups.
 pub const STRIDE_MAX: usize = 64;
 
-/// How groups lie in the row of numbers: blocks of `symbols × stride` numbers, in each `stride`
-/// groups side by side, each with `rows` parities.
+/// Layout of groups in the sequence of numbers: blocks of `symbols × stride` numbers, each with
+/// `stride` interleaved groups of `rows` parities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     symbols: u8,
@@ -80,10 +79,10 @@ pub struct BadLayout {
 
 impl Layout {
     /// Groups of `symbols` (k, 1 to [`SYMBOLS_MAX`]) with `rows` parities (m, 1 to [`ROWS_MAX`]),
-    /// `stride` (d, a power of two up to [`STRIDE_MAX`]) of them side by side.
+    /// `stride` (d, a power of two up to [`STRIDE_MAX`]) of them interleaved.
     ///
     /// # Errors
-    /// When one is out of bounds.
+    /// A value is out of bounds.
     pub fn new(symbols: usize, rows: usize, stride: usize) -> Result<Layout, BadLayout> {
         let fits = (1..=SYMBOLS_MAX).contains(&symbols)
             && (1..=ROWS_MAX).contains(&rows)
@@ -106,7 +105,7 @@ impl Layout {
         usize::from(self.rows)
     }
 
-    /// Groups side by side: d.
+    /// Interleaved groups: d.
     pub fn stride(self) -> usize {
         usize::from(self.stride)
     }
@@ -121,8 +120,7 @@ impl Layout {
         f64::from(self.rows) / f64::from(self.symbols)
     }
 
-    /// The group of the number `offset` places behind the start of its block, and the place in that
-    /// group.
+    /// Returns the group, and the index in it, of the number `offset` after the start of its block.
     pub fn place(self, offset: usize) -> (usize, usize) {
         (offset % self.stride(), offset / self.stride())
     }

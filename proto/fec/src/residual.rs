@@ -1,32 +1,32 @@
-//! How much loss a layout leaves.
+//! Residual loss of a layout.
 
 use crate::{Layout, ROWS_MAX};
 
-/// How a path loses datagrams: how many, and how they cluster.
+/// Loss model of a path: rate and burst length.
 ///
-/// The model is Gilbert's: the path is in a good or a bad state, in the bad one every datagram is
-/// lost. Bursts then have a geometric length. Source: Gilbert, "Capacity of a burst-noise channel",
-/// Bell System Technical Journal 39, 1960.
+/// The model is Gilbert's: in its bad state the path loses every datagram, in its good state none.
+/// Bursts have a geometric length. Source: Gilbert, "Capacity of a burst-noise channel", Bell
+/// System Technical Journal 39, 1960.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PathLoss {
     /// Share of datagrams lost, 0 to 1.
     pub loss: f64,
     /// Mean number of datagrams lost in a row, from 1. Independent losses have 1 / (1 − loss), the
-    /// least that there is: lower values count as it.
+    /// minimum, to which lower values are clamped.
     pub burst: f64,
 }
 
 impl PathLoss {
-    /// Losses that know nothing of one another.
+    /// Independent losses.
     pub fn independent(loss: f64) -> Self {
         PathLoss { loss, burst: 1.0 }
     }
 
-    /// Chances of a loss after a datagram `distance` further back that came through, and after one
-    /// that was lost.
+    /// Loss probabilities given that the datagram `distance` before arrived, and given that it was
+    /// lost.
     ///
-    /// One step leaves the bad state with probability 1 / burst and keeps the share `loss`; the
-    /// correlation of two states falls by the same factor with every step.
+    /// One step leaves the bad state with probability 1 / burst, and the stationary loss is `loss`;
+    /// the correlation of two states falls by a constant factor per step.
     fn transitions(self, distance: usize) -> (f64, f64) {
         let loss = self.loss.clamp(0.0, 1.0);
         let kept_bad = 1.0 - 1.0 / self.burst.max(1.0);
@@ -37,27 +37,27 @@ impl PathLoss {
     }
 }
 
-/// The share of DATA that stays lost on a `path` behind parity of a `layout`, 0 to 1.
+/// Returns the residual loss of DATA on `path` with parity of `layout`, 0 to 1.
 ///
-/// Exact for the model, when the parities follow their block as
-/// [`Encoder::next_parity`](crate::Encoder::next_parity) gives them. The members of a group and
-/// then its parities lie `stride` datagrams apart, so their states are a chain of the same kind
-/// with the correlation of that distance. The sum runs over the number of losses in the group up to
-/// `rows`, with the probability of each and the DATA expected among them: those come back, all
-/// other lost DATA do not. Elliott (Bell System Technical Journal 42, 1963) counts block errors in
-/// this way.
+/// Exact for the model if the parities follow their block in the order of
+/// [`Encoder::next_parity`](crate::Encoder::next_parity). The members of a group and then its
+/// parities lie `stride` datagrams apart, so their states are a chain of the same kind with the
+/// correlation of that distance. The sum runs over the number of losses in the group up to `rows`,
+/// with the probability of each and the DATA expected among them: those are recovered, all other
+/// lost DATA are not. This is Elliott's method for block errors (Bell System Technical Journal 42,
+/// 1963).
 pub fn residual_loss(layout: Layout, path: PathLoss) -> f64 {
     let (after_good, after_bad) = path.transitions(layout.stride());
     let (symbols, rows) = (layout.symbols(), layout.rows());
     let loss = path.loss.clamp(0.0, 1.0);
-    // By losses so far: probability, and DATA lost weighted by it; for each state of the latest
-    // datagram.
+    // Indexed by losses so far, for each state of the latest datagram: probability, and expected
+    // lost DATA.
     let (mut good, mut bad) = ([(0.0, 0.0); ROWS_MAX + 1], [(0.0, 0.0); ROWS_MAX + 1]);
     good[0] = (1.0 - loss, 0.0);
     bad[1] = (loss, loss);
     for place in 1..symbols + rows {
         let counts = if place < symbols { 1.0 } else { 0.0 };
-        // Downward: each entry is made of those for as many losses or one less.
+        // Downward, because each entry derives from those for as many losses or one less.
         for losses in (0..=rows).rev() {
             let (g, b) = (good[losses], bad[losses]);
             good[losses] = mix(g, 1.0 - after_good, b, 1.0 - after_bad);

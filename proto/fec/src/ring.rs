@@ -1,39 +1,39 @@
-//! What a decoder remembers of each number of the last stretch of a path.
+//! The decoder's state of each recent number of a path.
 
-/// In place of a group's index.
+/// No group.
 pub(crate) const NO_GROUP: u16 = u16::MAX;
 
-/// In place of a number.
+/// No number.
 const NO_NUMBER: u64 = u64::MAX;
 
-/// Slots that are looked at per call for something to let go of.
+/// Slots examined for release per call.
 const RELEASE_STEPS: usize = 8;
 
 pub(crate) struct Slot<H> {
     number: u64,
     held: Option<H>,
     held_bytes: u32,
-    /// The group under repair that this is a member of.
+    /// The group under repair to which the number belongs.
     pub(crate) group: u16,
     /// It arrived or was recovered.
     pub(crate) has_come: bool,
-    /// Its group is done with.
+    /// Its group has ended.
     pub(crate) is_closed: bool,
 }
 
-/// Numbers from `reach` below the highest that arrived to `reach` above it.
+/// Slots of the numbers from `reach` below the highest that arrived to `reach` above it.
 pub(crate) struct Ring<H> {
     slots: Box<[Slot<H>]>,
     highest: Option<u64>,
-    /// Below this nothing is held.
+    /// The lowest number that can be held.
     oldest: u64,
-    /// How far below the highest something is held.
+    /// Span below the highest in which datagrams are held.
     pub(crate) span: u64,
     bytes: usize,
     bytes_max: usize,
 }
 
-/// Where a number lies.
+/// Position of a number relative to the ring.
 pub(crate) enum Where {
     Old,
     Here,
@@ -41,7 +41,7 @@ pub(crate) enum Where {
 }
 
 impl<H> Ring<H> {
-    /// A ring that reaches `reach` numbers, a power of two, to both sides of the highest.
+    /// Creates a ring of `reach` numbers, a power of two, on both sides of the highest.
     pub(crate) fn new(reach: usize, span: u64, bytes_max: usize) -> Self {
         let slots = 2 * reach;
         Ring {
@@ -62,7 +62,7 @@ impl<H> Ring<H> {
         self.bytes
     }
 
-    /// Where `number` lies; before anything arrived, every number is ahead.
+    /// Returns the position of `number`; before anything arrived, every number is ahead.
     pub(crate) fn locate(&self, number: u64) -> Where {
         match self.highest {
             Some(highest) if number <= highest && highest - number >= self.reach() => Where::Old,
@@ -71,7 +71,7 @@ impl<H> Ring<H> {
         }
     }
 
-    /// Moves the stretch up, so that it holds the arrived `number` too.
+    /// Moves the ring up to include the arrived `number`.
     pub(crate) fn advance(&mut self, number: u64) {
         let highest = match self.highest {
             None => {
@@ -102,8 +102,8 @@ impl<H> Ring<H> {
         (slot.number == number).then_some(slot)
     }
 
-    /// The slot of a number that is [`Where::Here`]. What an older number left there is dropped;
-    /// the group that this was a member of is returned.
+    /// Returns the slot of a number that is [`Where::Here`], and the group of the older number
+    /// whose contents it drops.
     pub(crate) fn claim(&mut self, number: u64) -> (u16, &mut Slot<H>) {
         let index = self.index(number);
         let mut broken = NO_GROUP;
@@ -115,7 +115,7 @@ impl<H> Ring<H> {
         (broken, &mut self.slots[index])
     }
 
-    /// Keeps `held` for a claimed number if there is room for its `bytes`.
+    /// Stores `held` for a claimed number if there is room for its `bytes`.
     pub(crate) fn hold(&mut self, number: u64, held: H, bytes: usize) {
         let index = self.index(number);
         if number < self.oldest || self.bytes + bytes > self.bytes_max {
@@ -127,12 +127,12 @@ impl<H> Ring<H> {
         slot.held_bytes = bytes as u32;
     }
 
-    /// What is held of `number`.
+    /// Returns the handle of `number`.
     pub(crate) fn held(&self, number: u64) -> Option<&H> {
         self.peek(number)?.held.as_ref()
     }
 
-    /// Lets go of what the slot of `number` holds.
+    /// Releases the handle in the slot of `number`.
     pub(crate) fn release(&mut self, number: u64) {
         let index = self.index(number);
         let slot = &mut self.slots[index];

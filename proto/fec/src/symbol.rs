@@ -1,10 +1,10 @@
-//! What is coded of a datagram, and sums of it.
+//! Symbols, the coded form of datagrams, and their sums.
 
 use crate::field::Kernel;
 use crate::{BODY_MAX, HEAD_BLOCK_MAX, HEAD_MAX};
 
-/// Bytes before the head in a head block: length of the head, then that of the body in 3 bytes, of
-/// which the highest bit says that the body is a length alone.
+/// Bytes before the head in a head block: length of the head, then that of the body in 3 bytes,
+/// whose highest bit marks a virtual body.
 pub(crate) const LENGTHS: usize = 4;
 
 const VIRTUAL: u32 = 1 << 23;
@@ -12,9 +12,9 @@ const VIRTUAL: u32 = 1 << 23;
 /// The body of a symbol or of a parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
-    /// Bytes, in up to three pieces that follow one another.
+    /// Bytes, in up to three consecutive pieces.
     Bytes([&'a [u8]; 3]),
-    /// So many bytes that nobody looks at: a simulation's.
+    /// A length without bytes, in a simulation.
     Virtual(usize),
 }
 
@@ -35,7 +35,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// True when there is none.
+    /// Returns whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -45,7 +45,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// A head with the lengths before it.
+/// A head, preceded by the lengths.
 pub(crate) struct HeadBlock {
     bytes: [u8; HEAD_BLOCK_MAX],
     len: usize,
@@ -56,13 +56,13 @@ impl HeadBlock {
         HeadBlock { bytes: [0; HEAD_BLOCK_MAX], len: LENGTHS }
     }
 
-    /// Where a head goes that [`fill`](Self::fill) puts lengths before.
+    /// Returns the space for a head, to be completed by [`fill`](Self::fill).
     pub(crate) fn room(&mut self) -> &mut [u8; HEAD_MAX] {
         self.bytes.last_chunk_mut().expect("a head block is longer than a head")
     }
 
-    /// Completes a head of `head_len` bytes that lies in [`room`](Self::room). False, and nothing
-    /// usable, when a length is out of bounds.
+    /// Completes a head of `head_len` bytes in [`room`](Self::room). Returns `false`, with
+    /// undefined contents, if a length is out of bounds.
     pub(crate) fn fill(&mut self, head_len: usize, body: &Body<'_>) -> bool {
         let body_len = body.len();
         if head_len > HEAD_MAX || body_len > BODY_MAX {
@@ -80,12 +80,12 @@ impl HeadBlock {
     }
 }
 
-/// A weighted sum of symbols: a running parity, or one on its way back to a symbol. Shorter symbols
-/// count as if zeros followed them.
+/// A weighted sum of symbols: a running parity, or one being reduced to a symbol. Shorter symbols
+/// are padded with zeros.
 pub(crate) struct Sum {
     head: [u8; HEAD_BLOCK_MAX],
     head_len: usize,
-    /// Grows to the longest body that it ever held and stays.
+    /// Grows to its longest body and never shrinks.
     body: Vec<u8>,
     body_len: usize,
     is_virtual: bool,
@@ -147,14 +147,14 @@ impl Sum {
         }
     }
 
-    /// True when this has the lengths of `parity`'s head block and body.
+    /// Returns whether the lengths equal those of the parity's head block and body.
     pub(crate) fn is_shaped_like(&self, head_block: &[u8], body: &Body<'_>) -> bool {
         self.head_len == head_block.len()
             && self.body_len == body.len()
             && self.is_virtual == body.is_virtual()
     }
 
-    /// True when this is `parity`'s head block and body.
+    /// Returns whether this equals the parity's head block and body.
     pub(crate) fn is_equal(&self, head_block: &[u8], body: &Body<'_>) -> bool {
         let mut bytes = self.body[..if self.is_virtual { 0 } else { self.body_len }].iter();
         let same_bytes = match body {
@@ -166,15 +166,14 @@ impl Sum {
         self.is_shaped_like(head_block, body) && self.head() == head_block && same_bytes
     }
 
-    /// True when a symbol of these lengths can be part of this sum.
+    /// Returns whether a symbol of these lengths can be part of this sum.
     pub(crate) fn can_contain(&self, head_block: &[u8], body: &Body<'_>) -> bool {
         head_block.len() <= self.head_len
             && body.len() <= self.body_len
             && (self.is_virtual || !body.is_virtual())
     }
 
-    /// The head and body of the one symbol that this is, if it is one: lengths that fit and zeros
-    /// behind them.
+    /// Returns head and body if the sum is a single symbol: valid lengths, and zeros behind them.
     pub(crate) fn as_symbol(&self) -> Option<(&[u8], Body<'_>)> {
         let (lengths, head) = self.head().split_first_chunk::<LENGTHS>()?;
         let word = u32::from_be_bytes(*lengths);
@@ -201,7 +200,7 @@ impl Sum {
     }
 }
 
-/// Adds `factor · input` to `sum[offset..]`, of which the first `len` bytes count so far.
+/// Adds `factor · input` to `sum[offset..]`, of which the first `len` bytes are valid.
 fn accumulate(
     kernel: Kernel,
     sum: &mut [u8],

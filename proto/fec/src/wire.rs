@@ -1,4 +1,4 @@
-//! What a PARITY datagram says about its group.
+//! Wire format of PARITY datagrams.
 
 use crate::decoder::Refusal;
 use crate::{BODY_MAX, Body, HEAD_BLOCK_MAX, ROWS_MAX, STRIDE_MAX, SYMBOLS_MAX, symbol};
@@ -6,26 +6,26 @@ use crate::{BODY_MAX, Body, HEAD_BLOCK_MAX, ROWS_MAX, STRIDE_MAX, SYMBOLS_MAX, s
 /// Length of [`Parity::header`], in bytes.
 pub const PARITY_HEADER_LEN: usize = 12;
 
-/// Which parity of which group: DATA `base`, `base + stride`, … `symbols` of them.
+/// Identifies a parity and its group: DATA `base`, `base + stride`, … `symbols` of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParityId {
     /// Number of the group's first DATA.
     pub base: u64,
-    /// How many DATA the group has, 1 to [`SYMBOLS_MAX`]: k, or fewer where a flush cut it short.
+    /// DATA in the group, 1 to [`SYMBOLS_MAX`]: k, or fewer after a flush.
     pub symbols: u8,
-    /// From one number of the group to the next; a power of two up to [`STRIDE_MAX`]: d.
+    /// Distance between numbers of the group, a power of two up to [`STRIDE_MAX`]: d.
     pub stride: u8,
-    /// How many parities the group has, 1 to [`ROWS_MAX`]: m.
+    /// Parities of the group, 1 to [`ROWS_MAX`]: m.
     pub rows: u8,
-    /// Which of them this is, from 0: j.
+    /// Index of this parity, from 0: j.
     pub row: u8,
 }
 
 impl ParityId {
-    /// The number of the last DATA of the group; `None` when there is no such number.
+    /// The number of the last DATA of the group; `None` if it overflows.
     pub(crate) fn last(&self) -> Option<u64> {
         let span = u64::from(self.symbols.saturating_sub(1)) * u64::from(self.stride);
-        // The highest number stands for "none" in the ring.
+        // The ring uses the highest number for "none".
         self.base.checked_add(span).filter(|&last| last < u64::MAX)
     }
 
@@ -48,14 +48,14 @@ impl ParityId {
     }
 }
 
-/// A parity: what it is about, and the sum.
+/// A parity: its id and the sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parity<'a> {
-    /// Which.
+    /// Parity and group.
     pub id: ParityId,
     /// Sum of the head blocks, at most [`HEAD_BLOCK_MAX`] bytes.
     pub head: &'a [u8],
-    /// Sum of the bodies; as long as the longest.
+    /// Sum of the bodies, as long as the longest.
     pub body: Body<'a>,
 }
 
@@ -70,11 +70,11 @@ impl<'a> Parity<'a> {
         out
     }
 
-    /// Reads [`header`](Self::header) and the head behind it from `bytes`. What is left of `bytes`
-    /// comes back: the body, or its beginning.
+    /// Parses [`header`](Self::header) and the head behind it from `bytes`. Returns also the rest
+    /// of `bytes`: the body, or its beginning.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`] when it is cut short or says something impossible.
+    /// [`Refusal::Malformed`] if it is truncated or has invalid values.
     pub fn parse(bytes: &'a [u8]) -> Result<(ParityId, &'a [u8], &'a [u8]), Refusal> {
         let (header, rest) =
             bytes.split_first_chunk::<PARITY_HEADER_LEN>().ok_or(Refusal::Malformed)?;
@@ -87,7 +87,7 @@ impl<'a> Parity<'a> {
         if parity.is_sound() { Ok((id, head, body)) } else { Err(Refusal::Malformed) }
     }
 
-    /// True when everything is inside its bounds.
+    /// Returns whether all fields are within their bounds.
     pub(crate) fn is_sound(&self) -> bool {
         self.id.is_sound()
             && (symbol::LENGTHS..=HEAD_BLOCK_MAX).contains(&self.head.len())

@@ -1,20 +1,20 @@
-//! Addresses of an interface, and how it resolves those of others.
+//! An interface's addresses, and its resolution settings.
 
 use longhaul_units::Duration;
 use longhaul_wire::MacAddr;
 use std::net::IpAddr;
 
-/// An address of ours, and how far its network reaches.
+/// An own address, and the prefix length of its network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// Leading bits that the network's addresses share: 0 to 32, or 0 to 128.
+    /// Prefix length of the network: 0 to 32, or 0 to 128.
     pub prefix_len: u8,
 }
 
 impl Address {
-    /// Whether `ip` is on the network of this address.
+    /// Returns whether `ip` is on the network of this address.
     #[must_use]
     pub fn reaches(&self, ip: IpAddr) -> bool {
         match (self.ip, ip) {
@@ -31,54 +31,50 @@ impl Address {
     }
 }
 
-/// Who is asked for the Ethernet address of a peer.
+/// Source of a peer's Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asks {
-    /// The segment: next hops by prefix and gateway, ARP and neighbour discovery for them. Requests
-    /// for our own addresses are answered.
+    /// The segment: next hops by prefix and gateway, resolved by ARP and neighbour discovery.
+    /// Requests for our own addresses are answered.
     Segment,
-    /// The owner of this state machine, who knows routes and neighbours; each peer is its own next
-    /// hop here, and nothing is sent or taken.
+    /// The owner of this state machine, which has routes and neighbours. Every peer is its own next
+    /// hop, and no frames are sent or handled.
     Owner,
 }
 
-/// What we are, and how we ask.
+/// Configuration of a [`Neighbours`](crate::Neighbours).
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Our Ethernet address.
     pub mac: MacAddr,
-    /// Our IP addresses, to which requests are answered; the first of a family that reaches a peer,
-    /// or else the first of the family, is where our own come from. At least one.
+    /// Our IP addresses, at least one. Requests for them are answered. The source of our own
+    /// requests is the first address on the peer's network, or else the first of its family.
     pub addresses: Vec<Address>,
-    /// Next hops to everywhere else, at most one of each family.
+    /// Gateways, at most one per family.
     pub gateways: Vec<IpAddr>,
-    /// VLAN, 1 to 4094, that everything is sent in; only what comes in it is taken. `None`:
-    /// untagged, or tagged with a priority alone.
+    /// VLAN, 1 to 4094, of all frames sent and accepted. `None`: untagged or priority-tagged.
     pub vlan: Option<u16>,
-    /// Whom to ask.
+    /// Source of Ethernet addresses.
     pub asks: Asks,
-    /// Neighbours that are remembered at once, at least 1. Default 65,536; an entry takes about 200
-    /// bytes.
+    /// Maximum entries, at least 1. Default 65,536; an entry takes about 200 bytes.
     pub entries_max: usize,
-    /// Neighbours that are remembered because they spoke to us first, at most; part of
-    /// `entries_max`. Default 256.
+    /// Maximum entries of unsolicited neighbours, as part of `entries_max`. Default 256.
     pub heard_max: usize,
-    /// Time between two tries of a question. Default 1 s. Source: RFC 4861, section 10
+    /// Retransmission interval of requests. Default 1 s. Source: RFC 4861, section 10
     /// (RETRANS_TIMER).
     pub try_interval: Duration,
-    /// Tries before a question counts as unanswered, at least 1. Default 3. Source: RFC 4861,
-    /// section 10.
+    /// Maximum tries of a request, at least 1. Default 3. Source: RFC 4861, section 10.
     pub tries: u8,
-    /// How long an answer is taken for granted before it is asked for again. Default 30 s. Source:
-    /// RFC 4861, section 10 (REACHABLE_TIME).
+    /// Time for which an entry is fresh and needs no new request. Default 30 s. Source: RFC 4861,
+    /// section 10 (REACHABLE_TIME).
     pub fresh: Duration,
-    /// The least time between two changes of one neighbour's Ethernet address. Default 1 s, as
+    /// Minimum time between two changes of a neighbour's Ethernet address. Default 1 s, as in
     /// Linux.
     pub settle: Duration,
 }
 
 impl Config {
-    /// Everything at its usual value: one address, no gateway, no VLAN, asking the segment.
+    /// Defaults: one address, no gateway, no VLAN, resolution on the segment.
     #[must_use]
     pub fn new(mac: MacAddr, address: Address) -> Self {
         Config {
@@ -96,14 +92,14 @@ impl Config {
         }
     }
 
-    /// True when `ip` is one of our addresses.
+    /// Returns whether `ip` is one of our addresses.
     #[must_use]
     pub fn is_ours(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|address| address.ip == ip)
     }
 
-    /// Where frames to `ip` go first: `ip` itself on our networks (an IPv6 link-local address
-    /// always is), else the gateway; `None` when there is none.
+    /// Returns the next hop to `ip`: `ip` itself on our networks (an IPv6 link-local address always
+    /// is), else the gateway, if there is one.
     #[must_use]
     pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
         if self.asks == Asks::Owner || self.is_on_link(ip) {
@@ -117,7 +113,7 @@ impl Config {
         is_link_local || self.addresses.iter().any(|address| address.reaches(ip))
     }
 
-    /// The address that a question about `ip` comes from.
+    /// Returns the source address of requests for `ip`.
     pub(crate) fn source_for(&self, ip: IpAddr) -> Option<IpAddr> {
         let alike = || self.addresses.iter().filter(|address| address.ip.is_ipv4() == ip.is_ipv4());
         alike()

@@ -1,23 +1,23 @@
-//! Who has which Ethernet address: ARP and IPv6 neighbour discovery for a host's own addresses and
-//! for its peers.
+//! ARP and IPv6 neighbour discovery for a host's own addresses and its peers.
 //!
-//! [`Neighbours`] answers requests for addresses that are ours, asks for those of peers, and
-//! remembers the answers. It is driven like a node: hand it frames and the time, take frames from
-//! it, ask it for its next deadline.
+//! [`Neighbours`] answers requests for our own addresses, resolves peers' addresses, and caches the
+//! answers. It is driven like a node: pass it frames and the time, take its frames, and ask for its
+//! next deadline.
 //!
-//! - **Nobody else fills the table.** An entry comes into being when we ask for an address; what
-//!   others send only changes entries that are there. The exception, [`Neighbours::heard`], has a
-//!   small part of the table to itself. So a flood of forged messages takes no memory, and drives
-//!   out nothing that is used.
-//! - An entry that somebody holds ([`Neighbours::hold`]) is kept and asked for again now and then;
-//!   a change of its Ethernet address is told by [`Neighbours::poll_change`], at most once a second
-//!   per entry.
-//! - Where the host's kernel knows neighbours and routes ([`Asks::Owner`]), nothing is sent:
-//!   questions come out of [`Neighbours::poll_question`], and whoever owns this answers with
+//! - **Received messages create no entries.** An entry is created when we resolve an address;
+//!   received messages only update existing entries. The exception, [`Neighbours::heard`], has its
+//!   own small part of the table. A flood of forged messages therefore uses no memory and evicts no
+//!   entry in use.
+//! - A held entry ([`Neighbours::hold`]) is never evicted, and is refreshed periodically;
+//!   [`Neighbours::poll_change`] reports changes of its Ethernet address, at most once a second per
+//!   entry.
+//! - If the host's kernel has neighbours and routes ([`Asks::Owner`]), no frames are sent:
+//!   [`Neighbours::poll_question`] returns requests, which the owner answers with
 //!   [`Neighbours::answer`].
 //!
-//! Not here: routers' advertisements and redirects (prefixes and the gateway are given), duplicate
-//! address detection before an address is used (a conflict is reported when it shows), proxying.
+//! Not implemented: router advertisements and redirects (prefixes and gateway are configured),
+//! duplicate address detection before an address is used (conflicts are reported when they occur),
+//! proxying.
 //!
 //! Sources: RFC 826 (ARP), RFC 5227 (probes and announcements), RFC 4861 (neighbour discovery), RFC
 //! 1112 and RFC 2464 (groups).

@@ -11,7 +11,7 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const OPTION_SOURCE_MAC: u8 = 1;
 const OPTION_TARGET_MAC: u8 = 2;
-/// Of a message that no router has forwarded.
+/// Hop limit of a message that no router has forwarded.
 const HOP_LIMIT: u8 = 255;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
@@ -23,7 +23,7 @@ const VLAN_ID: u16 = 0xfff;
 pub(crate) const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Longest frame that is built here: Ethernet 14, VLAN 4, IPv6 40, ICMPv6 24, option 8.
+/// Longest frame built here: Ethernet 14, VLAN 4, IPv6 40, ICMPv6 24, option 8.
 pub const FRAME_MAX: usize = 90;
 
 /// The Ethernet address of a multicast group; `None` for other addresses.
@@ -45,18 +45,18 @@ pub fn multicast_mac(ip: IpAddr) -> Option<MacAddr> {
     })
 }
 
-/// True for an address that one interface can have.
+/// Returns whether `mac` is a valid interface address.
 pub(crate) fn is_unicast(mac: MacAddr) -> bool {
     mac.0[0] & 1 == 0 && mac != MacAddr::default()
 }
 
-/// The group in which whoever has `ip` listens for questions. Source: RFC 4291, section 2.7.1.
+/// The solicited-node multicast group of `ip`. Source: RFC 4291, section 2.7.1.
 pub(crate) fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = ip.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from(b) << 8 | u16::from(c))
 }
 
-/// A frame that wants to be sent.
+/// A frame to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     bytes: [u8; FRAME_MAX],
@@ -98,7 +98,7 @@ impl Outgoing {
         frame
     }
 
-    /// Asks who has `target`: the group of those who might, or `to` alone.
+    /// A neighbour solicitation for `target`, to its solicited-node group or to `to`.
     pub fn solicitation(
         from: (Ipv6Addr, MacAddr),
         target: Ipv6Addr,
@@ -114,7 +114,7 @@ impl Outgoing {
         Outgoing::discovery(from, (to_ip, to_mac), vlan, SOLICITATION, 0, target, option)
     }
 
-    /// Says that `from` has its address: to who asked, or (`None`) to everybody.
+    /// A neighbour advertisement of `from`, to the requester or (`None`) to all nodes.
     pub fn advertisement(
         from: (Ipv6Addr, MacAddr),
         to: Option<(Ipv6Addr, MacAddr)>,
@@ -162,7 +162,7 @@ impl Outgoing {
     }
 }
 
-/// The one's complement sum that a right ICMPv6 message has as 0xffff. Source: RFC 8200, section
+/// The one's complement sum, which is 0xffff for a valid ICMPv6 message. Source: RFC 8200, section
 /// 8.1.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u64 {
@@ -184,27 +184,27 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
 /// An ARP message for Ethernet and IPv4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arp {
-    /// An answer rather than a question.
+    /// A reply rather than a request.
     pub is_reply: bool,
-    /// Who speaks.
+    /// The sender's Ethernet address.
     pub sender_mac: MacAddr,
-    /// Who speaks; unspecified in a probe.
+    /// The sender; unspecified in a probe.
     pub sender_ip: Ipv4Addr,
-    /// Zero in a question.
+    /// Zero in a request.
     pub target_mac: MacAddr,
-    /// Who is asked for, or who asked.
+    /// The requested address, or the requester.
     pub target_ip: Ipv4Addr,
 }
 
-/// A message that means something to a neighbour.
+/// A neighbour message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
     Arp(Arp),
     /// "Who has `target`?"
     Solicitation {
-        /// Who asks; unspecified while it tries out an address.
+        /// The requester; unspecified during duplicate address detection.
         source: Ipv6Addr,
-        /// Of who asks: as it says, or else where the frame came from.
+        /// The requester's Ethernet address: from its option, or else the frame's source.
         mac: MacAddr,
         target: Ipv6Addr,
     },
@@ -216,7 +216,7 @@ pub enum Message {
     },
 }
 
-/// A frame that claims to be a message and is not well formed.
+/// A malformed message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed;
 
@@ -229,9 +229,9 @@ fn u16_at(bytes: &[u8], at: usize) -> Result<u16, Malformed> {
 }
 
 impl Message {
-    /// Reads a frame. `Ok(None)`: it is something else, or of another VLAN.
+    /// Parses a frame. `Ok(None)`: not a neighbour message, or of another VLAN.
     pub fn parse(frame: &[u8], vlan: Option<u16>) -> Result<Option<Message>, Malformed> {
-        // Whatever ends before its type is not for us to judge.
+        // A frame that ends before its EtherType is not a neighbour message.
         let Ok(mut ethertype) = u16_at(frame, 12) else { return Ok(None) };
         let mut at = 14;
         let mut tag = 0;
@@ -256,7 +256,7 @@ impl Message {
 fn arp(packet: &[u8]) -> Result<Option<Arp>, Malformed> {
     let packet: [u8; ARP_LEN] = array(packet, 0)?;
     let [0, 1, 8, 0, 6, 4, 0, operation, ..] = packet else { return Ok(None) };
-    // 1 and 2 are request and reply; what lies beyond (reverse ARP and others) is another protocol.
+    // 1 and 2 are request and reply; higher values (reverse ARP and others) are other protocols.
     if !(1..=2).contains(&operation) {
         return Ok(None);
     }
@@ -299,7 +299,7 @@ fn discovery(packet: &[u8], source_mac: MacAddr) -> Result<Option<Message>, Malf
     }
     if kind == SOLICITATION {
         let told = option(&message[24..], OPTION_SOURCE_MAC)?;
-        // Who tries out an address asks the group, and names no Ethernet address.
+        // Duplicate address detection uses the group, and has no Ethernet address option.
         if source.is_unspecified() && (destination != solicited_node(target) || told.is_some()) {
             return Err(Malformed);
         }
@@ -313,7 +313,7 @@ fn discovery(packet: &[u8], source_mac: MacAddr) -> Result<Option<Message>, Malf
     Ok(Some(Message::Advertisement { target, mac, overrides: flags & OVERRIDE != 0 }))
 }
 
-/// The Ethernet address in the option of the given kind, when it is there.
+/// Returns the Ethernet address in the option of the given kind, if present.
 fn option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, Malformed> {
     let mut found = None;
     while let [kind, units, ..] = *options {

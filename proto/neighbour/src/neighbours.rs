@@ -1,4 +1,4 @@
-//! The state machine.
+//! The address resolution state machine.
 
 use crate::message::{Arp, BROADCAST, Malformed, Message, is_unicast, multicast_mac};
 use crate::table::{Phase, Table};
@@ -9,34 +9,34 @@ use longhaul_wire::MacAddr;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Answers that wait to be sent at most; who gets none asks again.
+/// Maximum queued replies; requesters without a reply retry.
 const ANSWERS_MAX: usize = 64;
-/// How long an address is tried out before it is announced: the time that an owner of it has to
-/// object. Much less than RFC 5227 has, because it is used meanwhile.
+/// Time between a probe for an address and its announcement, in which another owner can object.
+/// Much shorter than in RFC 5227, because the address is used meanwhile.
 const PROBE_WAIT: Duration = Duration::from_ms(200);
 
-/// What happened, free-running.
+/// Free-running counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Questions sent, or handed to the owner.
+    /// Requests sent, or passed to the owner.
     pub asked: u64,
-    /// Questions for our own addresses that were answered.
+    /// Answered requests for our own addresses.
     pub answered: u64,
-    /// Questions that nobody answered, after all tries.
+    /// Requests without a reply after all tries.
     pub unanswered: u64,
     /// Neighbours whose Ethernet address changed.
     pub changed: u64,
-    /// Changes that came too soon after another, or were not meant to override.
+    /// Ignored changes: too soon after the previous one, or without the override flag.
     pub changes_ignored: u64,
-    /// Answers that were not sent because too many waited.
+    /// Replies dropped because the queue was full.
     pub answers_dropped: u64,
-    /// Messages that were not well formed.
+    /// Malformed messages.
     pub malformed: u64,
-    /// Messages of others that use an address of ours.
+    /// Messages of other hosts that use one of our addresses.
     pub conflicts: u64,
 }
 
-/// Something to say about ourselves.
+/// A frame about our own addresses.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Arp { own: Ipv4Addr, to: (Ipv4Addr, MacAddr) },
@@ -45,18 +45,18 @@ enum Answer {
     Announcement(Ipv4Addr),
 }
 
-/// Our addresses and our neighbours'.
+/// Resolves Ethernet addresses of neighbours, and answers for our own.
 #[derive(Debug)]
 pub struct Neighbours {
     config: Config,
     table: Table,
-    /// Entries about which a question is due, or was: each once. Entries say themselves whether
-    /// they are in here, so that questions about thousands cost no more each than one alone.
+    /// Entries with a due request, or a request that has become obsolete: each at most once. A flag
+    /// in the entry tells whether it is queued, so that the cost per entry is constant.
     questions: VecDeque<HopId>,
     answers: VecDeque<Answer>,
     /// Held entries whose Ethernet address has changed.
     changes: VecDeque<HopId>,
-    /// Entries that are there because they spoke, oldest first.
+    /// Unsolicited entries, oldest first.
     heard: VecDeque<HopId>,
     announce_at: Option<Instant>,
     conflict: Option<(IpAddr, MacAddr)>,
@@ -64,7 +64,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Knows nobody yet.
+    /// Creates an empty table.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Neighbours {
@@ -80,39 +80,39 @@ impl Neighbours {
         }
     }
 
-    /// As given.
+    /// The configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What happened so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Neighbours that are remembered.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// True when nobody is.
+    /// Returns whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// An address of ours that somebody else uses, and who that was last, since the last
-    /// [`Neighbours::announce`].
+    /// The last address conflict since the last [`Neighbours::announce`]: our address, and the
+    /// other host.
     #[must_use]
     pub fn conflict(&self) -> Option<(IpAddr, MacAddr)> {
         self.conflict
     }
 
-    /// The Ethernet address for frames to `ip` as far as it is known. Asks nobody: what nobody has
-    /// asked for is [`Resolution::Asking`].
+    /// Returns the resolution of `ip`, without sending a request: an address without an entry is
+    /// [`Resolution::Asking`].
     #[must_use]
     pub fn look_up(&self, ip: IpAddr) -> Resolution {
         if let Some(mac) = self.without_asking(ip) {
@@ -125,7 +125,7 @@ impl Neighbours {
         entry.map_or(Resolution::Asking, |entry| entry.resolution())
     }
 
-    /// The same, and begins to ask when it is not known, or was not heard of for a while.
+    /// The same, and starts a request if the address is unknown or stale.
     pub fn ask(&mut self, now: Instant, ip: IpAddr) -> Resolution {
         if let Some(mac) = self.without_asking(ip) {
             return Resolution::Known(mac);
@@ -137,9 +137,9 @@ impl Neighbours {
         self.table.get(id).map_or(Resolution::Asking, |entry| entry.resolution())
     }
 
-    /// As [`Neighbours::ask`], and when the address is known, keeps its entry until
-    /// [`Neighbours::release`]. `None` while it is not, and for groups and our own addresses, which
-    /// have no entry.
+    /// As [`Neighbours::ask`], and holds the entry of a known address until
+    /// [`Neighbours::release`]. `None` while it is unknown, and for groups and our own addresses,
+    /// which have no entry.
     pub fn hold(&mut self, now: Instant, ip: IpAddr) -> Option<(HopId, MacAddr)> {
         if self.without_asking(ip).is_some() {
             return None;
@@ -158,9 +158,9 @@ impl Neighbours {
         }
     }
 
-    /// Somebody who is not known spoke to us, with a packet that is right in every respect: he can
-    /// be answered at the Ethernet address that it came from, until he is asked himself. Only
-    /// neighbours on our own networks: what comes from elsewhere comes from a gateway.
+    /// Records the source of a valid packet from an unknown neighbour, so that replies can go to
+    /// its Ethernet address until it is resolved. Only for neighbours on our own networks: other
+    /// packets come from a gateway.
     pub fn heard(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) {
         let is_neighbour = self.config.is_on_link(ip) && !ip.is_unspecified() && is_unicast(mac);
         if !is_neighbour || self.without_asking(ip).is_some() || self.table.find(ip).is_some() {
@@ -177,8 +177,8 @@ impl Neighbours {
         }
     }
 
-    /// Tries our addresses out, and tells everybody of them a moment later unless somebody objects.
-    /// For a port that has just come up.
+    /// Probes our addresses, and announces them shortly afterwards unless another host objects. For
+    /// a port that has just come up.
     pub fn announce(&mut self, now: Instant) {
         if self.config.asks == Asks::Owner {
             return;
@@ -190,8 +190,8 @@ impl Neighbours {
         self.announce_at = Some(now + PROBE_WAIT);
     }
 
-    /// Takes a received frame: its leading bytes, and whether there are more. False when it is no
-    /// message of these protocols.
+    /// Handles a received frame: its leading bytes, and whether there are more. Returns `false` if
+    /// it is not a message of these protocols.
     pub fn handle_frame(&mut self, now: Instant, head: &[u8], is_whole: bool) -> bool {
         if self.config.asks == Asks::Owner {
             return false;
@@ -199,7 +199,7 @@ impl Neighbours {
         let message = match Message::parse(head, self.config.vlan) {
             Ok(Some(message)) => message,
             Ok(None) => return false,
-            // A message that goes on beyond the head cannot be checked; no host sends such.
+            // A message that extends beyond the head cannot be checked; no host sends one.
             Err(Malformed) => {
                 self.counters.malformed += u64::from(is_whole);
                 return true;
@@ -218,7 +218,7 @@ impl Neighbours {
         true
     }
 
-    /// Does what is due.
+    /// Processes due timers.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.announce_at.is_some_and(|at| at <= now) {
             self.announce_at = None;
@@ -238,7 +238,7 @@ impl Neighbours {
         }
     }
 
-    /// When [`Neighbours::handle_timeout`] wants to be called.
+    /// The next deadline for [`Neighbours::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Deadline> {
         let entry = self.table.next_due().map(|at| Deadline { at, reason: "neighbour's address" });
@@ -246,14 +246,14 @@ impl Neighbours {
         Deadline::earliest(entry, own)
     }
 
-    /// True when [`Neighbours::poll_frame`] may have one.
+    /// Returns whether [`Neighbours::poll_frame`] may return a frame.
     #[must_use]
     pub fn has_frames(&self) -> bool {
         !self.answers.is_empty()
             || (self.config.asks == Asks::Segment && !self.questions.is_empty())
     }
 
-    /// The next frame to send. Our own questions come first.
+    /// Returns the next frame to send; our own requests first.
     pub fn poll_frame(&mut self) -> Option<Outgoing> {
         while self.config.asks == Asks::Segment
             && let Some(id) = self.next_question()
@@ -267,7 +267,7 @@ impl Neighbours {
         Some(self.answer_frame(answer))
     }
 
-    /// A peer that the owner is to find out about. With [`Asks::Segment`] there is none.
+    /// Returns the next peer for the owner to resolve; always `None` with [`Asks::Segment`].
     pub fn poll_question(&mut self) -> Option<IpAddr> {
         if self.config.asks == Asks::Segment {
             return None;
@@ -277,7 +277,7 @@ impl Neighbours {
         self.table.get(id).map(|entry| entry.ip)
     }
 
-    /// An entry about which a question is due, and which is due no more then.
+    /// Takes the next entry with a due request.
     fn next_question(&mut self) -> Option<HopId> {
         while let Some(id) = self.questions.pop_front() {
             let Some(entry) = self.table.get_mut(id) else { continue };
@@ -289,7 +289,7 @@ impl Neighbours {
         None
     }
 
-    /// What the owner has found out about a peer that was asked for; of others, nothing is noted.
+    /// Records the owner's answer about a requested peer; ignores others.
     pub fn answer(&mut self, now: Instant, ip: IpAddr, found: Result<MacAddr, Failure>) {
         let Some(id) = self.table.find(ip) else { return };
         match found {
@@ -298,7 +298,7 @@ impl Neighbours {
         }
     }
 
-    /// A held entry whose Ethernet address is now another.
+    /// Returns the next held entry whose Ethernet address has changed.
     pub fn poll_change(&mut self) -> Option<(HopId, MacAddr)> {
         loop {
             let id = self.changes.pop_front()?;
@@ -312,7 +312,7 @@ impl Neighbours {
         multicast_mac(ip).or_else(|| self.config.is_ours(ip).then_some(self.config.mac))
     }
 
-    /// The entry for frames to `ip`, about which somebody is being asked where need be.
+    /// Returns the entry of the next hop to `ip`, and starts a request if needed.
     fn entry(&mut self, now: Instant, ip: IpAddr) -> Result<HopId, Failure> {
         let hop = self.config.next_hop(ip).ok_or(Failure::NoRoute)?;
         let id = match self.table.find(hop) {
@@ -383,12 +383,12 @@ impl Neighbours {
         entry.mac = None;
         entry.phase = Phase::Failed(failure);
         entry.is_asked_for = false;
-        // Whoever holds it goes on with what he has, and may be helped later.
+        // Holders keep the last known address; retry later.
         let again = (entry.holders > 0).then_some(now + self.config.fresh);
         self.table.set_due(id, again);
     }
 
-    /// Somebody said that an entry's Ethernet address is `mac`.
+    /// Updates an entry's Ethernet address to `mac`.
     fn learn(&mut self, now: Instant, id: HopId, mac: MacAddr, overrides: bool) {
         let Some(entry) = self.table.get_mut(id) else { return };
         if entry.mac != Some(mac) {
@@ -438,7 +438,7 @@ impl Neighbours {
         }
     }
 
-    /// Somebody says that `ip` is at `mac`.
+    /// Handles a message that claims `ip` for `mac`.
     fn on_claim(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, overrides: bool) {
         if self.config.is_ours(ip) {
             if mac != self.config.mac {
@@ -467,7 +467,7 @@ impl Neighbours {
         }
     }
 
-    /// The frame that asks about an entry: whoever was there last first, then everybody.
+    /// Returns the request for an entry: first to its last known address, then to all.
     fn question(&self, id: HopId) -> Option<Outgoing> {
         let entry = self.table.get(id)?;
         let Phase::Asking { tries } = entry.phase else { return None };

@@ -1,27 +1,27 @@
-//! What is known of each neighbour.
+//! The neighbour table.
 
 use longhaul_units::Instant;
 use longhaul_wire::MacAddr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// A next hop that somebody holds.
+/// A held next hop.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HopId(u32);
 
-/// Why the Ethernet address of a peer cannot be had.
+/// Why a peer's Ethernet address cannot be resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// Whoever was asked did not answer.
+    /// No reply after all tries.
     NoAnswer,
-    /// It is on no network of ours, and no gateway is known.
+    /// Not on our networks, and no gateway is configured.
     NoRoute,
     /// All entries of the table are in use.
     TableFull,
 }
 
 impl Failure {
-    /// The same in words.
+    /// Description for messages.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -32,25 +32,24 @@ impl Failure {
     }
 }
 
-/// How far a peer's Ethernet address is known.
+/// State of a peer's address resolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resolution {
-    /// It is.
+    /// Resolved.
     Known(MacAddr),
-    /// Somebody is being asked.
+    /// A request is outstanding.
     Asking,
-    /// It is not. Asking again begins anew.
+    /// Failed. The next request starts again.
     Failed(Failure),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Heard of lately.
+    /// Confirmed recently.
     Fresh,
-    /// Not heard of for a while, and nobody wants to know.
+    /// Not confirmed recently, and not requested.
     Stale,
-    /// With the tries that are left. An Ethernet address that is known holds until they are used
-    /// up.
+    /// With the remaining tries. A known Ethernet address stays valid until they are used up.
     Asking { tries: u8 },
     /// Without an Ethernet address.
     Failed(Failure),
@@ -62,17 +61,17 @@ pub(crate) struct Entry {
     pub mac: Option<MacAddr>,
     pub phase: Phase,
     pub holders: u32,
-    /// When `mac` last changed.
+    /// Time of the last change of `mac`.
     pub changed_at: Instant,
-    /// When somebody last asked for it.
+    /// Time of the last look-up.
     pub used_at: Instant,
-    /// It spoke to us, and nobody has asked for it.
+    /// Unsolicited: created by a packet from the neighbour.
     pub is_heard: bool,
-    /// A question about it is due.
+    /// A request is due.
     pub is_asked_for: bool,
-    /// It is in the queue of questions, where it stays when its question is due no more.
+    /// In the queue of requests, where it stays even if its request becomes obsolete.
     pub is_queued: bool,
-    /// When it comes up, as in the table's timers.
+    /// Its deadline in the table's timers.
     due: Option<Instant>,
 }
 
@@ -86,7 +85,7 @@ impl Entry {
     }
 }
 
-/// Entries by number and by address, of a bounded count, with their timers.
+/// A bounded table of entries by number and by address, with their timers.
 #[derive(Debug)]
 pub(crate) struct Table {
     entries: Vec<Option<Entry>>,
@@ -127,7 +126,7 @@ impl Table {
         self.len() >= self.entries_max
     }
 
-    /// An entry for `ip`, which has none; there is room for it.
+    /// Inserts an entry for `ip`, which must have none; there must be room.
     pub fn insert(
         &mut self,
         now: Instant,
@@ -167,7 +166,7 @@ impl Table {
         }
     }
 
-    /// The entry that nobody has asked for the longest, of those that nobody holds or waits for.
+    /// Returns the least recently used entry without holders or an outstanding request.
     pub fn idlest(&self) -> Option<HopId> {
         let idle = self.by_ip.values().filter_map(|&id| Some((id, self.get(id)?)));
         let idle = idle.filter(|(_, entry)| {
@@ -193,7 +192,7 @@ impl Table {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// An entry whose time has come; it has none then.
+    /// Takes an expired entry and clears its deadline.
     pub fn pop_due(&mut self, now: Instant) -> Option<HopId> {
         let (at, id) = *self.due.first()?;
         if at > now {

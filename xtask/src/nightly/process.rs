@@ -1,4 +1,4 @@
-//! The process of a stage: its output, its end, and its end by force.
+//! The process of a stage: its output, its exit, and killing it.
 
 use super::{BUILT, GRACE, SKIPPED, SKIPPED_BECAUSE};
 use crate::cargo::target;
@@ -11,12 +11,12 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the line with a stage's error begins with.
+/// Prefix of the line with a stage's error.
 pub const FAILED_BECAUSE: &str = "xtask: stage failed: ";
-/// A stage that says nothing itself is said to be at work as often.
+/// Interval of progress messages for a silent stage.
 const PROGRESS: Duration = Duration::from_secs(300);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// Tests that the summary names.
+/// Maximum tests named in the summary.
 const NAMED_MAX: usize = 20;
 
 /// How a stage ended.
@@ -30,13 +30,13 @@ pub enum Ending {
         why: String,
         tests: Vec<String>,
     },
-    /// Ended by force at its limit, with the tests that had failed until then.
+    /// Killed at its limit, with the tests that had failed until then.
     Late {
         tests: Vec<String>,
     },
 }
 
-/// What a stage's output says.
+/// Information parsed from a stage's output.
 #[derive(Default)]
 struct Said {
     skipped: Option<String>,
@@ -65,14 +65,14 @@ impl Said {
     }
 }
 
-/// The name in `test NAME ... FAILED`; with `--nocapture` what the test printed stands between.
+/// Returns the name in `test NAME ... FAILED`; with `--nocapture` the test's output is in between.
 fn failed_test(line: &str) -> Option<&str> {
     let name = line.strip_prefix("test ")?.strip_suffix("FAILED")?;
     name.split(" ... ").next()
 }
 
-/// Runs the stage `name`, once it has built what it needs for at most `limit`, with `variables` in
-/// its environment.
+/// Runs the stage `name`, for at most `limit` after its builds, with `variables` in its
+/// environment.
 pub fn run(
     root: &Path,
     name: &str,
@@ -115,12 +115,12 @@ fn ending(status: Option<ExitStatus>, said: Said, log: &Path) -> Ending {
     }
 }
 
-/// Line by line to `out`, to the log, and to who looks for failures.
+/// Copies lines to `out`, to the log, and to the search for failures.
 fn copy(from: Option<impl Read>, said: &Mutex<(Said, File)>, mut out: impl Write) {
     let Some(from) = from else { return };
     let (mut from, mut line) = (BufReader::new(from), Vec::new());
     while from.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
-        // Nobody may be listening, and the disk may be full: the stage goes on.
+        // A closed output or a full disk must not stop the stage.
         let _ = out.write_all(&line).and_then(|()| out.flush());
         if let Ok(mut said) = said.lock() {
             let _ = said.1.write_all(&line);
@@ -130,7 +130,7 @@ fn copy(from: Option<impl Read>, said: &Mutex<(Said, File)>, mut out: impl Write
     }
 }
 
-/// Until the stage ends; none when it had to be ended.
+/// Waits for the stage; `None` if it was killed.
 fn wait(
     child: &mut Child,
     place: &str,
@@ -158,7 +158,7 @@ fn wait(
     }
 }
 
-/// Ends a stage with all that it started, and takes down the labs of its tests.
+/// Kills a stage with its descendants, and takes down the labs of its tests.
 fn end(child: &mut Child) {
     let all = descendants(child.id());
     let numbers = all.iter().map(u32::to_string);
@@ -173,7 +173,7 @@ fn end(child: &mut Child) {
     }
 }
 
-/// Ends the lab whose files are in the folder of a test that was ended.
+/// Takes down the lab whose files are in the folder of a killed test.
 fn take_down(folder: &Path) {
     for name in ["release/longhaul", "debug/longhaul"] {
         let program = target(&crate::workspace()).join(name);
@@ -186,7 +186,7 @@ fn take_down(folder: &Path) {
     let _ = fs::remove_dir_all(folder);
 }
 
-/// A process and those it started, as far as their parents live.
+/// Returns a process and its descendants, as far as their parents are alive.
 fn descendants(of: u32) -> HashSet<u32> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -194,7 +194,7 @@ fn descendants(of: u32) -> HashSet<u32> {
             continue;
         };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        // The name, in parentheses, may hold anything; state and parent stand behind it.
+        // The name, in parentheses, may contain anything; state and parent follow it.
         let Some((_, rest)) = stat.rsplit_once(')') else { continue };
         parents.extend(
             rest.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()).map(|p| (id, p)),

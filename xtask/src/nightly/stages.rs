@@ -1,4 +1,4 @@
-//! What each stage runs. The lengths are in the environment, which every cargo inherits.
+//! The stages. Their lengths are in the environment, which every cargo inherits.
 
 use super::{BUILT, Done, LENGTHS, in_force};
 use crate::cargo::{RELEASE, cargo, target};
@@ -6,10 +6,10 @@ use crate::{ci, fuzz as fuzzer, interop as scenarios};
 use std::path::Path;
 use std::process::Command;
 
-/// Test targets of checks/ with stages of their own.
+/// Test targets of checks/ with their own stages.
 const APART: [&str; 3] = [scenarios::TARGET, "stress", "many_qps"];
-/// Tests that are `#[ignore]`d and no part of the tier: they need a seed from whoever runs them,
-/// write into the source tree, or are the stage `reproduce`.
+/// Tests that are `#[ignore]`d but not part of the tier: they need a seed from the user, write into
+/// the source tree, or are the stage `reproduce`.
 const BY_HAND: [&str; 4] = [
     "--skip=those_of_some_seeds",
     "--skip=lasts_in_a_survey",
@@ -17,7 +17,7 @@ const BY_HAND: [&str; 4] = [
     "--skip=every_experiment_is_as_expected",
 ];
 
-/// Builds the tests that `arguments` of `cargo test` name, and then runs them.
+/// Builds, and then runs, the tests that `arguments` of `cargo test` select.
 fn tests(root: &Path, arguments: &[&str]) -> Result<Done, String> {
     build_tests(root, arguments)?;
     built();
@@ -31,12 +31,12 @@ fn build_tests(root: &Path, arguments: &[&str]) -> Result<(), String> {
     cargo(root, &[&["test", "--no-run", "--quiet"], &which[..]].concat(), &[])
 }
 
-/// Tells who measures the time.
+/// Marks the end of builds for the time limit.
 fn built() {
     println!("{BUILT}");
 }
 
-/// What the length is: set in this process by the one that started it.
+/// Returns a length from the environment, which the parent process has set.
 fn length(variable: &str) -> Result<u64, String> {
     let usual =
         LENGTHS.iter().find(|length| length.variable == variable).map_or(0, |length| length.value);
@@ -55,7 +55,7 @@ pub fn deny(root: &Path) -> Result<Done, String> {
             "cargo-deny is missing: cargo install --locked cargo-deny".to_owned(),
         ));
     }
-    // The fuzzer is a workspace of its own.
+    // The fuzzer is a separate workspace.
     let manifests = ["--manifest-path=Cargo.toml", "--manifest-path=checks/fuzz/Cargo.toml"];
     let check = |manifest: &str, what: &[&str]| {
         let quiet = "-A=license-exception-not-encountered";
@@ -88,7 +88,7 @@ pub fn ignored(root: &Path) -> Result<Done, String> {
     tests(root, &[&packages[..], &["--", "--ignored"], &BY_HAND].concat())
 }
 
-/// Every test target of checks/ that neither boots guests nor has a stage of its own.
+/// Runs every test target of checks/ that neither boots guests nor has its own stage.
 pub fn end_to_end(root: &Path) -> Result<Done, String> {
     cargo(root, RELEASE, &[])?;
     let folder = root.join("checks/tests");

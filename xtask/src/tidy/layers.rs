@@ -1,11 +1,11 @@
-//! Which crate may use which.
+//! Permitted dependencies between crates.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Each crate with the crates of ours that it may use. A crate that is missing here is a fault.
+/// The workspace crates that each crate may use. A crate missing here is a fault.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("proto/units", &[]),
     ("proto/wire", &["proto/units"]),
@@ -160,7 +160,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// These hold anything together.
+/// Folders whose crates may use any other.
 const FREE: &[&str] = &["apps/", "checks"];
 
 #[derive(Deserialize)]
@@ -227,8 +227,7 @@ fn relative(root: &Path, path: &str) -> String {
         .map_or_else(|_| path.to_string(), |p| p.display().to_string())
 }
 
-/// Crate `longhaul-NAME` lives in folder NAME; the program and the task runner go by their own
-/// names.
+/// Crate `longhaul-NAME` is in folder NAME; the program and the task runner have their own names.
 fn expected_name(folder: &str) -> String {
     match folder {
         "apps/longhaul" => "longhaul".to_string(),

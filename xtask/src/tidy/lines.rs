@@ -1,4 +1,4 @@
-//! Lines have at most 100 columns, and each source file begins with what it holds.
+//! Lines have at most 100 columns, and each source file begins with a description.
 
 use super::sources::find;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Columns of a line, counted in characters.
 const COLUMNS_MAX: usize = 100;
-/// Folders with code or documents; those in the root itself are found besides.
+/// Folders with code or documents, in addition to the root.
 const FOLDERS: &[&str] = &[
     "apps",
     "bench",
@@ -25,7 +25,7 @@ const FOLDERS: &[&str] = &[
     "verbs",
     "xtask",
 ];
-/// Documents that a program writes.
+/// Generated documents.
 const WRITTEN: &[&str] = &["docs/perftest-matrix.md", "docs/settings.md"];
 
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
@@ -50,7 +50,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     Ok(faults)
 }
 
-/// A row of a table in a comment stays whole, and so does an address.
+/// Table rows and URLs in comments may exceed the limit.
 fn check_source(name: &str, text: &str, faults: &mut Vec<String>) {
     if !text.starts_with("//! ") {
         faults.push(format!("{name}: does not begin with a line of //! that says what it holds"));
@@ -64,7 +64,7 @@ fn check_source(name: &str, text: &str, faults: &mut Vec<String>) {
     }
 }
 
-/// Only prose wraps: tables, code and lines with an address stay as they are.
+/// Only prose is limited: tables, code and lines with a URL are exempt.
 fn check_document(name: &str, text: &str, faults: &mut Vec<String>) {
     if WRITTEN.contains(&name) {
         return;

@@ -1,12 +1,13 @@
-//! SECURITY.md and the pages about what goes between boxes name tests; each must exist.
+//! Checks that the tests named in SECURITY.md and in the pages about the protocols between boxes
+//! exist.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Pages whose statements about attackers name tests without their files.
+/// Pages that name tests without their files.
 const PAGES: &[&str] = &["docs/wan-encryption.md", "docs/wan-transport.md"];
-/// Where those tests are.
+/// Folders of those tests.
 const FOLDERS: &[&str] = &["proto/seal", "proto/wan", "checks/tests/attacks"];
 
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
@@ -52,13 +53,13 @@ fn read_code(folder: &Path, code: &mut String) -> io::Result<()> {
     Ok(())
 }
 
-/// Names of tests are sentences: four words and more.
+/// Returns names of tests, which are sentences of four words or more.
 fn sentences(text: &str) -> impl Iterator<Item = &str> {
     let is_name = |word: &&str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     quoted(text).filter(is_name).filter(|word| word.matches('_').count() > 3)
 }
 
-/// What stands between backticks.
+/// Returns the text between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
@@ -69,7 +70,7 @@ fn tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The words between backticks behind "fuzz target" in a line.
+/// Returns the words between backticks behind "fuzz target" in a line.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter_map(|line| line.split_once("fuzz target"))

@@ -1,17 +1,17 @@
-//! Rules that reading a file can check.
+//! Rules that are checked on a file's text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a file without its tests.
+/// Maximum lines of a file, without its tests.
 const FILE_LINES_MAX: usize = 800;
-/// Lines of a function.
+/// Maximum lines of a function.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Names that say nothing.
+/// Names without meaning.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "base", "helper", "helpers", "misc"];
-/// Top folders where unsafe code may stand.
+/// Top-level folders in which unsafe code is allowed.
 const UNSAFE_FOLDERS: &[&str] = &["ports", "host", "verbs", "run", "apps", "checks"];
-/// Files and functions over the limits; this list only shrinks.
+/// Files and functions that may exceed the limits; the list must only shrink.
 const EXCEPTIONS: &[(&str, &str)] = &[];
 
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
@@ -34,7 +34,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     Ok(faults)
 }
 
-/// Adds the files below `folder` with this extension, but for what cargo built.
+/// Adds the files below `folder` with this extension, except build output.
 pub fn find(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries {
@@ -92,7 +92,7 @@ fn is_excepted(file: &str, function: &str) -> bool {
     EXCEPTIONS.contains(&(file, function))
 }
 
-/// Name and length of each function, by indentation: rustfmt has run before.
+/// Returns name and length of each function, by indentation, which relies on rustfmt.
 fn functions(lines: &[&str]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     let mut open: Vec<(String, usize, usize)> = Vec::new();
@@ -125,7 +125,8 @@ fn function_name(code: &str) -> Option<&str> {
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// Unsafe code stands only where it may; clippy checks that each block says why it is sound.
+/// Checks that unsafe code is only in permitted folders; clippy checks that each block has a safety
+/// comment.
 fn check_unsafe(folder: &str, name: &str, text: &str, faults: &mut Vec<String>) {
     if UNSAFE_FOLDERS.contains(&folder) {
         return;

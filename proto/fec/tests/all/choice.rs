@@ -1,4 +1,4 @@
-//! The arithmetic of what stays lost, held against simulation, and what is chosen by it.
+//! The residual loss against simulation, and the choices based on it.
 
 use crate::path::{Datagram, Receiver, encode};
 use longhaul_fec::{
@@ -185,7 +185,7 @@ fn a_latency_goal_asks_for_parity_where_throughput_does_not() {
         choice.layout.is_some() && overhead(choice) <= 0.015 && choice.residual <= 1e-6,
         "{choice:?}"
     );
-    // Short messages are lost too seldom to matter, and two round trips leave time to repeat.
+    // Short messages are lost too rarely to matter, and two round trips leave time to retransmit.
     assert_eq!(at(1e-5, 1.0, goal(1.2, 10)).layout, None);
     assert_eq!(at(1e-5, 1.0, goal(3.0, 1000)).layout, None);
 }
@@ -232,13 +232,13 @@ fn where_parity_costs_nothing_groups_are_short() {
     assert!(choice.residual * 32.0 < 1e-3, "{choice:?}");
 }
 
-/// Reports of round trips of 300,000 datagrams with independent losses; how often the choice
-/// changed.
+/// Feeds reports of round trips of 300,000 datagrams with independent losses; returns the number of
+/// changes of the choice.
 fn feed(adaptation: &mut Adaptation, rng: &mut SplitMix64, loss: f64, reports: usize) -> usize {
     let mut changes = 0;
     for _ in 0..reports {
         let packets = 300_000;
-        // The normal distribution by twelve uniform draws stands for the binomial.
+        // Approximate the binomial by a normal distribution from twelve uniform draws.
         let normal = (0..12).map(|_| rng.below(1 << 32) as f64 / 4294967296.0).sum::<f64>() - 6.0;
         let mean = packets as f64 * loss;
         let lost = (mean + normal * mean.sqrt()).round().max(0.0) as u64;

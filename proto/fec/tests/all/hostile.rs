@@ -1,4 +1,4 @@
-//! What no encoder sends is refused and counted, and costs bounded memory.
+//! Invalid parities are refused and counted, and use bounded memory.
 
 use crate::path::{Content, Datagram, Held, Receiver, Sent, drain, encode};
 use longhaul_fec::{
@@ -15,7 +15,7 @@ fn datagram() -> Rc<Datagram> {
     Rc::new(Datagram { head: b"head".to_vec(), body: Content::Bytes(vec![1, 2]) })
 }
 
-/// A decoder to which `numbers` have come.
+/// A decoder that has received `numbers`.
 fn decoder(numbers: impl IntoIterator<Item = u64>) -> Decoder<Held> {
     let mut decoder = Decoder::new(DecoderConfig {
         reach: 256,
@@ -122,8 +122,8 @@ fn repeats_that_differ_are_inconsistent() {
 
 #[test]
 fn a_sum_that_is_no_symbol_gives_nothing() {
-    // What would come back has bytes behind its end, lengths beyond its bytes, or is shorter than
-    // what arrived.
+    // The recovered symbol has bytes behind its end, lengths beyond its bytes, or is shorter than
+    // received members.
     for (head, body) in [
         ([0; 8], &[0, 1][..]),
         ([0, 0, 0, 0, 1, 0, 0, 0], &[0, 0]),
@@ -148,7 +148,7 @@ fn memory_is_bounded_when_nothing_can_be_repaired() {
     for number in 0..20_000_u64 {
         decoder.on_data(number, Held(datagram()), |_| ());
         assert!(decoder.held_bytes() <= 1000);
-        // Each names three numbers that never come.
+        // Each covers three numbers that never arrive.
         let id = ParityId { base: number + 1, stride: 64, ..GOOD };
         let _ = decoder.on_parity(&Parity { id, head: &HEAD, body: Body::bytes(&[0; 2]) }, |_| ());
         assert!(decoder.groups_under_repair() <= 8);

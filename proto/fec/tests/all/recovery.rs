@@ -1,4 +1,4 @@
-//! What was lost comes back byte for byte, or not at all.
+//! Losses are recovered byte for byte, or not at all.
 
 use crate::path::{Content, Datagram, Receiver, Sent, drain, encode};
 use longhaul_fec::{AddError, BODY_MAX, Body, DecoderConfig, Encoder, HEAD_MAX, Layout};
@@ -37,7 +37,7 @@ fn groups(sent: &[Sent]) -> BTreeMap<u64, Vec<usize>> {
     groups
 }
 
-/// What of `sent` is lost, when each group loses as many of its datagrams as `count` says.
+/// Returns the losses among `sent` if each group loses `count` of its datagrams.
 fn lose(
     sent: &[Sent],
     rng: &mut SplitMix64,
@@ -52,7 +52,7 @@ fn lose(
     lost
 }
 
-/// Brings datagrams out of order, each by at most `distance` places.
+/// Reorders datagrams, each by at most `distance` places.
 fn jitter(rng: &mut SplitMix64, distance: u64, sent: &mut Vec<Sent>) {
     let mut keyed: Vec<_> =
         sent.drain(..).enumerate().map(|(i, s)| (i as u64 + rng.below(distance + 1), s)).collect();

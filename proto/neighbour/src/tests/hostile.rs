@@ -1,4 +1,4 @@
-//! Forged messages, and too many of them.
+//! Forged messages and floods.
 
 use super::*;
 use crate::{Failure, HopId};
@@ -63,7 +63,7 @@ fn strangers_who_speak_to_us_have_few_entries_and_drive_nobody_out() {
     }
     still_there(&host);
     assert_eq!(host.look_up("10.0.0.199"), Resolution::Known(PEER_MAC), "the last ones");
-    // When we want the room ourselves, they go first.
+    // Our own entries evict them first.
     for n in 20..24 {
         assert_eq!(host.ask(&format!("10.0.0.{n}")), Resolution::Asking);
     }

@@ -72,7 +72,7 @@ impl Host {
         assert_eq!(self.sent(), [""; 0]);
     }
 
-    /// Lets time pass, deadline by deadline, and returns the frames that were sent on the way.
+    /// Advances time, deadline by deadline, and returns the frames sent.
     pub fn wait(&mut self, ms: u64) -> Vec<String> {
         let end = self.now + Duration::from_ms(ms);
         let mut sent = Vec::new();

@@ -1,4 +1,4 @@
-//! What is said about our own addresses.
+//! Replies and announcements for our own addresses.
 
 use super::*;
 

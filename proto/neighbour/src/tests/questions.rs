@@ -1,4 +1,4 @@
-//! What is asked, how often, and what is made of answers.
+//! Requests, their retransmission, and the handling of replies.
 
 use super::*;
 use crate::Failure;
@@ -6,7 +6,7 @@ use crate::Failure;
 const NO_ANSWER: Resolution = Resolution::Failed(Failure::NoAnswer);
 const KNOWN: Resolution = Resolution::Known(PEER_MAC);
 
-/// A host that knows 10.0.0.2, and holds it when asked to.
+/// A host with an entry for 10.0.0.2, optionally held.
 fn acquainted(holds: bool) -> (Host, Option<crate::HopId>) {
     let mut host = Host::new();
     host.ask("10.0.0.2");
@@ -213,7 +213,7 @@ fn a_question_that_could_not_leave_yet_waits_once_and_not_after_its_answer() {
     let mut host = Host::new();
     host.ask("10.0.0.2");
     host.ask("10.0.0.3");
-    // Nobody takes frames for two tries.
+    // No frames are polled for two tries.
     for _ in 0..2 {
         host.now = host.neighbours.poll_timeout().unwrap().at;
         host.neighbours.handle_timeout(host.now);
@@ -222,7 +222,7 @@ fn a_question_that_could_not_leave_yet_waits_once_and_not_after_its_answer() {
     let sent = host.sent();
     assert_eq!(sent.len(), 1, "{sent:?}");
     assert!(sent[0].contains("0a000003"), "{sent:?}");
-    // What was not asked is asked when it is due again.
+    // The skipped request is sent when it is due again.
     let fresh = host.neighbours.config().fresh;
     host.now += fresh;
     host.neighbours.handle_timeout(host.now);
@@ -235,7 +235,7 @@ fn a_place_in_the_table_takes_over_no_question() {
     let mut host = Host::with(|config| config.entries_max = 1);
     host.ask("10.0.0.2");
     host.neighbours.answer(host.now, ip("10.0.0.2"), Err(Failure::NoAnswer));
-    // The other one's question is still in the queue, as one that is due no more.
+    // The other entry's request is still queued, but obsolete.
     host.ask("10.0.0.3");
     let sent = host.sent();
     assert_eq!((sent.len(), sent[0].ends_with("0a000003")), (1, true), "{sent:?}");

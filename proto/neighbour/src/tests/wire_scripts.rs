@@ -1,5 +1,5 @@
-//! Bytes in, bytes out. The frames are written out by hand from the RFCs; checksums were computed
-//! apart.
+//! Byte-exact scripts. The frames are written by hand from the RFCs, with independently computed
+//! checksums.
 
 use super::*;
 use crate::multicast_mac;

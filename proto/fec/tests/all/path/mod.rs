@@ -19,7 +19,7 @@ impl Content {
         }
     }
 
-    /// In three pieces, the way a payload can lie in memory.
+    /// In three pieces, as a payload can be in memory.
     pub fn body(&self) -> Body<'_> {
         match self {
             Content::Bytes(bytes) => {
@@ -42,7 +42,7 @@ impl Datagram {
     pub fn random(rng: &mut SplitMix64, body_len_max: usize) -> Rc<Self> {
         let mut bytes = |len: u64| (0..len).map(|_| rng.next_u64() as u8).collect::<Vec<u8>>();
         let (head_len, body_len) = (bytes(1)[0] % 193, bytes(1)[0]);
-        // The ends of the range are as likely as all between.
+        // The ends of the range are as likely as all other values together.
         let body_len = match body_len {
             0..64 => 0,
             64..128 => body_len_max,
@@ -73,14 +73,14 @@ impl Symbol for Held {
     }
 }
 
-/// What goes over the path.
+/// A datagram on the path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sent {
     Data(u64),
     Parity { id: ParityId, bytes: Vec<u8>, body: Content },
 }
 
-/// Takes what is due out of `encoder`.
+/// Takes the due parities out of `encoder`.
 pub fn drain(encoder: &mut Encoder, sent: &mut Vec<Sent>) {
     while let Some(parity) = encoder.next_parity() {
         let bytes = [&parity.header()[..], parity.head].concat();
@@ -100,7 +100,7 @@ pub fn encode(encoder: &mut Encoder, first: u64, data: &[Rc<Datagram>]) -> Vec<S
     sent
 }
 
-/// The far end, which knows what was sent and checks all that comes back against it.
+/// The far end, which knows the sent datagrams and checks recovered ones against them.
 pub struct Receiver {
     pub decoder: Decoder<Held>,
     pub sent: BTreeMap<u64, Rc<Datagram>>,
@@ -129,7 +129,7 @@ impl Receiver {
             let datagram = Datagram { head: back.head.to_vec(), body: Content::of(&back.body) };
             let sent = &expected[&back.number];
             assert_eq!(datagram.head, sent.head, "head of {}", back.number);
-            // An empty body has no kind worth keeping.
+            // The kind of an empty body is irrelevant.
             let are_empty = back.body.is_empty() && sent.body.body().is_empty();
             assert!(are_empty || datagram.body == sent.body, "body of {}", back.number);
             recovered.push(back.number);
@@ -146,7 +146,7 @@ impl Receiver {
         }
     }
 
-    /// Numbers that neither arrived nor came back.
+    /// Numbers that neither arrived nor were recovered.
     pub fn missing(&self) -> Vec<u64> {
         let mut have: Vec<_> = self.arrived.iter().chain(&self.recovered).copied().collect();
         have.sort_unstable();
