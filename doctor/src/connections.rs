@@ -1,4 +1,4 @@
-//! Connections as the connection manager sets them up.
+//! Connections set up by the connection manager.
 
 use longhaul_units::{Duration, Qpn};
 use longhaul_wire::mad::{Mad, Message, Rej, Rep, Req, TransportService};
@@ -6,38 +6,38 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Requests for connections that wait for their answer.
+/// Maximum outstanding connection requests.
 const WAITING_MAX: usize = 1024;
-/// Refusals that are kept with their reason.
+/// Maximum rejections stored with their reason.
 const REJECTED_MAX: usize = 16;
 
-/// What the connection manager's messages say about one connection.
+/// Parameters of a connection from the connection manager's messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Agreed {
-    /// Queue pair of the side that asked for the connection.
+    /// Queue pair of the active side, which requested the connection.
     pub active_qpn: u32,
-    /// Queue pair of the side that was asked.
+    /// Queue pair of the passive side.
     pub passive_qpn: u32,
     /// Path MTU in bytes.
     pub path_mtu: Option<u32>,
-    /// Local ACK timeout that the passive side should use, in nanoseconds; `None`: no timeout.
+    /// Local ACK timeout for the passive side, in nanoseconds; `None`: no timeout.
     pub ack_timeout_ns: Option<u64>,
-    /// The code that stands for it, 0 to 31: 4.096 µs times two to that power.
+    /// Its code, 0 to 31: 4.096 µs x 2^code.
     pub ack_timeout_code: u8,
     /// Retries after timeouts and sequence errors.
     pub retry_count: u8,
-    /// Retries after RNR NAKs; 7 for ever.
+    /// Retries after RNR NAKs; 7: unlimited.
     pub rnr_retry_count: u8,
-    /// READs and atomics that the active side may have outstanding: the least of what both sides
-    /// said.
+    /// READs and atomics that the active side may have outstanding: the minimum of both sides'
+    /// values.
     pub active_reads: u8,
     /// The same for the passive side.
     pub passive_reads: u8,
-    /// The passive side has a shared receive queue, and gives no credits.
+    /// The passive side has a shared receive queue, and so grants no credits.
     pub shared_receive_queue: bool,
 }
 
-/// How often each kind of message was seen, and what was refused.
+/// Counts of each kind of message, and the rejections.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct ConnectionManager {
     /// Requests for connections (REQ).
@@ -46,33 +46,32 @@ pub struct ConnectionManager {
     pub replies: u64,
     /// Disconnection requests (DREQ).
     pub disconnects: u64,
-    /// Refusals (REJ).
+    /// Rejections (REJ).
     pub rejections: u64,
     /// Lookups of datagram services (SIDR_REQ).
     pub datagram_lookups: u64,
     /// All other messages.
     pub others: u64,
-    /// The first 16 refusals.
+    /// The first 16 rejections.
     pub rejected: Vec<Rejected>,
 }
 
-/// A refused connection.
+/// A rejected connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Rejected {
-    /// Who refused.
+    /// Sender of the rejection.
     pub source: IpAddr,
-    /// Who had asked.
+    /// The requesting side.
     pub destination: IpAddr,
     /// The standard's code.
     pub reason: u16,
-    /// The code in words.
+    /// Meaning of the code.
     pub meaning: &'static str,
     /// Number of the frame, from 1.
     pub frame: u64,
 }
 
-/// A connection that REQ and REP agree on. Packets of the active side go to `passive_qpn`, and the
-/// reverse.
+/// A connection from REQ and REP. Packets of the active side go to `passive_qpn`, and the reverse.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connected {
     pub active: IpAddr,
@@ -149,7 +148,7 @@ impl Connections {
         });
     }
 
-    /// The request stays: a reply may be repeated.
+    /// Keep the request, because a reply may be retransmitted.
     fn answered(&mut self, passive: IpAddr, active: IpAddr, rep: &Rep<'_>) -> Option<Connected> {
         let asked = |w: &&Waiting| {
             (w.active, w.passive, w.comm_id) == (active, passive, rep.remote_comm_id)

@@ -1,4 +1,4 @@
-//! The doctor: packets go in one by one, a report comes out.
+//! The doctor: takes packets one by one and produces a report.
 
 use crate::connections::Connections;
 use crate::flows::Flows;
@@ -13,23 +13,22 @@ use longhaul_wire::pcap::{LinkType, Record};
 use longhaul_wire::{ICRC_LEN, Opcode};
 use serde::Serialize;
 
-/// Link types that are counted apart.
+/// Maximum link types counted separately.
 const LINK_TYPES_MAX: usize = 16;
 /// Kinds of other traffic in a report.
 const OTHERS_LISTED: usize = 12;
 
-/// What a doctor may use, and what it is told.
+/// Options of a doctor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Halves of connections that are followed: about 4 KiB of memory each, 30 KiB where round
-    /// trips vary. A connection has two.
+    /// Maximum halves of connections to follow: about 4 KiB of memory each, 30 KiB with varying
+    /// round trips. A connection has two.
     pub halves_max: usize,
-    /// Outstanding packets that all flows together may keep: 64 bytes of memory each.
+    /// Maximum outstanding packets of all flows together: 64 bytes of memory each.
     pub packets_max: usize,
-    /// The path's rate, for advice about windows. Without it, the advice goes by the highest rate
-    /// seen.
+    /// The path's rate, for advice about windows. Default: derived from the highest rate seen.
     pub rate: Option<BitRate>,
-    /// Seed of the flow table, so that a capture cannot be built to make it slow.
+    /// Seed of the flow table's hash, so that a crafted capture cannot make it slow.
     pub seed: u64,
 }
 
@@ -48,21 +47,21 @@ pub enum End {
     Complete,
     /// The file ends inside a record.
     Truncated {
-        /// Where that record begins, in bytes.
+        /// Offset of that record in bytes.
         at_byte: u64,
-        /// Bytes that it lacks, at least.
+        /// Minimum number of missing bytes.
         missing_bytes: u64,
     },
-    /// Something that is no record.
+    /// The file has an invalid record.
     Damaged {
-        /// Where it begins, in bytes.
+        /// Its offset in bytes.
         at_byte: u64,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
 }
 
-/// Reads packets and explains them.
+/// Analyses the packets of a capture.
 #[derive(Debug)]
 pub struct Doctor {
     options: Options,
@@ -121,7 +120,7 @@ impl IcrcTally {
 }
 
 impl Doctor {
-    /// Before the first packet.
+    /// Creates a doctor.
     pub fn new(options: Options) -> Self {
         Doctor {
             options,
@@ -146,15 +145,15 @@ impl Doctor {
         }
     }
 
-    /// Before the first packet of a second reading of the same capture, in which the flow of
-    /// `trace` is drawn.
+    /// Creates a doctor for a second pass over the same capture, which collects the points of
+    /// `trace`.
     pub fn tracing(options: Options, trace: Trace) -> Self {
         let mut doctor = Doctor::new(options);
         doctor.flows.traced = Some((trace.flow_id(), Box::new(trace)));
         doctor
     }
 
-    /// The next packet of the capture.
+    /// Processes the next packet of the capture.
     pub fn feed(&mut self, record: &Record<'_>) {
         self.frames += 1;
         self.frame_bytes += record.original_len as u64;
@@ -188,7 +187,8 @@ impl Doctor {
         }
     }
 
-    /// Nanoseconds since the first packet; a packet without a time has that of the one before it.
+    /// Returns the time since the first packet in ns; a packet without a timestamp has that of its
+    /// predecessor.
     fn time(&mut self, timestamp_ns: Option<u64>) -> u64 {
         let Some(now) = timestamp_ns else {
             self.untimed += 1;
@@ -208,12 +208,12 @@ impl Doctor {
         }
     }
 
-    /// Reading ended before the capture did.
+    /// Records where reading ended.
     pub fn ended(&mut self, end: End) {
         self.end = end;
     }
 
-    /// The report, after the last packet.
+    /// Returns the report, after the last packet.
     pub fn finish(mut self) -> Report {
         for half in &mut self.flows.halves {
             half.requests.finish();
@@ -232,7 +232,7 @@ impl Doctor {
         )
     }
 
-    /// What a doctor that traces has drawn.
+    /// Returns the collected trace, after a second pass.
     pub fn finish_trace(mut self) -> Option<Trace> {
         let traced = self.flows.halves.iter_mut().find_map(|half| half.requests.trace.take());
         traced.map(|trace| *trace)

@@ -1,5 +1,4 @@
-//! Findings about what happened to a flow: loss, retries, NAKs, congestion, and faults of the
-//! capture.
+//! Findings about events of a flow: loss, retries, NAKs, congestion, and faults of the capture.
 
 use crate::findings::{finding, times};
 use crate::flows::Half;
@@ -13,12 +12,12 @@ use longhaul_wire::NakCode;
 use Confidence::{Likely, Seen};
 use Severity::{Failure, Note, Warning};
 
-/// READs take this many times longer than ACKs where somebody else acknowledges.
+/// Minimum ratio of READ to ACK round trips for pseudo-ACKs.
 const PSEUDO_ACK_FACTOR: u64 = 10;
-/// And at least this long.
+/// Minimum READ round trip for pseudo-ACKs.
 const PSEUDO_ACK_MIN_NS: u64 = 1_000_000;
 
-/// Everything but what limits the flow. `back` is the half that carries its answers.
+/// Returns all findings except the limit. `back` is the half with the responses.
 pub(crate) fn of_events(half: &Half, back: Option<&Half>) -> Vec<Finding> {
     let requests = &half.requests;
     [
@@ -82,7 +81,8 @@ fn fatal(requests: &Requests) -> Option<Finding> {
     Some(with_advice(finding("fatal_nak", Failure, Seen, what, evidence), advice))
 }
 
-/// The code of the local ACK timeout that a wait suggests: the largest whose time is no longer.
+/// Returns the local ACK timeout code that a wait suggests: the largest whose time is at most the
+/// wait.
 pub(crate) fn timeout_code(waited_ns: u64) -> Option<(u8, u64)> {
     let codes =
         (1..32_u8).rev().filter_map(|code| Some((code, Duration::of_ack_timeout(code)?.as_ns())));
@@ -93,8 +93,7 @@ pub(crate) fn timeout_code(waited_ns: u64) -> Option<(u8, u64)> {
 }
 
 /// Timeouts far shorter than configured, or a back-off: ConnectX's adaptive retransmission. Linux
-/// rxe does not back off; its retries are early because its timer, once begun, is not begun anew
-/// with what is sent later.
+/// rxe does not back off; its retries are early because later packets do not restart its timer.
 fn early(half: &Half) -> Option<Finding> {
     let requests = &half.requests;
     let sum = requests.recovery.of(Cause::Timeout)?;
@@ -206,7 +205,7 @@ fn go_back_n(requests: &Requests) -> Option<Finding> {
     Some(found)
 }
 
-/// Sequence NAKs after which the requester still waited for its timer.
+/// Sequence NAKs that did not end the requester's wait for its timer.
 fn unheeded(requests: &Requests) -> Option<Finding> {
     let waited = &requests.recovery.of(Cause::SequenceNak)?.waited;
     let (_, timeout) = timeout_code(waited.max())?;
@@ -311,7 +310,7 @@ fn premature(requests: &Requests) -> Option<Finding> {
     })
 }
 
-/// ACKs that come far sooner than READ responses: somebody before the responder acknowledges.
+/// ACKs far sooner than READ responses: a node before the responder acknowledges.
 fn pseudo_ack(requests: &Requests) -> Option<Finding> {
     let (ack, answer) = (&requests.rtt_ack, &requests.rtt_answer);
     let fastest = answer.min()?;

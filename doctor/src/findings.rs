@@ -1,4 +1,4 @@
-//! Findings about one flow, in words: first what limits it, then what happened to it.
+//! Text of the findings about one flow: its limit, then its events.
 
 use crate::flows::Half;
 use crate::limits::{Limit, Limited, Need, RXE_WINDOW};
@@ -16,7 +16,7 @@ pub(crate) fn finding(
     Finding { rule, severity, confidence, what, evidence, advice: None, share_of_time: None }
 }
 
-/// What limits the flow, with the setting that would change it.
+/// The limit of the flow, with the setting that would change it.
 pub(crate) fn of_limit(half: &Half, limited: &Limited, need: Option<&Need>) -> Finding {
     let (rule, what, advice) = match limited.by {
         Limit::Reads(n) => reads(n, limited, need),
@@ -66,7 +66,7 @@ pub(crate) fn of_limit(half: &Half, limited: &Limited, need: Option<&Need>) -> F
     found
 }
 
-/// A limit of which there are no figures: its rule, what is said of it, and what to do.
+/// Text of a limit without figures: rule, statement and advice.
 fn in_words(limit: Limit, has_rivals: bool) -> (&'static str, &'static str, Option<&'static str>) {
     match limit {
         Limit::OneAtATime => (
@@ -261,7 +261,7 @@ fn wider_window(n: u32, need: &Need) -> String {
     )
 }
 
-/// What gets more into flight than a window of `n` packets.
+/// Advice to get more in flight than a window of `n` packets.
 fn past_window(n: u32, need: &Need) -> String {
     let larger =
         if need.packets == need.messages { "larger messages" } else { "a larger path MTU" };
@@ -315,7 +315,7 @@ fn less_loss() -> String {
         .to_owned()
 }
 
-/// Names of causes, as the report spells them.
+/// Names of causes in the report.
 pub(crate) const fn cause_name(cause: Cause) -> &'static str {
     match cause {
         Cause::Waited => "waited",

@@ -1,7 +1,7 @@
 //! All flows of a capture: packets to one queue pair from one address are a half, two halves a
 //! connection.
 //!
-//! A half holds the requests that travel on it; the answers that travel on it belong to the other
+//! A half tracks the requests in its direction; the responses in its direction belong to the other
 //! half's requests.
 
 use crate::connections::{Agreed, Connected};
@@ -15,7 +15,7 @@ use longhaul_wire::{Ecn, Opcode, Transport};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Halves that an answer is held against before its own is found.
+/// Maximum candidate halves for a response.
 const CANDIDATES_MAX: usize = 256;
 
 /// Packets from one address to one queue pair.
@@ -30,26 +30,27 @@ pub(crate) struct Half {
     pub agreed: Option<Agreed>,
     pub requests: Requests,
     pub packets: u64,
-    /// Congestion experienced: in requests, and in answers.
+    /// Packets with congestion experienced: requests and responses.
     pub marked: (u64, u64),
     pub ecn_capable: u64,
     pub cnps: u64,
     pub wrong_icrc: u64,
     /// Packets with the MigReq bit, which hardware sets and kernel rxe does not.
     pub migreq: u64,
-    /// Answers that fit nothing.
+    /// Responses without a matching request.
     pub unmatched: u64,
-    /// Answers fitted it and others equally.
+    /// Responses matched this and other halves equally.
     pub has_rivals: bool,
     udp_source_port: u16,
-    /// Halves whose requests the answers on this one may belong to; `None` before the first answer.
+    /// Halves to whose requests the responses on this half may belong; `None` before the first
+    /// response.
     candidates: Option<Vec<usize>>,
     strangers: u64,
 }
 
 type Key = (IpAddr, IpAddr, Qpn);
 
-/// See the module.
+/// All flows of a capture.
 #[derive(Debug)]
 pub(crate) struct Flows {
     pub halves: Vec<Half>,
@@ -59,7 +60,7 @@ pub(crate) struct Flows {
     last: (Option<Key>, usize),
     halves_max: usize,
     budget: Budget,
-    /// The half to trace, and the trace until that half appears.
+    /// The half to trace, and its trace until that half appears.
     pub traced: Option<(usize, Box<crate::plot::Trace>)>,
 }
 
@@ -127,7 +128,7 @@ impl Flows {
         Some(id)
     }
 
-    /// A connection has been set up: its queue pairs begin a new life.
+    /// Handles a new connection, which restarts its queue pairs.
     pub fn connected(&mut self, connected: &Connected) {
         let agreed = connected.agreed;
         let (active, passive) = (connected.active, connected.passive);
@@ -216,7 +217,7 @@ impl Flows {
         self.halves[peer].requests.response(response, &mut self.budget);
     }
 
-    /// Answers do not fit: after a few, the pairing was wrong.
+    /// Counts mismatched responses; several revoke the pairing.
     fn doubt(&mut self, id: usize, peer: usize) {
         let half = &mut self.halves[id];
         half.strangers += 1;
@@ -230,8 +231,8 @@ impl Flows {
         }
     }
 
-    /// Finds whose requests the answers on half `id` belong to: those of the only half in the other
-    /// direction whose outstanding PSNs have held all answers so far.
+    /// Pairs the responses on half `id` with the only half in the other direction whose outstanding
+    /// PSNs have matched all responses so far.
     fn pair(&mut self, id: usize, response: &Response) -> Option<usize> {
         let half = &self.halves[id];
         let fits = |&other: &usize| {

@@ -1,5 +1,4 @@
-//! One captured frame as plain values: a RoCEv2 packet with what its headers say, or something
-//! else.
+//! A captured frame as plain values: a RoCEv2 packet with its header fields, or other traffic.
 
 use crate::link::{Carried, ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEAD_LEN, carried};
 use longhaul_units::Qpn;
@@ -8,25 +7,25 @@ use longhaul_wire::pcap::Record;
 use longhaul_wire::{Aeth, Bth, Ecn, ICRC_LEN, Layout, Packet, Reth, Split, icrc, split};
 use std::net::IpAddr;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Debug)]
 pub(crate) enum Frame<'a> {
     Roce(RocePacket<'a>),
     /// Not RoCEv2.
     Other(NonRoceKind),
-    /// UDP to port 4791 and not well formed.
+    /// Malformed packet to UDP port 4791.
     Malformed,
-    /// Cut by the snap length before its BTH ended, so that nobody can tell.
+    /// Truncated by the snap length before the end of its BTH, so its kind is unknown.
     Cut,
-    /// On a link type that is not read.
+    /// On an unsupported link type.
     UnknownLink,
 }
 
-/// What a frame that is not RoCEv2 is.
+/// Kind of a frame that is not RoCEv2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub(crate) enum NonRoceKind {
     Ethertype(u16),
-    /// The port that names the service: the lower one.
+    /// The service port: the lower of the two.
     Udp(u16),
     Tcp(u16),
     IpProtocol(u8),
@@ -46,16 +45,16 @@ pub(crate) struct RocePacket<'a> {
     pub reth: Option<Reth>,
     pub payload_len: u32,
     pub icrc: Icrc,
-    /// The management datagram, in a packet to QP1 that was captured far enough.
+    /// The management datagram of a packet to QP1, if captured completely.
     pub mad: Option<&'a Mad>,
 }
 
-/// Whether the ICRC is right.
+/// Result of the ICRC check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Icrc {
     Right,
     Wrong([u8; ICRC_LEN]),
-    /// The snap length cut the packet.
+    /// The packet is truncated.
     NotChecked,
 }
 
@@ -68,7 +67,7 @@ impl<'a> Frame<'a> {
                 return read_ethernet(data, data, frame_len, data);
             }
             Carried::Ethernet => {
-                // Cut short: zeros stand for the headers that the capture lacks.
+                // Truncated headers are padded with zeros.
                 let mut head = [0; HEAD_LEN];
                 head[..data.len()].copy_from_slice(data);
                 return read_ethernet(&head, &data[..data.len()], frame_len, data);
@@ -77,7 +76,8 @@ impl<'a> Frame<'a> {
             Carried::Short => return Frame::Other(NonRoceKind::Short),
             Carried::Unknown => return Frame::UnknownLink,
         };
-        // An Ethernet header in place of the link's own, so that everything behind it has one form.
+        // Length of the Ethernet header that replaces other link headers, so that all frames have
+        // the same form.
         const ETHERNET_LEN: usize = 14;
         let packet = data.get(at..).unwrap_or(&[]);
         let known = packet.len().min(HEAD_LEN - ETHERNET_LEN);
@@ -91,8 +91,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The captured bytes behind a head that may be a copy: `data[0]` stands `skipped` bytes into the
-/// head.
+/// The captured bytes of a frame whose head may be a copy: `data[0]` corresponds to offset
+/// `skipped` of the head.
 #[derive(Clone, Copy)]
 struct Cut<'a> {
     data: &'a [u8],
@@ -100,7 +100,7 @@ struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    /// The bytes from `from` to `to`, counted in the head, when all of them were captured.
+    /// Returns the bytes at offsets `from..to` of the head, if all were captured.
     fn get(&self, from: usize, to: usize) -> Option<&'a [u8]> {
         self.data.get(from.checked_sub(self.skipped)?..to.checked_sub(self.skipped)?)
     }
@@ -174,7 +174,7 @@ fn roce<'a>(
     })
 }
 
-/// Says what a frame is that is not RoCEv2.
+/// Classifies a frame that is not RoCEv2.
 fn kind(head: &[u8]) -> NonRoceKind {
     let big = |at: usize| head.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
     let mut at = 12;

@@ -1,8 +1,9 @@
-//! Distributions in bounded memory: exact while few values differ, then to one part in sixteen.
+//! Distributions in bounded memory: exact for few distinct values, then in 16 classes per power of
+//! two.
 
 use serde::Serialize;
 
-/// Values kept one by one before they are sorted into classes.
+/// Maximum distinct values before they are grouped into classes.
 const EXACT_MAX: usize = 64;
 /// Classes per power of two.
 const CLASSES: usize = 16;
@@ -23,13 +24,13 @@ pub(crate) struct Histogram {
 /// The usual figures of a distribution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Quantiles {
-    /// How many values there are.
+    /// Number of values.
     pub samples: u64,
     /// The smallest.
     pub min: u64,
-    /// Half of the values are no larger; to 3 % where more than 64 different values were seen.
+    /// The median; to 3 % beyond 64 distinct values.
     pub median: u64,
-    /// 99 % of the values are no larger; to 3 % as well.
+    /// The 99th percentile, with the same precision.
     pub p99: u64,
     /// The largest.
     pub max: u64,
@@ -93,7 +94,7 @@ impl Histogram {
         self.max
     }
 
-    /// The value that `share` of all values do not exceed; 0 without values.
+    /// Returns the value that `share` of all values do not exceed; 0 without values.
     pub fn quantile(&self, share: f64) -> u64 {
         let rank = (self.count as f64 * share).ceil() as u64;
         if rank <= 1 || rank >= self.count {
@@ -116,8 +117,8 @@ impl Histogram {
         self.exact.iter().copied().chain(classed)
     }
 
-    /// The share of values that are at least `value`, 0 to 1; where there are classes, that are in
-    /// its class or above.
+    /// Returns the share of values that are at least `value`, 0 to 1; with classes, those in its
+    /// class or above.
     pub fn share_from(&self, value: u64) -> f64 {
         let from = if self.buckets.is_some() { middle(bucket(value)) } else { value };
         let above: u64 = self.classes().filter(|&(v, _)| v >= from).map(|(_, count)| count).sum();

@@ -1,19 +1,16 @@
-//! Explains captures of RoCEv2 traffic: which flows there are, what limits each, where it stalls,
-//! and what went wrong.
+//! Analyses captures of RoCEv2 traffic: its flows, their limits, stalls and errors.
 //!
-//! [`Doctor`] takes packets one by one ([`Doctor::feed`]) and hands over a [`Report`]
-//! ([`Doctor::finish`]); [`examine`] does that with a whole pcap or pcapng file. Memory is bounded
-//! by flows and outstanding packets, never by the capture's length. [`text`] puts a report into
-//! words for a terminal; [`Trace`] and [`write_svg`] draw one flow.
+//! [`Doctor`] takes packets one by one ([`Doctor::feed`]) and returns a [`Report`]
+//! ([`Doctor::finish`]); [`examine`] does that for a whole pcap or pcapng file. Memory is bounded
+//! by flows and outstanding packets, independent of the capture's length. [`text`] formats a report
+//! for a terminal; [`Trace`] and [`write_svg`] draw one flow.
 //!
-//! The layers, from below: `link` and `frame` take a frame apart; `flows` finds which packets
-//! belong together; `requests` follows one direction of requests with `window` (what is
-//! outstanding), `messages` (operations and sizes), `stalls` (silences) and `recovery` (packets
-//! sent again); `limits` decides what limits a flow; `findings`, `events` and `verdict` say it in
-//! words.
+//! The layers, from below: `link` and `frame` parse a frame; `flows` assigns packets to flows;
+//! `requests` follows one direction of requests with `window` (outstanding packets), `messages`
+//! (operations and sizes), `stalls` (silences) and `recovery` (retransmissions); `limits`
+//! determines a flow's limit; `findings`, `events` and `verdict` produce the text.
 //!
-//! What it deliberately does not do: reassemble tunnels, follow a flow over two capture points, or
-//! look into payload.
+//! It does not reassemble tunnels, follow a flow over two capture points, or inspect payload.
 #![forbid(unsafe_code)]
 
 mod connections;

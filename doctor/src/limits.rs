@@ -1,4 +1,4 @@
-//! What limits a flow: the filling of the window at which it waits, and for how much of the time.
+//! The limit of a flow, from the number in flight at which it waits, and the share of time.
 
 use crate::flows::Half;
 use crate::histogram::Histogram;
@@ -7,35 +7,34 @@ use crate::stalls::{AtLevel, Cause, Level};
 use longhaul_units::BitRate;
 use longhaul_wire::Transport;
 
-/// Share of the waiting time that must fall on a full window, and of the flow's time that must be
-/// waiting.
+/// Minimum share of waiting time with a full window, and of the flow's time spent waiting.
 const FULL_SHARE: f64 = 0.6;
-/// Share of the flow's time from which a cause is what limits it.
+/// Minimum share of the flow's time for a cause to be its limit.
 const MAIN_SHARE: f64 = 0.2;
-/// Waits from which a filling is no chance.
+/// Minimum waits at one level to be significant.
 const WAITS_MIN: u64 = 3;
-/// Round trips from which a statement about their length is made.
+/// Minimum round-trip samples for a statement about their length.
 const PACKETS_MIN: u64 = 8;
 /// Rates of Ethernet, in Gbit/s.
 const ETHERNET_GBPS: [f64; 9] = [1.0, 2.5, 10.0, 25.0, 40.0, 50.0, 100.0, 200.0, 400.0];
-/// Packets in flight at which kernel rxe stops, with the one that is being sent.
+/// Packets in flight at which kernel rxe stops, including the one being sent.
 pub(crate) const RXE_WINDOW: std::ops::RangeInclusive<u32> = 127..=130;
-/// Ethernet, IP, UDP, BTH, ICRC, FCS, preamble and gap around a packet's payload, in bytes; a RETH
-/// is left out.
+/// Ethernet, IP, UDP, BTH, ICRC, FCS, preamble and gap around a packet's payload, in bytes; without
+/// a RETH.
 const PACKET_OVERHEAD: f64 = 82.0;
 
-/// What limits a flow most of the time.
+/// The main limit of a flow.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Limit {
     /// Messages outstanding.
     QueueDepth(u32),
     /// PSNs outstanding.
     PsnWindow(u32),
-    /// One packet per message, and a number that either explains.
+    /// Messages of one packet, with a number that either limit explains.
     QueueDepthOrPsnWindow(u32),
     /// READs and atomics outstanding.
     Reads(u32),
-    /// The next message waits for the answer to the one before it.
+    /// Each message waits for the response to the previous one.
     OneAtATime,
     Credits,
     Rnr,
@@ -43,33 +42,33 @@ pub(crate) enum Limit {
     Recovery,
     /// The sender has nothing to send, or is paced.
     Sender,
-    /// The same, and nothing is outstanding meanwhile.
+    /// The same, with nothing outstanding meanwhile.
     SenderIdle,
-    /// Equal bursts with nothing outstanding between them: a full window that this capture point
-    /// does not see, or a sender that pauses.
+    /// Equal bursts with nothing outstanding between them: a full window that is not visible at
+    /// this capture point, or a sender that pauses.
     Bursts(u64),
     LineRate(f64),
-    /// Nothing waits, nothing is full.
+    /// No waits and no full window.
     Paced,
     /// A transport without acknowledgements.
     Unreliable,
-    /// No answers in the capture.
+    /// No responses in the capture.
     OneWay,
-    /// Too little to tell.
+    /// Too few packets.
     TooShort,
 }
 
-/// A limit with what supports it.
+/// A limit with its evidence.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Limited {
     pub by: Limit,
-    /// Waits, their whole length and their median.
+    /// Number of waits, their total and median.
     pub waits: u64,
     pub waited_ns: u64,
     pub median_ns: u64,
-    /// Share of the flow's time; `None` where the window is full without pauses.
+    /// Share of the flow's time; `None` if the window is full without pauses.
     pub share: Option<f64>,
-    /// Capture point to requester and back: at least and at most.
+    /// Round trip from the capture point to the requester: minimum and maximum.
     pub near_ns: Option<(u64, u64)>,
 }
 
@@ -79,7 +78,7 @@ impl Limited {
     }
 }
 
-/// A filling that waits have in common.
+/// A number in flight that is common to waits.
 struct Plateau {
     at: u32,
     waits: u64,
@@ -90,16 +89,16 @@ struct Plateau {
     near_ns: Option<(u64, u64)>,
 }
 
-/// Least filling, against the fullest, that still counts as full; and where only two waits were
-/// seen, the second of which may be smaller, because requesters that learn of completions in groups
-/// (perftest's cq-mod) post that much less.
+/// Minimum level, relative to the fullest, that counts as full; and the same if only two waits were
+/// seen, where the second may be smaller because requesters with completion moderation (perftest's
+/// cq-mod) post less.
 const FULL: f64 = 0.95;
 const FULL_OF_TWO: f64 = 0.75;
 
 fn plateau(levels: &[AtLevel], full: f64, of: impl Fn(&Level) -> u32) -> Option<Plateau> {
     let waiting = || levels.iter().filter(|l| of(&l.level) > 0);
     let total: u64 = waiting().map(|l| l.total_ns).sum();
-    // A filling that was waited at once or twice may have been a burst from before the capture.
+    // A level with one or two waits may be a burst from before the capture.
     let repeated =
         waiting().filter(|l| l.count >= 2 || l.total_ns * 4 > total).map(|l| of(&l.level)).max();
     let at = repeated.or_else(|| waiting().map(|l| of(&l.level)).max())?;
@@ -126,7 +125,7 @@ fn plateau(levels: &[AtLevel], full: f64, of: impl Fn(&Level) -> u32) -> Option<
     Some(found)
 }
 
-/// Decides what limits the flow of requests on `half`.
+/// Determines the limit of the requests on `half`.
 pub(crate) fn limit(half: &Half, rate: Option<BitRate>) -> Limited {
     let requests = &half.requests;
     if half.transport != Transport::Rc {
@@ -178,7 +177,7 @@ pub(crate) fn limit(half: &Half, rate: Option<BitRate>) -> Limited {
     }
 }
 
-/// Waits with the window full: the same filling each time.
+/// Waits with a full window: the same level each time.
 fn full_window(half: &Half, duration: f64) -> Option<Limited> {
     let stalls = &half.requests.stalls;
     let tallies =
@@ -194,8 +193,7 @@ fn full_window(half: &Half, duration: f64) -> Option<Limited> {
     let one_packet_each = packets.at.abs_diff(messages.at) <= messages.at / 16;
     let drained_ns: u64 = tallies().map(|t| t.drained_ns).sum();
     if drained_ns * 2 > tallies().map(|t| t.total_ns).sum() {
-        // It pauses after all has been answered, which no window makes it do, as far as is seen
-        // here.
+        // It pauses with nothing outstanding, which no window visible here causes.
         return None;
     }
     let (by, plateau) = if out_of_credits >= WAITS_MIN && out_of_credits * 2 > waits {
@@ -204,7 +202,7 @@ fn full_window(half: &Half, duration: f64) -> Option<Limited> {
         let by = if messages.at == 1 { Limit::OneAtATime } else { Limit::Reads(messages.at) };
         (by, messages)
     } else if holds(&packets) && packets.mid_message_waits * 2 > packets.waits {
-        // Stopping amid a message is nothing that a queue of messages does.
+        // A queue of messages does not stop in the middle of a message.
         (Limit::PsnWindow(packets.at), packets)
     } else if holds(&messages) {
         let by = match messages.at {
@@ -229,7 +227,8 @@ fn full_window(half: &Half, duration: f64) -> Option<Limited> {
     })
 }
 
-/// Pauses without a full window: of a sender, or of one whose window this capture point cannot see.
+/// Pauses without a full window: a slow sender, or a window that is not visible at this capture
+/// point.
 fn bursts(half: &Half) -> Limit {
     let bursts = &half.requests.stalls.bursts;
     let usual = bursts.quantile(0.5);
@@ -273,22 +272,22 @@ fn steady(half: &Half, rate: Option<BitRate>) -> Limited {
     Limited::of(by)
 }
 
-/// What a path of a certain rate and round trip takes to fill.
+/// Requirements to fill a path of a given rate and round trip.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Need {
     pub rate_bps: f64,
-    /// The rate was given, not guessed from what was seen.
+    /// The rate was given, not derived from the capture.
     pub rate_is_given: bool,
     pub rtt_ns: u64,
     pub bytes: f64,
     pub messages: u64,
     pub packets: u64,
-    /// What headers leave of the rate, in bit/s.
+    /// The rate less headers, in bit/s.
     pub goodput_bps: f64,
     pub message_bytes: u64,
 }
 
-/// `None` while the round trip or the size of messages is not known.
+/// `None` if the round trip or the message size is unknown.
 pub(crate) fn need(
     half: &Half,
     near_ns: Option<(u64, u64)>,

@@ -2,7 +2,7 @@
 
 use longhaul_wire::pcap::LinkType;
 
-/// Bytes of headers that are looked at: what the longest stack of RoCEv2 needs.
+/// Maximum header bytes examined: the longest RoCEv2 header stack.
 pub(crate) const HEAD_LEN: usize = 128;
 
 const NULL: LinkType = LinkType(0);
@@ -18,16 +18,16 @@ const LINUX_SLL2: LinkType = LinkType(276);
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// What is behind the link's own header.
+/// Content behind the link header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Carried {
-    /// An Ethernet frame as it is.
+    /// An Ethernet frame.
     Ethernet,
     /// A network packet of this Ethernet type, `at` bytes into the frame.
     Network { ethertype: u16, at: usize },
     /// Shorter than the link's header.
     Short,
-    /// A link type that is not read.
+    /// An unsupported link type.
     Unknown,
 }
 
@@ -47,12 +47,12 @@ pub(crate) fn carried(link_type: LinkType, data: &[u8]) -> Carried {
     }
 }
 
-/// True for link types whose frames are read.
+/// Returns whether the link type is supported.
 pub(crate) fn is_read(link_type: LinkType) -> bool {
     carried(link_type, &[]) != Carried::Unknown
 }
 
-/// The Ethernet type that an IP header's version stands for.
+/// Returns the EtherType for an IP header's version.
 fn version_of(packet: &[u8]) -> Option<u16> {
     packet.first().map(|byte| match byte >> 4 {
         4 => ETHERTYPE_IPV4,
@@ -61,7 +61,7 @@ fn version_of(packet: &[u8]) -> Option<u16> {
     })
 }
 
-/// The link type's name, where it is one that people meet.
+/// Returns the name of a common link type.
 pub fn link_type_name(link_type: LinkType) -> &'static str {
     match link_type {
         NULL | LOOP => "BSD loopback",

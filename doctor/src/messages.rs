@@ -1,9 +1,9 @@
-//! Messages: which operations, how large, in packets of which size.
+//! Messages of a flow: operations, message and packet sizes.
 
 use crate::histogram::Histogram;
 use longhaul_wire::{Opcode, Position, Verb};
 
-/// Operations that requesters ask for.
+/// Operations of a requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Operation {
@@ -49,13 +49,13 @@ impl Operation {
     }
 }
 
-/// What one flow transfers.
+/// Messages of one flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Messages {
     sizes: [Option<Box<Histogram>>; Operation::ALL.len()],
-    /// Of messages whose size the capture does not show.
+    /// Messages of unknown size.
     pub unsized_messages: u64,
-    /// Bytes so far of the message that is being sent; `None` when its beginning was not seen.
+    /// Bytes of the current message so far; `None` if its beginning was not seen.
     current: Option<u64>,
     /// Path MTU in bytes, once known.
     pub mtu: Option<u32>,
@@ -71,20 +71,20 @@ impl Messages {
             + Operation::ALL.iter().filter_map(|&o| self.of(o)).map(Histogram::count).sum::<u64>()
     }
 
-    /// All sizes, for what a flow mostly does.
+    /// Returns the flow's typical message size, over all operations.
     pub fn typical_size(&self) -> Option<u64> {
         let most = Operation::ALL.iter().filter_map(|&o| self.of(o)).max_by_key(|h| h.count())?;
         Some(most.quantile(0.5))
     }
 
-    /// Payload of a packet that is neither the last nor the only one: the path MTU.
+    /// Records the payload of a first or middle packet: the path MTU.
     pub fn full_packet(&mut self, payload_len: u32) {
         if (256..=4096).contains(&payload_len) && payload_len.is_power_of_two() {
             self.mtu = Some(payload_len);
         }
     }
 
-    /// A packet in order; `dma_len` from its RETH.
+    /// Handles an in-order packet; `dma_len` is from its RETH.
     pub fn packet(
         &mut self,
         operation: Operation,
@@ -114,7 +114,7 @@ impl Messages {
         }
     }
 
-    /// Packets are missing: the message that they belong to has no known size.
+    /// Handles missing packets: the current message has unknown size.
     pub fn interrupted(&mut self) {
         self.current = None;
     }
@@ -126,7 +126,7 @@ impl Messages {
         }
     }
 
-    /// PSNs that a READ of `len` bytes takes; `None` while the path MTU is not known and matters.
+    /// Returns the PSNs of a READ of `len` bytes; `None` if that depends on an unknown path MTU.
     pub fn read_span(&self, len: u32) -> Option<u32> {
         match self.mtu {
             _ if len <= 256 => Some(1),
@@ -135,8 +135,8 @@ impl Messages {
         }
     }
 
-    /// The request after a READ of `len` bytes stood `span` PSNs later. True when a path MTU
-    /// explains that.
+    /// Records that a READ of `len` bytes took `span` PSNs. Returns whether a path MTU explains
+    /// that.
     pub fn read_took(&mut self, len: u32, span: u32) -> bool {
         if let Some(mtu) = self.mtu {
             return len.div_ceil(mtu).max(1) == span;

@@ -1,18 +1,18 @@
-//! What a capture holds besides RoCEv2, so that a capture without any can be explained.
+//! Other traffic in a capture, which explains a capture without RoCEv2.
 
 use crate::frame::NonRoceKind;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Kinds that are told apart.
+/// Maximum distinct kinds.
 const KINDS_MAX: usize = 512;
 
 /// Frames of one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct OtherTraffic {
-    /// In words: "ARP", "TCP port 22".
+    /// Description: "ARP", "TCP port 22".
     pub what: String,
-    /// How many.
+    /// Number of frames.
     pub frames: u64,
 }
 
@@ -40,7 +40,7 @@ impl Others {
         self.kinds.contains_key(&kind)
     }
 
-    /// The most frequent kinds, at most `most` of them and a line for all others.
+    /// Returns the most frequent kinds, at most `most`, and a line for all others.
     pub fn listed(&self, most: usize) -> Vec<OtherTraffic> {
         let mut kinds: Vec<_> = self.kinds.iter().map(|(&kind, &frames)| (frames, kind)).collect();
         kinds.sort_by_key(|&(frames, kind)| (std::cmp::Reverse(frames), kind));

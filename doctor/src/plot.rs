@@ -1,8 +1,7 @@
 //! Time-sequence plot of one flow: PSNs over time, as SVG.
 //!
-//! The points are gathered in a second reading of the capture, when the first has told how long the
-//! flow is: so they can be thinned to what a screen shows, and memory does not grow with the
-//! capture.
+//! A second pass over the capture collects the points, because the first determines the flow's
+//! extent. Points are thinned to the screen's resolution, so memory does not grow with the capture.
 
 use crate::quantity::{Percent, Rate};
 use crate::report::Flow;
@@ -12,12 +11,12 @@ use thiserror::Error;
 
 const WIDTH: u32 = 1200;
 const HEIGHT: u32 = 720;
-/// Points of one kind that lie in one cell of this many pixels are drawn once.
+/// Cell size in pixels; points of one kind in one cell are drawn once.
 const CELL: u32 = 2;
 const COLUMNS: usize = (WIDTH / CELL) as usize;
 const ROWS: usize = (HEIGHT / CELL) as usize;
 
-/// What a point stands for.
+/// Kind of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Mark {
@@ -30,7 +29,7 @@ pub(crate) enum Mark {
     Cnp,
 }
 
-/// How each kind looks, in the order in which they are drawn.
+/// Style of each kind, in drawing order.
 const MARKS: [(Mark, &str, RGBColor, i32); 7] = [
     (Mark::Ack, "acknowledgement", RGBColor(0x2c, 0xa0, 0x2c), 2),
     (Mark::ReadResponse, "READ response", RGBColor(0x17, 0x9c, 0xb0), 1),
@@ -54,7 +53,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// For `flow`, from a report on the same capture.
+    /// Creates a trace of `flow`, from a report on the same capture.
     pub fn of(flow: &Flow) -> Self {
         Trace {
             flow_id: flow.id,
@@ -100,7 +99,7 @@ pub struct PlotError(String);
 /// Draws `trace`, which belongs to `flow`, into the file `path`.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn write_svg(trace: &Trace, flow: &Flow, path: &Path) -> Result<(), PlotError> {
     let mut svg = String::new();
     draw(trace, flow, &mut svg).map_err(|e| PlotError(e.to_string()))?;
@@ -130,7 +129,7 @@ fn title(flow: &Flow) -> String {
     )
 }
 
-/// The first finding, short enough for a line of the plot.
+/// The first finding, truncated to a line of the plot.
 fn subtitle(flow: &Flow) -> String {
     const LONGEST: usize = 150;
     let Some(finding) = flow.findings.first() else { return String::new() };

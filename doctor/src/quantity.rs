@@ -1,4 +1,4 @@
-//! Times, sizes and rates in the units that people read.
+//! Formatting of times, sizes and rates.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub(crate) struct Count<'a>(pub u64, pub &'a str);
 /// A share of 0 to 1 as `78 %`.
 pub(crate) struct Percent(pub f64);
 
-/// Three significant digits, without zeros behind the point that say nothing.
+/// Three significant digits, without trailing zeros.
 fn three_digits(value: f64) -> String {
     let text = match value {
         v if v >= 99.95 => return format!("{v:.0}"),

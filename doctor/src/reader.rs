@@ -8,13 +8,13 @@ use thiserror::Error;
 /// Bytes read at once.
 const BUFFER_LEN: usize = 1 << 20;
 
-/// Why a capture cannot be examined at all.
+/// Why a capture cannot be examined.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// Reading failed.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// The file is no capture, or is damaged before its first packet.
+    /// The file is not a capture, or is damaged before its first packet.
     #[error("is no capture: {0}{hint}", hint = hint(.0))]
     NoCapture(CaptureError),
 }
@@ -35,14 +35,14 @@ fn hint(error: &CaptureError) -> &'static str {
     }
 }
 
-/// Feeds all packets of a capture to `doctor` and tells it where the capture ended. `progress` is
-/// told the bytes read so far, once per mebibyte or so.
+/// Feeds all packets of a capture to `doctor`, and records where the capture ended. Calls
+/// `progress` with the bytes read so far, about once per MiB.
 ///
-/// A capture that is cut or damaged after its first packet is no error: what was read stands, and
-/// the doctor says where it ended.
+/// A capture that is truncated or damaged after its first packet is not an error: the report covers
+/// the packets read and says where it ended.
 ///
 /// # Errors
-/// When the input cannot be read, or is no capture.
+/// The input cannot be read, or is not a capture.
 pub fn examine(
     mut input: impl Read,
     doctor: &mut Doctor,
@@ -92,7 +92,7 @@ pub fn examine(
     }
 }
 
-/// The part of the input that has been read and not yet consumed.
+/// Input that has been read but not consumed.
 struct Buffer {
     bytes: Vec<u8>,
     from: usize,
@@ -115,7 +115,7 @@ impl Buffer {
         self.passed += bytes as u64;
     }
 
-    /// Reads until at least `wanted` bytes are there. False at the end of the input.
+    /// Reads until at least `wanted` bytes are available. Returns `false` at the end of the input.
     fn fill(&mut self, input: &mut impl Read, wanted: usize) -> io::Result<bool> {
         self.bytes.copy_within(self.from..self.to, 0);
         self.to -= self.from;

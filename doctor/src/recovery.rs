@@ -1,28 +1,28 @@
-//! Go-back-N seen from outside: what made a requester send packets again, and what that cost.
+//! Go-back-N seen from outside: causes and costs of retransmissions.
 
 use crate::histogram::Histogram;
 use crate::stalls::Cause;
 use longhaul_units::Psn;
 
-/// Episodes that are kept with their figures; later ones are only counted.
+/// Maximum episodes stored with figures; later ones are only counted.
 const EPISODES_MAX: usize = 256;
-/// Tries at one packet whose intervals are kept.
+/// Maximum tries of one packet whose intervals are stored.
 const TRIES_MAX: usize = 12;
 
-/// One run of packets sent again.
+/// One run of retransmissions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Episode {
     pub cause: Cause,
-    /// When the first packet was sent again.
+    /// Time of the first retransmission.
     pub at_ns: u64,
     pub frame: u64,
-    /// From the last packet or progress to then.
+    /// Time since the last packet or progress.
     pub waited_ns: u64,
     pub from: Psn,
-    /// Packets that this capture point had seen before, and their payload.
+    /// Packets that this capture point had seen before.
     pub packets: u64,
     pub bytes: u64,
-    /// The first of them had been acknowledged when it was sent again.
+    /// The first packet had been acknowledged before its retransmission.
     pub was_acknowledged: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Sum {
     pub waited: Histogram,
 }
 
-/// What announced that packets will be sent again.
+/// An event that causes retransmissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Demand {
     pub cause: Cause,
@@ -50,18 +50,17 @@ pub(crate) struct Recovery {
     sums: [Option<Box<Sum>>; Cause::ALL.len()],
     current: Option<(Episode, u64)>,
     demand: Option<Demand>,
-    /// Timeouts at one packet without progress between.
+    /// Timeouts of one packet without progress in between.
     tries: Vec<u64>,
     tries_at: u64,
-    /// The longest run of such tries: the waits before each.
+    /// The longest run of such tries, as the wait before each.
     pub longest_tries: Vec<u64>,
-    /// Requests again before their first answer could have come: the answer came sooner after the
-    /// repetition than any round trip takes.
+    /// Premature retransmissions: the response came sooner afterwards than the minimum round trip.
     pub premature: u64,
 }
 
 impl Recovery {
-    /// A NAK, or a response that passes an outstanding READ.
+    /// Records a NAK, or a response that passes an outstanding READ.
     pub fn demanded(&mut self, demand: Demand) {
         self.demand = Some(demand);
     }
@@ -74,7 +73,7 @@ impl Recovery {
         self.demand.map(|d| d.at_ns)
     }
 
-    /// Everything below `sequence` is acknowledged.
+    /// Records that everything below `sequence` is acknowledged.
     pub fn progressed(&mut self, sequence: u64) {
         if self.demand.is_some_and(|d| d.sequence < sequence) {
             self.demand = None;
@@ -84,7 +83,7 @@ impl Recovery {
         }
     }
 
-    /// `sequence` is sent again: true when that begins an episode, and its cause.
+    /// Returns whether the retransmission of `sequence` begins an episode, and its cause.
     pub fn cause_of(
         &self,
         sequence: u64,
@@ -96,7 +95,7 @@ impl Recovery {
         }
         Some(match self.demand {
             Some(demand) => demand.cause,
-            // Too soon for any timer: what asked for it is missing in the capture.
+            // Too soon for a timer: its cause is missing in the capture.
             None if waited_ns < rtt_min_ns.unwrap_or(0) / 2 => Cause::Unprompted,
             None => Cause::Timeout,
         })
@@ -119,7 +118,7 @@ impl Recovery {
         self.current = Some((episode, sequence));
     }
 
-    /// One packet of the current episode; `bytes` when this capture point had seen it before.
+    /// Adds a packet to the current episode; `bytes` if this capture point had seen it before.
     pub fn resent(&mut self, sequence: u64, bytes: Option<u64>) {
         if let Some((episode, expected)) = &mut self.current {
             *expected = sequence + 1;
@@ -133,7 +132,7 @@ impl Recovery {
         }
     }
 
-    /// A packet that was never sent before, or the end of the capture.
+    /// Ends the episode, at a first transmission or the end of the capture.
     pub fn end(&mut self) {
         let Some((episode, _)) = self.current.take() else { return };
         let sum = self.sums[episode.cause as usize].get_or_insert_default();
@@ -146,7 +145,7 @@ impl Recovery {
         }
     }
 
-    /// The queue pair begins a new life, in which what was demanded has no meaning.
+    /// Discards pending causes when the queue pair is reset.
     pub fn restart(&mut self) {
         self.end();
         self.demand = None;
@@ -165,7 +164,8 @@ impl Recovery {
         Cause::ALL.into_iter().filter_map(|cause| Some((cause, self.of(cause)?)))
     }
 
-    /// True when the waits at one packet grow by a factor near two, at least three times in a row.
+    /// Returns whether the waits of one packet grow by a factor near two at least three times in a
+    /// row.
     pub fn backs_off(&self) -> bool {
         let waits = &self.longest_tries;
         waits.len() >= 3

@@ -1,5 +1,4 @@
-//! What the doctor hands over: plain values, serialised as they stand. `docs/doctor.md` describes
-//! the JSON.
+//! The doctor's report: plain values, serialised as JSON (`docs/doctor.md`).
 
 use crate::connections::{Agreed, ConnectionManager};
 use crate::doctor::End;
@@ -11,19 +10,19 @@ use std::net::IpAddr;
 /// Everything about one capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of this structure: grows when a field changes its meaning or goes.
+    /// Version of this structure, which increases when a field changes its meaning or is removed.
     pub schema: u32,
     /// The file as such.
     pub capture: Capture,
-    /// What concerns the capture as a whole.
+    /// Findings about the capture as a whole.
     pub findings: Vec<Finding>,
     /// Directions of requests, the worst first.
     pub flows: Vec<Flow>,
-    /// Flows that are not in `flows`, because there were more than the doctor follows.
+    /// Packets of flows beyond the doctor's bound.
     pub flows_not_followed: u64,
     /// Messages of the connection manager.
     pub connection_manager: ConnectionManager,
-    /// What is not RoCEv2, the most frequent first.
+    /// Traffic other than RoCEv2, most frequent first.
     pub other_traffic: Vec<OtherTraffic>,
 }
 
@@ -32,33 +31,33 @@ pub struct Report {
 pub struct Capture {
     /// Frames read.
     pub frames: u64,
-    /// Bytes that they had on the wire, without FCS.
+    /// Their original lengths in bytes, without FCS.
     pub frame_bytes: u64,
-    /// Nanoseconds since 1970 of the first frame, when the capture has times.
+    /// Time of the first frame in nanoseconds since 1970, if the capture has timestamps.
     pub first_unix_ns: Option<u64>,
     /// From the first to the last frame.
     pub duration_ns: u64,
-    /// Frames without a time.
+    /// Frames without a timestamp.
     pub untimed_frames: u64,
-    /// Frames that the snap length cut.
+    /// Frames truncated by the snap length.
     pub cut_frames: u64,
-    /// Frames whose time lies before that of a frame in front of them.
+    /// Frames with an earlier timestamp than a previous frame.
     pub backward_frames: u64,
     /// Link types with the frames of each.
     pub link_types: Vec<Link>,
     /// RoCEv2 packets whose headers were read.
     pub roce_packets: u64,
-    /// Frames of anything else.
+    /// Other frames.
     pub other_frames: u64,
-    /// Packets to UDP port 4791 that are not well formed.
+    /// Malformed packets to UDP port 4791.
     pub malformed_packets: u64,
     /// The first of them.
     pub first_malformed_frame: Option<u64>,
-    /// Frames that the snap length cut before anything could be told.
+    /// Frames truncated before they could be classified.
     pub cut_in_headers: u64,
     /// The invariant CRC.
     pub icrc: IcrcCounts,
-    /// Answers whose requests are not in the capture, or could not be found.
+    /// Responses whose requests are not in the capture, or were not found.
     pub answers_without_requests: u64,
     /// Where reading ended.
     pub end: End,
@@ -71,43 +70,42 @@ pub struct Link {
     pub number: u16,
     /// Its name.
     pub name: &'static str,
-    /// How many frames.
+    /// Number of frames.
     pub frames: u64,
 }
 
 /// The invariant CRC.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct IcrcCounts {
-    /// Packets with the right one.
+    /// Packets with a correct ICRC.
     pub right: u64,
-    /// Packets with a wrong one: receivers drop them.
+    /// Packets with a wrong ICRC, which receivers drop.
     pub wrong: u64,
-    /// Packets that the snap length cut.
+    /// Truncated packets.
     pub not_checked: u64,
-    /// The first packet with a wrong one.
+    /// The first packet with a wrong ICRC.
     pub first_wrong_frame: Option<u64>,
-    /// The value of all wrong ones, as it stands on the wire, when at least two packets have the
-    /// same.
+    /// The common value of all wrong ICRCs in wire order, if there are at least two.
     pub constant: Option<String>,
 }
 
-/// How sure a finding is.
+/// Confidence of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// The packets show it.
+    /// The packets prove it.
     Seen,
-    /// The packets show its usual sign.
+    /// The packets show its usual symptom.
     Likely,
 }
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Good to know.
+    /// Informational.
     Note,
-    /// Costs throughput or may.
+    /// Costs throughput, or may cost it.
     Warning,
     /// Something failed.
     Failure,
@@ -116,19 +114,19 @@ pub enum Severity {
 /// One conclusion.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Finding {
-    /// A name that does not change: `read_limit`, `sequence_nak`.
+    /// A stable name: `read_limit`, `sequence_nak`.
     pub rule: &'static str,
-    /// How much it matters.
+    /// Severity.
     pub severity: Severity,
-    /// How sure it is.
+    /// Confidence.
     pub confidence: Confidence,
     /// In one sentence.
     pub what: String,
     /// The numbers behind it.
     pub evidence: String,
-    /// What to change, when there is something.
+    /// Recommended change, if any.
     pub advice: Option<String>,
-    /// Share of the flow's time that it cost, 0 to 1, where that can be told.
+    /// Share of the flow's time that it cost, 0 to 1, if known.
     pub share_of_time: Option<f64>,
 }
 
@@ -137,84 +135,84 @@ pub struct Finding {
 pub struct Side {
     /// IP address.
     pub ip: IpAddr,
-    /// Queue pair; unknown where nothing was sent to it.
+    /// Queue pair; unknown if nothing was sent to it.
     pub qpn: Option<u32>,
 }
 
-/// How requester and responder were found to belong together.
+/// How requester and responder were paired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pairing {
     /// By the connection manager's messages.
     ConnectionManager,
-    /// By PSNs: answers fit what was outstanding.
+    /// By PSNs: responses match outstanding requests.
     Traffic,
-    /// No answers are in the capture, or they fit nothing.
+    /// No responses in the capture, or none match.
     None,
 }
 
 /// One direction of requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct Flow {
-    /// Its place in the report, from 1.
+    /// Position in the report, from 1.
     pub number: usize,
-    /// Its place in the order of the capture; the same each time the capture is read.
+    /// Position in the order of the capture; the same on each reading.
     pub id: usize,
     /// `RC`, `UC`, `UD` or `other`.
     pub transport: &'static str,
-    /// Who sends requests.
+    /// The requester.
     pub requester: Side,
-    /// Who answers.
+    /// The responder.
     pub responder: Side,
-    /// How the two were found to belong together.
+    /// How the two were paired.
     pub pairing: Pairing,
-    /// `id` of the flow in the other direction of this connection, when it has requests too.
+    /// `id` of the flow in the other direction of this connection, if it has requests.
     pub reverse_id: Option<usize>,
-    /// What the connection manager agreed on.
+    /// Parameters from the connection manager.
     pub agreed: Option<Agreed>,
     /// Number of the first frame, from 1.
     pub first_frame: u64,
-    /// First frame's time after the beginning of the capture.
+    /// Time of the first frame since the start of the capture.
     pub start_ns: u64,
     /// From the first to the last packet.
     pub duration_ns: u64,
-    /// Request packets, repeated ones included.
+    /// Request packets, including retransmissions.
     pub request_packets: u64,
-    /// Answers.
+    /// Response packets.
     pub response_packets: u64,
     /// Path MTU in bytes: from the connection manager, from full packets, or from READs.
     pub path_mtu: Option<u32>,
     /// Messages by operation.
     pub operations: Vec<OperationSizes>,
-    /// Messages whose size the capture does not show.
+    /// Messages of unknown size.
     pub unsized_messages: u64,
-    /// Payload of requests and READ responses, each once.
+    /// Payload bytes of requests and READ responses, without retransmissions.
     pub payload_bytes: u64,
-    /// That per second of the flow's duration.
+    /// Payload bits per second of the flow's duration.
     pub goodput_bps: f64,
-    /// Frames of both sides with FCS, preamble and gap, per second.
+    /// Bits per second of both sides' frames, with FCS, preamble and gap.
     pub wire_bps: f64,
     /// The same over the busiest 100 µs.
     pub peak_bps: f64,
-    /// Times from packets to their answers.
+    /// Times from packets to their responses.
     pub round_trip: RoundTrip,
-    /// What was outstanding.
+    /// Outstanding messages and packets.
     pub window: WindowReport,
-    /// Silences that count, by cause.
+    /// Stalls by cause.
     pub stalls: Vec<Stall>,
-    /// Packets sent again.
+    /// Retransmissions.
     pub recovery: RecoveryReport,
-    /// Marks and notifications.
+    /// ECN marks and CNPs.
     pub congestion: Congestion,
-    /// What the counters say.
+    /// Counters.
     pub counters: Counters,
-    /// PSN of the first request; of the first after the last restart, when there were some.
+    /// PSN of the first request, or of the first after the last restart.
     pub first_psn: Option<u32>,
-    /// PSNs that the flow took since then.
+    /// PSNs used since then.
     pub psns: u64,
-    /// Rule of the finding that says what limits the flow.
+    /// Rule of the finding that states the flow's limit.
     pub limited_by: &'static str,
-    /// Conclusions, the most important first.
+    /// Findings, most important first.
     pub findings: Vec<Finding>,
 }
 
@@ -227,56 +225,56 @@ pub struct OperationSizes {
     pub bytes: Quantiles,
 }
 
-/// Times between packets and their answers, as the capture point sees them: nanoseconds.
+/// Times between packets and their responses at the capture point, in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct RoundTrip {
     /// From a SEND or WRITE to its ACK: capture point to responder and back.
     pub far_ack_ns: Option<Quantiles>,
-    /// From a READ or atomic to its first answer.
+    /// From a READ or atomic to its first response.
     pub far_answer_ns: Option<Quantiles>,
-    /// Only packets that were sent again were answered: the shortest time from first sending to
-    /// answer.
+    /// Upper bound if only retransmitted packets were answered: the shortest time from first
+    /// transmission to response.
     pub far_at_most_ns: Option<u64>,
-    /// Capture point to requester and back, when the window limits the flow: at least and at most.
+    /// Capture point to requester and back, if the window limits the flow: minimum and maximum.
     pub near_ns: Option<(u64, u64)>,
 }
 
-/// What was outstanding at the capture point whenever a packet was sent for the first time.
+/// Outstanding messages and packets at the capture point, sampled at each first transmission.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct WindowReport {
     /// Messages: work requests not yet acknowledged.
     pub messages: Option<Quantiles>,
     /// PSNs from the oldest unacknowledged one to the newest.
     pub packets: Option<Quantiles>,
-    /// READs and atomics, at packets that left some outstanding.
+    /// READs and atomics, sampled at packets with some outstanding.
     pub reads: Option<Quantiles>,
-    /// Most payload in requests.
+    /// Maximum outstanding payload bytes of requests.
     pub bytes_max: u64,
-    /// Most PSNs between the oldest and the newest request while only READs were outstanding: 15
+    /// Maximum PSNs between the oldest and the newest request while only READs were outstanding: 15
     /// for 16 READs of one packet.
     pub read_psn_delta_max: Option<u64>,
 }
 
-/// All silences of one cause.
+/// All stalls of one cause.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Stall {
     /// `waited`, `drained`, `unprompted`, `sequence_nak`, `rnr_nak`, `implied_nak`, `timeout`.
     pub cause: &'static str,
-    /// How often.
+    /// Number of stalls.
     pub count: u64,
-    /// Sum.
+    /// Total length in ns.
     pub total_ns: u64,
     /// Share of the flow's duration, 0 to 1.
     pub share_of_time: f64,
-    /// Lengths.
+    /// Distribution of lengths in ns.
     pub length_ns: Quantiles,
-    /// Messages outstanding during most of that time, PSNs, and READs.
+    /// Outstanding messages, PSNs and READs during most of that time.
     pub typical: Outstanding,
-    /// The frame that ended the longest one.
+    /// The frame that ended the longest stall.
     pub longest_frame: u64,
 }
 
-/// A filling of the window.
+/// Numbers outstanding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Outstanding {
     /// Messages.
@@ -287,14 +285,14 @@ pub struct Outstanding {
     pub reads: u32,
 }
 
-/// Packets sent again.
+/// Retransmissions.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct RecoveryReport {
     /// Sums by cause.
     pub causes: Vec<RecoverySum>,
     /// The first 256 episodes.
     pub episodes: Vec<EpisodeReport>,
-    /// Waits before consecutive tries at one packet, where there were most.
+    /// Waits before consecutive tries of one packet, for the longest series.
     pub longest_tries_ns: Vec<u64>,
 }
 
@@ -303,49 +301,49 @@ pub struct RecoveryReport {
 pub struct RecoverySum {
     /// As in [`Stall::cause`].
     pub cause: &'static str,
-    /// Runs of packets sent again.
+    /// Runs of retransmissions.
     pub episodes: u64,
     /// Packets that the capture point had seen before.
     pub packets: u64,
-    /// Their payload.
+    /// Their payload bytes.
     pub bytes: u64,
-    /// From the last packet or progress to the first repetition.
+    /// Time from the last packet or progress to the first retransmission.
     pub waited_ns: Quantiles,
 }
 
-/// One run of packets sent again.
+/// One run of retransmissions.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct EpisodeReport {
     /// As in [`Stall::cause`].
     pub cause: &'static str,
     /// Frame of the first packet.
     pub frame: u64,
-    /// Its time after the beginning of the capture.
+    /// Its time since the start of the capture.
     pub at_ns: u64,
-    /// From the last packet or progress to then.
+    /// Time since the last packet or progress.
     pub waited_ns: u64,
     /// First PSN.
     pub from_psn: u32,
     /// Packets that the capture point had seen before.
     pub packets: u64,
-    /// Their payload.
+    /// Their payload bytes.
     pub bytes: u64,
-    /// The first had been acknowledged at the capture point: that ACK was lost behind it.
+    /// The first packet had been acknowledged at the capture point, so that ACK was lost behind it.
     pub was_acknowledged: bool,
 }
 
-/// Marks and notifications.
+/// ECN marks and CNPs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Congestion {
-    /// Requests whose IP header says congestion experienced.
+    /// Requests marked congestion experienced.
     pub requests_marked: u64,
-    /// Answers that say so.
+    /// Responses marked congestion experienced.
     pub responses_marked: u64,
     /// Congestion notifications to the requester.
     pub cnps_to_requester: u64,
     /// Congestion notifications to the responder.
     pub cnps_to_responder: u64,
-    /// The requester's packets say that they may be marked.
+    /// The requester's packets are ECN-capable.
     pub ecn_capable: bool,
 }
 
@@ -358,32 +356,32 @@ pub struct Counters {
     pub sequence_naks: u64,
     /// RNR NAKs.
     pub rnr_naks: u64,
-    /// Request packets again that the capture point had seen before, and their payload.
+    /// Retransmitted request packets that the capture point had seen before.
     pub resent_packets: u64,
-    /// Payload of those.
+    /// Payload bytes of those.
     pub resent_bytes: u64,
-    /// READ responses again.
+    /// Retransmitted READ responses.
     pub replayed_responses: u64,
-    /// Payload of those.
+    /// Payload bytes of those.
     pub replayed_bytes: u64,
     /// READ responses that were skipped.
     pub missing_responses: u64,
-    /// Packets seen for the first time when they were sent again: lost before the capture point.
+    /// Packets first seen as retransmissions: lost before the capture point.
     pub lost_before_capture_point: u64,
-    /// Packets that the responder asked for again although the capture point had seen them.
+    /// Packets that the responder NAKed although the capture point had seen them.
     pub lost_behind_capture_point: u64,
-    /// Packets that came late, without having been asked for.
+    /// Packets that arrived late without being retransmitted.
     pub reordered: u64,
-    /// Packets acknowledged without having been seen: the capture is incomplete.
+    /// Packets acknowledged but not seen: the capture is incomplete.
     pub missed_by_capture: u64,
-    /// Packets seen twice at once: two interfaces, or both ways through a bridge.
+    /// Packets captured twice: on two interfaces, or on both sides of a bridge.
     pub captured_twice: u64,
-    /// Times that the PSN passed 2^24.
+    /// Wraps of the PSN at 2^24.
     pub psn_wraps: u64,
-    /// Jumps of the PSN that a new connection with old numbers explains.
+    /// Jumps of the PSN explained by a new connection with the same QPNs.
     pub restarts: u64,
     /// PSNs that a UC requester skipped.
     pub unreliable_gaps: u64,
-    /// Packets with a wrong ICRC, requests and answers.
+    /// Requests and responses with a wrong ICRC.
     pub wrong_icrc: u64,
 }

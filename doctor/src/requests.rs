@@ -1,5 +1,5 @@
-//! One direction of requests: what a requester sends, what comes back, and what both say about the
-//! path.
+//! One direction of requests: a requester's packets, their responses, and the path's properties
+//! derived from both.
 
 use crate::histogram::Histogram;
 use crate::messages::{Messages, Operation};
@@ -12,9 +12,9 @@ use longhaul_wire::{
     Aeth, NakCode, Opcode, Position, Syndrome, Transport, Verb, credits, rnr_timer,
 };
 
-/// A jump of more PSNs than this is a new life of the queue pair.
+/// A jump of more PSNs than this is a reset of the queue pair.
 const JUMP_MAX: u64 = 1 << 17;
-/// A packet again within this time was captured twice, not sent twice.
+/// A duplicate within this time was captured twice, not retransmitted.
 const CAPTURED_TWICE_NS: u64 = 20_000;
 /// Length of the intervals over which the peak rate is measured.
 const PEAK_INTERVAL_NS: u64 = 100_000;
@@ -30,7 +30,7 @@ pub(crate) struct Request {
     pub psn: Psn,
     pub payload_len: u32,
     pub frame_len: u32,
-    /// From the RETH, when there is one and it was captured.
+    /// From the RETH, if present and captured.
     pub dma_len: Option<u32>,
 }
 
@@ -61,43 +61,42 @@ pub(crate) struct FatalNak {
 pub(crate) struct Counts {
     pub requests: u64,
     pub responses: u64,
-    /// Payload once: of requests, and of READ responses.
+    /// Payload bytes of requests and READ responses, without retransmissions.
     pub payload_bytes: u64,
-    /// Payload once that travels with the requests.
+    /// Payload bytes in the direction of the requests, without retransmissions.
     pub request_bytes: u64,
-    /// Frames of the requester with what Ethernet puts around them, and of the responder.
+    /// Bytes on the wire of the requester's and of the responder's frames.
     pub wire_bytes: (u64, u64),
     pub acks: u64,
     pub sequence_naks: u64,
     pub rnr_naks: u64,
     pub finite_credits: u64,
-    /// Packets again that this point had seen before, and their payload.
+    /// Retransmissions that this point had seen before.
     pub resent_packets: u64,
     pub resent_bytes: u64,
-    /// READ responses again.
+    /// Retransmitted READ responses.
     pub replayed_responses: u64,
     pub replayed_bytes: u64,
     /// READ responses that were skipped.
     pub missing_responses: u64,
-    /// First seen when sent again: lost on the way to the capture point.
+    /// First seen as retransmissions: lost before the capture point.
     pub lost_before: u64,
-    /// Asked for again by a sequence NAK although this point had seen it: lost behind the capture
-    /// point.
+    /// NAKed although this point had seen them: lost behind the capture point.
     pub lost_behind: u64,
     pub reordered: u64,
-    /// Acknowledged without having been seen.
+    /// Acknowledged but not seen.
     pub missed_by_capture: u64,
     pub captured_twice: u64,
     pub wraps: u64,
     pub restarts: u64,
-    /// A NAK for what had been acknowledged longer ago than any reordering lasts.
+    /// NAKs of packets acknowledged longer ago than any reordering lasts.
     pub naks_below_ack: u64,
     pub rnr_timer_max_ns: u64,
     /// PSNs skipped by an unreliable requester.
     pub unreliable_gaps: u64,
 }
 
-/// What happened since the last packet that carries work.
+/// Events since the last request packet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Quiet {
     since_ns: Option<u64>,
@@ -106,7 +105,7 @@ struct Quiet {
     drained_at_ns: Option<u64>,
 }
 
-/// See the module.
+/// One direction of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests {
     pub counts: Counts,
@@ -116,7 +115,7 @@ pub(crate) struct Requests {
     pub window: Window,
     pub rtt_ack: Histogram,
     pub rtt_answer: Histogram,
-    /// For packets that were sent again: at most this.
+    /// Upper bounds from retransmitted packets.
     pub rtt_at_most: Histogram,
     pub level_messages: Histogram,
     pub level_packets: Histogram,
@@ -127,13 +126,12 @@ pub(crate) struct Requests {
     pub first_ns: Option<u64>,
     pub last_ns: u64,
     pub first_frame: u64,
-    /// Most PSNs between the oldest and the newest packet while only READs were outstanding.
+    /// Maximum PSNs between the oldest and the newest packet while only READs were outstanding.
     pub read_psn_delta_max: Option<u64>,
     pub peak_bytes: u64,
     pub trace: Option<Box<Trace>>,
     interval: (u64, u64),
-    /// The sequence number after the newest; sequence numbers start at 2^24, so that none lies
-    /// below zero.
+    /// The next sequence number; sequence numbers start at 2^24, so that none is below zero.
     next: u64,
     first: u64,
     acknowledged: (u64, u64),
@@ -141,22 +139,22 @@ pub(crate) struct Requests {
     quiet: Quiet,
     burst: u64,
     credit_limit: Option<u32>,
-    /// The first PSN that the responder lacks, as far as holes and NAKs tell: it discards what
-    /// follows.
+    /// The first PSN that the responder lacks, according to holes and NAKs: it discards later
+    /// packets.
     gap: Option<u64>,
-    /// A READ or atomic that a later response has passed, and when.
+    /// A READ or atomic that a later response has passed, and the time.
     passed: Option<(u64, u64)>,
 }
 
 impl Requests {
-    /// True when `psn` is one that the requester has outstanding.
+    /// Returns whether `psn` is outstanding.
     pub fn has_outstanding(&self, psn: Psn) -> bool {
         let Some(front) = self.window.front() else { return false };
         let sequence = psn.unwrap_near(self.next).unwrap_or(0);
         (front.sequence..self.next).contains(&sequence)
     }
 
-    /// True when `psn` is far from everything that the requester has sent.
+    /// Returns whether `psn` is far from all of the requester's PSNs.
     pub fn is_stranger(&self, psn: Psn) -> bool {
         psn.unwrap_near(self.next).is_none_or(|s| s.abs_diff(self.next) > JUMP_MAX)
     }
@@ -168,7 +166,7 @@ impl Requests {
         }
     }
 
-    /// How long the flow has been watched; at least 1 ns.
+    /// Duration of the flow; at least 1 ns.
     pub fn duration_ns(&self) -> u64 {
         self.last_ns.saturating_sub(self.first_ns.unwrap_or(self.last_ns)).max(1)
     }
@@ -198,7 +196,7 @@ impl Requests {
         }
     }
 
-    /// A datagram: its PSN says nothing, because many queue pairs may send to one.
+    /// Handles a datagram, whose PSN is meaningless, because many queue pairs may send to one.
     fn datagram(&mut self, packet: &Request, operation: Operation) {
         self.messages.packet(operation, packet.opcode.position(), packet.payload_len, None);
         self.counts.payload_bytes += u64::from(packet.payload_len);
@@ -290,7 +288,7 @@ impl Requests {
         }
     }
 
-    /// A READ whose span was not known took all PSNs up to the next request.
+    /// Sets the unknown span of a READ to all PSNs up to the next request.
     fn close_open_read(&mut self, next: u64) {
         let Some(read) = self.window.back_mut().filter(|s| s.span_is_open) else { return };
         read.span_is_open = false;
@@ -301,7 +299,7 @@ impl Requests {
         }
     }
 
-    /// A packet with a sequence number that has passed.
+    /// Handles a packet with an earlier sequence number.
     fn again(&mut self, packet: &Request, operation: Operation, sequence: u64) {
         let now = packet.now_ns;
         if (sequence, true)
@@ -394,7 +392,7 @@ impl Requests {
     fn acknowledgement(&mut self, packet: &Response, sequence: u64, budget: &mut Budget) {
         let now = packet.now_ns;
         let Some(aeth) = packet.aeth else {
-            // The snap length cut the AETH: an acknowledgement is by far the likeliest.
+            // The AETH is truncated: most likely an acknowledgement.
             return self.acknowledge(sequence + 1, now, budget);
         };
         match aeth.syndrome {
@@ -495,7 +493,7 @@ impl Requests {
         };
     }
 
-    /// A round trip, when `sequence` answers a packet that was sent once.
+    /// Samples the round trip if `sequence` was sent once.
     fn sample(&mut self, sequence: u64, now: u64, is_answer: bool) {
         let rtt_min = self.rtt_min_ns();
         let Some(sent) = self.window.find(sequence) else { return };
@@ -513,8 +511,7 @@ impl Requests {
         }
     }
 
-    /// Everything below `to` is acknowledged, except READs and atomics whose answers are not
-    /// complete.
+    /// Acknowledges everything below `to`, except READs and atomics with incomplete responses.
     fn acknowledge(&mut self, to: u64, now: u64, budget: &mut Budget) {
         if to > self.next {
             self.counts.missed_by_capture += to - self.next;
@@ -546,7 +543,7 @@ impl Requests {
         }
     }
 
-    /// The implied NAK: a response passes an outstanding READ or atomic.
+    /// Handles an implied NAK: a response passes an outstanding READ or atomic.
     fn pass(&mut self, read: &Sent, now: u64) {
         if self.passed.is_some_and(|(sequence, _)| sequence == read.sequence)
             || self.recovery.has_demand()
@@ -558,8 +555,8 @@ impl Requests {
         self.recovery.demanded(Demand { cause: Cause::ImpliedNak, sequence, at_ns: now });
     }
 
-    /// The answer is not in the capture, but the requester has it: what it sent later is
-    /// acknowledged too.
+    /// The response is missing in the capture, but the requester has it: its later packets are
+    /// acknowledged.
     fn was_passed_over(&mut self, read: &Sent, to: u64) -> bool {
         let Some((_, at)) = self.passed.filter(|&(sequence, _)| sequence == read.sequence) else {
             return false;
@@ -575,7 +572,7 @@ impl Requests {
         }
     }
 
-    /// Returns the bytes that the frame takes on Ethernet.
+    /// Returns the frame's bytes on the wire.
     fn seen(&mut self, now: u64, frame: u64, frame_len: u32) -> u64 {
         if self.first_ns.is_none() {
             (self.first_ns, self.first_frame) = (Some(now), frame);
@@ -596,7 +593,7 @@ impl Requests {
         self.peak_bytes as f64 * 8e9 / PEAK_INTERVAL_NS as f64
     }
 
-    /// `again`: the packet that ends the silence is sent again, for this cause.
+    /// `again`: cause, if a retransmission ends the silence.
     fn silence_ends(&mut self, now: u64, frame: u64, again: Option<Cause>, by_request: bool) {
         let Some(since) = self.quiet.since_ns else { return };
         let length = now.saturating_sub(since);
@@ -645,17 +642,17 @@ impl Requests {
         }
     }
 
-    /// A congestion notification for the requester.
+    /// Handles a congestion notification to the requester.
     pub fn notified(&mut self, now: u64) {
         self.mark(now, self.next, Mark::Cnp);
     }
 
-    /// The end of the capture.
+    /// Handles the end of the capture.
     pub fn finish(&mut self) {
         self.recovery.end();
     }
 
-    /// The first sequence number of the queue pair's present life, and the one after the newest.
+    /// Returns the first sequence number since the queue pair's last reset, and the next one.
     pub fn sequences(&self) -> (u64, u64) {
         (self.first, self.next)
     }

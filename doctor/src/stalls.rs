@@ -1,15 +1,15 @@
-//! Silences of a flow: how long, how often, after which cause, and with what outstanding.
+//! Silences of a flow: length, number, cause, and the packets outstanding.
 
 use crate::histogram::Histogram;
 
-/// Different fillings of the window that are kept apart for one cause.
+/// Maximum distinct levels per cause.
 const LEVELS_MAX: usize = 48;
-/// Silence that is looked at while no round trip has been measured.
+/// Threshold while no round trip has been measured.
 const UNKNOWN_RTT_THRESHOLD_NS: u64 = 250_000;
-/// No silence below this counts: timestamps and interrupts are no finer.
+/// Minimum threshold: the resolution of timestamps and interrupts.
 const THRESHOLD_MIN_NS: u64 = 2_000;
 
-/// What a requester has outstanding, as the capture point sees it.
+/// A requester's outstanding messages and packets, as seen at the capture point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Level {
     pub messages: u32,
@@ -21,23 +21,23 @@ pub(crate) struct Level {
     pub mid_message: bool,
 }
 
-/// What ended a silence.
+/// Event that ended a silence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Cause {
-    /// New work after acknowledgements or responses, while something stayed outstanding.
+    /// New requests after acknowledgements or responses, with something still outstanding.
     Waited,
-    /// New work after everything had been acknowledged.
+    /// New requests after everything had been acknowledged.
     Drained,
-    /// Neither an acknowledgement nor a NAK came before it, as far as the capture shows.
+    /// No acknowledgement or NAK preceded it in the capture.
     Unprompted,
-    /// A packet again after a sequence NAK.
+    /// A retransmission after a sequence NAK.
     SequenceNak,
-    /// A packet again after an RNR NAK.
+    /// A retransmission after an RNR NAK.
     RnrNak,
-    /// A READ or atomic again after a later response.
+    /// A retransmitted READ or atomic after a later response.
     ImpliedNak,
-    /// A packet again after nothing.
+    /// A retransmission without a preceding NAK.
     Timeout,
 }
 
@@ -53,14 +53,14 @@ impl Cause {
     ];
 }
 
-/// All silences with one filling of the window.
+/// All silences at one level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AtLevel {
     pub level: Level,
     pub count: u64,
     pub total_ns: u64,
-    /// Shortest time from the last acknowledgement to the packet that ended the silence, and from
-    /// the first one.
+    /// Minimum time from the last, and from the first, acknowledgement to the packet that ended the
+    /// silence.
     pub near_ns: Option<(u64, u64)>,
 }
 
@@ -71,11 +71,11 @@ pub(crate) struct Tally {
     pub total_ns: u64,
     pub lengths: Histogram,
     pub levels: Vec<AtLevel>,
-    /// Credits at the last acknowledgement were used up.
+    /// Silences with the credits of the last acknowledgement exhausted.
     pub out_of_credits: u64,
     /// Part of the time after everything had been acknowledged.
     pub drained_ns: u64,
-    /// The longest one: its frame's number and end.
+    /// The longest silence: number of the frame that ended it, and its end.
     pub longest_frame: u64,
     pub longest_end_ns: u64,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Silence {
     pub progress_ns: Option<(u64, u64)>,
     pub drained_at_ns: Option<u64>,
     pub out_of_credits: bool,
-    /// A packet of the requester ended it, not a response.
+    /// Ended by a packet of the requester, not by a response.
     pub ended_by_request: bool,
 }
 
@@ -101,11 +101,11 @@ pub(crate) struct Silence {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stalls {
     tallies: [Option<Box<Tally>>; Cause::ALL.len()],
-    /// Messages sent from one silence to the next.
+    /// Messages sent between two silences.
     pub bursts: Histogram,
 }
 
-/// The shortest silence that counts, from the shortest round trip seen so far: a quarter of it.
+/// Returns the threshold of a silence: a quarter of the shortest round trip so far.
 pub(crate) fn threshold_ns(rtt_min_ns: Option<u64>) -> u64 {
     rtt_min_ns.map_or(UNKNOWN_RTT_THRESHOLD_NS, |rtt| (rtt / 4).max(THRESHOLD_MIN_NS))
 }
@@ -142,8 +142,7 @@ impl Tally {
                 self.levels.push(AtLevel { level, count: 0, total_ns: 0, near_ns: None });
                 self.levels.len() - 1
             }
-            // The nearest filling takes it in: what matters later is how full, not the exact
-            // figure.
+            // Count it at the nearest level: an approximate level suffices.
             None => self.nearest(level),
         };
         let at = &mut self.levels[slot];

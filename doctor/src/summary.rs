@@ -1,4 +1,4 @@
-//! From what was counted to the report.
+//! Builds the report from the counters.
 
 use crate::connections::ConnectionManager;
 use crate::doctor::Options;
@@ -71,7 +71,7 @@ fn flow(halves: &[Half], id: usize, options: Options) -> Flow {
     let mut findings = vec![of_limit(half, &limited, need.as_ref())];
     let limited_by = findings[0].rule;
     findings.extend(of_events(half, back));
-    // What failed comes before what limits; otherwise the order stays.
+    // Failures precede limits; otherwise the order is stable.
     findings.sort_by_key(|f| Reverse(f.severity == Severity::Failure));
     let duration_ns = requests.duration_ns();
     let per_second = |bytes: u64| bytes as f64 * 8e9 / duration_ns as f64;

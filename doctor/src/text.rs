@@ -1,4 +1,4 @@
-//! A report in words, for a terminal of 100 columns.
+//! A report as text, for a terminal of 100 columns.
 
 use crate::histogram::Quantiles;
 use crate::quantity::{Bytes, Count, Percent, Rate, Time, grouped};
@@ -6,10 +6,10 @@ use crate::report::{Capture, Confidence, Finding, Flow, Pairing, Report, Severit
 use std::fmt::Write as _;
 
 const WIDTH: usize = 98;
-/// Episodes that the detail of a flow lists.
+/// Maximum episodes in the details of a flow.
 const EPISODES_LISTED: usize = 12;
 
-/// Which parts of a report are written.
+/// Parts of a report to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Selection {
     /// Flows in the table, and with their findings in the verdict.
@@ -18,7 +18,7 @@ pub struct Selection {
     pub flow: Option<usize>,
 }
 
-/// The whole text about `report`; `name` is what the capture is called.
+/// Formats `report`; `name` is the capture's name.
 pub fn render(name: &str, report: &Report, selection: Selection) -> String {
     let mut out = String::new();
     headline(&mut out, name, report);
@@ -33,8 +33,8 @@ pub fn render(name: &str, report: &Report, selection: Selection) -> String {
     out
 }
 
-/// Appends `text` in lines of [`WIDTH`] columns: the first begins with `first`, the others with as
-/// many spaces.
+/// Appends `text` in lines of [`WIDTH`] columns: the first begins with `first`, the others are
+/// indented by its width.
 fn wrapped(out: &mut String, first: &str, text: &str) {
     let indent = first.chars().count();
     let mut column = indent;

@@ -1,33 +1,33 @@
-//! What a requester has outstanding: packets sent and not yet acknowledged, in order.
+//! A requester's outstanding packets, in order.
 
 use crate::stalls::Level;
 use std::collections::VecDeque;
 
-/// Packets that one flow may have outstanding here while its answers are not known.
+/// Maximum outstanding packets of a flow without known responses.
 const UNPAIRED_MAX: usize = 4096;
-/// Packets that one flow may have outstanding here.
+/// Maximum outstanding packets of a flow.
 const PAIRED_MAX: usize = 1 << 20;
-/// Ranges of PSNs that one flow skipped.
+/// Maximum ranges of skipped PSNs of a flow.
 const HOLES_MAX: usize = 1024;
 
 /// One request packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub sequence: u64,
-    /// PSNs that it takes: for a READ as many as its responses, for others one.
+    /// Its PSNs: for a READ the number of responses, otherwise one.
     pub span: u32,
-    /// The span waits for the path MTU or the next request.
+    /// The span is unknown until the path MTU or the next request is known.
     pub span_is_open: bool,
     pub payload_len: u32,
-    /// Of a READ, when its RETH was captured.
+    /// Length of a READ, if its RETH was captured.
     pub dma_len: Option<u32>,
     pub first_ns: u64,
     pub last_ns: u64,
     pub was_resent: bool,
-    /// A packet before it was missing when it passed: the responder discards it.
+    /// Sent after a gap, so that the responder discards it.
     pub is_discarded: bool,
     pub ends_message: bool,
-    /// A READ or an atomic whose answer is not complete.
+    /// A READ or atomic with an incomplete response.
     pub awaits_answer: bool,
     /// Responses seen of a READ.
     pub answered: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Hole {
     pub at_ns: u64,
 }
 
-/// How many packets all flows together may keep.
+/// Remaining outstanding packets of all flows together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub left: usize,
@@ -61,7 +61,7 @@ pub(crate) struct Window {
     ends: u32,
     awaiting: u32,
     pub bytes: u64,
-    /// Packets that were dropped from here for want of memory.
+    /// Packets evicted for lack of memory.
     pub forgotten: u64,
 }
 
@@ -108,14 +108,14 @@ impl Window {
         self.sent.back_mut()
     }
 
-    /// The packet whose span holds `sequence`.
+    /// Returns the packet whose span contains `sequence`.
     pub fn find(&mut self, sequence: u64) -> Option<&mut Sent> {
         let after = self.sent.partition_point(|s| s.sequence <= sequence);
         let sent = self.sent.get_mut(after.checked_sub(1)?)?;
         (sequence < sent.end()).then_some(sent)
     }
 
-    /// The answer to the READ or atomic at `sequence` is complete.
+    /// Records that the response to the READ or atomic at `sequence` is complete.
     pub fn answered(&mut self, sequence: u64) {
         if let Some(sent) = self.find(sequence)
             && sent.awaits_answer
@@ -137,7 +137,7 @@ impl Window {
         }
     }
 
-    /// PSNs between the oldest packet and the newest.
+    /// PSNs between the oldest and the newest packet.
     pub fn psn_delta(&self) -> Option<u64> {
         Some(self.sent.back()?.sequence - self.sent.front()?.sequence)
     }
@@ -149,7 +149,7 @@ impl Window {
         self.holes.push_back(hole);
     }
 
-    /// Takes `sequence` out of the hole that it lies in and returns that hole.
+    /// Removes `sequence` from its hole and returns that hole.
     pub fn fill(&mut self, sequence: u64) -> Option<Hole> {
         let at = self.holes.iter().position(|h| (h.from..h.to).contains(&sequence))?;
         let hole = self.holes[at];
@@ -168,7 +168,7 @@ impl Window {
         Some(hole)
     }
 
-    /// PSNs below `sequence` that are still skipped; they are forgotten.
+    /// Removes and counts skipped PSNs below `sequence`.
     pub fn take_holes_below(&mut self, sequence: u64) -> u64 {
         let mut missing = 0;
         while let Some(hole) = self.holes.front_mut()

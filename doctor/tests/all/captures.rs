@@ -1,5 +1,4 @@
-//! What the doctor says about captures of Linux's rxe, and about files that are damaged, cut or
-//! something else.
+//! Reports on captures of Linux's rxe, and on files that are damaged, truncated or not captures.
 
 use crate::script::*;
 use longhaul_doctor::report::{Confidence, Flow, Pairing};

@@ -50,7 +50,7 @@ impl Read for Endless {
     }
 }
 
-/// The most memory that this process had, in KiB.
+/// Peak memory of this process, in KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

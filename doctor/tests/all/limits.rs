@@ -1,4 +1,4 @@
-//! What limits a flow, one rule at a time.
+//! Limits of flows, one rule at a time.
 
 use crate::script::*;
 use longhaul_doctor::Options;
@@ -184,7 +184,7 @@ mod credits {
         for message in 0..200_u32 {
             let at = u64::from(message / 4) * 2 * MS + u64::from(message % 4) * US;
             script.request(at, Opcode::RC_SEND_ONLY, message, 100, 0);
-            // Code 4 stands for four credits.
+            // Code 4 means four credits.
             script.nak(at + MS, message, Syndrome::Ack { credit_code: 4 });
         }
         assert_eq!(script.flow().findings[0].rule, "credits");

@@ -1,4 +1,4 @@
-//! Captures made by hand: packets with their times, between a requester and a responder.
+//! Synthetic captures: timed packets between a requester and a responder.
 
 use longhaul_doctor::report::{Finding, Flow};
 use longhaul_doctor::{Doctor, Options, Report};
@@ -11,7 +11,7 @@ use longhaul_wire::{
 };
 use std::net::IpAddr;
 
-/// QP that requests go to, and QP that answers go to.
+/// Destination QPs of requests and of responses.
 pub const RESPONDER_QP: u32 = 0x1ad;
 pub const REQUESTER_QP: u32 = 0x1ae;
 
@@ -53,7 +53,7 @@ pub fn template(forward: bool, traffic_class: u8) -> PathTemplate {
     PathTemplate::new(&if forward { path } else { path.reversed() })
 }
 
-/// A frame with zeros for payload and the right ICRC.
+/// A frame with a payload of zeros and a correct ICRC.
 pub fn frame(
     template: &PathTemplate,
     bth: &Bth,
@@ -63,7 +63,7 @@ pub fn frame(
     frame_of(template, bth, extend, &vec![0; payload])
 }
 
-/// A frame with the right ICRC.
+/// A frame with a correct ICRC.
 pub fn frame_of(
     template: &PathTemplate,
     bth: &Bth,
@@ -98,7 +98,7 @@ impl Script {
         self.add(0, frame_of(&template(forward, 0), &bth, |head| head.push_deth(&deth), &mad));
     }
 
-    /// The connection manager sets the connection up, with this code for the local ACK timeout.
+    /// Sets up the connection through the connection manager, with this local ACK timeout code.
     pub fn connect(&mut self, ack_timeout: u8) {
         let req = Req {
             local_comm_id: 1,
@@ -146,7 +146,7 @@ impl Script {
         self.manage(false, Message::Rep(rep));
     }
 
-    /// A request; `dma_len` makes a RETH where the opcode has one.
+    /// Adds a request; `dma_len` is for its RETH, if the opcode has one.
     pub fn request(&mut self, at_ns: u64, opcode: Opcode, psn: u32, payload: usize, dma_len: u32) {
         self.marked_request(at_ns, opcode, psn, payload, dma_len, 0);
     }
