@@ -18,7 +18,7 @@ pub enum Command {
     Rnic(Box<rnic::Args>),
 }
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Datapath(args) => datapath::run(args),

@@ -1,4 +1,4 @@
-//! `longhaul box`: boxes that run, and what they are told to do.
+//! `longhaul box`: status and control of running boxes.
 
 mod answer;
 mod orders;
@@ -89,12 +89,12 @@ fn show_status(args: &Status) -> Result<ExitCode, Problem> {
     }
 }
 
-/// What follows the options of a command that runs a box.
+/// Help text after the options of a command that runs a box.
 pub fn help(examples: &str, notes: &str) -> String {
     format!("{examples}\n\n{}\n{notes}", PortName::HELP)
 }
 
-/// Prints what a box was in the end.
+/// Prints the final summary of a box.
 pub fn print_end(ended: &Ended) -> Result<ExitCode, Problem> {
     output::print(&ended.summary.to_text())?;
     Ok(if ended.has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,4 +1,4 @@
-//! `longhaul compare`: two files of results side by side.
+//! `longhaul compare`: compares two result files.
 
 use crate::output;
 use crate::problem::Problem;
@@ -21,7 +21,7 @@ Points are matched by experiment, source and parameters; an experiment that one 
 the other measured is matched across the two. Exit code: 0, all points are there twice and within
 the tolerance; 1, they are not; 2, files that cannot be read or have no point in common.";
 
-/// Differences shown as text, unless all are asked for.
+/// Default number of differences shown as text.
 const SHOWN: usize = 30;
 
 /// Command line of `longhaul compare`.
@@ -51,7 +51,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Output<'a> {
     /// Version of this layout.
@@ -204,7 +204,7 @@ fn deviation(difference: &Difference) -> String {
     }
 }
 
-/// Columns of figures to the right, of words to the left.
+/// Aligns columns of figures to the right, of words to the left.
 fn write_grid(text: &mut String, lines: &[Vec<String>]) {
     const WORDS: usize = 3;
     let width = |i: usize| {

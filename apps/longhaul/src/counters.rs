@@ -1,7 +1,7 @@
-//! `longhaul counters`: what the devices of a lab's hosts have counted.
+//! `longhaul counters`: device counters of a lab's hosts.
 //!
-//! Each program's device keeps its counters as files, laid out as Linux lays out those of a NIC. A
-//! host's counters are the sums over the programs that run or have run on it.
+//! Each program's device keeps its counters as files, in Linux's layout for NICs. A host's counters
+//! are the sums over its current and past programs.
 
 use crate::output;
 use crate::problem::Problem;
@@ -62,7 +62,7 @@ pub struct Args {
 /// A host's counters by name.
 type Counts = BTreeMap<String, u64>;
 
-/// Where the counters of each host, or of the one directory, are.
+/// Counter directories of each host, or the one given directory.
 type Sources = Vec<(String, Vec<PathBuf>)>;
 
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
@@ -120,11 +120,11 @@ fn read_all(sources: &Sources) -> Result<BTreeMap<String, Counts>, Problem> {
     Ok(hosts)
 }
 
-/// Adds what the files of `dir` say.
+/// Adds the counters in the files of `dir`.
 fn add(dir: &Path, counts: &mut Counts) -> Result<(), Problem> {
     let files = match fs::read_dir(dir) {
         Ok(files) => files,
-        // A program that has just started makes it next.
+        // A program that has just started creates it next.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(Problem::io("read", dir, &e)),
     };

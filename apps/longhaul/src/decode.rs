@@ -1,7 +1,7 @@
 //! `longhaul decode`: a capture of RoCEv2 traffic, one line or one JSON object per frame.
 //!
-//! The file streams through a small buffer, so that its size does not matter. What is found is
-//! taken apart in `decode/model.rs` and put into words in `decode/text.rs`.
+//! The file streams through a small buffer, so its size does not matter. `decode/model.rs` parses
+//! frames, `decode/text.rs` formats them.
 
 mod cm;
 mod model;
@@ -71,7 +71,7 @@ enum Failure {
     LinkType(String, u16),
     #[error("cannot write: {0}")]
     Write(io::Error),
-    /// The reader of our output has gone.
+    /// The reader of the output has closed it.
     #[error("broken pipe")]
     BrokenPipe,
 }
@@ -95,7 +95,7 @@ impl Failure {
     }
 }
 
-/// What went wrong in the frames seen.
+/// Errors in the frames so far.
 #[derive(Default)]
 struct Tally {
     frames: u64,
@@ -106,7 +106,7 @@ struct Tally {
     malformed: Numbers,
 }
 
-/// How many frames, and the first of them.
+/// Number of frames, and the first of them.
 #[derive(Default)]
 struct Numbers {
     count: u64,
@@ -142,8 +142,8 @@ impl Tally {
     }
 }
 
-/// Prints the capture. Exit code 0; 1 when an ICRC is wrong or a packet malformed; 2 when the file
-/// is no capture or cannot be read to its end.
+/// Prints the capture. Exit code 0; 1 if an ICRC is wrong or a packet malformed; 2 if the file is
+/// not a capture or cannot be read to its end.
 pub fn run(args: &Args) -> ExitCode {
     let mut tally = Tally::default();
     let outcome = open(&args.capture).and_then(|(name, input)| {
@@ -167,7 +167,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// The input and what to call it.
+/// The input and its name.
 fn open(path: &Path) -> Result<(String, Box<dyn Read>), Failure> {
     if path == Path::new("-") {
         let name = "standard input".to_owned();
@@ -202,7 +202,7 @@ fn decode(
         };
         match decoder.step(buffer.bytes()).map_err(|e| failed(e, tally.frames))? {
             Step::NeedMore { bytes } => {
-                // Before waiting for input, show what is known: the input may be a live capture.
+                // Flush before waiting for input, which may be a live capture.
                 out.flush().map_err(Failure::write)?;
                 if !buffer.fill(&mut input, bytes).map_err(|e| Failure::Read(name.to_owned(), e))? {
                     decoder.finish(buffer.bytes()).map_err(|e| failed(e, tally.frames))?;
@@ -263,7 +263,7 @@ fn show(
     }
 }
 
-/// The part of the input that has been read and not yet consumed.
+/// Input that has been read but not consumed.
 struct Window {
     bytes: Vec<u8>,
     from: usize,
@@ -285,7 +285,7 @@ impl Window {
         self.from += bytes;
     }
 
-    /// Reads until at least `wanted` bytes are there. False at the end of the input.
+    /// Reads until at least `wanted` bytes are available. Returns `false` at the end of the input.
     fn fill(&mut self, input: &mut impl Read, wanted: usize) -> io::Result<bool> {
         self.bytes.copy_within(self.from..self.to, 0);
         self.to -= self.from;

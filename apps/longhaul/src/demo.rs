@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
                 .as_ref()
                 .is_none_or(|(d, a, _)| (*d, *a) != (cell.distance, cell.accelerated))
             {
-                // Stops the one before, whose name the next one takes.
+                // Stop the previous lab, whose name the next one reuses.
                 drop(running.take());
             }
             let (_, _, lab) = match &mut running {
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
             match perftest::measure(lab, &cell, args.seconds) {
                 Ok(run) => {
                     results.runs.push(run);
-                    // What was measured survives whatever becomes of the rest.
+                    // Keep the results so far even if the rest fails.
                     results.write(&results_path)?;
                     break;
                 }
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
                     let then = if attempts_left > 0 { "once more" } else { "left out" };
                     progress.report(&format!("{cell}: {problem}\n{cell}: {then}"));
                     failed += usize::from(attempts_left == 0);
-                    // The next run does not meet what this one left behind.
+                    // The next run must not find remains of this one.
                     drop(running.take());
                 }
             }
@@ -138,7 +138,7 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
     Ok(Lab::start(&spec, Lifetime::OfParent)?)
 }
 
-/// One line that says how far the work is.
+/// A progress line.
 struct Progress {
     total: usize,
     step: usize,
@@ -155,14 +155,14 @@ impl Progress {
         let line = format!("[{:2}/{}] ib_write_bw {cell}", self.step, self.total);
         if self.terminal {
             eprint!("\r\x1b[K{line}");
-            // A progress line that cannot be written is no reason to stop.
+            // Failing to write a progress line is not an error.
             let _ = std::io::stderr().flush();
         } else {
             eprintln!("{line}");
         }
     }
 
-    /// Prints what is to stay, above the progress line.
+    /// Prints a permanent line above the progress line.
     fn report(&self, text: &str) {
         self.done();
         eprintln!("longhaul: {text}");
@@ -175,6 +175,6 @@ impl Progress {
     }
 }
 
-/// The host that measures and the one that it writes to.
+/// The measuring host and its target.
 const CLIENT: HostName = HostName::A;
 const SERVER: HostName = HostName::B;

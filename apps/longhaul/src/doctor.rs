@@ -1,4 +1,4 @@
-//! `longhaul doctor`: what a capture of RoCEv2 says about its flows, and what to change.
+//! `longhaul doctor`: analyses the flows in a capture of RoCEv2, and advises changes.
 
 use crate::output;
 use crate::problem::Problem;
@@ -53,7 +53,7 @@ pub struct Args {
 /// Exit code for a capture that cannot be read to its end.
 const UNREADABLE: u8 = 2;
 
-/// Explains the capture.
+/// Analyses the capture.
 pub fn run(args: &Args) -> ExitCode {
     match explain(args) {
         Ok(code) => code,
@@ -114,11 +114,11 @@ fn exit_code(report: &Report) -> ExitCode {
     }
 }
 
-/// Where a capture comes from.
+/// Source of a capture.
 struct Input {
     name: String,
     bytes: Box<dyn Read>,
-    /// Of a file.
+    /// Length of a file.
     length: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ fn open(path: &Path) -> Result<Input, Problem> {
     Ok(Input { name: path.display().to_string(), bytes: Box::new(file), length })
 }
 
-/// Reads all of it, with progress on a terminal.
+/// Reads the whole input, with progress on a terminal.
 fn read(input: Input, doctor: &mut Doctor) -> Result<(), Problem> {
     let Input { name, bytes, length } = input;
     let begun = Instant::now();

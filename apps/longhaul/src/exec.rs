@@ -117,7 +117,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The attachment to a segment that is asked for, if one is.
+    /// The requested attachment to a segment, if any.
     fn segment(&self) -> Option<segment::Attachment<'_>> {
         let line = match (&self.tap, &self.interface) {
             (Some(name), _) => segment::Line::Tap(name),
@@ -175,7 +175,7 @@ pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Com
     Ok(command)
 }
 
-/// A program that exists, and the library that it is to load.
+/// An existing program, and the library that it must load.
 struct Program<'a> {
     name: &'a OsString,
     arguments: &'a [OsString],
@@ -190,7 +190,8 @@ impl<'a> Program<'a> {
         Ok(Program { name, arguments, path: find_program(name)?, library: preload_library()? })
     }
 
-    /// The command that loads the library; by `link` where the library's own path will not do.
+    /// Returns the command that loads the library, through `link` if the library's own path cannot
+    /// be used.
     fn command(self, link: &Path) -> Result<Command, Problem> {
         let mut preloads = preloadable(self.library, link)?.into_os_string();
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
@@ -207,7 +208,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Looks `name` up in PATH, so that a missing program gets an answer with its cure.
+/// Looks up `name` in PATH, so that the error for a missing program has a remedy.
 fn find_program(name: &OsString) -> Result<PathBuf, Problem> {
     if name.as_encoded_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
@@ -231,7 +232,7 @@ fn find_program(name: &OsString) -> Result<PathBuf, Problem> {
         })
 }
 
-/// Debian's package for the programs that people run here.
+/// Debian's package of a common program.
 fn package_of(program: &str) -> Option<&'static str> {
     match program {
         "rping" | "ucmatose" | "udaddy" | "udpong" | "mckey" | "cmtime" | "rdma_server"
@@ -245,7 +246,7 @@ fn package_of(program: &str) -> Option<&'static str> {
     }
 }
 
-/// The preload library lies beside this program.
+/// The preload library is in this program's directory.
 fn preload_library() -> Result<PathBuf, Problem> {
     const NAME: &str = "liblonghaul_preload.so";
     let program =

@@ -1,4 +1,4 @@
-//! `longhaul key`: the keys by which boxes know each other.
+//! `longhaul key`: the keys with which boxes authenticate each other.
 
 use crate::output;
 use crate::problem::Problem;
@@ -70,8 +70,7 @@ fn make(file: &Path) -> Result<PrivateKey, Problem> {
     Ok(key)
 }
 
-/// Writes the text of a key to a new file that nobody else may read; `cure` is for a file that is
-/// there already.
+/// Writes the text of a key to a new private file; `cure` is the remedy if the file exists.
 fn write(file: &Path, text: &str, cure: &str) -> Result<(), Problem> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     let written = opened.and_then(|mut opened| {

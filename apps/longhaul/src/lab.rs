@@ -82,7 +82,7 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
 }
 
 fn start(up: &Up) -> Result<ExitCode, Problem> {
-    // Whatever becomes of the output, the lab is up.
+    // The lab stays up even if the output fails.
     Lab::start(&up.spec, Lifetime::UntilDown)?.detach();
     let spec = &up.spec;
     let text = if up.json {

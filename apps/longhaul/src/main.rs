@@ -92,7 +92,7 @@ enum Command {
     Bench(bench::Command),
 }
 
-/// Exit code for a command line that cannot be understood.
+/// Exit code for an invalid command line.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {

@@ -4,7 +4,7 @@ use crate::problem::Problem;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Prints `text`. A reader who has gone wants no more of it.
+/// Prints `text`. A closed output is not an error.
 pub fn print(text: &str) -> Result<(), Problem> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -15,7 +15,7 @@ pub fn print(text: &str) -> Result<(), Problem> {
     }
 }
 
-/// As JSON, indented.
+/// Formats as indented JSON.
 pub fn to_json(value: &impl Serialize) -> Result<String, Problem> {
     serde_json::to_string_pretty(value)
         .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))

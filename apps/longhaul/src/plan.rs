@@ -1,4 +1,4 @@
-//! `longhaul plan`: what a path, a NIC and a workload give, what limits it, and what to set.
+//! `longhaul plan`: predicts the goodput of a path, NIC and workload, its limit, and the settings.
 
 mod answer;
 mod plot;
@@ -119,10 +119,10 @@ pub struct Args {
     svg: Option<PathBuf>,
 }
 
-/// Exit code for values that make no sense.
+/// Exit code for invalid values.
 const USAGE: u8 = 2;
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Output<'a> {
     /// Version of this layout.
@@ -134,7 +134,7 @@ struct Output<'a> {
     plan: &'a Plan,
 }
 
-/// Why there is no plan.
+/// Why planning failed.
 enum Failure {
     /// A value on the command line, or in a profile.
     Value(Problem),
@@ -172,7 +172,7 @@ pub fn run(args: &Args) -> ExitCode {
 fn plan(args: &Args) -> Result<(), Failure> {
     let nic = profile(&args.nic)?;
     let request = request(args)?;
-    // Everything that can be wrong with the values is found before anything is measured.
+    // Validate all values before measuring.
     Plan::new(&path(args, &nic, None)?, &nic, &request)?;
     let measured = match &args.probe {
         Some(peer) => Some(probe::measure(peer, args.probes)?),
@@ -194,7 +194,7 @@ fn plan(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// By name, or from a file when it looks like one.
+/// Returns a profile by name, or from a file if the name looks like one.
 fn profile(name: &str) -> Result<NicProfile, Failure> {
     let looks_like_a_file = name.ends_with(".toml") || name.contains('/');
     if !looks_like_a_file {
@@ -239,7 +239,7 @@ fn request(args: &Args) -> Result<Request, Failure> {
     })
 }
 
-/// As given, and where nothing is given, as measured.
+/// The path as given, with measured values for the rest.
 fn path(args: &Args, nic: &NicProfile, measured: Option<&Measured>) -> Result<Path, Failure> {
     let fibre_ns = match (args.rtt, args.distance, measured) {
         (Some(rtt), ..) => rtt.as_ps() as f64 / 2e3,

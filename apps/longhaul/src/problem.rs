@@ -1,4 +1,4 @@
-//! What goes wrong at the command line: one line that names the cause and the cure.
+//! Errors at the command line: one line with cause and remedy.
 
 mod cures;
 
@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// A cause and its cure.
+/// A cause and its remedy.
 #[derive(Debug)]
 pub struct Problem {
     cause: String,
@@ -14,12 +14,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// With what the user can do about it.
+    /// A problem with a remedy.
     pub fn new(cause: impl Into<String>, cure: impl Into<String>) -> Self {
         Problem { cause: cause.into(), cure: Some(cure.into()) }
     }
 
-    /// Where the cause says it all.
+    /// A problem without a remedy.
     pub fn plain(cause: impl Into<String>) -> Self {
         Problem { cause: cause.into(), cure: None }
     }
@@ -41,7 +41,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// What the command-line parser says, cause and tip, without the usage that it adds.
+/// The command-line parser's message, cause and tip, without its usage text.
 pub fn on_one_line(message: &str) -> String {
     let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
     let telling =

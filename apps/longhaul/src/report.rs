@@ -1,4 +1,4 @@
-//! `longhaul report`: tables, plots and an HTML report from files of results alone.
+//! `longhaul report`: tables, plots and an HTML report from result files.
 
 use crate::output;
 use crate::problem::Problem;
@@ -54,7 +54,7 @@ pub struct Args {
 /// Exit code for files that cannot be read.
 pub const UNREADABLE: u8 = 2;
 
-/// Reports.
+/// Makes the report.
 pub fn run(args: &Args) -> ExitCode {
     let files = match read(&args.results, "report") {
         Ok(files) => files,
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Reads `paths` for `command`, and says which of them were cut.
+/// Reads `paths` for `command`, and reports truncated ones.
 pub fn read(paths: &[PathBuf], command: &str) -> Result<Vec<(PathBuf, ResultFile)>, Problem> {
     let problem = |error: ReadError| match error {
         ReadError::Io { .. } => Problem::plain(error.to_string()),
@@ -108,7 +108,8 @@ pub fn read(paths: &[PathBuf], command: &str) -> Result<Vec<(PathBuf, ResultFile
     Ok(files)
 }
 
-/// Leaves of `files` what `names` name; an unknown name is answered with the known ones.
+/// Keeps only the experiments `names` in `files`; the error for an unknown name lists the known
+/// ones.
 pub fn keep_only(files: &mut [(PathBuf, ResultFile)], names: &[String]) -> Result<(), Problem> {
     if names.is_empty() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! `longhaul reproduce`: published tables, formulas and our own goals, predicted and simulated.
+//! `longhaul reproduce`: compares predictions and simulations with published tables, formulas and
+//! the project's goals.
 
 mod declared;
 mod execute;
@@ -27,9 +28,9 @@ constant was fitted on are marked and counted apart.
 A run that ends in an error is a cell that says so, and missing where something was expected.
 Exit code: 0; 1 with --check when a cell is off or missing; 2 when something cannot be done.";
 
-/// Exit code when a cell is off.
+/// Exit code if a cell is off.
 const OFF: u8 = 1;
-/// Exit code when something cannot be done.
+/// Exit code for other failures.
 const FAILED: u8 = 2;
 /// Pause between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -67,7 +68,7 @@ pub struct Args {
     jobs: Option<u16>,
 }
 
-/// Reproduces.
+/// Runs the experiments.
 pub fn run(args: &Args) -> ExitCode {
     match reproduce(args) {
         Ok(is_met) if args.check && !is_met => ExitCode::from(OFF),
@@ -135,7 +136,7 @@ fn open(path: &Path) -> Result<ResultWriter, Problem> {
         .map_err(|error| Problem::plain(format!("{}: {error}", path.display())))
 }
 
-/// A line that says how far it is, where somebody looks.
+/// A progress line on a terminal.
 struct Progress<'a> {
     name: &'a str,
     points: usize,

@@ -1,5 +1,5 @@
-//! `accelerate`, `lab` and `sim` make the same box of the same path, but for the differences listed
-//! here.
+//! `accelerate`, `lab` and `sim` build the same box for the same path, except for the differences
+//! listed here.
 
 use crate::accelerate;
 use crate::lab;
@@ -8,13 +8,13 @@ use longhaul_wan_box::{Config, Whole};
 const PATH: [&str; 2] =
     ["--rate 10G --distance 1000km --memory 4G", "rate = \"10G\"\ndistance = \"1000km\""];
 
-/// Something that is not as in `accelerate`, on purpose.
+/// An intended difference from `accelerate`.
 struct Difference {
     what: &'static str,
     why: &'static str,
-    /// Whether a box has it; only a whole box has all.
+    /// Whether a box has the difference; only a whole box has all.
     is_there: fn(&Config, &Config) -> bool,
-    /// Makes the second as the first.
+    /// Makes the second equal to the first.
     mend: fn(&Config, &mut Config),
 }
 

@@ -79,12 +79,12 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
-/// Exit code for a file that makes no sense.
+/// Exit code for an invalid file.
 pub const USAGE: u8 = 2;
 /// Exit code after Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
-/// Why there is no result.
+/// Why a run failed.
 pub enum Failure {
     /// The scenario, or a value on the command line.
     Value(Problem),
@@ -99,12 +99,12 @@ impl From<Problem> for Failure {
 }
 
 impl Failure {
-    /// A value that makes no sense.
+    /// An invalid value.
     pub fn value(cause: impl std::fmt::Display) -> Self {
         Failure::Value(Problem::plain(cause.to_string()))
     }
 
-    /// Says it, as `longhaul COMMAND: …`.
+    /// Prints the error, as `longhaul COMMAND: …`.
     pub fn report(&self, command: &str) -> ExitCode {
         let (problem, code) = match self {
             Failure::Value(problem) => (problem, ExitCode::from(USAGE)),
@@ -115,7 +115,7 @@ impl Failure {
     }
 }
 
-/// What `--json` prints. Nothing in it depends on the machine.
+/// Output of `--json`, independent of the machine.
 #[derive(Serialize)]
 struct Output<'a> {
     /// Version of this layout.
@@ -125,7 +125,7 @@ struct Output<'a> {
     outcome: &'a Outcome,
 }
 
-/// Runs a scenario, and says what came of it.
+/// Runs a scenario, and prints the outcome.
 pub fn run(args: &Args) -> ExitCode {
     simulate(args).unwrap_or_else(|failure| failure.report("sim"))
 }
@@ -141,7 +141,7 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     }
     let Loaded { scenario, links } = opened.load()?;
     let points = Point::all(&args.pcap, args.pcap_dir.as_deref(), &scenario, &links)?;
-    // What cannot be simulated is said before a file is made.
+    // Check the scenario before creating files.
     Simulation::new(scenario.clone(), |_, _| None)
         .map_err(|e| Failure::value(in_file(path, &e)))?;
     for warning in scenario.warnings() {

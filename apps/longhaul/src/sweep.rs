@@ -82,7 +82,7 @@ enum Executor {
     Slurm,
 }
 
-/// Every so many-th point.
+/// Every n-th point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     number: usize,
@@ -99,7 +99,7 @@ fn share(text: &str) -> Result<Share, String> {
     if share.number < share.of { Ok(share) } else { Err(wrong()) }
 }
 
-/// Runs what is missing of a grid of points.
+/// Runs the missing points of a grid.
 pub fn run(args: &Args) -> ExitCode {
     sweep(args).unwrap_or_else(|failure| failure.report("sweep"))
 }
@@ -157,7 +157,7 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Has Slurm run what is missing of `points`.
+/// Submits the missing points to Slurm.
 fn submit(
     slurm: &slurm::Slurm,
     job: &slurm::Job<'_>,

@@ -1,4 +1,4 @@
-//! `longhaul bench datapath`: what a packet costs in a box, and how many it passes on.
+//! `longhaul bench datapath`: cost per packet and packet rate of a box.
 
 mod boxes;
 mod outcome;
@@ -159,7 +159,7 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Measures, and says what came of it.
+/// Measures, and prints the results.
 pub fn run(args: &Args) -> ExitCode {
     let done = match &args.serve {
         Some(folder) => args.serve(folder).map_err(Failure::Other),
@@ -169,7 +169,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 impl Args {
-    /// Is the box of another process.
+    /// Runs the box for another process.
     fn serve(&self, folder: &Path) -> Result<ExitCode, Problem> {
         let cells = self.cells();
         let cell = cells.first().ok_or_else(|| Problem::plain("--serve without a --box"))?;
@@ -187,7 +187,7 @@ impl Args {
         }
     }
 
-    /// What is measured, in the order of the table.
+    /// The cells to measure, in the order of the table.
     fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for size in &self.size {
@@ -208,7 +208,7 @@ impl Args {
 
     fn load(&self, cell: &Cell) -> LoadConfig {
         let depth = if cell.kind.acknowledges_early() { 128 } else { 1 << 16 };
-        // What has no back-pressure drops what finds no room: a ring holds more than this.
+        // A box without back-pressure drops frames when full: a ring holds more than this.
         let in_flight = match (self.over, cell.kind.pushes_back()) {
             (Over::Memif, false) => served::RING_FRAMES * 3 / 4,
             _ => u64::MAX,
@@ -228,7 +228,7 @@ impl Args {
     fn plan(&self, cell: &Cell) -> Plan {
         let round_trip = Span::of_fibre_m(cell.distance.metres()).times(2);
         Plan {
-            // A path is filled, and its acknowledgements come back, before anything is as it stays.
+            // Steady state begins once the path is full and its acknowledgements return.
             warm_up: Duration::from_secs_f64(self.warm_up)
                 + Duration::from_nanos(round_trip.times(4).as_ns()),
             lasts: Duration::from_secs_f64(self.seconds),
@@ -303,7 +303,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn one(&mut self, cell: &Cell, place: &str) -> Result<Outcome, Failure> {
-        // What the load does by itself, briefly: the most that could be measured here.
+        // Measure the load alone, briefly: the upper bound of this measurement.
         let alone = Cell { kind: BoxKind::None, ..*cell };
         let brief =
             Plan { lasts: Duration::from_millis(300), packets_max: None, ..self.args.plan(&alone) };

@@ -1,22 +1,22 @@
-//! The machine that is measured.
+//! The measured machine.
 
 use longhaul_datapath::{HardwareCounters, Ticks};
 use serde::Serialize;
 use std::fmt;
 
-/// The machine, as far as it matters.
+/// The relevant properties of the machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub processor: String,
     pub cores: usize,
     pub kernel: String,
     pub ticks_per_s: f64,
-    /// Why the processor's event counters are not to be had; `None` when they are.
+    /// Why the processor's event counters are unavailable; `None` if they are available.
     pub no_counters: Option<String>,
 }
 
 impl Machine {
-    /// This one.
+    /// Examines this machine.
     pub fn look(ticks: &Ticks) -> Self {
         let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let info = file("/proc/cpuinfo");

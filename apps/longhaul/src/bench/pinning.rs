@@ -1,4 +1,4 @@
-//! Which processor this thread runs on, and processes that it starts.
+//! Pinning of this thread and of the processes that it starts.
 
 use crate::problem::Problem;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -6,10 +6,10 @@ use std::io;
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 
-/// Where this process might run before it was pinned.
+/// Processors of this process before it was pinned.
 static UNPINNED: OnceLock<CpuSet> = OnceLock::new();
 
-/// Has this thread run on one processor.
+/// Pins this thread to one processor.
 pub fn pin(core: usize) -> Result<(), Problem> {
     let mut set = CpuSet::new();
     if core >= CpuSet::MAX_CPU {
@@ -29,7 +29,7 @@ pub fn pin(core: usize) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Starts a process that may run on any processor, wherever this thread is pinned to.
+/// Starts a process that may run on any processor, although this thread is pinned.
 pub fn start_unpinned(command: &mut Command) -> io::Result<Child> {
     let Some(whole) = UNPINNED.get() else { return command.spawn() };
     let pinned = sched_getaffinity(None)?;

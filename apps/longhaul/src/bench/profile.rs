@@ -1,4 +1,4 @@
-//! A flame graph of what is measured, recorded by perf.
+//! A flame graph of the measurement, recorded by perf.
 
 use super::pinning;
 use crate::problem::Problem;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "perf";
-/// Samples per second: no multiple of what a machine does regularly.
+/// Samples per second: not a multiple of periodic activity.
 const FREQUENCY: &str = "499";
-/// Narrower frames are left out.
+/// Minimum width of a frame.
 const LEAST_PERCENT: f64 = 0.1;
 
-/// perf that records this process.
+/// A perf process that records this one.
 pub struct Profile {
     recorder: Option<Child>,
     data: PathBuf,
@@ -24,7 +24,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Finds out whether there can be one.
+    /// Checks whether perf can record.
     pub fn check(graph: &Path) -> Result<Self, Problem> {
         let found = Command::new(PROGRAM)
             .arg("--version")
@@ -40,10 +40,10 @@ impl Profile {
         Ok(Profile { recorder: None, data, graph: graph.to_owned() })
     }
 
-    /// Begins to record, this process and those that it starts.
+    /// Starts to record this process and its children.
     pub fn start(mut self) -> Result<Self, Problem> {
         let mut command = Command::new(PROGRAM);
-        // Without frame pointers, stacks are unwound from their bytes.
+        // Without frame pointers, stacks are unwound from copies of their bytes.
         command.args([
             "record",
             "-q",
@@ -62,7 +62,7 @@ impl Profile {
         Ok(self)
     }
 
-    /// Ends it, and draws.
+    /// Stops recording, and draws the graph.
     pub fn finish(mut self) -> Result<(), Problem> {
         let Some(mut recorder) = self.recorder.take() else { return Ok(()) };
         let pid = rustix::process::Pid::from_child(&recorder);
@@ -104,7 +104,7 @@ impl Profile {
 impl Drop for Profile {
     fn drop(&mut self) {
         if let Some(recorder) = &mut self.recorder {
-            // It may have ended, which is as well.
+            // It may already have ended.
             let _ = recorder.kill();
             let _ = recorder.wait();
         }

@@ -1,5 +1,4 @@
-//! What all measurements of a table have in common: how they are begun, watched and broken off, and
-//! how what came of them is told.
+//! The common part of all table measurements: start, progress, interruption and reports.
 
 use super::machine::Machine;
 use super::pinning;
@@ -34,29 +33,29 @@ pub struct Reporting {
     out: Option<PathBuf>,
 }
 
-/// What came of one line of a table.
+/// Results of one row of a table.
 pub trait Outcome: Sized {
-    /// What the line is of.
+    /// Parameters of the row.
     type Cell: Display;
-    /// What is measured, as the command and its results call it.
+    /// Name of the measurement in the command and in results.
     const WHAT: &'static str;
 
-    /// What it came of.
+    /// The row's parameters.
     fn cell(&self) -> &Self::Cell;
-    /// The cell, by what results name it.
+    /// The row's parameters, by their names in results.
     fn point(&self) -> Point;
-    /// Figures by name; names end in their units.
+    /// Figures by name, with units as suffixes.
     fn values(&self, machine: &Machine) -> BTreeMap<String, f64>;
-    /// What `--json` has besides point and values, as an object.
+    /// Further fields of `--json`, as an object.
     fn details(&self) -> Value;
-    /// Bytes by which memory grew while it was measured, at most.
+    /// Maximum growth of memory during the measurement, in bytes.
     fn memory_growth(&self) -> u64;
-    /// What must not be, besides memory that grows.
+    /// Faults other than growth of memory.
     fn faults(&self) -> Vec<String>;
-    /// All of them as text, with what is to be known of the machine.
+    /// All results as text, with the properties of the machine.
     fn table(machine: &Machine, outcomes: &[Self]) -> String;
 
-    /// As a line of a file of results.
+    /// The record for a result file.
     fn record(&self, machine: &Machine) -> Record {
         let mut record = Record::new(Self::WHAT, Source::Measured, self.point());
         record.values.extend(self.values(machine));
@@ -65,9 +64,9 @@ pub trait Outcome: Sized {
 }
 
 impl Reporting {
-    /// Measures each cell, on one processor where that is given, and tells what came of them.
+    /// Measures each cell, on one processor if given, and reports the results.
     ///
-    /// `one` is given the run, a cell, and which of all it is in words.
+    /// `one` gets the run, a cell, and a description of its position.
     pub fn measure<O: Outcome>(
         &self,
         cells: &[O::Cell],
@@ -140,7 +139,7 @@ fn json<O: Outcome>(machine: &Machine, outcomes: &[O]) -> Result<String, Problem
 
 /// One run of a command.
 pub struct Run {
-    /// What is measured.
+    /// The measured machine.
     pub machine: Machine,
     interrupt: Interrupt,
     progress: Progress,
@@ -160,7 +159,7 @@ impl Run {
         Ok(outcomes)
     }
 
-    /// Tells how far the measurement at `place` is when that is due; whether it goes on.
+    /// Reports progress of the measurement at `place` when due; returns whether to continue.
     pub fn goes_on(
         &mut self,
         place: &str,

@@ -1,5 +1,4 @@
-//! `longhaul bench rnic`: how fast the software RNIC sends and receives, and what its time goes
-//! into.
+//! `longhaul bench rnic`: speed of the software RNIC, and the breakdown of its cost.
 
 mod figures;
 mod line;
@@ -119,7 +118,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Over::Rings => "rings",
@@ -141,7 +140,7 @@ pub enum OperationName {
 }
 
 impl OperationName {
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             OperationName::Write => "write",
@@ -167,7 +166,7 @@ fn mtu(text: &str) -> Result<Mtu, String> {
     found.ok_or_else(|| "no path MTU: 256, 512, 1024, 2048 and 4096 are".to_owned())
 }
 
-/// Measures, and says what came of it.
+/// Measures, and prints the results.
 pub fn run(args: &Args) -> ExitCode {
     let done = match &args.serve {
         Some(folder) => args.serve(folder.clone()),
@@ -177,7 +176,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 impl Args {
-    /// Is the responder of another process.
+    /// Runs the responder for another process.
     fn serve(&self, folder: PathBuf) -> Result<ExitCode, Failure> {
         self.check()?;
         if let Some(&core) = self.cores.first() {
@@ -205,7 +204,7 @@ impl Args {
         }
     }
 
-    /// What is measured, in the order of the table.
+    /// The cells to measure, in the order of the table.
     fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &over in &self.over {
@@ -249,11 +248,11 @@ fn measure(args: &Args) -> Result<ExitCode, Failure> {
     })
 }
 
-/// How long links may take to come up, and messages to end.
+/// Time limit for links to come up, and for messages to end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Steps between two looks at the clock.
+/// Steps between two checks of the clock.
 const STEPS: u32 = 64;
-/// How often progress is told and memory looked at.
+/// Interval of progress reports and memory samples.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The measurement of a cell.
@@ -263,7 +262,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// With a second run that is watched, if that is wanted.
+    /// Measures a cell, with a second, instrumented run if requested.
     fn whole(&mut self, cell: &Cell, place: &str) -> Result<Outcome, Failure> {
         let mut outcome = self.one(cell, false, place)?;
         if self.args.parts {
@@ -295,7 +294,7 @@ impl Bench<'_> {
         Ok(Outcome::new(*cell, ends, &self.run.machine))
     }
 
-    /// Measures a requester at `port` with a responder that is stepped here or runs elsewhere.
+    /// Measures a requester at `port` with a responder in this thread or elsewhere.
     fn between<P: Port, F: line::FarEnd>(
         &mut self,
         config: TransferConfig,
@@ -333,7 +332,7 @@ impl Bench<'_> {
         Ok([near_figures, far_figures])
     }
 
-    /// Lets both ends work for a while; the most memory in use meanwhile.
+    /// Runs both ends for a time; returns the peak memory meanwhile.
     fn work<P: Port, F: line::FarEnd>(
         &mut self,
         near: &mut End<P>,

@@ -1,4 +1,4 @@
-//! What boxes answer, as it is shown.
+//! Replies of boxes, and their output forms.
 
 use crate::problem::Problem;
 use longhaul_boxes::control::{self, Asked};
@@ -7,13 +7,13 @@ use longhaul_boxes::status::BoxStatus;
 use serde::Serialize;
 use std::path::Path;
 
-/// What became of asking a box.
+/// Result of querying a box.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Answer {
     /// Its state.
     State(BoxStatus),
-    /// None, and why. The name is that by which it was found.
+    /// No reply, and the reason. The name is that by which it was found.
     Failed { name: String, error: String },
 }
 
@@ -27,7 +27,7 @@ impl Answer {
         }
     }
 
-    /// For people.
+    /// Formats the reply as text.
     pub fn to_text(&self) -> String {
         match self {
             Answer::State(state) => state.to_text(),
@@ -43,12 +43,12 @@ impl Answer {
     }
 }
 
-/// The answers of the box with this name, of the one at this socket, or of all that are found.
+/// Returns the replies of the box with this name, of the one at this socket, or of all boxes found.
 pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Answer>, Problem> {
     Ok(control::ask(name, control)?.into_iter().map(Answer::of).collect())
 }
 
-/// In Prometheus' text format. A box that did not answer has a comment, and no samples.
+/// Formats in Prometheus' text format. A box without a reply has a comment and no samples.
 pub fn exposition(answers: &[Answer]) -> String {
     let failed = answers.iter().filter(|answer| answer.state().is_none());
     let comment =

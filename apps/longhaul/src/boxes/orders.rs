@@ -1,5 +1,4 @@
-//! What boxes that run are told to do: read their configuration again, drain; and whether they are
-//! well.
+//! Orders to running boxes: reload, drain, and the query of their health.
 
 use crate::output;
 use crate::problem::Problem;
@@ -42,14 +41,14 @@ Exit code 0: its ports are up, its threads come round, it does not drain, and wi
 box is reached. 1: not so, with the reason. The same by HTTP, for probes: --health of 'longhaul
 accelerate'.";
 
-/// Exit code of a drain whose time is over.
+/// Exit code of a drain that timed out.
 const TIME_IS_OVER: u8 = 3;
 
-/// How often a box that drains is looked at, and how often its progress is told.
+/// Poll interval of a draining box, and interval of progress reports.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 
-/// Flows that are named when the time is over.
+/// Maximum flows named after a timeout.
 const NAMED_MAX: usize = 20;
 
 #[derive(clap::Args)]
@@ -88,10 +87,10 @@ pub struct Drain {
     undo: bool,
 }
 
-/// Has a box read its configuration again.
+/// Makes a box reload its configuration.
 ///
 /// # Errors
-/// What is wrong with it, or that the box does not answer.
+/// The configuration is invalid, or the box does not reply.
 pub fn reload(args: &Reload) -> Result<ExitCode, Problem> {
     let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
     let changed = reached.order(Request::Reload)?;
@@ -103,10 +102,10 @@ pub fn reload(args: &Reload) -> Result<ExitCode, Problem> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a box does what it is there for.
+/// Queries whether a box is ready.
 ///
 /// # Errors
-/// Why it does not, or that it does not answer.
+/// The box is not ready, with the reason, or does not reply.
 pub fn health(args: &Health) -> Result<ExitCode, Problem> {
     let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
     let notes = reached.order(Request::Health)?;
@@ -115,10 +114,10 @@ pub fn health(args: &Health) -> Result<ExitCode, Problem> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has a box let its flows go, and waits until it has; or take them in again.
+/// Drains a box and waits for the end of draining; or undoes it.
 ///
 /// # Errors
-/// When it has none, or does not answer.
+/// The box has no flows to drain, or does not reply.
 pub fn drain(args: &Drain) -> Result<ExitCode, Problem> {
     let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
     if args.undo {

@@ -1,5 +1,5 @@
-//! `longhaul top`: what runs here, live: boxes with their ports, flows by rate, and the paths
-//! between boxes.
+//! `longhaul top`: a live view of boxes with their ports, flows by rate, and the paths between
+//! boxes.
 
 mod sample;
 mod view;
@@ -34,11 +34,11 @@ alone. What columns mean:
   repaired  packets per second that parity brings at the far box
   lost      packets per second that a path loses; what is not repaired is sent again";
 
-/// Columns and rows of the one frame of `--once`, if it needs as many.
+/// Maximum columns and rows of the single frame of `--once`.
 const ONCE_COLUMNS: u16 = 140;
 const ONCE_ROWS_MAX: u16 = 2000;
 
-/// How often keys are looked for.
+/// Poll interval of keys.
 const KEYS_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -59,7 +59,7 @@ pub struct Top {
     once: bool,
 }
 
-/// By what flows are sorted.
+/// Sort order of flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Order {
     #[default]
@@ -89,7 +89,7 @@ impl Order {
     }
 }
 
-/// What a user has chosen.
+/// The user's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Choice {
     order: Order,
@@ -113,10 +113,10 @@ impl Choice {
     }
 }
 
-/// Shows what runs here until the user has seen enough.
+/// Shows running boxes until the user quits.
 ///
 /// # Errors
-/// When no box runs here, or there is no terminal to show it on.
+/// No box is running, or there is no terminal.
 pub fn top(args: &Top) -> Result<ExitCode, Problem> {
     let interval = Duration::from_secs(args.interval);
     let first = look(args.name.as_deref())?;
@@ -147,7 +147,7 @@ fn look(name: Option<&str>) -> Result<Sample, Problem> {
     Ok(Sample { at: Instant::now(), boxes })
 }
 
-/// Looks again and again on a thread of its own: a box that does not answer keeps no key waiting.
+/// Samples on a separate thread, so that a box that does not reply does not delay key handling.
 fn keep_looking(name: Option<String>, interval: Duration) -> Receiver<Sample> {
     let (give, take) = sync_channel(1);
     thread::spawn(move || {
@@ -193,14 +193,14 @@ fn show(
     Ok(())
 }
 
-/// One frame as text, as high as it has to be.
+/// Formats one frame as text, with as many rows as needed.
 fn as_text(snapshot: &Snapshot, choice: Choice) -> Result<String, Problem> {
     let rows = view::rows(snapshot).min(ONCE_ROWS_MAX);
     let lines = lines_of(snapshot, choice, ONCE_COLUMNS, rows)?;
     Ok(lines.iter().map(|line| line.trim_end().to_string() + "\n").collect())
 }
 
-/// What a terminal of this size shows.
+/// The lines that a terminal of this size shows.
 fn lines_of(
     snapshot: &Snapshot,
     choice: Choice,

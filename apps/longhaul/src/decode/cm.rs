@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::fmt;
 use std::net::IpAddr;
 
-/// What a message says; fields that it does not have are left out.
+/// Fields of a message; absent ones are omitted.
 #[derive(Debug, Default, Serialize)]
 pub struct Cm {
     /// REQ, REP, …
@@ -16,7 +16,7 @@ pub struct Cm {
     pub transaction: Option<Hex64>,
     /// The sender's id of the connection.
     pub local_id: Option<Hex32>,
-    /// The receiver's.
+    /// The receiver's id.
     pub remote_id: Option<Hex32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
@@ -40,16 +40,16 @@ pub struct Cm {
     /// Source address and port of the RDMA connection manager's header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<(IpAddr, u16)>,
-    /// Number of a rejection's reason.
+    /// Reason code of a rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<u16>,
-    /// Why it was rejected or not resolved.
+    /// Meaning of a rejection or failed resolution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
 }
 
 impl Cm {
-    /// `None` when the packet is no message of the connection manager.
+    /// `None` if the packet is not a message of the connection manager.
     pub fn read(packet: &Packet<'_>, payload: &[u8]) -> Option<Cm> {
         if packet.opcode() != Opcode::UD_SEND_ONLY || packet.dest_qp() != Qpn::GSI {
             return None;

@@ -1,4 +1,4 @@
-//! What a frame says, as plain values: the JSON object, and what the text line is made from.
+//! A frame as plain values: the JSON object, and the source of the text line.
 
 use super::cm::Cm;
 use longhaul_units::Duration;
@@ -16,11 +16,11 @@ use std::net::IpAddr;
 pub struct Line {
     /// Its number, from 1.
     pub frame: u64,
-    /// Nanoseconds since 1970, when the capture has times.
+    /// Nanoseconds since 1970, if the capture has timestamps.
     pub time_unix_ns: Option<u64>,
     /// Length on the wire in bytes, without FCS.
     pub length: usize,
-    /// Bytes that the capture has of it.
+    /// Captured bytes.
     pub captured: usize,
     #[serde(flatten)]
     pub content: Content,
@@ -31,11 +31,11 @@ pub struct Line {
 pub enum Content {
     /// A RoCEv2 packet.
     Roce(Box<RocePacket>),
-    /// Anything else, in a few words.
+    /// Anything else, with a short description.
     Other { what: String },
-    /// To port 4791, but not well formed.
+    /// Malformed packet to port 4791.
     Malformed { error: String },
-    /// To port 4791, but the capture's snap length cut its headers.
+    /// Packet to port 4791 whose headers are truncated.
     Cut { error: &'static str },
 }
 
@@ -66,7 +66,7 @@ pub struct RocePacket {
     pub deth: Option<Deth>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub atomic: Option<Atomic>,
-    /// What an atomic found.
+    /// Original value of an atomic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub atomic_original: Option<Hex64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub struct RocePacket {
     pub icrc: Icrc,
 }
 
-/// A number that JSON shows as `"0x…"`: 64-bit ones would lose digits in most readers.
+/// A number in the form `"0x…"` in JSON: 64-bit ones would lose digits in most readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hex32(pub u32);
 
@@ -131,7 +131,7 @@ pub struct Atomic {
     pub rkey: Hex32,
     /// Swap value of CMP_SWAP, addend of FETCH_ADD.
     pub swap_or_add: Hex64,
-    /// Of CMP_SWAP only.
+    /// CMP_SWAP only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compare: Option<Hex64>,
 }
@@ -144,15 +144,15 @@ pub struct Acknowledge {
     pub meaning: Meaning,
 }
 
-/// A syndrome in words.
+/// Meaning of a syndrome.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Meaning {
     /// Messages allowed beyond the MSN; `None`: no limit.
     Credits(Option<u32>),
-    /// Wait this long.
+    /// Requested wait in ns.
     RnrWaitNs(u64),
-    /// Refused, and why.
+    /// NAK, with the reason.
     Nak(&'static str),
     /// A syndrome that the standard reserves.
     Reserved(u8),
@@ -166,7 +166,7 @@ pub enum Icrc {
         received: Hex32,
         expected: Hex32,
     },
-    /// The snap length cut the packet before its end.
+    /// The packet is truncated.
     Cut,
 }
 

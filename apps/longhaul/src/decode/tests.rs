@@ -1,4 +1,4 @@
-//! Tests of `longhaul decode`: what it prints of good, damaged and cut frames.
+//! Tests of `longhaul decode`: its output for valid, damaged and truncated frames.
 
 use super::*;
 use clap::Parser as _;

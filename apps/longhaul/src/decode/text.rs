@@ -1,4 +1,4 @@
-//! One line of text per frame, in the field's notation.
+//! One line of text per frame, in common notation.
 
 use super::model::{Acknowledge, Content, Icrc, Line, Meaning, RocePacket};
 use longhaul_wire::{MacAddr, Opcode, PKEY_DEFAULT};
@@ -59,7 +59,7 @@ impl fmt::Display for RocePacket {
         }
         match &self.cm {
             Some(cm) => write!(f, "  {cm}")?,
-            // Acknowledgements and requests for data have none to speak of.
+            // Acknowledgements and READ requests have no payload.
             None if self.payload_bytes == 0 && (self.aeth.is_some() || self.asks_for_data()) => {}
             None => write!(f, "  {} B", self.payload_bytes)?,
         }
@@ -78,7 +78,7 @@ impl RocePacket {
         self.atomic.is_some() || Opcode(self.opcode) == Opcode::RC_READ_REQUEST
     }
 
-    /// What is set or unusual.
+    /// Set or unusual flags.
     fn flags(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Both ECN bits of the traffic class: a router met congestion.
         let ce = self.traffic_class & 3 == 3;
@@ -119,7 +119,7 @@ impl fmt::Display for Acknowledge {
     }
 }
 
-/// A frame that is not RoCEv2, in a few words.
+/// Short description of a frame that is not RoCEv2.
 pub fn other_frame(data: &[u8]) -> String {
     let Some((ethernet, rest)) = data.split_first_chunk::<14>() else {
         return "shorter than an Ethernet header".to_owned();

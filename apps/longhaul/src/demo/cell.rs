@@ -30,12 +30,12 @@ fn cells(distances_km: &[u64], sizes: &[u64]) -> Vec<Cell> {
     cells
 }
 
-/// Every distance and size, without and with accelerators, in the order of the labs they need.
+/// Every distance and size, without and with accelerators, grouped by lab.
 pub fn all() -> Vec<Cell> {
     cells(&DISTANCES_KM, &SIZES)
 }
 
-/// What fits into a minute.
+/// The cells of `--quick`, which take under a minute.
 pub fn quick() -> Vec<Cell> {
     cells(&[1000], &[512, 65_536])
 }

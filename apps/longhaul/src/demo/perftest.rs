@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 /// Where ib_write_bw exchanges addresses over TCP, before and after the transfer.
 const EXCHANGE: &str = "127.0.0.1";
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// A run that takes this much longer than it should is hung.
+/// Time beyond the expected duration after which a run counts as hung.
 const GRACE: Duration = Duration::from_secs(40);
 
-/// A server listens this soon after its start, or never.
+/// Time limit for a server to listen.
 const LISTENS_WITHIN: Duration = Duration::from_secs(15);
-/// How long a server may take to end once its client failed.
+/// Time limit for a server to end after its client failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Measures `cell` in `lab` for `seconds`.
@@ -62,8 +62,7 @@ pub fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Run, Problem> {
 }
 
 fn arguments(cell: &Cell, seconds: u32, port: u16, server: Option<&str>) -> Vec<OsString> {
-    // One second on either side is not counted: by then the store holds what it holds in steady
-    // state.
+    // One second at either end is not counted, so that the store is in steady state.
     let text = format!(
         "ib_write_bw -d longhaul0 -F --report_gbits -s {} -D {} -f 1 -p {port}",
         cell.message.bytes(),
@@ -92,18 +91,18 @@ fn read_result(output: &str) -> Option<(f64, f64)> {
     columns
 }
 
-/// A program on a host of the lab; it dies with this one.
+/// A program on a host of the lab, killed on drop.
 struct Program {
     name: String,
     child: Child,
-    /// Standard output and standard error, read as they come: a full pipe would stop the program.
+    /// Readers of standard output and standard error: a full pipe would block the program.
     output: Vec<JoinHandle<String>>,
 }
 
 /// A program that has ended.
 struct Ended {
     name: String,
-    /// How it ended.
+    /// Description of its exit.
     how: String,
     is_success: bool,
     stdout: String,
@@ -128,7 +127,8 @@ impl Program {
         Ok(Program { name, child, output })
     }
 
-    /// Waits until somebody listens on TCP `port`; false when the program ends or takes too long.
+    /// Waits until a process listens on TCP `port`; returns `false` if the program ends or takes
+    /// too long.
     fn listens(&mut self, port: u16) -> bool {
         let deadline = Instant::now() + LISTENS_WITHIN;
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
@@ -140,7 +140,7 @@ impl Program {
         false
     }
 
-    /// Waits for the end, and makes one at the deadline.
+    /// Waits for the program, and kills it at the deadline.
     fn end(mut self, deadline: Instant) -> Ended {
         let (how, is_success) = loop {
             match self.child.try_wait() {
@@ -157,9 +157,9 @@ impl Program {
         Ended { name: std::mem::take(&mut self.name), how, is_success, stdout, stderr }
     }
 
-    /// Does nothing to a program that was waited for.
+    /// No effect on a program that was waited for.
     fn kill(&mut self) {
-        // It may have ended by itself in the meantime.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -175,22 +175,22 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What could be read is still worth showing.
+            // Partial output is still useful.
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
-/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken
-/// for a client.
+/// Returns whether a process listens on TCP `port`, from the kernel's table, because the server
+/// would take a connection for a client.
 fn is_listened_on(port: u16) -> bool {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"]
         .map(|path| fs::read_to_string(path).unwrap_or_default());
     tables.iter().any(|table| has_listener(table, port))
 }
 
-/// True when the kernel's `table` of TCP sockets has one that listens on `port`.
+/// Returns whether the kernel's `table` of TCP sockets has a listener on `port`.
 fn has_listener(table: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     table.lines().skip(1).any(|row| {

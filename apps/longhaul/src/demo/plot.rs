@@ -1,4 +1,4 @@
-//! throughput.svg: goodput against message size, with the curves that bound it.
+//! throughput.svg: goodput against message size, with its bounds.
 
 use super::results::Results;
 use crate::problem::Problem;
@@ -12,12 +12,12 @@ const TX_DEPTH: f64 = 128.0;
 /// wire; the first packet of a message carries 16 bytes of RETH.
 const PACKET_OVERHEAD: f64 = 82.0;
 const MTU: f64 = 4096.0;
-/// Stretches that a curve is drawn in.
+/// Segments of a curve.
 const CURVE_STEPS: u32 = 64;
-/// The colour of what no distance changes.
+/// The colour of the ceiling, which is independent of distance.
 const CEILING: usize = 6;
 
-/// How lines look.
+/// Line styles.
 const PLAIN: (Style, Marker) = (Style::Dashed, Marker::Hollow);
 const ACCELERATED: (Style, Marker) = (Style::Solid, Marker::Filled);
 const WINDOW: (Style, Marker) = (Style::Dotted, Marker::None);
@@ -27,13 +27,13 @@ pub fn write(results: &Results, rate: BitRate, path: &Path) -> Result<(), Proble
     std::fs::write(path, svg).map_err(|error| Problem::io("write", path, &error))
 }
 
-/// The goodput that headers leave of the line rate, in bit/s.
+/// The line rate less headers, in bit/s.
 fn line_rate_goodput(rate: BitRate, bytes: f64) -> f64 {
     let packets = (bytes / MTU).ceil().max(1.0);
     rate.as_bps() as f64 * bytes / (bytes + packets * PACKET_OVERHEAD + 16.0)
 }
 
-/// What one window of [`TX_DEPTH`] messages per round trip gives, in bit/s.
+/// Goodput of one window of [`TX_DEPTH`] messages per round trip, in bit/s.
 fn window_goodput(rate: BitRate, bytes: f64, distance_km: f64) -> f64 {
     let rtt_s = distance_km * 1e-5;
     (TX_DEPTH * bytes * 8.0 / rtt_s).min(line_rate_goodput(rate, bytes))

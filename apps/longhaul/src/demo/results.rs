@@ -1,4 +1,4 @@
-//! What the demo measured: results.json and the table.
+//! Results of the demo: results.json and the table.
 
 use crate::problem::Problem;
 use longhaul_boxes::quantity::{Distance, Size};
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// The whole of results.json.
+/// Contents of results.json.
 #[derive(Serialize)]
 pub struct Results {
     pub provenance: Provenance,
@@ -26,7 +26,7 @@ pub struct Run {
     pub command: String,
 }
 
-/// Where figures come from.
+/// Provenance of the figures.
 #[derive(Serialize)]
 pub struct Provenance {
     pub longhaul: &'static str,
@@ -78,7 +78,7 @@ impl Results {
         std::fs::write(path, text + "\n").map_err(|e| Problem::io("write", path, &e))
     }
 
-    /// Goodput of the run with these coordinates, in Gbit/s.
+    /// Goodput of the run with these parameters, in Gbit/s.
     pub fn goodput(&self, distance_km: f64, message_bytes: u64, accelerated: bool) -> Option<f64> {
         let same = |r: &&Run| {
             r.distance_km == distance_km
@@ -88,7 +88,7 @@ impl Results {
         self.runs.iter().find(same).map(|r| r.goodput_gbps)
     }
 
-    /// Distances that were measured, ascending.
+    /// Measured distances, ascending.
     pub fn distances_km(&self) -> Vec<f64> {
         let mut distances: Vec<f64> = self.runs.iter().map(|r| r.distance_km).collect();
         distances.sort_by(f64::total_cmp);
@@ -96,7 +96,7 @@ impl Results {
         distances
     }
 
-    /// Message sizes that were measured, ascending.
+    /// Measured message sizes, ascending.
     pub fn message_sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<u64> = self.runs.iter().map(|r| r.message_bytes).collect();
         sizes.sort_unstable();
@@ -104,7 +104,7 @@ impl Results {
         sizes
     }
 
-    /// The table for people: goodput in Gbit/s, and the gain.
+    /// The text table: goodput in Gbit/s, and the gain.
     pub fn table(&self) -> String {
         let mut table = String::new();
         // Writing to a String cannot fail.

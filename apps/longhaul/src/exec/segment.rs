@@ -1,4 +1,4 @@
-//! Programs on an Ethernet segment: at the end of a TAP device, or on an interface of this machine.
+//! Programs on an Ethernet segment: through a TAP device, or on an interface of this machine.
 
 use super::Program;
 use super::udp::largest_path_mtu;
@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::str::FromStr;
 
-/// MTU of a TAP device that is made when the program starts.
+/// MTU of a TAP device that is created for the program.
 const TAP_MTU: u32 = 1500;
 
-/// An address, and how many leading bits its network's addresses share.
+/// An address and prefix length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
     ip: IpAddr,
@@ -41,7 +41,7 @@ impl FromStr for Address {
     }
 }
 
-/// An Ethernet address that one interface can have.
+/// A valid interface address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mac(MacAddr);
 
@@ -56,7 +56,7 @@ impl FromStr for Mac {
     }
 }
 
-/// How a program is attached to a segment.
+/// A program's attachment to a segment.
 #[derive(Clone, Debug)]
 pub struct Attachment<'a> {
     pub line: Line<'a>,
@@ -115,7 +115,7 @@ pub fn command(attachment: &Attachment<'_>, program: &[OsString]) -> Result<Comm
     Ok(command)
 }
 
-/// Who the program is on its segment. Without a prefix length it is this machine.
+/// The program's addresses on its segment. Without a prefix length they are this machine's.
 struct Identity {
     ip: IpAddr,
     prefix_len: Option<u8>,

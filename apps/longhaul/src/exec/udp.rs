@@ -12,18 +12,16 @@ use std::process::Command;
 
 /// UDP port of both ends.
 const PORT: u16 = longhaul_wire::ROCEV2_PORT;
-/// What a packet has besides its payload, at most: IPv6 40, UDP 8, BTH 12, RETH 16, immediate data
-/// 4, ICRC 4.
+/// Maximum header bytes of a packet: IPv6 40, UDP 8, BTH 12, RETH 16, immediate data 4, ICRC 4.
 const HEADERS_MAX: u32 = 84;
-/// Addresses that no host has, to learn which way packets to elsewhere leave. Source: RFC 5737 and
-/// RFC 3849.
+/// Documentation addresses, to find the default route. Source: RFC 5737 and RFC 3849.
 const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The command that runs `program` with a device of `address`, or of the address that the default
-/// route has.
+/// Returns the command that runs `program` with a device at `address`, or at the source address of
+/// the default route.
 pub fn command(address: Option<IpAddr>, program: &[OsString]) -> Result<Command, Problem> {
     let program = Program::find(program)?;
     let address = match address {
@@ -45,7 +43,7 @@ pub fn command(address: Option<IpAddr>, program: &[OsString]) -> Result<Command,
     Ok(command)
 }
 
-/// The address that packets to elsewhere leave from; by IPv4 where there is a route.
+/// Returns the source address of the default route, preferably of IPv4.
 fn own_address() -> Result<IpAddr, Problem> {
     let from = |elsewhere: IpAddr| -> io::Result<IpAddr> {
         let any = if elsewhere.is_ipv4() {
@@ -54,7 +52,7 @@ fn own_address() -> Result<IpAddr, Problem> {
             Ipv6Addr::UNSPECIFIED.into()
         };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
-        // Sends nothing: it only chooses the route.
+        // Sends nothing, only selects the route.
         socket.connect(SocketAddr::new(elsewhere, PORT))?;
         Ok(socket.local_addr()?.ip())
     };
@@ -74,7 +72,7 @@ fn interface_of(address: IpAddr) -> Result<String, Problem> {
         let Some(storage) = &interface.address else { return false };
         match address {
             IpAddr::V4(ip) => storage.as_sockaddr_in().is_some_and(|found| {
-                // All of 127.0.0.0/8 is the loopback interface's.
+                // All of 127.0.0.0/8 belongs to the loopback interface.
                 found.ip() == ip || (ip.is_loopback() && found.ip().is_loopback())
             }),
             IpAddr::V6(ip) => storage.as_sockaddr_in6().is_some_and(|found| found.ip() == ip),
@@ -101,8 +99,8 @@ fn path_mtu(interface: &str) -> Result<u32, Problem> {
     })
 }
 
-/// The largest path MTU whose packets fit `mtu` bytes, whatever their headers. Kernel rxe reserves
-/// 80 bytes, which is 4 less than what a WRITE with immediate data over IPv6 has.
+/// Returns the largest path MTU whose packets fit `mtu` bytes with any headers. Kernel rxe reserves
+/// 80 bytes, 4 less than the headers of a WRITE with immediate data over IPv6.
 pub fn largest_path_mtu(mtu: u32) -> Option<u32> {
     [4096, 2048, 1024, 512, 256].into_iter().find(|path_mtu| path_mtu + HEADERS_MAX <= mtu)
 }

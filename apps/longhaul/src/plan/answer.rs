@@ -1,8 +1,7 @@
 //! The side that answers probes.
 //!
-//! A reply is a header of fixed length, never longer than its request; a reply is never
-//! answered. So neither a forged sender's address nor two answering sides make more of the traffic
-//! than there was.
+//! A reply is a header of fixed length, never longer than its request; a reply is never answered.
+//! Hence neither forged sender addresses nor two answering sides amplify traffic.
 
 use crate::problem::Problem;
 use std::io::{self, ErrorKind};
@@ -11,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 /// First bytes of every datagram; the last one is the version.
 const MAGIC: [u8; 4] = *b"LHP\x01";
 
-/// Which half of a probe a datagram is.
+/// Request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeKind {
     Request = 1,
@@ -22,16 +21,16 @@ pub enum ProbeKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub kind: ProbeKind,
-    /// Of one run of the asking side.
+    /// Identifies one run of the probing side.
     pub session: u64,
-    /// Of the request.
+    /// Number of the request.
     pub number: u32,
 }
 
 impl Header {
     pub const LEN: usize = 20;
 
-    /// Into the first bytes of `datagram`, which has at least [`Header::LEN`].
+    /// Writes the header into `datagram`, which has at least [`Header::LEN`] bytes.
     pub fn write(self, datagram: &mut [u8]) {
         datagram[..4].copy_from_slice(&MAGIC);
         datagram[4..8].copy_from_slice(&[self.kind as u8, 0, 0, 0]);
@@ -39,7 +38,7 @@ impl Header {
         datagram[16..20].copy_from_slice(&self.number.to_be_bytes());
     }
 
-    /// Of a datagram of ours.
+    /// Parses the header of a probe or reply.
     pub fn read(datagram: &[u8]) -> Option<Self> {
         let head: &[u8; Header::LEN] = datagram.first_chunk()?;
         let kind = match head[4] {
@@ -87,11 +86,11 @@ pub fn serve(socket: &UdpSocket) -> io::Error {
         match socket.recv_from(&mut datagram) {
             Ok((length, from)) => {
                 if let Some(answer) = to(&datagram[..length]) {
-                    // Whoever asks from where nothing can be sent to gets no answer.
+                    // A requester at an unreachable address gets no reply.
                     let _ = socket.send_to(&answer, from);
                 }
             }
-            // Somebody was answered who had gone, or a signal came.
+            // An earlier reply was refused, or a signal arrived.
             Err(e) if matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::Interrupted) => {
             }
             Err(e) => return e,

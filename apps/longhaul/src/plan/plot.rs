@@ -5,9 +5,9 @@ use longhaul_bench::{Line, Marker, Plot, PlotAxis, Scale, Style};
 use longhaul_planner::{Limit, Plan, Prediction, Workload};
 use std::path::Path;
 
-/// Points per doubling of the size: goodput has steps where a packet more is needed.
+/// Points per doubling of the size: goodput has a step at each additional packet.
 const POINTS_PER_OCTAVE: u32 = 16;
-/// Colours of limits are those before these two.
+/// Colours below these two are those of limits.
 const ACCELERATED: usize = 5;
 const CEILING: usize = 6;
 
@@ -55,7 +55,7 @@ fn line(label: &str, series: usize, style: Style, points: &[Point]) -> Line {
     }
 }
 
-/// Every line, the expected goodput above the others.
+/// Returns all lines, the expected goodput on top.
 fn lines(plan: &Plan) -> Vec<Line> {
     let (path, nic, request) = (&plan.path, &plan.nic, &plan.request);
     let ceiling = curve(plan, |work| {
@@ -108,7 +108,7 @@ fn draw(plan: &Plan) -> Plot {
     }
 }
 
-/// Stretches of one limit, each drawn from where the one before ends.
+/// Splits the points into segments of one limit, each starting at the end of the previous one.
 fn parts(points: &[Point]) -> Vec<(Limit, &[Point])> {
     let mut parts = Vec::new();
     let mut from = 0_usize;

@@ -1,8 +1,8 @@
 //! Round trip, loss and path MTU to a peer, over UDP and without privileges.
 //!
-//! Requests go out at a gentle rate; a reply is as short as the shortest request, so that
-//! nobody can be flooded through the answering side. The path MTU is found with requests of many
-//! lengths that may not be fragmented.
+//! Requests are sent at a low rate; a reply is as short as the shortest request, so the answering
+//! side cannot be used to flood others. The path MTU is found with unfragmentable requests of
+//! various lengths.
 
 use super::answer::{Header, ProbeKind};
 use crate::problem::Problem;
@@ -14,41 +14,41 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-/// Where probes are answered unless said otherwise.
+/// Default UDP port of the answering side.
 pub const PORT: u16 = 47_910;
 /// The same, for the command line.
 pub const PORT_TEXT: &str = "47910";
 
-/// Between two probes: with the shortest ones 0.05 Mbit/s.
+/// Interval between probes: 0.05 Mbit/s with the shortest ones.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Attempts to reach the peer at all, and the wait for each.
+/// Attempts to reach the peer, and the wait for each.
 const ATTEMPTS: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_millis(750);
-/// Attempts for each length, so that loss is not taken for a limit.
+/// Attempts for each length, so that loss is not mistaken for a limit.
 const LENGTH_ATTEMPTS: u32 = 3;
-/// No wait for an answer is longer.
+/// Maximum wait for a reply.
 const WAIT_MAX: Duration = Duration::from_secs(2);
-/// Jumbo frames end here.
+/// Maximum MTU to probe: jumbo frames.
 const MTU_MAX: u32 = 9_216;
 /// Jumbo frames, RDMA's 4096, Ethernet, and the least that IPv6 and IPv4 promise.
 const USUAL_MTUS: [u32; 6] = [MTU_MAX, 9_000, 4_200, 1_500, 1_280, 576];
 
-/// What was found out about a path.
+/// Measurements of a path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Whom it leads to.
+    /// The peer.
     pub peer: SocketAddr,
     pub is_ipv6: bool,
     pub probes: u32,
     pub answers: u32,
-    /// Of one direction, when both lose alike.
+    /// Loss of one direction, assuming symmetric loss.
     pub loss: f64,
     pub rtt_min_us: f64,
     pub rtt_median_us: f64,
     pub rtt_p99_us: f64,
     /// Bytes of the longest IP packet that arrives whole.
     pub path_mtu: Option<u32>,
-    /// What that leaves for RDMA.
+    /// The resulting path MTU of RDMA.
     pub roce_mtu: Option<u32>,
 }
 
@@ -147,7 +147,7 @@ impl Prober {
         }
     }
 
-    /// Asks with a datagram of `length` bytes.
+    /// Sends a request of `length` bytes.
     fn ask(&mut self, length: usize) -> io::Result<u32> {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
@@ -157,7 +157,7 @@ impl Prober {
         Ok(number)
     }
 
-    /// The number of the next answer before `deadline`; `None` when none comes.
+    /// Returns the number of the next reply before `deadline`, if any.
     fn answer(&self, deadline: Instant) -> io::Result<Option<u32>> {
         let mut datagram = [0; 2 * Header::LEN];
         loop {
@@ -184,7 +184,7 @@ impl Prober {
         }
     }
 
-    /// Whether anybody answers.
+    /// Checks that the peer replies.
     fn reach(&mut self) -> Result<(), Problem> {
         let peer = self.peer;
         let start = format!("start 'longhaul plan --answer {}' there", peer.port());
@@ -216,7 +216,7 @@ impl Prober {
         ))
     }
 
-    /// Probes sent, and the round-trip times of those that were answered.
+    /// Returns the number of probes sent, and the round-trip times of those answered.
     fn round_trips(&mut self, probes: u32) -> Result<(u32, Vec<Duration>), Problem> {
         let lost_socket = |e: io::Error| Problem::plain(format!("the probes failed half-way: {e}"));
         let first = self.next;
@@ -236,7 +236,7 @@ impl Prober {
             asked.push(Instant::now());
             match self.ask(Header::LEN) {
                 Ok(_) => {}
-                // An answering side that has gone: its absence is loss.
+                // The answering side has ended: counts as loss.
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => {}
                 Err(e) => return Err(lost_socket(e)),
             }
@@ -268,7 +268,7 @@ impl Prober {
             return Err(Problem::plain(format!("cannot forbid fragmentation: {e}")));
         }
         let (mut passes, mut fails) = (None, MTU_MAX + 1);
-        // What most paths have comes first; the search then halves what is between.
+        // Try common MTUs first, then search by bisection between them.
         for mtu in USUAL_MTUS {
             self.progress(&format!("path MTU: {mtu}?"));
             if self.passes(mtu - headers, wait) {
@@ -290,7 +290,7 @@ impl Prober {
         Ok(Some(passes))
     }
 
-    /// Whether a request of `payload` bytes is answered.
+    /// Returns whether a request of `payload` bytes is answered.
     fn passes(&mut self, payload: u32, wait: Duration) -> bool {
         for _ in 0..LENGTH_ATTEMPTS {
             // Too long for this end's interface, or for a router that said so.
@@ -313,7 +313,7 @@ fn refused_is_none(e: io::Error) -> io::Result<Option<u32>> {
     if e.kind() == ErrorKind::ConnectionRefused { Ok(None) } else { Err(e) }
 }
 
-/// Has the kernel send with "don't fragment" whatever it believes the path MTU to be.
+/// Makes the kernel set "don't fragment" and ignore its cached path MTU.
 fn forbid_fragments(socket: &UdpSocket, is_ipv6: bool) -> io::Result<()> {
     let (level, name, value) = if is_ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
@@ -373,7 +373,7 @@ mod tests {
     fn a_limit_on_length_is_found_exactly_and_loss_is_counted() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
-        // A path that drops what is longer than 4242 bytes, and each fourth short request.
+        // A path that drops datagrams above 4242 bytes, and each fourth short request.
         thread::spawn(move || {
             let (mut datagram, mut asked) = ([0; 65_536], 0);
             while let Ok((length, from)) = socket.recv_from(&mut datagram) {

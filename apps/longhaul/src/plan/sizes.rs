@@ -3,7 +3,7 @@
 use longhaul_boxes::quantity::Size;
 use std::str::FromStr;
 
-/// From one size to another, doubling.
+/// Sizes from one to another, doubling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     least: u64,
@@ -14,12 +14,12 @@ impl Sizes {
     /// The longest message of RDMA.
     const MOST: u64 = 1 << 31;
 
-    /// From the first to the second.
+    /// The range from the first to the second.
     pub fn between((least, most): (u64, u64)) -> Self {
         Sizes { least, most }
     }
 
-    /// Each of them, the last one whether or not it is a step.
+    /// All sizes, including the last even if it is not a step.
     pub fn all(self) -> Vec<u64> {
         let mut sizes: Vec<u64> =
             std::iter::successors(Some(self.least), |size| size.checked_mul(2))

@@ -1,11 +1,11 @@
-//! A plan in words.
+//! A plan as text.
 
 use super::probe::Measured;
 use longhaul_boxes::quantity::Size;
 use longhaul_planner::{Limit, Plan, Reach, Row, Step};
 use std::fmt::Write as _;
 
-/// The plan: path, table, what to set, warnings.
+/// Formats the plan: path, table, settings, warnings.
 pub fn render(plan: &Plan, measured: Option<&Measured>) -> String {
     let mut out = String::new();
     head(&mut out, plan, measured);
@@ -213,7 +213,7 @@ fn gbps(bps: f64) -> String {
     digits(bps / 1e9)
 }
 
-/// Three digits, or all before the point.
+/// Three significant digits, or all integer digits.
 fn digits(value: f64) -> String {
     match value {
         v if v == v.trunc() && v >= 1.0 => format!("{v}"),
@@ -248,7 +248,7 @@ fn us(us: f64) -> String {
     time(us * 1e3)
 }
 
-/// Four digits, as delays want.
+/// Four significant digits, for delays.
 fn time(ns: f64) -> String {
     let (value, unit) = match ns {
         n if n >= 1e9 => (n / 1e9, "s"),

@@ -1,4 +1,4 @@
-//! What a user can do about errors: the program alone turns them into sentences.
+//! Remedies of errors: only the program turns errors into sentences.
 
 use super::Problem;
 use longhaul_boxes::control::ControlError;
@@ -8,7 +8,7 @@ use longhaul_boxes::{CoresError, Error, PathError, PlanError, PortError, Privile
 use longhaul_lab::LabName;
 
 impl Problem {
-    /// What a box says of an error, to its journal and to whoever asks it.
+    /// The text of an error in a box's journal and replies.
     pub fn phrase(error: &Error) -> String {
         Problem::of(error, of_box(error)).to_string()
     }

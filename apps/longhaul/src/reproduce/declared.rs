@@ -1,4 +1,4 @@
-//! Experiments as labs/experiments declares them.
+//! Experiments declared in labs/experiments.
 
 use crate::problem::Problem;
 use longhaul_bench::{Conditions, Experiment, Point, PublishedCell, Scalar, Source};
@@ -12,13 +12,13 @@ macro_rules! embedded {
     };
 }
 
-/// The experiments that come with the program, in the order of the report.
+/// Built-in experiments, in the order of the report.
 const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
     "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n"
     "lossy-wan" "ceiling" "power" "planner-grid"
 );
 
-/// Tables of what formulas give.
+/// Tables from formulas.
 const THEORY: &[(&str, &str)] = embedded!("theory", ".csv": "go_back_n");
 
 /// Published tables.
@@ -27,7 +27,7 @@ const PUBLISHED: &[(&str, &str)] = embedded!("published", ".csv":
     "ntt_claims" "ntt_distance_throughput" "thesis_results"
 );
 
-/// What people call keys of a scenario.
+/// Display names of scenario keys.
 const LABELS: &[(&str, &str)] = &[
     ("flow.size_bytes", "message size"),
     ("flow.qps", "queue pairs"),
@@ -44,75 +44,75 @@ const LABELS: &[(&str, &str)] = &[
     ("write", "WRITE"),
 ];
 
-/// An experiment: what it is about, and the runs that it consists of.
+/// An experiment: its description and its runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declared {
-    /// What is shown and expected.
+    /// The description and expectations.
     pub experiment: Experiment,
-    /// A scenario file that all runs change something of.
+    /// The scenario on which all runs are based.
     #[serde(default)]
     scenario: toml::Table,
     /// The runs.
     #[serde(default, rename = "run")]
     runs: Vec<Run>,
-    /// Claims of a document that are arithmetic and no simulation.
+    /// Claims of a document that need arithmetic, no simulation.
     #[serde(default, rename = "arithmetic")]
     pub arithmetic: Vec<Arithmetic>,
-    /// The part of it that takes seconds.
+    /// The part for `--reduced`.
     #[serde(default)]
     reduced: Reduction,
 }
 
-/// What an experiment is reduced to.
+/// The part of an experiment for `--reduced`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reduction {
-    /// Points where all of these hold; everywhere without any.
+    /// Points where all of these hold; without conditions all points.
     #[serde(default, rename = "where")]
     only: Conditions,
-    /// Keys of the scenario at each of them.
+    /// Scenario keys to set at each of them.
     #[serde(default)]
     set: BTreeMap<String, toml::Value>,
 }
 
-/// How much of an experiment is run.
+/// Extent of an experiment to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it.
+    /// The whole experiment.
     Whole,
-    /// The part that takes seconds.
+    /// The reduced part.
     Reduced,
 }
 
-/// Some points.
+/// A set of points.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// What others call it.
+    /// Name for references by other runs.
     #[serde(default)]
     pub name: String,
-    /// Parameters of its points that are names alone.
+    /// Parameters of its points that are only labels.
     #[serde(default)]
     point: BTreeMap<String, Scalar>,
-    /// Keys of the scenario.
+    /// Scenario keys to set.
     #[serde(default)]
     set: BTreeMap<String, toml::Value>,
-    /// Keys of the scenario that vary, as for `longhaul sweep`.
+    /// Scenario keys to vary, as for `longhaul sweep`.
     #[serde(default)]
     vary: BTreeMap<String, String>,
-    /// Figures to vary by, which the run is held against.
+    /// Table rows by which to vary, and with which the run is compared.
     reference: Option<Rows>,
-    /// The runs by whose goodput at the same values of what varies its own is divided: values
-    /// `gain_over_NAME`.
+    /// Runs by whose goodput, at equal varied values, its own is divided: values `gain_over_NAME`.
     #[serde(default)]
     pub against: Vec<String>,
-    /// Keep the best of the points that agree in these parameters, which are then its only ones.
+    /// Keep the best of the points with equal values of these parameters, which become their only
+    /// parameters.
     pub best_by: Option<Vec<String>>,
-    /// Each point so many times, with seeds from 1 on, of which the mean counts.
+    /// Repetitions of each point, with seeds from 1 on, which are averaged.
     #[serde(default = "once")]
     repeat: u64,
-    /// Not asked of the planner.
+    /// Do not predict.
     #[serde(default)]
     pub simulated_only: bool,
 }
@@ -121,30 +121,29 @@ pub struct Run {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rows {
-    /// Which table.
+    /// Name of the table.
     table: String,
-    /// Rows in which each of these columns is this.
+    /// Only rows with these values in these columns.
     #[serde(default, rename = "where")]
     only: BTreeMap<String, String>,
-    /// The column that varies a key of the scenario, the key, and what is written behind the
-    /// number.
+    /// The column that varies a scenario key, the key, and the suffix of the number.
     column: Option<String>,
     key: Option<String>,
     #[serde(default)]
     unit: String,
-    /// The column of figures, the value that they are, and what makes them base units.
+    /// The column of figures, the name of the value, and the factor to base units.
     figure: String,
     value: String,
     #[serde(default = "one")]
     times: f64,
-    /// Further columns of figures, and the values that they are. Runs without chance are all alike:
-    /// what these are held against is the run's own figure of `value`.
+    /// Further columns of figures, and names of their values. They are compared with the run's own
+    /// figure of `value`, because runs without randomness are equal.
     #[serde(default)]
     also: BTreeMap<String, String>,
-    /// Rows that a constant was fitted on.
+    /// Rows to which a constant was fitted.
     #[serde(default)]
     fitted: Vec<f64>,
-    /// Rows in which the document seems wrong, and why.
+    /// Rows in which the document seems wrong, with the reason.
     #[serde(default)]
     suspect: BTreeMap<String, String>,
 }
@@ -157,22 +156,22 @@ fn once() -> u64 {
     1
 }
 
-/// A product and quotient of a table's cells: what a claim says of them.
+/// A claim about a product and quotient of a table's cells.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arithmetic {
-    /// Which table, and the column that names its rows.
+    /// Name of the table, and the column with the names of its rows.
     table: String,
     rows: String,
-    /// The column of what is claimed, and what results call it.
+    /// The column of the claim, and the name of its value in results.
     claim: String,
     value: String,
-    /// Columns that are multiplied.
+    /// Columns to multiply.
     product: Vec<String>,
-    /// Columns that it is divided by.
+    /// Columns by which to divide.
     #[serde(default)]
     by: Vec<String>,
-    /// The quotient is taken from 1 and given in percent.
+    /// Convert the quotient q to (1 − q) in percent.
     #[serde(default)]
     reduction_percent: bool,
 }
@@ -180,19 +179,19 @@ pub struct Arithmetic {
 /// A point to run.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// Where its figures lie.
+    /// Parameters of its records.
     pub point: Point,
-    /// What varies, as set: points of different runs with the same are each other's counterparts.
+    /// The varied settings, by which points of different runs correspond.
     pub varied: Vec<String>,
-    /// The run that it is of.
+    /// Its run.
     pub run: usize,
     /// The scenario with everything set.
     pub scenario: ScenarioFile,
     /// A constant was fitted here.
     pub fitted: bool,
-    /// Values that are further names of another, which comes first.
+    /// Values that are copies of another, which comes first.
     pub copies: Vec<(String, String)>,
-    /// What it is held against.
+    /// The reference cells.
     cells: Vec<PublishedCell>,
 }
 
@@ -228,7 +227,7 @@ impl Declared {
         &self.runs
     }
 
-    /// The points of `extent`, and the experiment with the cells that these are held against.
+    /// Returns the points of `extent`, and the experiment with their reference cells.
     pub fn plan(&self, extent: Extent) -> Result<(Vec<Planned>, Experiment), Problem> {
         let everything = Reduction::default();
         let reduction = if extent == Extent::Reduced { &self.reduced } else { &everything };
@@ -275,7 +274,7 @@ impl Declared {
         Ok((points, experiment))
     }
 
-    /// What all points of `run` have.
+    /// The common settings of all points of `run`.
     fn start(&self, number: usize, run: &Run) -> Result<Planned, Problem> {
         let text = toml::to_string(&self.scenario).map_err(|e| Problem::plain(e.to_string()))?;
         let mut scenario = ScenarioFile::parse(&self.experiment.name, &text).map_err(problem)?;
@@ -298,7 +297,7 @@ impl Declared {
     }
 }
 
-/// Each point with each value of one more key.
+/// Combines each point with each value of another key.
 fn vary(points: Vec<Planned>, key: &str, values: &str) -> Result<Vec<Planned>, Problem> {
     let mut varied = Vec::new();
     for point in points {
@@ -327,7 +326,7 @@ impl Planned {
 }
 
 impl Rows {
-    /// Each point with each row, held against its figures.
+    /// Combines each point with each row, as its reference.
     fn apply(&self, points: Vec<Planned>, experiment: &str) -> Result<Vec<Planned>, Problem> {
         let table = Table::named(&self.table)?;
         let mut all = Vec::new();
@@ -370,7 +369,7 @@ impl Rows {
 }
 
 impl Arithmetic {
-    /// By row: its name, what is claimed, and what the other cells make of it.
+    /// Returns for each row its name, the claimed figure, and the computed one.
     fn rows(&self) -> Result<Vec<(Point, f64, f64)>, Problem> {
         let table = Table::named(&self.table)?;
         let mut rows = Vec::new();
@@ -395,7 +394,7 @@ impl Arithmetic {
         Ok(())
     }
 
-    /// What comes out, by point: the value's name and the figure.
+    /// Returns the results by point: the value's name and the figure.
     pub fn results(&self) -> Result<Vec<(Point, &str, f64)>, Problem> {
         let rows = self.rows()?;
         Ok(rows
@@ -405,13 +404,13 @@ impl Arithmetic {
     }
 }
 
-/// A point with these parameters alone.
+/// Restricts a point to these parameters.
 pub fn only(point: &Point, keys: &[String]) -> Point {
     let kept = point.iter().filter(|(key, _)| keys.iter().any(|wanted| wanted == key));
     kept.fold(Point::new(), |point, (key, value)| point.with(key, value.clone()))
 }
 
-/// A value of TOML as it is written at a command line.
+/// Formats a TOML value as on a command line.
 fn plain(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.clone(),
@@ -426,7 +425,7 @@ fn problem(error: longhaul_sim::file::FileError) -> Problem {
 /// A table.
 struct Table {
     name: String,
-    /// Who its figures are from.
+    /// Source of its figures.
     source: Source,
     /// Cells by column.
     rows: Vec<BTreeMap<String, String>>,
@@ -458,7 +457,7 @@ impl Table {
 }
 
 impl<'a> Row<'a> {
-    /// A cell; nothing where there is no such column.
+    /// A cell; empty if there is no such column.
     fn text(&self, column: &str) -> &'a str {
         self.cells.get(column).map_or("", String::as_str)
     }

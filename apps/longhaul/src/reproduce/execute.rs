@@ -1,4 +1,4 @@
-//! Points of experiments, run on all cores.
+//! Runs points of experiments on all cores.
 
 use super::declared::{Declared, Planned, Run, only};
 use super::predict::predict;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Runs every point on `jobs` threads. `done` is told how many are, after each.
+/// Runs every point on `jobs` threads. Calls `done` with the number of finished points after each.
 pub fn execute(
     declared: &Declared,
     points: &[Planned],
@@ -30,7 +30,7 @@ pub fn execute(
                 {
                     let result = one(name, &declared.runs()[point.run], point);
                     has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
-                    // A thread that panics ends the scope, and this with it.
+                    // A panicking thread ends the scope, and this function.
                     results
                         .lock()
                         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -63,7 +63,7 @@ pub fn execute(
     Ok(records)
 }
 
-/// Simulated, and predicted. A run that ends in an error is a record that says so.
+/// Simulates and predicts a point. A failed run gives a record with the error.
 fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Problem> {
     let here =
         |error: String| Problem::plain(format!("{experiment}, {:?}: {error}", planned.varied));
@@ -86,7 +86,7 @@ fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Pr
     Ok(records.into_iter().map(|record| finished(record, planned)).collect())
 }
 
-/// By the planner.
+/// Predicts a point with the planner.
 fn predicted(experiment: &str, planned: &Planned, scenario: &Scenario) -> Record {
     let started = Started::now();
     let record = Record::new(experiment, Source::Predicted, planned.point.clone());
@@ -105,7 +105,7 @@ fn predicted(experiment: &str, planned: &Planned, scenario: &Scenario) -> Record
     record.from_run(started.provenance(None, 1))
 }
 
-/// Values that a simulation gives unless it ends in an error.
+/// Values that a simulation produces unless it fails.
 fn owed(scenario: &Scenario) -> &'static [&'static str] {
     match scenario.flows.first().map(|flow| flow.test) {
         Some(Test::Latency { .. }) => &["goodput_bps", "frame_efficiency_percent", "latency_ns"],
@@ -113,7 +113,7 @@ fn owed(scenario: &Scenario) -> &'static [&'static str] {
     }
 }
 
-/// Why a run is no result.
+/// Returns why a run has no valid result.
 fn fault(outcome: &Outcome) -> Option<&str> {
     let failure = outcome.flows.iter().filter_map(|flow| flow.failure.as_ref());
     outcome.violations.iter().chain(failure).chain(&outcome.unfinished).next().map(String::as_str)
@@ -134,7 +134,7 @@ fn figures(record: Record, outcome: &Outcome) -> Record {
     record
 }
 
-/// With its further names, and whether a constant was fitted there.
+/// Completes a record with copied values and the fitted flag.
 fn finished(mut record: Record, planned: &Planned) -> Record {
     for (value, copy) in &planned.copies {
         if let Some(figure) = record.values.get(value).copied() {
@@ -147,14 +147,14 @@ fn finished(mut record: Record, planned: &Planned) -> Record {
     if planned.fitted { record.fitted() } else { record }
 }
 
-/// Payload among the bytes of frames that the first cable carried in the direction of the payload.
+/// Share of payload in the frame bytes on the first cable, in the direction of the payload.
 fn frame_efficiency_percent(outcome: &Outcome) -> f64 {
     let carried = outcome.wires.iter().map(|wire| wire.entered_bytes).max().unwrap_or(0);
     let payload: u64 = outcome.flows.iter().map(|flow| flow.bytes).sum();
     100.0 * payload as f64 / carried.max(1) as f64
 }
 
-/// Of each run that is held against another, goodput divided by the other's.
+/// Computes the gains of runs over others: goodput divided by the other's.
 fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>)]) -> Vec<Record> {
     let mut gains = Vec::new();
     for (number, run) in declared.runs().iter().enumerate() {
@@ -188,8 +188,8 @@ fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>
     gains
 }
 
-/// The most goodput of each source, at a point with these parameters alone. Where any of the runs
-/// ended in an error the most is not known: then it is that error.
+/// Returns the maximum goodput of each source, at a point with these parameters only. If any of the
+/// runs failed, the maximum is unknown and the result is that error.
 fn best(records: impl Iterator<Item = Record>, keys: &[String]) -> Vec<Record> {
     let mut best: BTreeMap<(Source, Point), Record> = BTreeMap::new();
     for record in records {
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use crate::reproduce::declared::Extent;
 
-    /// A flow that is over in time within a kilometre, and not over 10,000; the best of each, and a
+    /// A flow that completes in time over a kilometre, but not over 10,000; the best of each, and a
     /// gain.
     const EXPERIMENT: &str = r#"
 [experiment]

@@ -1,11 +1,10 @@
-//! A scenario of the simulator as the planner sees it.
+//! Converts a scenario of the simulator for the planner.
 
 use crate::problem::Problem;
 use longhaul_planner::{Accelerator, NicProfile, Op, Path, Prediction, Workload};
 use longhaul_sim::{Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
 
-/// What the planner says of the scenario's first flow, between two hosts with at most accelerators
-/// on the way.
+/// Predicts the scenario's first flow, between two hosts with at most accelerators in between.
 pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     let flow = scenario.flows.first().ok_or_else(|| Problem::plain("a scenario without flows"))?;
     let StationKind::Host(profile) = &scenario.stations[flow.from].kind else {
@@ -17,8 +16,7 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     let is_accelerated =
         scenario.stations.iter().any(|station| matches!(station.kind, StationKind::Box(_)));
     let prediction = if is_accelerated {
-        // What its LAN takes is in the scenario's cables; the box itself takes no time in the
-        // simulator.
+        // The LAN delay is in the scenario's cables; the box itself takes no time in the simulator.
         let lan: f64 = scenario
             .cables
             .iter()
@@ -32,13 +30,13 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     prediction.map_err(|error| Problem::plain(error.to_string()))
 }
 
-/// The same profile in the planner's type: they share the file's format and no code.
+/// The same profile in the planner's type, which shares the file format but no code.
 fn planned(profile: &longhaul_sim::NicProfile) -> Result<NicProfile, Problem> {
     let text = toml::to_string(profile).map_err(|error| Problem::plain(error.to_string()))?;
     NicProfile::read(&text).map_err(|error| Problem::plain(error.to_string()))
 }
 
-/// All cables of the scenario in a row.
+/// All cables of the scenario in series.
 fn path(scenario: &Scenario, flow: &Flow) -> Path {
     let delays_ps: u64 = scenario.cables.iter().map(|cable| cable.wire.delay.as_ps()).sum();
     let rates = scenario.cables.iter().filter_map(|cable| cable.wire.rate);
@@ -56,7 +54,7 @@ fn path(scenario: &Scenario, flow: &Flow) -> Path {
 
 fn workload(flow: &Flow) -> Workload {
     let op = match flow.op {
-        // The planner has no immediate data: 4 bytes of a message.
+        // The planner ignores immediate data: 4 bytes per message.
         longhaul_sim::Op::Write | longhaul_sim::Op::WriteImmediate => Op::Write,
         longhaul_sim::Op::Send => Op::Send,
         longhaul_sim::Op::Read => Op::Read,

@@ -1,7 +1,7 @@
-//! Captures of what passes an end of a link.
+//! Captures at an end of a link.
 //!
-//! What leaves by the end and what arrives there are recorded by different parts of the network,
-//! each in order; they are put together when the run is over.
+//! Different parts of the network record departures and arrivals at an end, each in order; the two
+//! files are merged after the run.
 
 use super::Failure;
 use crate::problem::Problem;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const FILE_HEADER_LEN: usize = 24;
 const FRAME_HEADER_LEN: usize = 16;
 
-/// Where to record, and into which file.
+/// A capture point and its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     cable: usize,
@@ -26,7 +26,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// All that the command line and the file ask for.
+    /// All captures requested by the command line and the file.
     pub fn all(
         given: &[String],
         directory: Option<&Path>,
@@ -91,14 +91,14 @@ impl Point {
     }
 }
 
-/// Captures under way.
+/// Captures in progress.
 pub struct Captures {
     captures: Vec<Capture>,
 }
 
 struct Capture {
     point: Point,
-    /// What leaves, and what arrives.
+    /// Departures and arrivals.
     spools: [Spool; 2],
     recorders: [Option<Recorder>; 2],
 }
@@ -139,7 +139,7 @@ impl Write for Sink {
 }
 
 impl Captures {
-    /// Makes the files.
+    /// Creates the files.
     pub fn create(points: Vec<Point>, snap_len: u32) -> Result<Self, Problem> {
         let mut captures = Vec::new();
         for point in points {
@@ -171,7 +171,7 @@ impl Captures {
         Ok(Captures { captures })
     }
 
-    /// Recorders for what the end `end` of a cable sends.
+    /// Returns the recorders of frames sent by the end `end` of a cable.
     pub fn recorders(&mut self, cable: usize, end: usize) -> Vec<Recorder> {
         let of_cable = self.captures.iter_mut().filter(|capture| capture.point.cable == cable);
         of_cable
@@ -179,7 +179,7 @@ impl Captures {
             .collect()
     }
 
-    /// Puts them together.
+    /// Merges the files.
     pub fn finish(self) -> Result<(), Problem> {
         let mut failed = None;
         for Capture { point, spools, .. } in self.captures {
@@ -188,11 +188,11 @@ impl Captures {
             });
             let merged = match fault {
                 Some(error) => Err(error),
-                // What leaves at the moment of an arrival is its consequence.
+                // A departure at the time of an arrival follows from it.
                 None => merge([&spools[1].path, &spools[0].path], &point.path),
             };
             for spool in &spools {
-                // What cannot be removed is in nobody's way.
+                // A remaining temporary file is harmless.
                 let _ = std::fs::remove_file(&spool.path);
             }
             if let Err(error) = merged {
@@ -203,8 +203,7 @@ impl Captures {
     }
 }
 
-/// Writes the frames of two captures in the order of their time; of two at the same time the
-/// first's goes first.
+/// Merges two captures in the order of time; at equal times the first has priority.
 fn merge(parts: [&Path; 2], path: &Path) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 18, File::create(path)?);
     let mut inputs = Vec::new();
@@ -242,7 +241,7 @@ impl Frames {
     fn advance(&mut self) -> io::Result<()> {
         let mut bytes = self.next.take().map_or_else(Vec::new, |(_, bytes)| bytes);
         bytes.resize(FRAME_HEADER_LEN, 0);
-        // A capture ends between two frames: recorders write whole ones.
+        // A capture ends between frames, because recorders write whole ones.
         if self.input.read(&mut bytes[..1])? == 0 {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! How far long work is, and Ctrl-C.
+//! Progress of long work, and Ctrl-C.
 
 use crate::problem::Problem;
 use longhaul_sim::{Progress as At, Scenario, Test, Until};
@@ -8,21 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Pause between two lines on a terminal, and elsewhere.
+/// Interval of progress lines on a terminal, and elsewhere.
 const ON_TERMINAL: Duration = Duration::from_millis(200);
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// Whether the user wants it to end. A second Ctrl-C ends it at once.
+/// Set by Ctrl-C. A second Ctrl-C ends the process at once.
 #[derive(Clone, Debug)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on.
+    /// Installs the handler.
     pub fn listen() -> Result<Self, Problem> {
         let flag = Arc::new(AtomicBool::new(false));
         let failed = |e| Problem::plain(format!("cannot listen to signals: {e}"));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal arms the shutdown for the second.
+            // In this order, so that the first signal arms the shutdown by the second.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 super::INTERRUPTED.into(),
@@ -34,13 +34,13 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
-    /// Whether it came.
+    /// Whether Ctrl-C was pressed.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// One line on standard error that says how far the work is.
+/// A progress line on standard error.
 pub struct Progress {
     since: Instant,
     due: Instant,
@@ -49,7 +49,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Work that begins now.
+    /// Starts the clock.
     pub fn new() -> Self {
         let now = Instant::now();
         let is_terminal = std::io::stderr().is_terminal();
@@ -62,16 +62,16 @@ impl Progress {
         Instant::now() >= self.due
     }
 
-    /// Time since it began.
+    /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Shows a line in place of the last.
+    /// Replaces the line.
     pub fn show(&mut self, line: &str) {
         if self.is_terminal {
             eprint!("\r{line}\x1b[K");
-            // A progress line that cannot be written is no reason to stop.
+            // Failing to write a progress line is not an error.
             let _ = std::io::stderr().flush();
         } else {
             eprintln!("{line}");
@@ -80,7 +80,7 @@ impl Progress {
         self.due = Instant::now() + if self.is_terminal { ON_TERMINAL } else { ELSEWHERE };
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn done(&mut self) {
         if self.is_terminal && self.is_shown {
             eprint!("\r\x1b[K");
@@ -89,7 +89,7 @@ impl Progress {
         self.is_shown = false;
     }
 
-    /// Where a simulation is, when it is time to say so.
+    /// Shows a simulation's progress, when due.
     pub fn of_run(&mut self, scenario: &Scenario, at: &At) {
         if !self.is_due() {
             return;
@@ -112,8 +112,7 @@ impl Progress {
     }
 }
 
-/// How much is done: of the messages where all flows have a number of them, of time where all end
-/// by it.
+/// The completed fraction: of messages if all flows have a count, of time if all end by time.
 fn fraction(scenario: &Scenario, at: &At) -> Option<f64> {
     let ends = scenario.flows.iter().map(|flow| match flow.test {
         Test::Bandwidth { until: Until::Elapsed(time), .. } => {

@@ -1,11 +1,11 @@
-//! A run as a result in a file.
+//! A run as a record in a result file.
 
 use longhaul_bench::{Point, Provenance, Record, Scalar, Source};
 use longhaul_sim::file::{Parameter, ParameterValue};
 use longhaul_sim::{FlowOutcome, Outcome, PortOutcome, Scenario};
 
-/// The result of a run whose file was changed by `parameters`. With several flows each one's values
-/// have its name in front, and `goodput_bps` and `messages_per_s` are also there as sums.
+/// Returns the record of a run with `parameters` set. With several flows, values have the flow's
+/// name as prefix, and there are sums `goodput_bps` and `messages_per_s`.
 pub fn record(
     experiment: &str,
     parameters: &[Parameter],
@@ -49,8 +49,8 @@ pub fn record(
     record.from_run(provenance)
 }
 
-/// Of each switch's ports, named after the switch and the station that the port leads to, and of
-/// all together.
+/// Values of each switch's ports, named after the switch and the port's neighbour, and of all
+/// together.
 fn of_switches(outcome: &Outcome) -> Vec<(String, f64)> {
     let mut values = Vec::new();
     for switch in &outcome.switches {
@@ -96,7 +96,7 @@ fn of_port(port: &PortOutcome) -> [(&'static str, u64); 8] {
     ]
 }
 
-/// What did not go as it should.
+/// Warnings and failures of the run.
 pub fn notes(outcome: &Outcome) -> impl Iterator<Item = String> + '_ {
     let failures = outcome.flows.iter().filter_map(|flow| {
         let failure = flow.failure.as_ref()?;
@@ -107,7 +107,7 @@ pub fn notes(outcome: &Outcome) -> impl Iterator<Item = String> + '_ {
     failures.chain(unfinished).chain(violations)
 }
 
-/// Parameters as the place of a result.
+/// Converts parameters to a result's point.
 pub fn point(parameters: &[Parameter]) -> Point {
     parameters.iter().fold(Point::new(), |point, Parameter { key, value }| {
         let value = match value {

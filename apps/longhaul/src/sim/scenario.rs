@@ -1,4 +1,4 @@
-//! A scenario file as the command line has it.
+//! A scenario file, with changes from the command line.
 
 use super::Failure;
 use crate::problem::Problem;
@@ -7,22 +7,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A scenario file that was read, with what was changed in it.
+/// A parsed scenario file, with its changes.
 pub struct Opened {
     /// The file.
     pub file: ScenarioFile,
     /// Its text.
     pub text: String,
-    /// What results call it: the name that it gives, or the file's.
+    /// Name in results: the experiment's, or the file's.
     pub experiment: String,
-    /// What was set, in order.
+    /// Parameters set, in order.
     pub parameters: Vec<Parameter>,
     directory: PathBuf,
-    /// Text of the files that it names, by name.
+    /// Text of the files to which it refers, by name.
     read: Mutex<BTreeMap<String, String>>,
 }
 
-/// A longer file is no scenario.
+/// Maximum length of a scenario file.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads a scenario file and changes it by each `KEY=VALUE`.
@@ -60,7 +60,7 @@ pub fn open(path: &Path, settings: &[String]) -> Result<Opened, Failure> {
     Ok(opened)
 }
 
-/// As result files take it: letters, digits, `.`, `_` and `-`.
+/// Reduces a text to a valid name in result files: letters, digits, `.`, `_` and `-`.
 fn name(text: &str) -> String {
     let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let name: String = text.chars().take(100).map(|c| if is_fit(c) { c } else { '-' }).collect();
@@ -76,18 +76,18 @@ impl Opened {
         Ok(())
     }
 
-    /// Gives it another seed, which results name by itself.
+    /// Sets the seed, which results store separately.
     pub fn seed(&mut self, seed: u64) -> Result<(), Failure> {
         self.file.set("seed", &seed.to_string()).map(drop).map_err(Failure::value)
     }
 
-    /// Makes the scenario.
+    /// Builds the scenario.
     pub fn load(&self) -> Result<Loaded, Failure> {
         self.load_file(&self.file).map_err(Failure::value)
     }
 
-    /// Makes the scenario of `file`, which is this one with more changes. NIC profiles that are
-    /// files lie beside it.
+    /// Builds the scenario of `file`, a copy of this one with more changes. NIC profile files are
+    /// relative to it.
     pub fn load_file(&self, file: &ScenarioFile) -> Result<Loaded, longhaul_sim::file::FileError> {
         file.load(&mut |name| {
             let mut read = self.read();
@@ -101,7 +101,7 @@ impl Opened {
         })
     }
 
-    /// Files that were read for it so far: name and text.
+    /// Files read for it so far: name and text.
     pub fn files(&self) -> Vec<(String, String)> {
         self.read().iter().map(|(name, text)| (name.clone(), text.clone())).collect()
     }

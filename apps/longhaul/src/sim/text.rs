@@ -1,4 +1,4 @@
-//! What came of a run, for people.
+//! The outcome of a run as text.
 
 use super::results::notes;
 use longhaul_bench::Scalar;
@@ -39,7 +39,7 @@ impl Table {
     }
 }
 
-/// The whole of what is printed.
+/// Formats the outcome.
 pub fn render(
     experiment: &str,
     scenario: &Scenario,
@@ -71,7 +71,7 @@ pub fn render(
     out
 }
 
-/// A number with the unit that a name's ending stands for.
+/// Formats a number with the unit of the name's suffix.
 fn of(unit: &str, number: f64) -> String {
     Scalar::from(number).humanised(&format!("x{unit}"))
 }

@@ -6,25 +6,25 @@ use longhaul_bench::Point as Place;
 use longhaul_sim::file::{Axis, FileError, Loaded, Parameter, ScenarioFile};
 use std::collections::BTreeSet;
 
-/// The product of all axes, and repetitions.
+/// The product of all axes and repetitions.
 pub struct Grid {
-    /// By axis: its key, and its values.
+    /// Key and values of each axis.
     axes: Vec<(String, Vec<String>)>,
     repeat: u64,
 }
 
-/// A point: its number in the grid, what tells it from others, and its seed.
+/// A point: its number in the grid, its parameters, and its seed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
     /// Parameters.
     pub place: Place,
-    /// Of its run.
+    /// Seed of its run.
     pub seed: u64,
     index: u64,
 }
 
 impl Grid {
-    /// Of these axes.
+    /// The grid of these axes.
     pub fn new(
         opened: &Opened,
         vary: &[String],
@@ -52,7 +52,8 @@ impl Grid {
         Ok(Grid { axes, repeat: repeat.into() })
     }
 
-    /// All points, each once. Each is made a scenario, so that no mistake is found after hours.
+    /// Returns all distinct points. Builds each scenario, so that errors are found before the sweep
+    /// starts.
     pub fn points(&self, opened: &Opened) -> Result<Vec<Point>, Failure> {
         let count: u64 = self.axes.iter().map(|(_, values)| values.len() as u64).product::<u64>();
         let mut points = Vec::new();
@@ -71,7 +72,7 @@ impl Grid {
         Ok(points)
     }
 
-    /// A point's scenario, and what is set in it.
+    /// Builds a point's scenario, and returns its parameters.
     pub fn load(
         &self,
         opened: &Opened,
@@ -89,7 +90,7 @@ impl Grid {
     ) -> Result<(Loaded, Vec<Parameter>), FileError> {
         let mut file: ScenarioFile = opened.file.clone();
         let mut parameters = opened.parameters.clone();
-        // The last axis goes fastest.
+        // The last axis varies fastest.
         let mut rest = index;
         let mut choice: Vec<(&str, &str)> = Vec::new();
         for (key, values) in self.axes.iter().rev() {

@@ -1,4 +1,4 @@
-//! Points on the cores of this machine: each point one thread.
+//! Runs points on the cores of this machine, one thread per point.
 
 use super::grid::{Grid, Point};
 use super::store::Store;
@@ -12,27 +12,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// How often a wait is broken off to look at Ctrl-C and progress.
+/// Poll interval of Ctrl-C and progress.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What came of it.
+/// Result of a sweep.
 #[derive(Default)]
 pub struct Tally {
-    /// Points whose results are in the file.
+    /// Points with results in the file.
     pub finished: usize,
-    /// Points that could not be simulated, and why.
+    /// Points that could not be simulated, with reasons.
     pub failed: Vec<String>,
-    /// Points with results that no correct protocol gives.
+    /// Points whose results violate the protocol.
     pub violations: usize,
 }
 
 /// A point that has ended.
 type Ended = Result<Record, String>;
 
-/// Runs `points`, `jobs` at a time. Results are in the store as they come.
+/// Runs `points`, `jobs` at a time, and stores each result when it ends.
 ///
 /// # Errors
-/// When the store takes no more: what it has is whole.
+/// Writing to the store failed; its earlier results are intact.
 pub fn run(
     opened: &Opened,
     grid: &Grid,
@@ -61,13 +61,13 @@ pub fn run(
         let tally = keep(&receiver, points.len(), store, progress, || {
             stop.fetch_or(interrupt.came(), Ordering::Relaxed);
         });
-        // Whatever ended it: the threads are to end too.
+        // In any case, end the threads too.
         stop.store(true, Ordering::Relaxed);
         tally
     })
 }
 
-/// Writes results down as they come.
+/// Stores results as points end.
 fn keep(
     receiver: &Receiver<Ended>,
     planned: usize,
@@ -127,7 +127,7 @@ fn simulate(opened: &Opened, grid: &Grid, point: &Point, stop: &AtomicBool) -> O
         Ok(Err::<_, String>(why)) => return Some(Err(format!("{place}: {why}"))),
         Err(_) => return Some(Err(format!("{place}: the simulator failed; please report this"))),
     };
-    // Broken off, most likely: what there is of it is not a result.
+    // Probably interrupted: a partial run is not a result.
     if stop.load(Ordering::Relaxed) && outcome.unfinished.is_some() {
         return None;
     }

@@ -1,7 +1,7 @@
-//! Points as a job array of Slurm.
+//! Runs points as a Slurm job array.
 //!
-//! Each task runs the command again with its share of the points, and writes to a file of its own
-//! in the results' directory, which has to be one that all nodes see.
+//! Each task runs the command again with its share of the points, and writes to its own file in the
+//! result directory, which all nodes must share.
 
 use super::Args;
 use super::store::Store;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Pause between two questions to Slurm, and between two looks at Ctrl-C.
+/// Poll interval of Slurm, and of Ctrl-C.
 const ASK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
-/// Tasks unless told otherwise.
+/// Default number of tasks.
 const TASKS: usize = 16;
 
 /// Slurm's commands.
@@ -23,17 +23,17 @@ pub struct Slurm {
     sbatch: PathBuf,
 }
 
-/// What is submitted.
+/// A job to submit.
 pub struct Job<'a> {
     pub args: &'a Args,
     pub opened: &'a Opened,
     pub directory: &'a Path,
-    /// Points.
+    /// Number of missing points.
     pub missing: usize,
 }
 
 impl Slurm {
-    /// Looks for the commands and asks whether Slurm answers, before anything is done.
+    /// Finds the commands and checks that Slurm replies, before any work.
     pub fn find() -> Result<Self, Failure> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let cure = "run this where Slurm's commands work, or with --executor local";
@@ -56,8 +56,8 @@ impl Slurm {
         Ok(Slurm { sbatch })
     }
 
-    /// Submits what is missing, unless a job is under way with it, and waits for its end. False:
-    /// Ctrl-C ended the wait.
+    /// Submits the missing points, unless a job is already running them, and waits for its end.
+    /// Returns `false` if Ctrl-C ended the wait.
     pub fn run(
         &self,
         job: &Job<'_>,
@@ -130,7 +130,7 @@ impl Slurm {
     }
 }
 
-/// Whether a job waits or runs. A Slurm that does not answer for a while has forgotten nothing.
+/// Returns whether a job is pending or running. A temporarily unreachable Slurm counts as yes.
 pub fn is_known(number: &str) -> bool {
     let asked =
         Command::new("squeue").args(["--noheader", "--format=%T", "--jobs", number]).output();
@@ -172,7 +172,7 @@ fn script(job: &Job<'_>, directory: &Path) -> Result<String, Failure> {
     Ok(script)
 }
 
-/// As a shell takes it for one word.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -1,8 +1,7 @@
-//! Where a sweep's results lie: what is there, what is added, and what tasks of a Slurm job left to
-//! be collected.
+//! The result directory of a sweep: existing and new results, and those of Slurm tasks to collect.
 //!
-//! `results.jsonl` has the results, `sweep.json` says of which file. Tasks write `task-N.jsonl`. A
-//! file that is being written is locked.
+//! `results.jsonl` has the results, `sweep.json` identifies the scenario. Tasks write
+//! `task-N.jsonl`. Files are locked while written.
 
 use super::grid::Point;
 use super::slurm;
@@ -18,30 +17,30 @@ use std::path::{Path, PathBuf};
 const RESULTS: &str = "results.jsonl";
 const MANIFEST: &str = "sweep.json";
 
-/// What `sweep.json` says.
+/// Contents of `sweep.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Manifest {
     schema: u32,
-    /// Of the scenario file, of those that it names, and of the program.
+    /// Digest of the scenario file, of the files to which it refers, and of the program version.
     digest: String,
     file: PathBuf,
-    /// A Slurm job that was submitted and not collected.
+    /// A Slurm job that was submitted but not collected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     job: Option<String>,
 }
 
-/// Results, to be added to.
+/// A store of results.
 pub struct Store {
     directory: PathBuf,
     path: PathBuf,
     writer: ResultWriter,
-    /// The same file, for its lock and for getting what was written to the disk.
+    /// The same file, for its lock and for syncing to disk.
     file: File,
     there: BTreeSet<(Place, u64)>,
     manifest: Option<Manifest>,
 }
 
-/// What tells files apart by which results are: FNV-1a of the program's version and of the texts.
+/// Identifies the scenario of results: FNV-1a of the program's version and of the texts.
 pub fn digest(opened: &Opened) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut take = |text: &str| {
@@ -59,7 +58,7 @@ pub fn digest(opened: &Opened) -> String {
 }
 
 impl Store {
-    /// Opens or makes the results of the file with this digest, and takes in what tasks have left.
+    /// Opens or creates the results of the scenario with this digest, and collects task results.
     pub fn open(directory: &Path, digest: &str, file: &Path) -> Result<Self, Failure> {
         std::fs::create_dir_all(directory).map_err(|e| Problem::io("create", directory, &e))?;
         let (path, manifest_path) = (directory.join(RESULTS), directory.join(MANIFEST));
@@ -97,7 +96,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens or makes the part of one task of a job.
+    /// Opens or creates the results of one task of a job.
     pub fn open_share(directory: &Path, digest: &str, number: usize) -> Result<Self, Failure> {
         let manifest = read_manifest(&directory.join(MANIFEST))?;
         if manifest.is_none_or(|manifest| manifest.digest != digest) {
@@ -129,12 +128,12 @@ impl Store {
         &self.path
     }
 
-    /// Whether a point has its result.
+    /// Returns whether a point has a result.
     pub fn has(&self, point: &Point) -> bool {
         self.there.contains(&(point.place.clone(), point.seed))
     }
 
-    /// Adds a result; it is on the disk when this returns.
+    /// Adds a result, which is on disk when this returns.
     pub fn add(&mut self, record: &Record) -> Result<(), Problem> {
         self.writer.record(record).map_err(|e| Problem::plain(e.to_string()))?;
         self.file.sync_data().map_err(|e| Problem::io("write", &self.path, &e))?;
@@ -142,7 +141,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes in what tasks have left.
+    /// Collects task results.
     pub fn collect(&mut self) -> Result<(), Failure> {
         for part in self.parts()? {
             let file = File::open(&part).map_err(|e| Problem::io("read", &part, &e))?;
@@ -158,7 +157,7 @@ impl Store {
         Ok(())
     }
 
-    /// Lines in the files of tasks.
+    /// Number of lines in the files of tasks.
     pub fn lines_of_tasks(&self) -> usize {
         let lines = |path: PathBuf| {
             std::fs::read(path)
@@ -181,12 +180,12 @@ impl Store {
         Ok(parts)
     }
 
-    /// The job that was submitted and not collected.
+    /// The job that was submitted but not collected.
     pub fn job(&self) -> Option<&str> {
         self.manifest.as_ref().and_then(|manifest| manifest.job.as_deref())
     }
 
-    /// Notes a job, or that there is none any more.
+    /// Sets or clears the job.
     pub fn set_job(&mut self, job: Option<&str>) -> Result<(), Problem> {
         if let Some(manifest) = &mut self.manifest {
             manifest.job = job.map(str::to_owned);
@@ -195,7 +194,7 @@ impl Store {
         Ok(())
     }
 
-    /// Two that run the same points are one too many.
+    /// Fails if a job is already running the same points.
     pub fn refuse_running_job(&mut self) -> Result<(), Failure> {
         let Some(job) = self.job() else { return Ok(()) };
         if slurm::is_known(job) {
@@ -232,7 +231,7 @@ fn read_manifest(path: &Path) -> Result<Option<Manifest>, Problem> {
     }
 }
 
-/// Replaces it as a whole.
+/// Replaces the file atomically.
 fn write_manifest(path: &Path, manifest: &Manifest) -> Result<(), Problem> {
     let io = |e| Problem::io("write", path, &e);
     let text = serde_json::to_string_pretty(manifest)

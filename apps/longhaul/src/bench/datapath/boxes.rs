@@ -1,4 +1,4 @@
-//! What can be measured, and how it is put between requesters and responders.
+//! The boxes to measure, and their placement between requesters and responders.
 
 use crate::problem::Problem;
 use clap::ValueEnum;
@@ -13,10 +13,10 @@ use longhaul_wan::Parity;
 use longhaul_wan_box::{Identity, Sizing, WanBox};
 use std::fmt;
 
-/// Frames of each ring between two stages: more than a turn takes, and few enough to stay in the
-/// cache as a NIC's do.
+/// Slots of each ring between two stages: more than a turn takes, and few enough to stay in the
+/// cache, as a NIC's do.
 const RING_SLOTS: usize = 256;
-/// The longest frame: 4 KiB of payload with what a transport, parity and a seal put around it.
+/// The longest frame: 4 KiB of payload with the headers of transport, parity and seal.
 pub const FRAME_BYTES_MAX: usize = 4608;
 
 /// What is measured.
@@ -36,7 +36,7 @@ pub enum BoxKind {
 }
 
 impl BoxKind {
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             BoxKind::None => "load",
@@ -47,17 +47,17 @@ impl BoxKind {
         }
     }
 
-    /// Whether requesters hear at once that a packet was stored.
+    /// Whether it acknowledges stored packets at once.
     pub fn acknowledges_early(self) -> bool {
         matches!(self, BoxKind::Accelerator | BoxKind::Paired)
     }
 
-    /// Whether it takes nothing that it has no room to pass on.
+    /// Whether it applies back-pressure instead of dropping.
     pub fn pushes_back(self) -> bool {
         self.acknowledges_early()
     }
 
-    /// Whether the long path is a part of it, and not behind it.
+    /// Whether it contains the long path.
     pub fn has_the_path_inside(self) -> bool {
         matches!(self, BoxKind::Paired | BoxKind::Emulator)
     }
@@ -80,22 +80,22 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What else boxes are given.
+/// Settings of the boxes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Setup {
-    /// Of an emulated fibre.
+    /// Rate of an emulated fibre.
     pub rate: BitRate,
-    /// Of paired boxes.
+    /// Parity of paired boxes.
     pub parity: Parity,
     /// Between paired boxes.
     pub loss: f64,
     /// Between paired boxes.
     pub is_encrypted: bool,
-    /// Rings take copies of frames.
+    /// Rings copy frames.
     pub copies: bool,
 }
 
-/// That of 'longhaul accelerate' without options, with a table for so many flows.
+/// Sizes of 'longhaul accelerate' without options, with a table for the cell's flows.
 fn sizing(cell: &Cell) -> Sizing {
     let defaults = Sizing::default();
     Sizing { flows_max: defaults.flows_max.max(cell.flows), ..defaults }
@@ -110,7 +110,7 @@ pub fn alone(cell: &Cell) -> Result<WanBox, Problem> {
     made(longhaul_wan_box::Config::alone(Config { seed: 1, ..sizing(cell).accelerator() }))
 }
 
-/// The fibre of 'longhaul emulate', with memory for all that it can hold.
+/// The fibre of 'longhaul emulate', with memory for its full capacity.
 pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, Problem> {
     let fibre = |memory| Fibre {
         delay: Span::of_fibre_m(cell.distance.metres()),
@@ -136,7 +136,7 @@ pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, Problem> {
     fibre(memory.max(Fibre::MEMORY)).link().map_err(|e| Problem::plain(e.to_string()))
 }
 
-/// What is between paired boxes: only when it is more than a cable.
+/// The path between paired boxes, unless it is a mere cable.
 fn path(cell: &Cell, setup: &Setup) -> Result<Option<Link>, Problem> {
     let delay = Span::of_fibre_m(cell.distance.metres());
     if setup.loss <= 0.0 && delay == Span::ZERO {
@@ -216,7 +216,7 @@ pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<RingEnd>,
     Ok(Row::new(load, near, far, stages))
 }
 
-/// Of an accelerator by itself, or the near one of a pair.
+/// Counters of a single accelerator, or of the near box of a pair.
 pub fn of_near(whole: &WanBox) -> Seen {
     let mut seen = of_accelerator(whole.near());
     if let Some(transport) = whole.transport() {
@@ -235,7 +235,7 @@ pub fn of_near(whole: &WanBox) -> Seen {
     seen
 }
 
-/// Of the far box of a pair.
+/// Counters of the far box of a pair.
 fn of_far(whole: &WanBox) -> Seen {
     let mut seen = whole.far().map(of_accelerator).unwrap_or_default();
     if let Some(transport) = whole.transport() {
@@ -251,7 +251,7 @@ fn of_far(whole: &WanBox) -> Seen {
 
 fn of_accelerator(node: &Accelerator) -> Seen {
     let counters = node.counters();
-    // Real acknowledgements end at an accelerator: that is what it is for.
+    // Absorbed acknowledgements are not drops.
     let drops = counters.drops.iter().filter(|(reason, _)| *reason != DropReason::AckAbsorbed);
     let terminated = node.flows().filter(|flow| flow.state == FlowState::Terminated).count();
     Seen {
@@ -266,7 +266,7 @@ fn of_accelerator(node: &Accelerator) -> Seen {
     }
 }
 
-/// Of a fibre: what it loses because it was told to is no drop.
+/// Counters of a fibre, whose configured losses are not drops.
 pub fn of_link(link: &Link) -> Seen {
     let mut seen = Seen::default();
     for side in 0..2 {

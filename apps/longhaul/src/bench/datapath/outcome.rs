@@ -1,4 +1,4 @@
-//! What came of a measurement, as figures by name.
+//! Results of a measurement, as figures by name.
 
 use super::boxes::{Cell, Setup};
 use super::parts::Parts;
@@ -12,32 +12,32 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use times::{QUANTILES, quantiles};
 
-/// The times that are shown of all that were taken.
+/// The percentiles shown of the measured times.
 mod times {
     use longhaul_datapath::Measured;
 
-    /// Names, and the part of packets that took no longer.
+    /// Names, and shares of packets.
     pub const QUANTILES: [(&str, f64); 4] =
         [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
-    /// Of the way to responders, and of the way to the acknowledgement; in nanoseconds.
+    /// Percentiles of the one-way delay, and of the time to the acknowledgement, in nanoseconds.
     pub fn quantiles(measured: &Measured) -> [[u64; 4]; 2] {
         [&measured.one_way, &measured.acknowledged]
             .map(|times| QUANTILES.map(|(_, part)| times.value_at_quantile(part)))
     }
 }
 
-/// What came of one line of the table.
+/// Results of one row of the table.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub cell: Cell,
     pub setup: Setup,
     pub measured: Measured,
-    /// Packets per second that the load brings through nothing.
+    /// Packets per second of the load alone.
     pub load_alone_pps: Option<f64>,
-    /// What it counts then, and for how many packets.
+    /// Event counts of the load alone, and their number of packets.
     pub load_alone_counts: Option<(Counts, u64)>,
-    /// Processor time of a box in a process of its own, in nanoseconds.
+    /// Processor time of a box in another process, in nanoseconds.
     pub box_used_ns: Option<u64>,
     /// Packets per second of testpmd with the same load.
     pub testpmd_pps: Option<f64>,
@@ -45,7 +45,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// With nothing beside it yet.
+    /// Creates the results without comparisons.
     pub fn new(cell: &Cell, setup: &Setup, measured: Measured) -> Self {
         Outcome {
             cell: *cell,
@@ -59,7 +59,7 @@ impl Outcome {
         }
     }
 
-    /// Ticks that the box takes for a packet.
+    /// The box's ticks per packet.
     pub fn box_ticks(&self, machine: &Machine) -> Option<f64> {
         let arrived = self.measured.counters.arrived;
         let used = self.box_used_ns.filter(|_| arrived > 0);
@@ -67,14 +67,14 @@ impl Outcome {
         of_process.or_else(|| self.measured.box_ticks_per_packet())
     }
 
-    /// Packets per second of the box if it had the processor to itself.
+    /// Packets per second of the box with a processor to itself.
     pub fn box_pps(&self, machine: &Machine) -> Option<f64> {
         self.box_ticks(machine)
             .filter(|ticks| *ticks > 0.0)
             .map(|ticks| machine.ticks_per_s / ticks)
     }
 
-    /// Frames that a stage dropped, by its name and theirs.
+    /// Dropped frames, by stage and reason.
     pub fn drops(&self) -> BTreeMap<String, u64> {
         let of_stage = |stage: &longhaul_datapath::StageCost| {
             let name = stage.name;
@@ -88,7 +88,7 @@ impl Outcome {
         self.measured.stages.iter().flat_map(of_stage).collect()
     }
 
-    /// What is between load and box.
+    /// The medium between load and box.
     pub fn over(&self) -> &'static str {
         match (self.box_used_ns, self.setup.copies) {
             (Some(_), _) => "memif",
@@ -97,7 +97,7 @@ impl Outcome {
         }
     }
 
-    /// Instructions and cache misses of the box for a packet: those of all, less the load's own.
+    /// The box's instructions and cache misses per packet: the total less the load's own.
     pub fn counted(&self) -> Option<[f64; 2]> {
         let (all, (alone, packets)) = (self.measured.counts?, self.load_alone_counts?);
         let arrived = self.measured.counters.arrived.max(1) as f64;

@@ -1,5 +1,5 @@
-//! Whether paired boxes that code and encrypt cost more than their parts: boxes that do neither,
-//! bare coding, bare encryption, all measured in the same run.
+//! Compares the cost of paired boxes with that of their parts, measured in the same run: boxes
+//! without coding and encryption, bare coding, bare encryption.
 
 use super::boxes::Setup;
 use super::outcome::Outcome;
@@ -8,26 +8,26 @@ use longhaul_fec::{Body, Encoder, Layout};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
 
-/// Rounds of each part, of which the median counts: most are too short for others to come between.
+/// Rounds of each part, whose median is used: most are too short to be interrupted.
 const ROUNDS: usize = 501;
 /// Packets of a round.
 const PACKETS: u64 = 64;
-/// What the transport puts before a payload and the encoder codes with it.
+/// Head that the transport adds and the encoder codes with each payload.
 const HEAD: [u8; 94] = [7; 94];
-/// The layout whose cost is taken for that of any with one parity: what a symbol costs does not
-/// depend on how many there are.
+/// Symbols of the layout that stands for all with one parity: the cost per symbol does not depend
+/// on their number.
 const SYMBOLS: usize = 32;
 
-/// Ticks for a packet.
+/// Ticks per packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
-    /// All of it.
+    /// Boxes with parity and keys.
     whole: f64,
     /// Boxes without parity and keys.
     plain: f64,
-    /// Coding what the boxes code, and no repair.
+    /// Coding as many bytes, without repair.
     coding: f64,
-    /// Sealing and opening with AES-256-GCM, where the bytes lie.
+    /// Sealing and opening with AES-256-GCM in place.
     encryption: f64,
 }
 
@@ -46,7 +46,7 @@ impl Parts {
         }
     }
 
-    /// The whole to the sum of the parts.
+    /// Ratio of the whole to the sum of the parts.
     pub fn ratio(&self) -> f64 {
         self.whole / (self.plain + self.coding + self.encryption).max(1.0)
     }
@@ -62,7 +62,7 @@ impl Parts {
     }
 }
 
-/// True when any parity was sent: where nothing is lost, even `always` asks for none.
+/// Returns whether any parity was sent: without loss, even `always` sends none.
 fn is_coded(whole: &Measured) -> bool {
     let counts = whole.stages.iter().flat_map(|stage| &stage.seen.counts);
     counts.into_iter().any(|(name, count)| *name == "parity_datagrams" && *count > 0)
@@ -88,7 +88,7 @@ fn coding(ticks: &Ticks, payload_bytes: usize) -> f64 {
     let mut encoder = Encoder::new(Some(layout));
     let payload = vec![5_u8; payload_bytes];
     per_packet(ticks, |number| {
-        // Numbers go up by one, as the encoder wants them.
+        // Numbers increase by one, as the encoder requires.
         let _ = black_box(encoder.add(number, &HEAD, &Body::bytes(&payload)));
         while let Some(parity) = encoder.next_parity() {
             black_box(parity);

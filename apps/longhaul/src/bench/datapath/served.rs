@@ -1,4 +1,4 @@
-//! A box in a process of its own, between two memif sockets.
+//! A box in another process, between two memif sockets.
 
 use super::boxes::{self, BoxKind, Cell, FRAME_BYTES_MAX, Setup};
 use crate::bench::pinning;
@@ -23,7 +23,7 @@ const RING_SIZE_LOG2: u8 = 10;
 /// Frames of each ring.
 pub const RING_FRAMES: u64 = 1 << RING_SIZE_LOG2;
 
-/// What a box says when it has ended.
+/// Final report of a box.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Farewell {
     turns: u64,
@@ -32,11 +32,11 @@ pub struct Farewell {
     drops: BTreeMap<String, u64>,
 }
 
-/// A folder that only this user sees, with two sockets in it; gone when dropped.
+/// A private folder with two sockets, removed on drop.
 pub struct Sockets(PathBuf);
 
 impl Sockets {
-    /// A folder of its own.
+    /// Creates a new folder.
     pub fn new() -> Result<Self, Problem> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Sockets {
         sockets(&self.0)
     }
 
-    /// A load whose ends listen at the two.
+    /// A load whose ends listen at the two sockets.
     pub fn row(&self, load: LoadConfig) -> Result<Row<MemifPort>, Problem> {
         let load = Load::new(load).map_err(|e| Problem::plain(e.to_string()))?;
         let [near, far] = self.paths();
@@ -66,7 +66,7 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        // What is left behind is two sockets that nobody listens at.
+        // At worst two unused sockets remain.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -95,7 +95,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts this very program as the box. It connects to the load's ports once these are there.
+    /// Starts this program as the box, which connects to the load's ports once they exist.
     pub fn start(core: Option<usize>, cell: &Cell, setup: &Setup) -> Result<Self, Problem> {
         let sockets = Sockets::new()?;
         let refused = |e| Problem::plain(format!("cannot start the box: {e}"));
@@ -120,7 +120,7 @@ impl Served {
         self.sockets.row(load)
     }
 
-    /// Measures, and ends the box: also how long it had a processor, in nanoseconds.
+    /// Measures, and ends the box. Returns also its processor time in nanoseconds.
     pub fn measure(
         mut self,
         row: &mut Row<MemifPort>,
@@ -143,7 +143,7 @@ impl Served {
         Ok((measured, used_ns))
     }
 
-    /// What the scheduler gave to its thread that moves frames.
+    /// Processor time of its forwarding thread.
     fn used_ns(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id()))
             .unwrap_or_default();
@@ -165,13 +165,13 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may have ended, which is as well.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Is the box between the sockets in `folder`, until standard input ends.
+/// Runs the box between the sockets in `folder`, until standard input ends.
 pub fn serve(
     folder: &Path,
     cell: &Cell,
@@ -192,7 +192,7 @@ pub fn serve(
         BoxKind::None | BoxKind::Forward | BoxKind::Paired => forward(ports)?,
     };
     let text = serde_json::to_string(&farewell).map_err(|e| Problem::plain(e.to_string()))?;
-    // The other process may have gone.
+    // The other process may have ended.
     let _ = writeln!(std::io::stdout(), "{text}");
     Ok(ExitCode::SUCCESS)
 }

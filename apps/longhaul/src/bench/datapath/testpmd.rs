@@ -1,4 +1,4 @@
-//! DPDK's own forwarder over the same ports: what others do with the same load.
+//! DPDK's forwarder over the same ports and load, for comparison.
 
 use super::served::{RING_FRAMES, Sockets};
 use crate::bench::pinning;
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "dpdk-testpmd";
 
-/// Says how to get it where it is not.
+/// Checks that testpmd is installed; the error says how to install it.
 pub fn check_installed() -> Result<(), Problem> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file()) {
@@ -28,14 +28,14 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Where it will be.
+    /// Prepares its sockets.
     pub fn new(core: Option<usize>) -> Result<Self, Problem> {
         Ok(Beside { sockets: Sockets::new()?, core, child: None })
     }
 
-    /// The load, and testpmd around it, which swaps addresses and sends on.
+    /// The load with testpmd, which swaps addresses and forwards.
     pub fn row(&mut self, load: LoadConfig) -> Result<Row<MemifPort>, Problem> {
-        // It connects once, when it is started.
+        // It connects once, at its start.
         let row = self.sockets.row(load)?;
         self.child = Some(self.spawn()?);
         Ok(row)
@@ -86,7 +86,7 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It may have ended, which is as well.
+            // It may already have ended.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! The table.
+//! The table of results.
 
 use super::boxes::BoxKind;
 use super::outcome::Outcome;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 const DASH: &str = "-";
 
-/// Columns: their heads, and how wide they are at least.
+/// Headings of the columns.
 const COLUMNS: [&str; 15] = [
     "box",
     "payload",
@@ -28,7 +28,7 @@ const COLUMNS: [&str; 15] = [
     "lost",
 ];
 
-/// All of it, with what is to be known of the machine.
+/// Formats all results, with the properties of the machine.
 pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
     rows.extend(outcomes.iter().map(|outcome| row(machine, outcomes, outcome)));
@@ -60,7 +60,7 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     text
 }
 
-/// Columns as wide as their widest cell, the first to the left.
+/// Aligns columns to their widest cell, the first to the left.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| {

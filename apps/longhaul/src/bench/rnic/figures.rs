@@ -1,11 +1,11 @@
-//! What one end did while it was measured.
+//! Figures of one end during the measurement.
 
 use longhaul_datapath::{End, EndCounters, PartTicks, processor_time, resident_bytes};
 use longhaul_port::Port;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// An end as it begins to be measured.
+/// Counters of an end at the start of the measurement.
 pub struct Start {
     at: Instant,
     used: Duration,
@@ -14,7 +14,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Now, by the thread that steps it.
+    /// Reads the counters, on the thread that steps the end.
     pub fn of<P: Port>(end: &mut End<P>) -> Self {
         end.measure_anew();
         Start {
@@ -25,8 +25,7 @@ impl Start {
         }
     }
 
-    /// What was done since; `most` is the most memory that was in use meanwhile, as far as anybody
-    /// looked.
+    /// Returns the figures since then; `most` is the highest memory sample meanwhile.
     pub fn until_now<P: Port>(&self, end: &End<P>, most: u64) -> EndFigures {
         let (counters, steps, last) = (end.counters(), end.step_ticks(), resident_bytes());
         EndFigures {
@@ -46,25 +45,25 @@ impl Start {
     }
 }
 
-/// What an end did from one moment to another.
+/// Figures of an end between two times.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EndFigures {
     pub elapsed_ns: u64,
-    /// How long its thread had a processor.
+    /// Processor time of its thread.
     pub used_ns: u64,
-    /// In steps in which anything happened.
+    /// Ticks in steps that did work.
     pub busy_ticks: u64,
     pub idle_ticks: u64,
     pub busy_steps: u64,
-    /// With payload.
+    /// Packets with payload.
     pub packets: u64,
-    /// Of busy steps, as the median of stretches.
+    /// Ticks per packet in busy steps: median over stretches.
     pub ticks_per_packet: f64,
     pub messages: u64,
     pub retransmits: u64,
     pub drops: u64,
-    /// Of busy steps.
+    /// Ticks of each part in busy steps.
     pub parts: Option<PartTicks>,
-    /// As it began, at its end, and at most.
+    /// Resident memory at the start, at the end, and its peak.
     pub resident_bytes: [u64; 3],
 }

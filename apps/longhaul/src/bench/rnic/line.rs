@@ -1,4 +1,4 @@
-//! What the two ends are joined by.
+//! The line between the two ends.
 
 use super::figures::{EndFigures, Start};
 use crate::problem::Problem;
@@ -13,25 +13,25 @@ use std::path::{Path, PathBuf};
 /// The longest frame: 4 KiB of payload and its headers, in whole cache lines.
 const FRAME_BYTES_MAX: usize = 4352;
 
-/// A way from one end to the other.
+/// A line between the two ends.
 pub enum Line {
     Rings { frames: u32 },
     Memif { folder: PathBuf, ring: u32 },
     Xdp { requester: Xdp, responder: Xdp },
 }
 
-/// A responder, wherever it runs.
+/// A responder in this or another process.
 pub trait FarEnd {
-    /// Tells it what there is to know of the requester; what it says of itself.
+    /// Passes it the requester's parameters, and returns its own.
     fn introduce(&mut self, requester: &Introduction) -> Result<Introduction, Failure>;
 
-    /// Has it take a step, if that is for this thread to do; true when anything happened.
+    /// Steps it, if it runs in this thread; returns whether it did work.
     fn step(&mut self) -> Result<bool, Failure>;
 
-    /// It is measured from now on.
+    /// Starts its measurement.
     fn begin(&mut self) -> Result<(), Failure>;
 
-    /// What it did since [`FarEnd::begin`]. It works on until it is dropped.
+    /// Returns its figures since [`FarEnd::begin`]. It keeps running until dropped.
     fn end(&mut self) -> Result<EndFigures, Failure>;
 }
 

@@ -1,4 +1,4 @@
-//! What came of a measurement, as figures by name.
+//! Results of a measurement, as figures by name.
 
 use super::figures::EndFigures;
 use super::{OperationName, Over, text};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
     pub over: Over,
@@ -24,19 +24,19 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// What both ends are given.
+    /// Configuration of both ends.
     pub fn transfer(&self, is_watched: bool) -> TransferConfig {
         let Cell { operation, message_bytes, mtu, qps, depth, .. } = *self;
         TransferConfig { operation: operation.into(), message_bytes, mtu, qps, depth, is_watched }
     }
 
-    /// Payload of a packet, on average.
+    /// Average payload per packet.
     pub fn payload_bytes(&self) -> f64 {
         let len = u64::from(self.message_bytes);
         len as f64 / self.mtu.packets(len) as f64
     }
 
-    /// Which of the two ends payload comes from.
+    /// Index of the end that sends the payload.
     pub fn sender(&self) -> usize {
         usize::from(self.operation == OperationName::Read)
     }
@@ -50,30 +50,30 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What an end costs, of a packet with payload.
+/// Cost of an end per packet with payload.
 #[derive(Clone, Debug)]
 pub struct Cost {
-    /// Ticks of the time-stamp counter in its busy steps, as the median of stretches.
+    /// Ticks of the time-stamp counter in its busy steps: median over stretches.
     pub ticks_per_packet: f64,
-    /// Payload that it would send or take in with a processor to itself.
+    /// Payload rate with a processor to itself.
     pub goodput_bps: f64,
-    /// Ticks per packet for each part, where it was watched.
+    /// Ticks per packet of each part, if instrumented.
     pub parts: Option<Vec<(WorkPart, f64)>>,
 }
 
-/// What came of one line of the table.
+/// Results of one row of the table.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub cell: Cell,
     /// The requester's and the responder's.
     pub ends: [EndFigures; 2],
-    /// The same, of another run in which they were watched.
+    /// The same for an instrumented run.
     pub watched: Option<[EndFigures; 2]>,
     ticks_per_s: f64,
 }
 
 impl Outcome {
-    /// Without a watched run.
+    /// Creates the results without an instrumented run.
     pub fn new(cell: Cell, ends: [EndFigures; 2], machine: &Machine) -> Self {
         Outcome { cell, ends, watched: None, ticks_per_s: machine.ticks_per_s }
     }
@@ -82,38 +82,38 @@ impl Outcome {
         let ticks_per_packet = end.ticks_per_packet;
         let goodput_bps =
             self.cell.payload_bytes() * 8.0 * self.ticks_per_s / ticks_per_packet.max(1e-9);
-        // Each part's share of all, of what is usual.
+        // Scale each part's share to the median cost.
         let each = |ticks: u64| ticks_per_packet * ticks as f64 / end.busy_ticks.max(1) as f64;
         let parts = end.parts.map(|ticks| WorkPart::ALL.into_iter().zip(ticks.map(each)).collect());
         Cost { ticks_per_packet, goodput_bps, parts }
     }
 
-    /// Of the end that payload comes from, and of the end that it goes to.
+    /// Costs of the payload's sender and receiver.
     pub fn costs(&self) -> [Cost; 2] {
         let sender = self.cell.sender();
         [sender, 1 - sender].map(|end| self.cost_of(&self.ends[end]))
     }
 
-    /// As [`Outcome::costs`], of the watched run.
+    /// As [`Outcome::costs`], for the instrumented run.
     pub fn watched_costs(&self) -> Option<[Cost; 2]> {
         let (watched, sender) = (self.watched.as_ref()?, self.cell.sender());
         Some([sender, 1 - sender].map(|end| self.cost_of(&watched[end])))
     }
 
-    /// Ticks per packet of the sender (0) or receiver (1), with all that came between.
+    /// Mean ticks per packet of the sender (0) or receiver (1), including interruptions.
     fn mean_ticks(&self, at: usize) -> f64 {
         let end = &self.ends[if at == 0 { self.cell.sender() } else { 1 - self.cell.sender() }];
         end.busy_ticks as f64 / end.packets.max(1) as f64
     }
 
-    /// Payload of messages that were completed, in bits per second.
+    /// Payload of completed messages, in bits per second.
     pub fn goodput_bps(&self) -> f64 {
         let requester = &self.ends[0];
         let bits = requester.messages as f64 * f64::from(self.cell.message_bytes) * 8.0;
         bits / (requester.elapsed_ns as f64 / 1e9).max(1e-9)
     }
 
-    /// Packets sent again, by both ends.
+    /// Retransmitted packets of both ends.
     pub fn retransmits(&self) -> u64 {
         self.ends.iter().map(|end| end.retransmits).sum()
     }
@@ -170,7 +170,7 @@ impl reporting::Outcome for Outcome {
         json!({ "requester": self.ends[0], "responder": self.ends[1] })
     }
 
-    /// Of an end; over rings they share it.
+    /// Maximum over the ends, which share memory over rings.
     fn memory_growth(&self) -> u64 {
         self.ends.iter().map(|end| end.resident_bytes[2] - end.resident_bytes[0]).max().unwrap_or(0)
     }

@@ -1,5 +1,4 @@
-//! A responder in a process of its own, which is told by lines of JSON on its standard input what
-//! to do.
+//! A responder in another process, controlled by lines of JSON on its standard input.
 
 use super::figures::{EndFigures, Start};
 use super::line::FarEnd;
@@ -18,18 +17,18 @@ use std::process::{Child as Process, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
 
-/// What a responder is told.
+/// An order to a responder.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
-    /// Who the requester is.
+    /// The requester's parameters.
     Connect { qpns: Vec<u32>, rkey: u32 },
-    /// Figures count from now on; the answer is `null`.
+    /// Starts the measurement; the reply is `null`.
     Begin,
-    /// Say them.
+    /// Requests the figures.
     End,
 }
 
-/// What it says at first; figures follow.
+/// Its first message; figures follow.
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     qpns: Vec<u32>,
@@ -43,7 +42,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts this very program as the responder.
+    /// Starts this program as the responder.
     pub fn start(
         args: &Args,
         cell: &Cell,
@@ -100,7 +99,7 @@ impl Child {
         }
     }
 
-    /// Its own words are on standard error.
+    /// Its own message is on standard error.
     fn ended(&mut self) -> Problem {
         Problem::plain(format!("the responder ended early: {:?}", self.process.wait()))
     }
@@ -119,8 +118,7 @@ impl FarEnd for Child {
 
     fn begin(&mut self) -> Result<(), Failure> {
         self.tell(&Order::Begin)?;
-        // The order may be a while on its way: what came of the requester's messages until then
-        // would not count.
+        // Wait for the reply, because messages before it would not be counted.
         Ok(self.hear()?)
     }
 
@@ -132,19 +130,19 @@ impl FarEnd for Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended, which is as well.
+        // It may already have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Is the responder at `port`, until standard input ends.
+/// Runs the responder at `port`, until standard input ends.
 pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failure> {
     let mut end = End::new(Role::Responder, config, port).map_err(failure)?;
     let Introduction { qpns, rkey } = end.introduction();
     say(&Hello { qpns, rkey })?;
     let orders = orders();
-    // What came before the queue pairs are connected would be lost.
+    // Packets that arrive before the queue pairs are connected would be lost.
     match orders.recv() {
         Ok(Order::Connect { qpns, rkey }) => {
             end.connect(&Introduction { qpns, rkey }).map_err(failure)?
@@ -185,7 +183,7 @@ fn say(answer: &impl Serialize) -> Result<(), Problem> {
         .map_err(|e| Problem::plain(format!("nobody listens: {e}")))
 }
 
-/// Orders, until standard input ends or says what it should not.
+/// Reads orders, until standard input ends or has an invalid one.
 fn orders() -> Receiver<Order> {
     let (tell, hear) = channel();
     std::thread::spawn(move || {

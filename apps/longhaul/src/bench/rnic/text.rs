@@ -1,4 +1,4 @@
-//! The tables.
+//! The tables of results.
 
 use super::outcome::{Cost, Outcome};
 use crate::bench::datapath::text::aligned;
@@ -24,7 +24,7 @@ const COLUMNS: [&str; 13] = [
     "repeated",
 ];
 
-/// All of it, with what is to be known of the machine.
+/// Formats all results, with the properties of the machine.
 pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut text = format!("{machine}\n");
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
@@ -73,7 +73,7 @@ fn row(outcome: &Outcome) -> Vec<String> {
     row
 }
 
-/// A line for each end that was watched.
+/// A row for each instrumented end.
 fn parts(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut head = vec!["".to_owned(), "end".to_owned()];
     head.extend(WorkPart::ALL.map(|part| part.name().to_owned()));

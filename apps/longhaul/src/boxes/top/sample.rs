@@ -1,4 +1,4 @@
-//! What boxes said at two moments, and the rates between.
+//! Samples of boxes, and the rates between two of them.
 
 use super::Order;
 use crate::boxes::answer::Answer;
@@ -7,16 +7,16 @@ use longhaul_boxes::status::{BoxStatus, PairStatus};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// What the boxes said at one moment.
+/// The boxes' states at one time.
 pub struct Sample {
     pub at: Instant,
     pub boxes: Vec<Answer>,
 }
 
-/// What is shown: the later of two samples, with rates since the one before.
+/// The displayed data: the later of two samples, with rates since the earlier.
 #[derive(Default)]
 pub struct Snapshot {
-    /// A line or more for each box.
+    /// Lines of each box.
     pub boxes: Vec<String>,
     pub flows: Vec<FlowRow>,
     pub paths: Vec<PathRow>,
@@ -37,7 +37,7 @@ pub struct FlowRow {
     pub resent_per_s: f64,
 }
 
-/// A way to a far box.
+/// A path to a far box.
 pub struct PathRow {
     pub place: String,
     pub name: String,
@@ -52,11 +52,12 @@ pub struct PathRow {
     pub repaired_per_s: f64,
 }
 
-/// What is counted of a flow or path at one moment: of the two, what is rising.
+/// Monotonic counters of a flow or path at one time.
 type Counts = [u64; 4];
 
 impl Snapshot {
-    /// Of `now`, with what has been counted since `before`. What was not there before has no rates.
+    /// Returns the snapshot of `now`, with rates since `before`. Entries that are missing in
+    /// `before` have no rates.
     pub fn between(before: Option<&Sample>, now: &Sample) -> Self {
         let known: HashMap<String, Counts> = before.map(counted).unwrap_or_default();
         let seconds =
@@ -101,7 +102,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// Its flows in this order.
+    /// The flows in this order.
     pub fn sorted(&self, order: Order) -> Vec<&FlowRow> {
         let mut flows: Vec<&FlowRow> = self.flows.iter().collect();
         let name = |flow: &FlowRow| (flow.place.clone(), flow.name.clone());
@@ -120,7 +121,7 @@ impl Snapshot {
     }
 }
 
-/// Tenants of each pair that have a line: those that store most.
+/// Maximum tenants shown per pair: those that store most.
 const TENANTS_SHOWN: usize = 8;
 
 fn box_lines(state: &BoxStatus) -> Vec<String> {
@@ -198,7 +199,7 @@ fn path_counts(path: &PathState) -> Counts {
     [path.sent, path.lost, path.parity_sent, path.repaired]
 }
 
-/// What is counted in a sample, by the keys of flows and paths.
+/// The counters of a sample, by the keys of flows and paths.
 fn counted(sample: &Sample) -> HashMap<String, Counts> {
     let mut counts = HashMap::new();
     for answer in &sample.boxes {
@@ -243,7 +244,7 @@ pub mod tests {
         flow
     }
 
-    /// One box with two flows and a path, and one that does not answer.
+    /// One box with two flows and a path, and one that does not reply.
     pub fn sample() -> Sample {
         let path = json!({
             "is_up": true, "rtt_us": 10000.0, "loss": 0.01, "in_flight": 0, "copies": 1,

@@ -8,7 +8,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
 
-/// Rows of a table around its data: title and head.
+/// Rows of a table besides its data: title and headings.
 const TABLE_ROWS: usize = 2;
 
 const FLOW_WIDTHS: [Constraint; 10] = [
@@ -37,7 +37,7 @@ const PATH_WIDTHS: [Constraint; 10] = [
     Constraint::Length(10),
 ];
 
-/// Rows that show all of `snapshot`.
+/// Rows needed to show all of `snapshot`.
 pub fn rows(snapshot: &Snapshot) -> u16 {
     let rows = snapshot.boxes.len() + path_rows(snapshot) + TABLE_ROWS + snapshot.flows.len() + 1;
     u16::try_from(rows).unwrap_or(u16::MAX)
@@ -47,11 +47,11 @@ fn path_rows(snapshot: &Snapshot) -> usize {
     if snapshot.paths.is_empty() { 0 } else { TABLE_ROWS + snapshot.paths.len() }
 }
 
-/// Draws `snapshot`: boxes, paths, flows, and what keys there are.
+/// Draws `snapshot`: boxes, paths, flows, and the available keys.
 pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: Choice) {
     let rows = |rows: usize| Constraint::Length(u16::try_from(rows).unwrap_or(u16::MAX));
     let area = frame.area();
-    // Where not everything fits, flows have a few rows at least.
+    // If not everything fits, flows get at least a few rows.
     let is_tight = self::rows(snapshot) > area.height;
     let part = |rows: usize, share: usize| {
         if is_tight { rows.min(usize::from(area.height) / share) } else { rows }
@@ -107,7 +107,7 @@ fn table<'a>(
     rows: impl Iterator<Item = Row<'a>>,
 ) -> Table<'a> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    // As the cells below: words left, numbers right.
+    // Aligned as the cells below: words left, numbers right.
     let head = head
         .into_iter()
         .enumerate()
