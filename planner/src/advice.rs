@@ -11,7 +11,7 @@ use crate::predict::Limit;
 use crate::wire::interface_mtu;
 use serde::Serialize;
 
-/// Where commands are run.
+/// Place at which commands are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Where {

@@ -30,7 +30,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Of `workload` on `path`.
+    /// Memory of `workload` on `path`.
     pub fn new(
         path: &Path,
         nic: &NicProfile,

@@ -16,7 +16,7 @@ use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// What limits goodput.
+/// A limit of goodput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -91,7 +91,7 @@ pub struct Bound {
 pub struct Prediction {
     /// Payload bits of completed messages per second, over all queue pairs.
     pub goodput_bps: f64,
-    /// What limits it.
+    /// Its limit.
     pub limit: Limit,
     /// Messages of one queue pair in flight.
     pub in_flight_messages: f64,

@@ -29,7 +29,7 @@ pub(crate) struct Outlet {
     wire: Wire,
     pub packer: Packer,
     pub to: Destination,
-    /// Of this station.
+    /// The sending station.
     pub station: usize,
     /// There is no room while the wire's queue exceeds this time. `None`: no rate.
     waiting_max: Option<Duration>,
@@ -171,7 +171,7 @@ fn pack(packer: &mut Packer, frame: &Frame<'_>, arrival: &Arrival) -> (Packet, N
 /// The receiving end of a cable's direction.
 pub(crate) struct Inlet {
     pub ring: Ring,
-    /// To this station, at its side.
+    /// The receiving station, and its side.
     pub station: usize,
     pub side: Side,
     /// Frames and bytes that have arrived.

@@ -37,7 +37,7 @@ const RNR_RETRIES: u8 = 7;
 /// DSCP of RoCE data and ACKs, as usual in RoCE networks: priority 3.
 const ROCE_DSCP: u8 = 26;
 
-/// What a program may do with the NIC.
+/// A program's interface to the NIC.
 pub(crate) struct Nic {
     rnic: Rnic<Spans>,
     profile: NicProfile,
@@ -435,7 +435,7 @@ impl Host {
         &self.programs[program]
     }
 
-    /// What a program may do with the NIC.
+    /// A program's interface to the NIC.
     pub fn nic(&self) -> &Nic {
         &self.nic
     }

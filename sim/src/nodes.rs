@@ -57,7 +57,7 @@ impl<N: Node> Nodes<N> {
         Ok(Nodes { region: Region::new(nodes, sides, outlets, inlets, 0), is_changed: false })
     }
 
-    /// Where virtual time is.
+    /// The current virtual time.
     pub fn now(&self) -> Instant {
         self.region.now
     }

@@ -30,7 +30,7 @@ pub struct Connection {
 pub struct Watched {
     node: WanBox,
     ports: PausedPorts,
-    /// By responder.
+    /// Arrivals of each responder.
     arrived: HashMap<(IpAddr, Qpn), Arrived>,
     /// The responder of each requester.
     responders: HashMap<(IpAddr, Qpn), (IpAddr, Qpn)>,

@@ -16,15 +16,15 @@ pub struct Outcome {
     pub events: u64,
     /// Reason why the run ended before all programs: no more events, or the time limit.
     pub unfinished: Option<String>,
-    /// By flow.
+    /// Results of each flow.
     pub flows: Vec<FlowOutcome>,
-    /// By cable and direction.
+    /// Counters of each cable and direction.
     pub wires: Vec<WireOutcome>,
-    /// By host.
+    /// Counters of each host.
     pub hosts: Vec<HostOutcome>,
-    /// By accelerator.
+    /// Counters of each accelerator.
     pub accelerators: Vec<AcceleratorOutcome>,
-    /// By switch.
+    /// Counters of each switch.
     pub switches: Vec<SwitchOutcome>,
     /// Likely mistakes in the scenario: [`Scenario::warnings`](crate::Scenario::warnings).
     pub warnings: Vec<String>,
@@ -151,7 +151,7 @@ pub struct HostOutcome {
 pub struct AcceleratorOutcome {
     /// Its name.
     pub name: String,
-    /// By name.
+    /// Counters by name.
     pub counters: Vec<(String, u64)>,
 }
 
@@ -160,7 +160,7 @@ pub struct AcceleratorOutcome {
 pub struct SwitchOutcome {
     /// Its name.
     pub name: String,
-    /// By port.
+    /// Counters of each port.
     pub ports: Vec<PortOutcome>,
 }
 

@@ -36,9 +36,9 @@ impl Scenario {
 /// A station: its name and kind.
 #[derive(Clone, Debug)]
 pub struct StationPlan {
-    /// What results call it.
+    /// Name in results.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: StationKind,
 }
 
@@ -81,7 +81,7 @@ impl Cable {
 /// A pair of programs, one at each of two hosts, and their QPs.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// What results call it.
+    /// Name in results.
     pub name: String,
     /// The requester's host.
     pub from: usize,
@@ -95,23 +95,23 @@ pub struct Flow {
     pub qps: u32,
     /// Path MTU.
     pub mtu: Mtu,
-    /// How the requester goes about it.
+    /// The requester's test.
     pub test: Test,
-    /// When it begins.
+    /// Start time.
     pub starts_at: Duration,
-    /// How its QPs get connected.
+    /// How its QPs are connected.
     pub connect: Connect,
 }
 
-/// How QPs get connected.
+/// How QPs are connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Connect {
     /// Beforehand, by programs that tell each other everything elsewhere: in no time, and without a
     /// packet.
     #[default]
     OutOfBand,
-    /// By the RDMA connection manager, all at once from [`Flow::starts_at`] on. Traffic begins when
-    /// the last is connected; when it is over, they are disconnected.
+    /// By the RDMA connection manager, all together from [`Flow::starts_at`] on. Traffic begins
+    /// when the last is connected; at its end they are disconnected.
     ConnectionManager {
         /// The responder's program is there. Without it the flow fails.
         listens: bool,
@@ -121,7 +121,7 @@ pub enum Connect {
 /// perftest's two kinds of test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
-    /// As many messages under way as the queues take.
+    /// As many messages in flight as the queues hold.
     Bandwidth {
         /// Send work requests posted and not completed, of each QP.
         tx_depth: u32,

@@ -87,7 +87,7 @@ pub enum ScenarioError {
     Flow {
         /// Its name.
         flow: String,
-        /// What is wrong.
+        /// The error.
         why: String,
     },
     /// An invalid cable.

@@ -110,7 +110,7 @@ impl Icrc {
     /// Starts with the headers: `head` from the destination MAC up to the payload.
     ///
     /// # Panics
-    /// When `layout` was not found in `head`.
+    /// If `layout` was not found in `head`.
     #[inline]
     pub fn over_head(head: &[u8], layout: &Layout) -> Self {
         let mut crc = Hasher::new();
@@ -136,7 +136,7 @@ impl Icrc {
 /// packets.
 ///
 /// # Panics
-/// When `layout` was not found in `head`.
+/// If `layout` was not found in `head`.
 #[inline]
 pub fn of(head: &[u8], layout: &Layout, payload: &[u8], pad: &[u8]) -> [u8; ICRC_LEN] {
     let body = payload.len() + pad.len();
@@ -163,7 +163,7 @@ pub fn of(head: &[u8], layout: &Layout, payload: &[u8], pad: &[u8]) -> [u8; ICRC
 /// gives it.
 ///
 /// # Panics
-/// When `layout` and `end` were not found in `frame`, or the frame was cut before its ICRC.
+/// If `layout` and `end` were not found in `frame`, or the frame was truncated before its ICRC.
 pub fn of_frame(frame: &[u8], layout: &Layout, end: usize) -> [u8; ICRC_LEN] {
     of(&frame[..layout.payload], layout, &frame[layout.payload..end - ICRC_LEN], &[])
 }
@@ -195,7 +195,8 @@ mod tests {
         (frame, layout, end)
     }
 
-    /// As it is defined: eight ones, then all from the IP header on with ones for what changes.
+    /// The definition: eight bytes of ones, then everything from the IP header on with ones for
+    /// fields that change.
     fn plain(frame: &[u8], layout: &Layout, end: usize) -> [u8; ICRC_LEN] {
         let (ip, udp, bth) = (layout.ip, layout.udp, layout.bth);
         let changing: &[usize] = if layout.is_ipv6 {

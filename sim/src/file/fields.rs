@@ -26,7 +26,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Of a table.
+    /// Reads a table.
     pub fn of_table(
         table: &'a Table,
         place: &'a SourceLocation,

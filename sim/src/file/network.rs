@@ -96,7 +96,7 @@ impl<'a> Network<'a> {
         &self.stations[station].name
     }
 
-    /// What a station is.
+    /// A station's kind.
     pub fn kind(&self, station: usize) -> &StationKind {
         &self.stations[station].kind
     }

@@ -1,4 +1,4 @@
-//! What files mean, and what is refused.
+//! Meaning of files, and refusals.
 
 use super::*;
 use crate::host::Op;
@@ -11,7 +11,7 @@ mod flow_control;
 
 const SHORTEST: &str = "[path]\ndistance = \"100km\"\n[[flow]]\n";
 
-/// As much of the usual file as tests add to.
+/// The common part of test files.
 const TABLES_TEXT: &str = r#"
 [[host]]
 name = "a"
@@ -139,7 +139,7 @@ mod the_usual_case {
         assert_refused("[path]\nat = '10 cut'\n[flow]", 2, &["not a time"]);
     }
 
-    /// A WRITE loses one packet by name, and is whole in the end.
+    /// A rule drops one packet of a WRITE, which still completes.
     #[test]
     fn a_rule_and_a_cut_strike_in_a_simulation() {
         let run = |keys: &str| {
@@ -614,8 +614,7 @@ mod parameters {
                 assert!(error.contains(part), "{part:?} is missing: {error}");
             }
         }
-        // What fits by itself and nowhere else is found when the scenario is made, and named as it
-        // was given.
+        // A value that is valid alone but not in context is refused on load, with its place.
         let mut file = file(SHORTEST);
         file.set("flow.cq_mod", "500").unwrap();
         let error = file.load(&mut no_files).unwrap_err().to_string();
@@ -728,7 +727,7 @@ mod modes {
                     [path.accelerator]\ntransport = true\n[[flow]]\n";
         let (near, behind) = whole(text, "far");
         assert_eq!((near.role, behind.far.role), (Role::Near, Role::Far));
-        // 125 MB are under way in a round trip, of which 50 ns are the LAN's.
+        // 125 MB are in flight per round trip, of which 50 ns are the LAN's.
         let transport = &behind.transport;
         assert_eq!(
             (transport.send_bytes_max, transport.receive_bytes_max),

@@ -3,7 +3,7 @@
 use super::FileError;
 use toml::de::{DeTable, DeValue};
 
-/// Where a value was written.
+/// Place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SourceLocation {
     /// A line of a file: its name, and the number from 1.

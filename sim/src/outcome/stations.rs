@@ -10,7 +10,7 @@ use longhaul_accel::Accelerator;
 use longhaul_switch::{DropReason, Switch};
 use longhaul_wan::{SessionStatus, Transport};
 
-/// By kind.
+/// Outcomes by kind of station.
 #[derive(Default)]
 pub(crate) struct StationOutcomes {
     pub hosts: Vec<HostOutcome>,

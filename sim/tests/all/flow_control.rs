@@ -117,7 +117,7 @@ mod many_to_one {
 mod a_slow_receiver {
     use super::*;
 
-    /// Takes in a packet each 200 ns: 21 of the link's 100 Gbit/s and more.
+    /// Receives a packet every 200 ns: 21 Gbit/s and more of the link's 100.
     fn slow(pfc: &str) -> String {
         format!(
             "[path]\ndelay = \"300ns\"\nnic = \"ideal\"\nrate = \"400G\"\n\
@@ -161,8 +161,8 @@ mod a_slow_receiver {
 mod two_switches {
     use super::*;
 
-    /// Two hosts behind one switch, to a slow sink and to another host behind the next: the slow
-    /// sink's pauses spread to the link between the switches, and hold up who sends to the other.
+    /// Two hosts behind one switch send to a slow sink and to another host behind the next switch:
+    /// the sink's pauses spread to the link between the switches and delay the other flow.
     fn victim(pfc: &str, between: &str) -> String {
         let mut text = String::new();
         for name in ["left", "right"] {
@@ -222,7 +222,7 @@ mod two_switches {
     }
 }
 
-/// Of the lossless priority toward a box, which has no priorities: its LAN port pauses as a whole.
+/// The box has no priorities, so its LAN port pauses as a whole.
 #[test]
 fn an_accelerator_obeys_pauses_and_passes_none_on() {
     let mut text = incast(3, "pfc = \"on\"", "");

@@ -1,4 +1,4 @@
-//! `labs/scenarios/lossy-wan.toml` with accelerators that have no transport behind them.
+//! `labs/scenarios/lossy-wan.toml` with accelerators without a transport.
 
 use longhaul_sim::file::ScenarioFile;
 use longhaul_sim::{Outcome, Simulation};
@@ -16,8 +16,8 @@ fn run(seed: u64) -> Outcome {
     Simulation::new(loaded.scenario, |_, _| None).unwrap().run(1, |_| true)
 }
 
-/// One QP, 100 Gbit/s, 5 ms, 1 frame in 100 lost: its requester is kept alive while the far side
-/// makes progress.
+/// One QP, 100 Gbit/s, 5 ms, 1 frame in 100 lost: the box keeps the requester alive while the far
+/// side makes progress.
 fn goes_on(seed: u64) {
     let outcome = run(seed);
     assert_eq!(outcome.violations, Vec::<String>::new(), "seed {seed}");

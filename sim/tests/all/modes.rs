@@ -1,9 +1,9 @@
-//! What each mode of a pair of boxes costs, from a scenario file.
+//! Cost of each mode of a pair of boxes, from a scenario file.
 
 use longhaul_sim::Simulation;
 use longhaul_sim::file::ScenarioFile;
 
-/// Milliseconds that 64 WRITEs of 64 KiB take over a round trip of 10 ms, so many at a time.
+/// Returns the milliseconds of 64 WRITEs of 64 KiB over an RTT of 10 ms, `tx_depth` at a time.
 fn millis(mode: &str, tx_depth: u32, loss: f64) -> f64 {
     let text = format!(
         "[path]\ndistance = '1000km'\nrate = '100G'\nloss = {loss}\nnic = 'connectx6'\n\

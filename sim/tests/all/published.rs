@@ -1,10 +1,10 @@
-//! Two hosts and a fibre: what theory and published measurements say of them.
+//! Two hosts and a fibre, compared with theory and published measurements.
 
 use crate::network::*;
 use longhaul_sim::*;
 use longhaul_units::Duration;
 
-/// Payload of a full packet, and what it takes on the wire.
+/// Payload of a full packet, and its bytes on the wire.
 const PAYLOAD: f64 = 4096.0;
 const WIRE: f64 = 4096.0 + 58.0 + 24.0;
 
@@ -32,7 +32,7 @@ mod perftest_at_a_distance {
         for op in [Op::Write, Op::Send, Op::Read] {
             let mut scenario = pair(&NicProfile::default(), Duration::from_us(50), 0.0);
             scenario.flows.push(flow(op, 1 << 20, 1, bandwidth(128, 2000)));
-            // The first message of all and the last acknowledgement take a round trip once.
+            // The first message and the last acknowledgement add one round trip.
             assert_within(goodput_gbps(&run(scenario)), 100.0 * PAYLOAD / WIRE, 1e-3, op.name());
         }
     }
@@ -74,7 +74,7 @@ mod perftest_at_a_distance {
         let mut scenario = pair(&profile, Duration::from_ms(5), 0.0);
         scenario.flows.push(flow(Op::Write, 8, 1, Test::Latency { iterations: 10 }));
         let median = run(scenario).flows[0].latency.unwrap().median_ns;
-        // Post, doorbell, a frame of 90 B on the wire, the NIC's reception, sight of it, poll.
+        // Post, doorbell, a frame of 90 B on the wire, the NIC's reception, completion, poll.
         let expected = one_way_ns + 40.0 + 1000.0 + 8.64 + 300.0 + 2000.0 + 5.0;
         assert!((median - expected).abs() < 2.0, "{median} ns, expected {expected}");
     }
@@ -85,7 +85,7 @@ mod go_back_n {
 
     #[test]
     fn each_loss_costs_what_a_round_trip_carries() {
-        // The timer runs out only when a packet is lost twice; theory has no such thing, so it is
+        // The timer expires only if a packet is lost twice, which the theory ignores, so it is
         // short.
         let profile = NicProfile { timeout_code: 9, ..NicProfile::default() };
         for p in [1e-5, 1e-4, 1e-3] {
@@ -95,7 +95,7 @@ mod go_back_n {
             let window = 1e-3 * 100e9 / 8.0 / WIRE;
             let expected = 100.0 * PAYLOAD / WIRE / (1.0 + p * window);
             let losses = outcome.wires[0].lost_frames;
-            // Chance has its part in how many are lost.
+            // The number of losses is random.
             assert_within(
                 goodput_gbps(&outcome),
                 expected,
@@ -119,7 +119,7 @@ mod accelerator {
             };
             let (near, far) =
                 (goodput(Duration::from_ns(25)), goodput(Duration::from_us(distance)));
-            // What is left is the one round trip in which the box learns the flow.
+            // The difference is the round trip in which the box learns the flow.
             assert!(far > 0.85 * near, "{bytes} B: {far} Gbit/s at a distance, {near} without");
         }
     }
@@ -134,8 +134,8 @@ mod trains {
             [(50, 0.0, 16), (500, 1e-4, 16), (5000, 0.0, 64), (5000, 1e-5, 64), (5000, 1e-4, 64)]
         {
             for op in [Op::Write, Op::Send, Op::Read] {
-                // With hundreds of losses on a long way chance makes more than 1 %: they are not
-                // the same packets.
+                // With hundreds of losses on a long path the random deviation exceeds 1 %, because
+                // different packets are lost.
                 if op == Op::Read && one_way_us == 5000 && loss == 1e-4 {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Whole boxes, with the WAN transport between them: unmodified requesters over paths that lose.
+//! Whole boxes with the WAN transport: unmodified requesters over lossy paths.
 
 use longhaul_sim::file::ScenarioFile;
 use longhaul_sim::{Outcome, Simulation};
@@ -30,8 +30,8 @@ const WHOLE: &str = "transport = true";
 
 #[test]
 fn loss_that_stops_a_pair_costs_a_whole_box_its_own_share() {
-    // In mode far a completion says that the far box has it: what is under way does not count. The
-    // requester needs a queue for the round trip and a repetition.
+    // In mode far a completion means that the far box has the data, so messages in flight do not
+    // count. The requester needs a queue for the round trip and a retransmission.
     let of = |loss: &str, boxes: &str, extra: &str| {
         goodput(&run(
             &format!("accelerators = 'both'\nloss = {loss}\n{extra}"),

@@ -1,5 +1,5 @@
-//! Whole boxes over paths that are cut, reorder, lose in bursts and are shared, at small rates:
-//! what docs/simulator.md and docs/measurements.md say of 100 Gbit/s holds in kind.
+//! Whole boxes over paths that are cut, reorder, lose in bursts and are shared, at low rates: the
+//! results of docs/simulator.md and docs/measurements.md at 100 Gbit/s hold qualitatively.
 
 use longhaul_sim::file::ScenarioFile;
 use longhaul_sim::{FlowOutcome, Outcome, Simulation};
@@ -62,7 +62,7 @@ fn fifty_milliseconds_after_a_path_is_cut_the_other_one_is_full() {
     let survivor = gbps(240, 320, cut);
     assert!(both > 3.6, "{both}");
     assert!(survivor > 1.8, "{survivor} of 2 Gbit/s");
-    // A cut that is mended brings its path back.
+    // The path recovers when the cut ends.
     let again = gbps(500, 580, "cut_at = '200ms'\ncut_for = '100ms'");
     assert!(again > 3.6, "{again}");
 }
@@ -131,11 +131,11 @@ fn nearly_all_writes_complete_without_a_repetition_though_frames_are_lost() {
     };
     for mode in ["far", "tail"] {
         let clean = p999(1, mode, "adaptive", "0.0");
-        // One second in eight or so has a loss that parity cannot repair.
+        // About one second in eight has a loss that parity cannot repair.
         let mut with: Vec<f64> = (1..=5).map(|seed| p999(seed, mode, "adaptive", "1e-3")).collect();
         with.sort_by(f64::total_cmp);
         assert!(with[2] < clean + 0.1, "{mode}: {with:?} round trips, {clean} without loss");
-        // A WRITE of which something is repeated takes two round trips at least.
+        // A WRITE with a retransmission takes at least two round trips.
         let without = p999(1, mode, "off", "1e-3");
         assert!(
             without > 2.0 && without > clean + 0.6,
@@ -144,7 +144,7 @@ fn nearly_all_writes_complete_without_a_repetition_though_frames_are_lost() {
     }
 }
 
-/// How long two hosts take to write 400 MB each to a third that has a port of 1 Gbit/s: next to
+/// Returns the time for two hosts to write 400 MB each to a third with a port of 1 Gbit/s: next to
 /// them, or behind boxes and a path.
 fn incast_ms(path: Option<&str>) -> f64 {
     let hosts: String = ["a1", "a2", "b"]
@@ -180,7 +180,7 @@ fn incast_ms(path: Option<&str>) -> f64 {
         to_b,
         link("a1", "tor", ""),
         link("a2", "tor", ""),
-        // The boxes have a session when what is measured begins.
+        // The boxes have a session before the measured flows begin.
         flow("first", "a1", "size = '64K'\niterations = 10"),
         flow("one", "a1", measured),
         flow("two", "a2", measured),
@@ -194,7 +194,7 @@ fn two_hosts_that_write_to_one_over_a_path_take_as_long_as_side_by_side() {
     let side_by_side = incast_ms(None);
     for loss in ["", "loss = 1e-4"] {
         let over = incast_ms(Some(loss));
-        // The round trip is in it, and the tunnel's headers: 0.7 %.
+        // Includes the round trip and the tunnel's headers: 0.7 %.
         assert!(
             over < 1.02 * side_by_side,
             "{over} ms over a path with {loss:?}, {side_by_side} side by side"
@@ -202,8 +202,8 @@ fn two_hosts_that_write_to_one_over_a_path_take_as_long_as_side_by_side() {
     }
 }
 
-/// What a responder behind a switch that marks, and half as fast as the path, gets of a flow, and
-/// what the switch drops.
+/// Returns the goodput of a flow to a responder behind a marking switch with half the path's rate,
+/// and the switch's drops.
 fn behind_a_slower_port(dcqcn: &str) -> (f64, u64) {
     let outcome = run(&format!(
         "time_max = '2s'\n[[host]]\nname = 'a'\nnic = 'connectx6'\ndcqcn = '{dcqcn}'\n[[host]]\n\
@@ -231,8 +231,7 @@ fn behind_a_slower_port(dcqcn: &str) -> (f64, u64) {
 fn a_box_slows_down_where_the_responders_network_asks_for_it() {
     let (goodput, dropped) = behind_a_slower_port("on");
     assert!(goodput > 4.5e9 && dropped == 0, "{goodput} bit/s, {dropped} frames dropped");
-    // Where it says nothing but drops, a window of the box's keeps it from sending everything again
-    // and again.
+    // If the switch only drops, a window keeps the box from retransmitting everything repeatedly.
     let (goodput, dropped) = behind_a_slower_port("off");
     assert!(
         goodput > 4.5e9 && (1..4000).contains(&dropped),

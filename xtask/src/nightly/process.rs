@@ -19,7 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Maximum tests named in the summary.
 const NAMED_MAX: usize = 20;
 
-/// How a stage ended.
+/// Result of a stage.
 #[derive(Debug)]
 pub enum Ending {
     Passed,

@@ -122,7 +122,7 @@ impl Reporting {
     }
 }
 
-/// What `--json` prints.
+/// Output of `--json`.
 fn json<O: Outcome>(machine: &Machine, outcomes: &[O]) -> Result<String, Problem> {
     let result = |outcome: &O| {
         let mut result = outcome.details();

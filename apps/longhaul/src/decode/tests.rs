@@ -10,7 +10,7 @@ struct Cli {
     args: Args,
 }
 
-/// What is printed for `capture` with these options, the tally, and how it ended.
+/// Returns the output for `capture` with these options, the tally, and the result.
 fn decoded(capture: &[u8], options: &[&str]) -> (String, Tally, Result<(), Failure>) {
     let args = Cli::parse_from(["decode", "x.pcap"].iter().chain(options)).args;
     let mut out = Vec::new();

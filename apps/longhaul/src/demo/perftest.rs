@@ -15,7 +15,7 @@ use std::process::{Child, Stdio};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-/// Where ib_write_bw exchanges addresses over TCP, before and after the transfer.
+/// Address of ib_write_bw's TCP exchanges before and after the transfer.
 const EXCHANGE: &str = "127.0.0.1";
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Time beyond the expected duration after which a run counts as hung.

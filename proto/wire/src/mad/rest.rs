@@ -11,7 +11,7 @@ pub struct Mra<'a> {
     pub local_comm_id: u32,
     /// Receiver's id.
     pub remote_comm_id: u32,
-    /// What was received: a REQ, a REP, or (as [`MessageRejected::Other`]) a LAP.
+    /// The received message: a REQ, a REP, or (as [`MessageRejected::Other`]) a LAP.
     pub received: MessageRejected,
     /// Time until the reply, from the MRA on: 4.096 µs times 2^code, 5 bits.
     pub service_timeout: u8,

@@ -12,7 +12,7 @@ fn host(name: &str, profile: &NicProfile) -> StationPlan {
     StationPlan { name: name.into(), kind: StationKind::Host(profile.clone()) }
 }
 
-/// Two hosts with NICs like `profile` at the ends of a fibre that loses what the first sends.
+/// Two hosts with NICs of `profile` at the ends of a fibre that loses frames of the first.
 pub fn pair(profile: &NicProfile, one_way: Duration, loss: f64) -> Scenario {
     let mut cable =
         Cable::long([(0, 0), (1, 0)], BitRate::from_bps(profile.rate_bps).unwrap(), one_way);
