@@ -117,7 +117,7 @@ pub fn health(args: &Health) -> Result<ExitCode, Problem> {
 /// Drains a box and waits for the end of draining; or undoes it.
 ///
 /// # Errors
-/// The box has no flows to drain, or does not reply.
+/// The box has no accelerator, or does not reply.
 pub fn drain(args: &Drain) -> Result<ExitCode, Problem> {
     let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
     if args.undo {
