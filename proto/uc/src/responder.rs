@@ -2,7 +2,7 @@
 
 use longhaul_node::Payload;
 use longhaul_units::{Psn, Qpn, RKey};
-use longhaul_wire::{Bth, Opcode, Packet, Position, Transport, Verb};
+use longhaul_wire::{Bth, Packet, Position, Transport, Verb};
 use longhaul_work::{
     Completion, CompletionOp, Context, Counter, DropReason, MESSAGE_MAX, Mtu, Receive, RecvQueue,
     RemoteIntent, Status, scatter_list,
@@ -147,7 +147,7 @@ impl Responder {
             }
         };
         let taken = taken.and_then(|()| {
-            if !self.length_is_right(bth.opcode, payload.len() as u32) {
+            if !self.config.mtu.admits(bth.opcode.position(), payload.len() as u32) {
                 return Err(DropReason::Malformed);
             }
             match verb {
@@ -171,15 +171,6 @@ impl Responder {
         }
         self.message = Message::None;
         ctx.counters().count(Counter::MessageBrokenOff);
-    }
-
-    fn length_is_right(&self, opcode: Opcode, len: u32) -> bool {
-        let mtu = self.config.mtu.bytes();
-        match opcode.position() {
-            Position::First | Position::Middle => len == mtu,
-            Position::Last => (1..=mtu).contains(&len),
-            Position::Only => len <= mtu,
-        }
     }
 
     fn take_send<C: Context>(

@@ -1,6 +1,7 @@
 //! What callers post: work requests and their parameters.
 
 use longhaul_units::{LKey, Qpn, RKey};
+use longhaul_wire::Position;
 use thiserror::Error;
 
 /// Longest message of a connected queue pair in bytes: 2 GiB. Source: IBTA, volume 1, chapter 9.
@@ -51,6 +52,18 @@ impl Mtu {
     pub const fn packets(self, len: u64) -> u64 {
         let packets = (len + self.bytes() as u64 - 1) >> (8 + self as u32);
         if packets == 0 { 1 } else { packets }
+    }
+
+    /// True if a packet of a SEND or WRITE may have `len` bytes of payload: only the last packet of
+    /// a message may be shorter than the MTU. Source: IBTA, volume 1, section 9.7.4.1.
+    #[inline]
+    pub const fn admits(self, position: Position, len: u32) -> bool {
+        let mtu = self.bytes();
+        match position {
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => 1 <= len && len <= mtu,
+            Position::Only => len <= mtu,
+        }
     }
 }
 
