@@ -25,8 +25,8 @@ impl ConnectionManager {
     }
 
     /// Answers a duplicate REQ or REP while the program decides: repeats our MRA, or sends the
-    /// configured one. An early duplicate was made by the network; an MRA for it would make the peer
-    /// wait, should our answer be lost.
+    /// configured one. An early duplicate was made by the network; an MRA for it would make the
+    /// peer wait, should our answer be lost.
     pub(crate) fn resend_mra(
         &mut self,
         id: ConnectionId,

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 impl ConnectionManager {
     /// Takes a MAD from `source_ip`. The caller has checked that it is 256 bytes to QP 1 with the
-    /// right queue key. `Some`: the reason why it changed nothing, which is counted. It may have been
-    /// answered.
+    /// right queue key. `Some`: the reason why it changed nothing, which is counted. It may have
+    /// been answered.
     pub fn handle_mad(&mut self, now: Instant, source_ip: IpAddr, mad: &Mad) -> Option<Drop> {
         self.counters.received += 1;
         let outcome = self.receive(now, source_ip, mad);

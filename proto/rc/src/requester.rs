@@ -305,8 +305,8 @@ impl Requester {
         }
     }
 
-    /// Extends the timer while answers take longer than the timeout: packets that queue behind those
-    /// of other QPs, at a device or a peer that is late, are not lost.
+    /// Extends the timer while answers take longer than the timeout: packets that queue behind
+    /// those of other QPs, at a device or a peer that is late, are not lost.
     #[cold]
     fn extend_timeout<C: Context>(&mut self, now: Instant, ctx: &C) -> bool {
         let (Some(timeout), None) = (self.config.timeout, self.config.adaptive_timeout) else {

@@ -14,7 +14,7 @@ use longhaul_work::{Context, Counter, DropReason, Mtu, RecvQueue, Status};
 use outstanding::Outstanding;
 use requests::{Message, Refusal};
 
-/// What a responder must know about its connection.
+/// Parameters of a responder's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderConfig {
     /// The local QP.

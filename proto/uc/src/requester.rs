@@ -8,7 +8,7 @@ use longhaul_work::{
     total_len,
 };
 
-/// What a requester must know about its connection.
+/// Parameters of a requester's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequesterConfig {
     /// The local QP.
@@ -110,8 +110,8 @@ impl Requester {
         self.failed
     }
 
-    /// Resumes after a failure, with the next PSN: the QP leaves SQE for RTS. To the peer, a
-    /// message that was broken off ends with the first packet of the next.
+    /// Resumes after a failure, with the next PSN: the QP leaves SQE for RTS. The peer drops the
+    /// interrupted message at the first packet of the next.
     pub fn recover(&mut self) {
         self.failed = false;
         self.paused = false;
@@ -122,7 +122,7 @@ impl Requester {
         self.done == self.tail
     }
 
-    /// Stops beginning further messages (or begins again). What has begun is finished.
+    /// Pauses or resumes: a paused requester finishes a begun message and begins no others.
     pub fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -214,8 +214,8 @@ impl Requester {
         let left = wqe.len - self.offset;
         let len = left.min(self.config.mtu.bytes());
         let (first, last) = (self.offset == 0, len == left);
-        // The whole of a longer message before its first packet: one that breaks off half-way is
-        // lost to the peer.
+        // A message of several packets is checked before its first: the peer drops an incomplete
+        // message.
         if first && !last && self.queue.check(self.done, Intent::LocalRead, ctx).is_err() {
             self.fail(ctx);
             return false;
@@ -255,8 +255,8 @@ impl Requester {
         self.flush(ctx);
     }
 
-    /// Stops and completes everything queued with a flush error, in order; called again, so also
-    /// what was posted since.
+    /// Stops, and completes all work requests with a flush error, in order. Call again for those
+    /// posted later.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
         self.failed = true;
         while self.done < self.tail {

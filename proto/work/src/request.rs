@@ -1,4 +1,4 @@
-//! What callers post: work requests and their parameters.
+//! Work requests and their parameters.
 
 use longhaul_units::{LKey, Qpn, RKey};
 use longhaul_wire::Position;
@@ -74,11 +74,11 @@ pub struct Sge {
     pub address: u64,
     /// Length in bytes.
     pub len: u32,
-    /// Key of the region; not looked at for inline data.
+    /// Key of the region; ignored for inline data.
     pub lkey: LKey,
 }
 
-/// What a send work request does.
+/// Operation of a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
     /// SEND into the next receive buffer of the peer.
@@ -139,10 +139,10 @@ pub enum SendOp {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AhId(pub u32);
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Destination {
-    /// The way to the peer's port, or to a multicast group.
+    /// Path to the peer's port, or to a multicast group.
     pub ah: AhId,
     /// The peer's QP; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,

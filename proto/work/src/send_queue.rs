@@ -34,11 +34,11 @@ pub struct SendWqe {
     pub len: u32,
     /// The peer's key: WRITE, READ, atomics.
     pub rkey: RKey,
-    /// Datagrams: where to.
+    /// Datagrams: the destination.
     pub destination: Destination,
     /// Immediate data in network byte order.
     pub immediate: Option<[u8; 4]>,
-    /// A key of the peer's to invalidate.
+    /// The peer's key to invalidate.
     pub invalidate: Option<RKey>,
     /// What it is; a READ is a [`Verb::ReadRequest`].
     pub verb: Verb,
@@ -87,8 +87,8 @@ impl SendWqe {
         matches!(self.verb, Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd)
     }
 
-    /// Opcode of a SEND's or WRITE's packet, by its position in the message. Source: IBTA, volume 1,
-    /// table 38.
+    /// Opcode of a SEND's or WRITE's packet, by its position in the message. Source: IBTA, volume
+    /// 1, table 38.
     #[inline]
     pub fn opcode(&self, transport: Transport, first: bool, last: bool) -> Opcode {
         // Each operation has opcodes for the first, middle, last and only packet; behind the latter
@@ -186,8 +186,8 @@ impl SendWqe {
     }
 }
 
-/// The ring behind a requester. Entries are named by a running 64-bit index; which are in use is
-/// the owner's to know. It takes memory as it fills, so that an idle queue pair costs little.
+/// The ring of a requester. Entries have running 64-bit indices; the owner knows which are in use.
+/// The ring allocates as it fills, so that an idle queue pair costs little.
 #[derive(Debug)]
 pub struct SendQueue {
     ring: Box<[SendWqe]>,
@@ -315,7 +315,7 @@ impl SendQueue {
         self.ring[slot] = wqe;
     }
 
-    /// Twice the entries, those in use at their new places.
+    /// Doubles the ring and moves the entries in use.
     #[cold]
     fn grow(&mut self, done: u64, tail: u64) {
         let entries = (2 * self.ring.len()).clamp(FIRST_ENTRIES.min(self.depth), self.depth);
@@ -362,7 +362,7 @@ impl SendQueue {
             let bytes = &self.inline(index)[at..at + len as usize];
             emit.emit(&Frame { head, payload: Payload::Bytes(bytes), trailer });
         } else if len == 0 {
-            // The key of a segment without bytes is not looked at.
+            // The key of an empty segment is not checked.
             emit.emit(&Frame { head, payload: Payload::EMPTY, trailer });
         } else if let &[sge] = self.segments(index) {
             let address =

@@ -5,7 +5,7 @@ use longhaul_units::{Duration, Psn, Qpn};
 use longhaul_wire::PKEY_DEFAULT;
 use longhaul_work::Mtu;
 
-/// What a requester must know about its connection.
+/// Parameters of a requester's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequesterConfig {
     /// The local QP.
