@@ -6,7 +6,7 @@ use longhaul_wire::{NakCode, Syndrome};
 /// What a responder owes about the PSNs it has received.
 ///
 /// ACKs are coalesced: one ACK covers all packets before the expected PSN (IBTA, volume 1, section
-/// 9.7.5.1.2). Only one sequence or RNR NAK is raised for each expected PSN (section 9.7.5.1.4).
+/// 9.7.5.1.2). Only one sequence or RNR NAK is raised for each expected PSN.
 #[derive(Debug)]
 pub(super) struct Acknowledgement {
     ack_is_due: bool,

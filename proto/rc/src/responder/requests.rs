@@ -292,8 +292,8 @@ fn begin_write<C: Context>(reth: &Reth, ctx: &C) -> Result<Write, Fault> {
     Ok(Write { address: reth.virtual_address, rkey: reth.rkey, len: reth.len, received: 0 })
 }
 
-/// Checks that the peer may access the memory that `reth` names. Without bytes it may (IBTA,
-/// volume 1, section 9.4.3).
+/// Checks that the peer may access the memory that `reth` names. Without bytes the key is not
+/// checked (IBTA, volume 1, C9-88).
 #[inline]
 fn check_range<C: Context>(reth: &Reth, intent: RemoteIntent, ctx: &C) -> Result<(), Fault> {
     let len = u64::from(reth.len);
