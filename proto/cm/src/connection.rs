@@ -1,9 +1,9 @@
-//! State of one connection during set-up and release.
+//! What is known of one connection.
 
 use crate::queue::Key;
+use crate::state::State;
 use crate::{ConnectionId, ListenId};
 use longhaul_units::{Instant, Psn, Qpn};
-use longhaul_wire::mad::Mad;
 use std::net::IpAddr;
 
 /// Which side of the handshake we are.
@@ -39,16 +39,6 @@ pub enum ConnectionState {
 }
 
 impl ConnectionState {
-    /// Passive and not yet established: what the half-open bound counts.
-    pub(crate) fn is_half_open(self) -> bool {
-        matches!(
-            self,
-            ConnectionState::ReqReceived
-                | ConnectionState::RepSent
-                | ConnectionState::RepAcknowledged
-        )
-    }
-
     /// Name for traces and status displays.
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,24 +85,15 @@ pub struct ConnectionInfo {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub role: Role,
-    pub state: ConnectionState,
-    pub orphan: bool,
-    /// The program has not been shown the connection request: its event is still queued.
-    pub unseen: bool,
-    /// Where `kept` waits in the output queue.
-    pub queued: Option<Key>,
-    /// Its events that have not been polled: a request or reply, the establishment, the end.
+    pub state: State,
+    /// Its events that the program has not polled: a request or reply, the establishment, the end.
     pub events: [Option<Key>; 3],
-    /// The wait for the answer begins when the queued message leaves.
-    pub rearm: bool,
-    pub retries: u8,
-    pub retries_max: u8,
-    /// When the request or reply came that the program has to decide over.
-    pub came_at: Instant,
-    /// Service timeout of the MRA that was sent, to be resent for a duplicate.
+    /// Service timeout of our MRA, which is resent for a duplicate.
     pub mra_sent: Option<u8>,
     /// Code for the wait after our REP, as the peer announced.
     pub peer_timeout_code: u8,
+    /// Retries of our REP, as the peer announced.
+    pub peer_retries_max: u8,
     pub peer_ip: IpAddr,
     pub service_id: u64,
     pub listen: Option<ListenId>,
@@ -125,35 +106,23 @@ pub(crate) struct Connection {
     pub path_mtu_code: u8,
     /// The peer wanted a smaller path MTU than our first REQ had.
     pub path_mtu_lowered: bool,
-    /// The PSN in the peer's REQ, to tell its repetition from another with the same ids.
+    /// The PSN in the peer's REQ, which distinguishes a duplicate from another REQ with the same
+    /// ids.
     pub peer_psn: Psn,
     pub deadline: Option<Instant>,
-    /// The message that is retransmitted until it is answered, or (a REJ) for each duplicate.
-    pub kept: Option<Box<Mad>>,
 }
 
 impl Connection {
-    /// Nothing known yet but who the peer is.
-    pub(crate) fn new(
-        id: ConnectionId,
-        role: Role,
-        state: ConnectionState,
-        peer_ip: IpAddr,
-    ) -> Self {
+    /// A connection of which only the peer is known.
+    pub(crate) fn new(id: ConnectionId, role: Role, state: State, peer_ip: IpAddr) -> Self {
         Connection {
             id,
             role,
             state,
-            orphan: false,
-            unseen: false,
-            queued: None,
             events: [None; 3],
-            rearm: false,
-            retries: 0,
-            retries_max: 0,
-            came_at: Instant::ZERO,
             mra_sent: None,
             peer_timeout_code: 0,
+            peer_retries_max: 0,
             peer_ip,
             service_id: 0,
             listen: None,
@@ -165,34 +134,21 @@ impl Connection {
             path_mtu_lowered: false,
             peer_psn: Psn::default(),
             deadline: None,
-            kept: None,
         }
     }
 
     pub(crate) fn info(&self) -> ConnectionInfo {
         ConnectionInfo {
             connection: self.id,
-            state: self.state,
+            state: self.state.name(),
             role: self.role,
             peer_ip: self.peer_ip,
             service_id: self.service_id,
             peer_comm_id: self.peer_comm_id,
             local_qpn: self.local_qpn,
             peer_qpn: self.peer_qpn,
-            retries: self.retries,
-            orphan: self.orphan,
-        }
-    }
-
-    /// What its deadline waits for.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self.state {
-            ConnectionState::ReqSent | ConnectionState::ReqAcknowledged => "CM: answer to REQ",
-            ConnectionState::RepReceived | ConnectionState::Established => "CM: nothing",
-            ConnectionState::ReqReceived => "CM: program's decision over REQ",
-            ConnectionState::RepSent | ConnectionState::RepAcknowledged => "CM: RTU",
-            ConnectionState::DreqSent => "CM: answer to DREQ",
-            ConnectionState::Timewait => "CM: end of time-wait",
+            retries: self.state.unanswered().map_or(0, |unanswered| unanswered.retries),
+            orphan: self.state.is_orphan(),
         }
     }
 }

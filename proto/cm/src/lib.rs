@@ -41,6 +41,7 @@
 //! them.
 #![forbid(unsafe_code)]
 
+mod active;
 mod call;
 mod config;
 mod connection;
@@ -48,13 +49,20 @@ mod counters;
 mod event;
 mod manager;
 mod message;
+mod mra;
+mod output;
+mod passive;
 mod queue;
 mod receive;
+mod rejection;
+mod release;
 mod resolve;
 mod sidr;
+mod state;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod transitions;
 
 pub use call::{
     Accept, CallError, ConnectError, ConnectRequest, ListenError, SidrRequest, Transport,

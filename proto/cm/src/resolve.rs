@@ -1,8 +1,9 @@
 //! Requests for datagram services: calls, messages and timers.
 
 use crate::event::PrivateData;
-use crate::manager::{Outgoing, fits, same_family};
+use crate::manager::{fits, same_family};
 use crate::message::{self, SidrAnswer};
+use crate::output::Outgoing;
 use crate::sidr::{Resolution, SidrId, SidrState};
 use crate::{
     CallError, ConnectError, ConnectionManager, Drop, Event, ServiceId, SidrRequest,

@@ -1,7 +1,8 @@
 //! Connections by local id, by id or QPN at the peer, and by their next timer.
 
 use crate::ConnectionId;
-use crate::connection::{Connection, ConnectionState};
+use crate::connection::Connection;
+use crate::state::State;
 use longhaul_units::{Instant, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,7 +37,7 @@ impl Tables {
         self.connections.get(&id).map(Box::as_ref)
     }
 
-    /// For fields that no index depends on.
+    /// For fields that no index depends on: not the peer, the deadline or the variant of the state.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id).map(Box::as_mut)
     }
@@ -92,14 +93,17 @@ impl Tables {
         Some(connection)
     }
 
-    pub fn set_state(&mut self, id: ConnectionId, state: ConnectionState) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+    /// Replaces the state of a connection; returns the previous one.
+    pub fn replace_state(&mut self, id: ConnectionId, state: State) -> Option<State> {
+        let connection = self.connections.get_mut(&id)?;
         self.half_open += usize::from(state.is_half_open());
         self.half_open -= usize::from(connection.state.is_half_open());
-        connection.state = state;
-        if state == ConnectionState::Timewait {
+        let is_over = matches!(state, State::Timewait { .. });
+        let previous = std::mem::replace(&mut connection.state, state);
+        if is_over {
             self.forget_peer_qpn(id);
         }
+        Some(previous)
     }
 
     pub fn set_deadline(&mut self, id: ConnectionId, deadline: Option<Instant>) {

@@ -2,13 +2,13 @@
 
 use longhaul_node::Gather;
 use longhaul_units::{Psn, Qpn};
-use longhaul_wire::{Bth, Head, Opcode, PathTemplate, Reth, Verb};
+use longhaul_wire::{Bth, Head, PathTemplate, Transport};
 use longhaul_work::{
-    Context, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWqe, SendWr,
-    Status, total_len,
+    Context, Emit, Intent, MESSAGE_MAX, Mtu, SendOp, SendQueue, SendRefused, SendWr, Status,
+    total_len,
 };
 
-/// What a requester must know about its connection.
+/// Parameters of a requester's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequesterConfig {
     /// The local QP.
@@ -110,8 +110,8 @@ impl Requester {
         self.failed
     }
 
-    /// Resumes after a failure, with the next PSN: the QP leaves SQE for RTS. To the peer, a
-    /// message that was broken off ends with the first packet of the next.
+    /// Resumes after a failure, with the next PSN: the QP leaves SQE for RTS. The peer drops the
+    /// interrupted message at the first packet of the next.
     pub fn recover(&mut self) {
         self.failed = false;
         self.paused = false;
@@ -122,7 +122,7 @@ impl Requester {
         self.done == self.tail
     }
 
-    /// Stops beginning further messages (or begins again). What has begun is finished.
+    /// Pauses or resumes: a paused requester finishes a begun message and begins no others.
     pub fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -214,28 +214,19 @@ impl Requester {
         let left = wqe.len - self.offset;
         let len = left.min(self.config.mtu.bytes());
         let (first, last) = (self.offset == 0, len == left);
-        // The whole of a longer message before its first packet: one that breaks off half-way is
-        // lost to the peer.
+        // A message of several packets is checked before its first: the peer drops an incomplete
+        // message.
         if first && !last && self.queue.check(self.done, Intent::LocalRead, ctx).is_err() {
             self.fail(ctx);
             return false;
         }
         let mut bth =
-            Bth::new(request_opcode(wqe, first, last), self.config.dest_qpn, self.next_psn());
+            Bth::new(wqe.opcode(Transport::Uc, first, last), self.config.dest_qpn, self.next_psn());
         bth.migreq = self.config.migreq;
         bth.pkey = self.config.pkey;
         bth.solicited = last && wqe.solicited && wqe.consumes_receive();
         let mut head = Head::begin(template, &bth);
-        if first && wqe.verb == Verb::Write {
-            head.push_reth(&Reth {
-                virtual_address: wqe.remote_address,
-                rkey: wqe.rkey,
-                len: wqe.len,
-            });
-        }
-        if last && let Some(immediate) = wqe.immediate {
-            head.push_immediate(immediate);
-        }
+        wqe.push_headers(&mut head, first, last);
         let pad_len = head.finish(template, len as usize);
         let piece = (u64::from(self.offset), len);
         if self.queue.emit(self.done, piece, (head.bytes(), pad_len), ctx, emit).is_err() {
@@ -264,8 +255,8 @@ impl Requester {
         self.flush(ctx);
     }
 
-    /// Stops and completes everything queued with a flush error, in order; called again, so also
-    /// what was posted since.
+    /// Stops, and completes all work requests with a flush error, in order. Call again for those
+    /// posted later.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
         self.failed = true;
         while self.done < self.tail {
@@ -278,24 +269,5 @@ impl Requester {
         ctx.complete_send(wqe.completion(status, self.config.qpn, self.config.dest_qpn));
         self.done += 1;
         self.offset = 0;
-    }
-}
-
-#[inline]
-fn request_opcode(wqe: &SendWqe, first: bool, last: bool) -> Opcode {
-    let immediate = wqe.immediate.is_some();
-    match (wqe.verb, first, last) {
-        (Verb::Write, true, true) if immediate => Opcode::UC_WRITE_ONLY_IMM,
-        (Verb::Write, true, true) => Opcode::UC_WRITE_ONLY,
-        (Verb::Write, true, false) => Opcode::UC_WRITE_FIRST,
-        (Verb::Write, false, false) => Opcode::UC_WRITE_MIDDLE,
-        (Verb::Write, false, true) if immediate => Opcode::UC_WRITE_LAST_IMM,
-        (Verb::Write, false, true) => Opcode::UC_WRITE_LAST,
-        (_, true, true) if immediate => Opcode::UC_SEND_ONLY_IMM,
-        (_, true, true) => Opcode::UC_SEND_ONLY,
-        (_, true, false) => Opcode::UC_SEND_FIRST,
-        (_, false, false) => Opcode::UC_SEND_MIDDLE,
-        (_, false, true) if immediate => Opcode::UC_SEND_LAST_IMM,
-        (_, false, true) => Opcode::UC_SEND_LAST,
     }
 }

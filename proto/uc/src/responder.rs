@@ -1,14 +1,14 @@
-//! The responder: places the messages that arrive whole, and says nothing.
+//! The responder: places the messages that arrive complete, and sends nothing.
 
 use longhaul_node::Payload;
 use longhaul_units::{Psn, Qpn, RKey};
-use longhaul_wire::{Bth, Opcode, Packet, Position, Transport, Verb};
+use longhaul_wire::{Bth, Packet, Position, Transport, Verb};
 use longhaul_work::{
     Completion, CompletionOp, Context, Counter, DropReason, MESSAGE_MAX, Mtu, Receive, RecvQueue,
     RemoteIntent, Status, scatter_list,
 };
 
-/// What a responder must know about its connection.
+/// Parameters of a responder's connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderConfig {
     /// The local QP.
@@ -21,7 +21,7 @@ pub struct ResponderConfig {
     pub mtu: Mtu,
 }
 
-/// Why a responder gave up; its QP goes to the error state. The peer never learns of it.
+/// Why a responder has failed; its QP goes to the error state. The peer is not told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A SEND did not fit its receive.
@@ -30,10 +30,10 @@ pub enum Fault {
     LocalProtection,
 }
 
-/// The message that is coming in.
+/// The message being received.
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    /// None, or one that was broken off: nothing is taken until another begins.
+    /// None, or an aborted message: packets are dropped until another message begins.
     None,
     Send {
         received: u64,
@@ -42,7 +42,7 @@ enum Message {
     Write(Write),
 }
 
-/// A WRITE of which `left` bytes are to come, to `address` and on.
+/// A WRITE, of which `left` bytes are missing, from `address`.
 #[derive(Clone, Copy, Debug)]
 struct Write {
     address: u64,
@@ -62,8 +62,7 @@ pub struct Responder {
     config: ResponderConfig,
     expected: Psn,
     message: Message,
-    /// The receive of a SEND that was broken off. With a message of [`Message::Send`] there is
-    /// none.
+    /// The receive of an aborted SEND; `None` in [`Message::Send`].
     kept: Option<Receive>,
     fault: Option<Fault>,
 }
@@ -96,7 +95,7 @@ impl Responder {
         &self.config
     }
 
-    /// Why it gave up, if it did.
+    /// Why the responder has failed, if it has.
     #[inline]
     pub fn fault(&self) -> Option<Fault> {
         self.fault
@@ -147,7 +146,7 @@ impl Responder {
             }
         };
         let taken = taken.and_then(|()| {
-            if !self.length_is_right(bth.opcode, payload.len() as u32) {
+            if !self.config.mtu.admits(bth.opcode.position(), payload.len() as u32) {
                 return Err(DropReason::Malformed);
             }
             match verb {
@@ -173,15 +172,6 @@ impl Responder {
         ctx.counters().count(Counter::MessageBrokenOff);
     }
 
-    fn length_is_right(&self, opcode: Opcode, len: u32) -> bool {
-        let mtu = self.config.mtu.bytes();
-        match opcode.position() {
-            Position::First | Position::Middle => len == mtu,
-            Position::Last => (1..=mtu).contains(&len),
-            Position::Only => len <= mtu,
-        }
-    }
-
     fn take_send<C: Context>(
         &mut self,
         packet: &Packet<'_>,
@@ -196,8 +186,8 @@ impl Responder {
         };
         let received = offset + payload.len() as u64;
         self.message = Message::Send { received, into };
-        // The standard would let a message that is too long vanish; a program with too small a
-        // buffer is told.
+        // The standard drops a message that is too long. This responder reports it, for the program
+        // whose buffer is too small.
         if received > into.capacity.min(MESSAGE_MAX) {
             ctx.counters().count(Counter::RespLocalLength);
             self.give_up(Fault::LocalLength, queue, ctx);

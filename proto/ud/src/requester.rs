@@ -11,7 +11,7 @@ use longhaul_work::{
 /// A QKey with this bit stands for that of the sending QP. Source: IBTA, volume 1, section 10.2.5.
 const QKEY_OF_QP: u32 = 1 << 31;
 
-/// What a requester must know about its QP.
+/// Parameters of a requester's QP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequesterConfig {
     /// The local QP.
@@ -242,8 +242,8 @@ impl Requester {
         self.flush(ctx);
     }
 
-    /// Stops and completes everything queued with a flush error, in order; called again, so also
-    /// what was posted since.
+    /// Stops, and completes all work requests with a flush error, in order. Call again for those
+    /// posted later.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
         self.failed = true;
         while self.done < self.tail {

@@ -9,7 +9,7 @@ use longhaul_work::{
     scatter_list,
 };
 
-/// What a responder must know about its QP.
+/// Parameters of a responder's QP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderConfig {
     /// The local QP.
@@ -20,7 +20,7 @@ pub struct ResponderConfig {
     pub mtu: Mtu,
 }
 
-/// Why a responder gave up; its QP goes to the error state.
+/// Why a responder has failed; its QP goes to the error state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A segment of a receive lies outside its region or may not be written to.
@@ -29,8 +29,8 @@ pub enum Fault {
 
 /// The receiving half of a UD QP.
 ///
-/// It takes datagrams in whatever order they come: the PSN is not looked at (IBTA, volume 1,
-/// section 9.8.3). What it cannot take is dropped and counted, and nobody is told.
+/// It takes datagrams in any order and ignores their PSN (IBTA, volume 1, section 9.8.3). It drops
+/// and counts datagrams that it cannot take, without an answer.
 ///
 /// A datagram that is too long, for the MTU or for the receive, is "silently dropped by the
 /// responder", which "then waits for a new request packet" (same section; so do the kernel's rxe
@@ -39,7 +39,7 @@ pub enum Fault {
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
-    /// A receive that the latest datagram was too long for.
+    /// A receive that was too short for the latest datagram.
     held: Option<Receive>,
     fault: Option<Fault>,
 }
@@ -138,7 +138,7 @@ impl Responder {
         true
     }
 
-    /// Everything that can be said without a receive.
+    /// Checks that need no receive.
     #[inline]
     fn check(
         &self,
@@ -159,8 +159,7 @@ impl Responder {
         Ok(deth)
     }
 
-    /// A receive that is held ends with a flush error. What still waits in the queue is the owner's
-    /// to flush, after this.
+    /// Completes a held receive with a flush error. The owner then flushes the queue.
     pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
         if let Some(held) = self.held.take() {
             let wr_id = queue.release(held);
@@ -169,7 +168,7 @@ impl Responder {
         }
     }
 
-    /// Gives back, without a completion, a receive that is held.
+    /// Returns a held receive without a completion.
     pub fn release(&mut self, queue: &mut RecvQueue) {
         if let Some(held) = self.held.take() {
             queue.release(held);

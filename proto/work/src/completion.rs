@@ -1,4 +1,4 @@
-//! What callers get back: completions.
+//! Completions.
 
 use longhaul_units::{Instant, Qpn, RKey};
 
@@ -26,13 +26,13 @@ pub enum Status {
     RemoteAccess = 10,
     /// The responder failed.
     RemoteOperation = 11,
-    /// Nothing was heard after all retries.
+    /// No answer after all retries.
     RetryExceeded = 12,
     /// The responder had no receive request after all RNR retries.
     RnrRetryExceeded = 13,
 }
 
-/// What kind of work request completed.
+/// Kind of the completed work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CompletionOp {
     /// SEND.
@@ -56,9 +56,9 @@ pub enum CompletionOp {
 pub struct Completion {
     /// As posted.
     pub wr_id: u64,
-    /// How it ended; with anything but success only `wr_id` and `qpn` mean something.
+    /// How it ended. After an error only `wr_id` and `qpn` are valid.
     pub status: Status,
-    /// What it was.
+    /// Kind of the work request.
     pub op: CompletionOp,
     /// Bytes received, written by the peer, or read; the message length for SEND and WRITE. A
     /// datagram's counts the 40 bytes in front of it.
@@ -80,7 +80,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// One that says how a work request ended and nothing more.
+    /// A completion with all other fields empty.
     pub fn of(wr_id: u64, status: Status, op: CompletionOp, qpn: Qpn, peer_qpn: Qpn) -> Self {
         Completion {
             wr_id,

@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 
 /// Posted receive work requests, first in, first out.
 ///
-/// A message that begins takes the oldest one and gives it back when it ends: several queue pairs
-/// can so be filling receives of one queue at once. A taken entry counts against the depth. It
-/// takes memory as it fills, so that an idle queue pair costs little.
+/// A message takes the oldest entry when it begins and returns it when it ends, so that several
+/// queue pairs can fill receives of one queue at once. A taken entry counts against the depth. The
+/// queue allocates as it fills, so that an idle queue pair costs little.
 #[derive(Debug)]
 pub struct RecvQueue {
     wqes: Vec<RecvWqe>,
     segments: Vec<Sge>,
-    /// Unused entries; the one used last is used next, since it is in the cache.
+    /// Unused entries; the most recently used, which is in the cache, is reused first.
     free: Vec<u32>,
     ready: VecDeque<u32>,
     depth: u32,
@@ -97,8 +97,7 @@ impl RecvQueue {
     #[must_use]
     pub fn resize(&mut self, depth: u32) -> bool {
         let depth = depth.max(1).next_power_of_two();
-        // Entries beyond the new depth may be in use for as long as fewer than that are: they are
-        // given out less often, not taken away.
+        // Slots beyond the new depth stay usable; the depth bounds only how many are in use.
         let fits = self.in_use() <= depth;
         if fits {
             self.depth = depth;
@@ -142,21 +141,21 @@ impl RecvQueue {
         Some(receive)
     }
 
-    /// Where a taken entry wants its bytes.
+    /// The segments of a taken entry.
     #[inline]
     pub fn segments(&self, receive: &Receive) -> &[Sge] {
         let start = receive.slot as usize * self.sge_max;
         &self.segments[start..start + usize::from(self.wqes[receive.slot as usize].segments)]
     }
 
-    /// Gives a taken entry back, and names its `wr_id`.
+    /// Returns a taken entry to the queue; gives its `wr_id`.
     #[inline]
     pub fn release(&mut self, receive: Receive) -> u64 {
         self.free.push(receive.slot);
         self.wqes[receive.slot as usize].wr_id
     }
 
-    /// Takes and gives back the oldest entry, and names its `wr_id`.
+    /// Takes and returns the oldest entry; gives its `wr_id`.
     #[inline]
     pub fn pop(&mut self) -> Option<u64> {
         let slot = self.ready.pop_front()?;
@@ -164,7 +163,7 @@ impl RecvQueue {
         Some(self.wqes[slot as usize].wr_id)
     }
 
-    /// Forgets everything that waits, without completions. Taken entries stay taken.
+    /// Drops all waiting entries without completions. Taken entries stay taken.
     pub fn clear(&mut self) {
         self.free.extend(self.ready.drain(..));
     }

@@ -1,6 +1,7 @@
-//! What callers post: work requests and their parameters.
+//! Work requests and their parameters.
 
 use longhaul_units::{LKey, Qpn, RKey};
+use longhaul_wire::Position;
 use thiserror::Error;
 
 /// Longest message of a connected queue pair in bytes: 2 GiB. Source: IBTA, volume 1, chapter 9.
@@ -52,6 +53,18 @@ impl Mtu {
         let packets = (len + self.bytes() as u64 - 1) >> (8 + self as u32);
         if packets == 0 { 1 } else { packets }
     }
+
+    /// True if a packet of a SEND or WRITE may have `len` bytes of payload: only the last packet of
+    /// a message may be shorter than the MTU. Source: IBTA, volume 1, section 9.7.4.1.
+    #[inline]
+    pub const fn admits(self, position: Position, len: u32) -> bool {
+        let mtu = self.bytes();
+        match position {
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => 1 <= len && len <= mtu,
+            Position::Only => len <= mtu,
+        }
+    }
 }
 
 /// One piece of local memory in a work request.
@@ -61,11 +74,11 @@ pub struct Sge {
     pub address: u64,
     /// Length in bytes.
     pub len: u32,
-    /// Key of the region; not looked at for inline data.
+    /// Key of the region; ignored for inline data.
     pub lkey: LKey,
 }
 
-/// What a send work request does.
+/// Operation of a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp {
     /// SEND into the next receive buffer of the peer.
@@ -126,10 +139,10 @@ pub enum SendOp {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AhId(pub u32);
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Destination {
-    /// The way to the peer's port, or to a multicast group.
+    /// Path to the peer's port, or to a multicast group.
     pub ah: AhId,
     /// The peer's QP; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,

@@ -5,9 +5,11 @@ use crate::{Completion, CompletionOp, Context, Denied, Destination, Emit, Intent
 use crate::{SendOp, SendRefused, SendWr, Sge, Status};
 use longhaul_node::{Frame, Gather, Payload, Segment, Trailer};
 use longhaul_units::{LKey, Qpn, RKey};
-use longhaul_wire::Verb;
+use longhaul_wire::{Head, Opcode, Reth, Transport, Verb};
 
 pub(crate) const NO_SGE: Sge = Sge { address: 0, len: 0, lkey: LKey(0) };
+/// Of an opcode that UC shares with RC, the bit that names UC.
+const UC_OPCODES: u8 = 0x20;
 /// Entries that a ring begins with.
 const FIRST_ENTRIES: usize = 16;
 
@@ -32,11 +34,11 @@ pub struct SendWqe {
     pub len: u32,
     /// The peer's key: WRITE, READ, atomics.
     pub rkey: RKey,
-    /// Datagrams: where to.
+    /// Datagrams: the destination.
     pub destination: Destination,
     /// Immediate data in network byte order.
     pub immediate: Option<[u8; 4]>,
-    /// A key of the peer's to invalidate.
+    /// The peer's key to invalidate.
     pub invalidate: Option<RKey>,
     /// What it is; a READ is a [`Verb::ReadRequest`].
     pub verb: Verb,
@@ -83,6 +85,45 @@ impl SendWqe {
     #[inline]
     pub fn awaits_response(&self) -> bool {
         matches!(self.verb, Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd)
+    }
+
+    /// Opcode of a SEND's or WRITE's packet, by its position in the message. Source: IBTA, volume
+    /// 1, table 38.
+    #[inline]
+    pub fn opcode(&self, transport: Transport, first: bool, last: bool) -> Opcode {
+        // Each operation has opcodes for the first, middle, last and only packet; behind the latter
+        // two, those with immediate data.
+        let position = match (first, last) {
+            (true, false) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+            (true, true) => 4,
+        };
+        let rc = if last && self.invalidate.is_some() {
+            Opcode::RC_SEND_LAST_INV.0 + u8::from(first)
+        } else if self.verb == Verb::Write {
+            Opcode::RC_WRITE_FIRST.0 + position + u8::from(last && self.immediate.is_some())
+        } else {
+            Opcode::RC_SEND_FIRST.0 + position + u8::from(last && self.immediate.is_some())
+        };
+        Opcode(if transport == Transport::Uc { rc | UC_OPCODES } else { rc })
+    }
+
+    /// Adds the extended headers of a SEND's or WRITE's packet.
+    #[inline]
+    pub fn push_headers(&self, head: &mut Head, first: bool, last: bool) {
+        if first && self.verb == Verb::Write {
+            head.push_reth(&Reth {
+                virtual_address: self.remote_address,
+                rkey: self.rkey,
+                len: self.len,
+            });
+        }
+        if last && let Some(immediate) = self.immediate {
+            head.push_immediate(immediate);
+        } else if last && let Some(rkey) = self.invalidate {
+            head.push_invalidate(rkey);
+        }
     }
 
     /// Its completion.
@@ -145,8 +186,8 @@ impl SendWqe {
     }
 }
 
-/// The ring behind a requester. Entries are named by a running 64-bit index; which are in use is
-/// the owner's to know. It takes memory as it fills, so that an idle queue pair costs little.
+/// The ring of a requester. Entries have running 64-bit indices; the owner knows which are in use.
+/// The ring allocates as it fills, so that an idle queue pair costs little.
 #[derive(Debug)]
 pub struct SendQueue {
     ring: Box<[SendWqe]>,
@@ -274,7 +315,7 @@ impl SendQueue {
         self.ring[slot] = wqe;
     }
 
-    /// Twice the entries, those in use at their new places.
+    /// Doubles the ring and moves the entries in use.
     #[cold]
     fn grow(&mut self, done: u64, tail: u64) {
         let entries = (2 * self.ring.len()).clamp(FIRST_ENTRIES.min(self.depth), self.depth);
@@ -321,7 +362,7 @@ impl SendQueue {
             let bytes = &self.inline(index)[at..at + len as usize];
             emit.emit(&Frame { head, payload: Payload::Bytes(bytes), trailer });
         } else if len == 0 {
-            // The key of a segment without bytes is not looked at.
+            // The key of an empty segment is not checked.
             emit.emit(&Frame { head, payload: Payload::EMPTY, trailer });
         } else if let &[sge] = self.segments(index) {
             let address =

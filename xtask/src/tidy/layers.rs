@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto/rc", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
     ("proto/uc", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
     ("proto/ud", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
+    ("proto/wire_script", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
     ("proto/cm", &["proto/units", "proto/wire", "proto/node"]),
     (
         "proto/rnic",

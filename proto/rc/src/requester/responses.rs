@@ -1,15 +1,10 @@
-//! What comes back: ACKs, NAKs, READ responses and atomic ACKs, and the repair that they start.
+//! Responses: ACKs, NAKs, READ responses and atomic ACKs.
 
-use super::{Repair, Requester};
+use super::Requester;
 use longhaul_node::Payload;
-use longhaul_units::{Duration, Instant, Msn, Psn};
-use longhaul_wire::{
-    Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits, rnr_backoff, rnr_timer,
-};
+use longhaul_units::{Instant, Msn, Psn};
+use longhaul_wire::{Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits};
 use longhaul_work::{Context, Counter, DropReason, Status, scatter_list};
-
-/// Packets that may be outstanding, however often the responder was not ready.
-const RNR_WINDOW_MIN: u32 = 4;
 
 impl Requester {
     /// Takes an ACK, RNR NAK or NAK.
@@ -19,7 +14,7 @@ impl Requester {
         };
         if psn < self.una {
             if psn + 1 == self.una {
-                // The latest ACK again: it may bring credits.
+                // A duplicate of the latest ACK may carry credits.
                 self.learn_credits(aeth);
             }
             ctx.counters().count(DropReason::GhostAck);
@@ -78,7 +73,7 @@ impl Requester {
     ) {
         let count = u64::from(payload.count());
         let Some(psn) = self.locate_response(now, psn, count, ctx) else { return };
-        // Of a train, what is before has come already.
+        // The first packets of a train may be duplicates.
         let end = psn + count;
         let psn = psn.max(self.una);
         let wqe = self.queue.get(self.done);
@@ -148,9 +143,9 @@ impl Requester {
         self.settle(now, ctx);
     }
 
-    /// The sequence number of a READ response or atomic ACK, the first of `count`, with everything
-    /// before it acknowledged; the next of them lies in the oldest work request. `None` when none
-    /// is the next of its kind.
+    /// The unwrapped PSN of a READ response or atomic ACK, the first of `count`; acknowledges all
+    /// packets before it. The first response that is no duplicate belongs to the oldest work
+    /// request. `None` if all are duplicates, or if a response before them is missing.
     fn locate_response<C: Context>(
         &mut self,
         now: Instant,
@@ -172,7 +167,7 @@ impl Requester {
         Some(psn)
     }
 
-    /// The sequence number of a response. Counts and refuses what was never sent.
+    /// The unwrapped PSN of a response. `None`, and counted, if that PSN was never sent.
     fn locate<C: Context>(&self, psn: Psn, ctx: &mut C) -> Option<u64> {
         let sequence = psn.unwrap_near(self.una).filter(|&s| s < self.sent && !self.failed);
         if sequence.is_none() {
@@ -181,8 +176,8 @@ impl Requester {
         sequence
     }
 
-    /// Acknowledges everything before `to`, up to an outstanding READ or atomic. True when one
-    /// stood in the way.
+    /// Acknowledges everything before `to`, up to an outstanding READ or atomic. Returns `true` if
+    /// there is one before `to`.
     fn advance<C: Context>(&mut self, now: Instant, to: u64, ctx: &mut C) -> bool {
         let mut passed_read = false;
         let before = self.una;
@@ -204,30 +199,10 @@ impl Requester {
         passed_read
     }
 
-    #[inline]
-    fn progress(&mut self, to: u64) {
-        if self.window < self.config.window_packets {
-            self.grow_window(to - self.una);
-        }
-        self.una = to;
-        self.retries_left = self.config.retry_cnt;
-        self.rnr_left = self.config.rnr_retry;
-        self.repair = Repair::None;
-        self.rnr_until = None;
-        self.not_ready_since = None;
-    }
-
-    /// Doubles the window within a round trip, as slow start does.
-    #[cold]
-    fn grow_window(&mut self, packets: u64) {
-        let grown = u64::from(self.window) + packets;
-        self.window = grown.min(u64::from(self.config.window_packets)) as u32;
-    }
-
     fn complete_oldest<C: Context>(&mut self, ctx: &mut C) {
         let wqe = self.queue.get(self.done);
-        if wqe.awaits_response() && self.done < self.current {
-            self.reads -= 1;
+        if wqe.awaits_response() && self.done < self.cursor.current {
+            self.cursor.reads -= 1;
         }
         if wqe.signaled {
             ctx.complete_send(wqe.completion(
@@ -239,7 +214,8 @@ impl Requester {
         self.done += 1;
     }
 
-    /// After progress: acknowledged packets need no retransmission, and the timer restarts.
+    /// After progress: skips packets that need no retransmission, restarts the timer, and notes how
+    /// long the answer took.
     fn settle<C: Context>(&mut self, now: Instant, ctx: &mut C) {
         if let Some((end, at)) = self.timed
             && self.una >= end
@@ -247,12 +223,13 @@ impl Requester {
             self.timed = None;
             ctx.note_answer_delay(now.since(at));
         }
-        if self.next < self.una {
-            self.next = self.una;
-            self.current = self.done;
-            self.reads = 0;
+        if self.cursor.next < self.una {
+            self.cursor.next = self.una;
+            self.cursor.current = self.done;
+            self.cursor.reads = 0;
         }
-        self.timer_at = if self.una < self.next { self.timeout().map(|t| now + t) } else { None };
+        let timeout = if self.una < self.cursor.next { self.timeout() } else { None };
+        self.timer.restart(now, timeout);
     }
 
     fn learn_credits(&mut self, aeth: &Aeth) {
@@ -266,73 +243,6 @@ impl Requester {
         });
     }
 
-    fn sequence_nak<C: Context>(&mut self, ctx: &mut C) {
-        if self.repair == Repair::GoingBack {
-            ctx.counters().count(DropReason::NakIgnored);
-            return;
-        }
-        ctx.counters().count(Counter::PacketSeqErr);
-        self.repair_gap(ctx);
-    }
-
-    fn implied_nak<C: Context>(&mut self, ctx: &mut C) {
-        if self.repair == Repair::GoingBack {
-            return;
-        }
-        ctx.counters().count(Counter::ImpliedNakSeqErr);
-        self.repair_gap(ctx);
-    }
-
-    /// The responder misses the oldest unacknowledged packet. The answer to a probe costs no second
-    /// retry.
-    fn repair_gap<C: Context>(&mut self, ctx: &mut C) {
-        if matches!(self.repair, Repair::Probing { .. }) || self.take_retry(ctx) {
-            self.go_back();
-        }
-    }
-
-    /// The local ACK timer has expired.
-    pub(super) fn answer_timeout<C: Context>(&mut self, now: Instant, ctx: &mut C) {
-        if !self.take_retry(ctx) {
-            return;
-        }
-        if self.next - self.una > u64::from(self.config.probe_above) {
-            self.probe();
-            if self.can_transmit(now) {
-                return;
-            }
-        }
-        self.go_back();
-    }
-
-    fn not_ready<C: Context>(&mut self, now: Instant, timer_code: u8, ctx: &mut C) {
-        if self.rnr_until.is_some() {
-            ctx.counters().count(DropReason::NakIgnored);
-            return;
-        }
-        ctx.counters().count(Counter::RxRnrNak);
-        if self.config.rnr_retry != 7 {
-            if self.rnr_left == 0 {
-                ctx.counters().count(Counter::RnrNakRetryErr);
-                self.fail(ctx, Status::RnrRetryExceeded);
-                return;
-            }
-            self.rnr_left -= 1;
-        }
-        self.back_off(now, rnr_timer(timer_code));
-        self.go_back();
-    }
-
-    /// Asks a responder that stays not ready less often, and with fewer packets: they take a shared
-    /// link's capacity from others.
-    #[cold]
-    fn back_off(&mut self, now: Instant, timer: Duration) {
-        let outstanding = (self.next - self.una).min(u64::from(self.window)) as u32;
-        self.window = (outstanding / 2).max(RNR_WINDOW_MIN.min(self.window));
-        let since = *self.not_ready_since.get_or_insert(now);
-        self.rnr_until = Some(now + rnr_backoff(timer, now.since(since)));
-    }
-
     fn fatal_nak<C: Context>(&mut self, code: NakCode, ctx: &mut C) {
         let (counter, status) = match code {
             NakCode::RemoteAccess => (Counter::ReqRemoteAccess, Status::RemoteAccess),
@@ -341,49 +251,5 @@ impl Requester {
         };
         ctx.counters().count(counter);
         self.fail(ctx, status);
-    }
-
-    /// Takes one of the retries; without any left, the requester fails.
-    fn take_retry<C: Context>(&mut self, ctx: &mut C) -> bool {
-        if self.retries_left == 0 {
-            ctx.counters().count(Counter::RetryExceededErr);
-            self.fail(ctx, Status::RetryExceeded);
-            return false;
-        }
-        self.retries_left -= 1;
-        true
-    }
-
-    /// Retransmits the last packet, asking for an ACK, and before it the first. A responder that
-    /// has all of them repeats its latest ACK; one that misses a packet between sends a NAK; one
-    /// whose NAK was lost sends none before the first has come.
-    fn probe(&mut self) {
-        let between_messages =
-            self.current == self.tail || self.next == self.queue.get(self.current).first_psn;
-        self.current -= u64::from(between_messages);
-        let wqe = self.queue.get(self.current);
-        if wqe.awaits_response() {
-            self.next = wqe.first_psn.max(self.una);
-            self.reads -= 1;
-        } else {
-            self.next -= 1;
-        }
-        self.repair = Repair::Probing { first_due: self.next > self.una };
-        self.asked = self.una;
-        self.timer_at = None;
-        self.since_ack_request = self.ack_request_every();
-    }
-
-    /// Retransmits from the oldest unacknowledged PSN.
-    fn go_back(&mut self) {
-        self.next = self.una;
-        self.current = self.done;
-        self.reads = 0;
-        self.repair = Repair::GoingBack;
-        // Which transmission an answer would belong to is not known.
-        self.timed = None;
-        self.asked = self.una;
-        self.timer_at = None;
-        self.since_ack_request = 0;
     }
 }

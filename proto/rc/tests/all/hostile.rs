@@ -1,11 +1,12 @@
 //! Whole sequences of packets that no correct peer sends: nothing panics, nothing is completed
 //! twice, and no more is held than was promised.
 
-use crate::script::{Device, KEY, MEMORY, Words, template};
+use crate::script::{Device, KEY, MEMORY, device, template};
 use longhaul_node::Payload;
 use longhaul_rc::*;
 use longhaul_units::{Duration, Instant, LKey, Msn, Psn, Qpn, RKey};
 use longhaul_wire::{Aeth, AtomicEth, Bth, Head, NakCode, Opcode, Packet, Reth, Syndrome, Verb};
+use longhaul_wire_script::Wire;
 use longhaul_work::*;
 use proptest::prelude::*;
 
@@ -104,7 +105,7 @@ impl Victim {
         });
         Victim {
             now: Instant::ZERO,
-            device: Device::default(),
+            device: device(),
             requester,
             responder,
             receives: RecvQueue::new(4, 1),
@@ -217,9 +218,9 @@ impl Victim {
                 self.received += u64::from(self.receives.post(&wr).is_ok());
             }
             Event::Transmit => {
-                let mut words = Words(Vec::new());
-                self.requester.transmit(self.now, &mut self.device, &template(), &mut words);
-                self.responder.transmit(&self.receives, &mut self.device, &template(), &mut words);
+                let mut wire = Wire::default();
+                self.requester.transmit(self.now, &mut self.device, &template(), &mut wire);
+                self.responder.transmit(&self.receives, &mut self.device, &template(), &mut wire);
             }
             Event::Wait => {
                 self.now += Duration::from_us(4);

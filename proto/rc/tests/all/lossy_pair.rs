@@ -1,7 +1,7 @@
 //! A requester and a responder over a channel that loses, repeats and reorders: every operation
 //! happens exactly once and in order, whatever the channel does.
 
-use crate::script::{Device, KEY, template};
+use crate::script::{Device, KEY, device, template};
 use longhaul_node::{Frame, Payload};
 use longhaul_rc::*;
 use longhaul_units::{Duration, Instant, LKey, Psn, Qpn, RKey, Rng as _, SplitMix64};
@@ -187,7 +187,7 @@ impl Pair {
             migreq: false,
             pkey: 0xffff,
         });
-        let (mut near, mut far) = (Device::default(), Device::default());
+        let (mut near, mut far) = (device(), device());
         far.memory.0[..8 * WORDS as usize].fill(0);
         for at in 0..2 * STRIDE {
             far.memory.0[(FIXED + at) as usize] = fixed(at);

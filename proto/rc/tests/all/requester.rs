@@ -1,8 +1,10 @@
 //! The requester, rule by rule, as wire scripts.
 
-use crate::scripts;
+use crate::script::Rc;
+use longhaul_wire_script::scripts;
 
 scripts! {
+    Rc;
     segmentation {
         a_message_is_cut_at_the_path_mtu: "
             config mtu=1024
@@ -486,16 +488,16 @@ scripts! {
             mem  at=8 len=16 is=ee
         ";
         operands_must_be_eight_aligned_bytes_and_not_inline: "
-            post fetch_add len=7 refused
-            post cmp_swap len=0 refused
-            post fetch_add va=4 refused
-            post fetch_add inline refused
+            refuse fetch_add len=7
+            refuse cmp_swap len=0
+            refuse fetch_add va=4
+            refuse fetch_add inline
             quiet
         ";
         without_max_rd_atomic_none_is_taken: "
             config reads=0
-            post fetch_add refused
-            post cmp_swap refused
+            refuse fetch_add
+            refuse cmp_swap
             quiet
         ";
         share_max_rd_atomic_with_reads: "

@@ -1,8 +1,10 @@
 //! The responder, rule by rule, as wire scripts.
 
-use crate::scripts;
+use crate::script::Rc;
+use longhaul_wire_script::scripts;
 
 scripts! {
+    Rc;
     placement {
         a_send_fills_the_receive: "
             config mtu=256
@@ -749,10 +751,10 @@ scripts! {
             recv
             recv
             in send.first psn=0 len=256
-            in_use 2
+            receives in_use=2
             flush
             done r1 WrFlush Recv
-            in_use 1
+            receives in_use=1
             flush
         ";
         a_fault_leaves_it_for_the_flush: "
@@ -761,10 +763,10 @@ scripts! {
             in send.first psn=0 len=256
             in write.only psn=1 len=1
             out nak.invalid psn=1
-            in_use 1
+            receives in_use=1
             flush
             done r1 WrFlush
-            in_use 0
+            receives in_use=0
         ";
         a_fault_of_the_receive_itself_completes_it_once: "
             config mtu=256
@@ -773,23 +775,23 @@ scripts! {
             out nak.invalid psn=0
             done r1 LocalLength
             flush
-            in_use 0
+            receives in_use=0
         ";
         a_reset_gives_it_back_silently: "
             config mtu=256
             recv
             in send.first psn=0 len=256
             release
-            in_use 0
+            receives in_use=0
             release
-            in_use 0
+            receives in_use=0
         ";
         a_write_holds_none: "
             config mtu=256
             recv
             in write.first psn=0 len=256 dma=300
             flush
-            in_use 1
+            receives in_use=1
         ";
         responses_that_are_due_still_leave: "
             recv

@@ -1,10 +1,11 @@
 //! Several responders over one receive queue.
 
-use crate::script::{Device, KEY, Words, template};
+use crate::script::{Device, KEY, device, template};
 use longhaul_node::Payload;
 use longhaul_rc::{Fault, Responder, ResponderConfig};
 use longhaul_units::{LKey, Psn, Qpn};
 use longhaul_wire::{Bth, Head, Opcode, Packet};
+use longhaul_wire_script::{Wire, describe};
 use longhaul_work::*;
 
 const MTU: usize = 256;
@@ -35,7 +36,7 @@ impl Shared {
         Shared {
             responders: (1..=responders).map(responder).collect(),
             queue: RecvQueue::new(depth, 2),
-            device: Device::default(),
+            device: device(),
         }
     }
 
@@ -75,12 +76,12 @@ impl Shared {
 
     /// What responder `at` sends next.
     fn sent(&mut self, at: usize) -> Option<String> {
-        let mut words = Words(Vec::new());
-        self.responders[at].transmit(&self.queue, &mut self.device, &template(), &mut words);
-        words.0.pop()
+        let mut wire = Wire::default();
+        self.responders[at].transmit(&self.queue, &mut self.device, &template(), &mut wire);
+        wire.0.pop().as_ref().map(describe)
     }
 
-    /// The completions since the last call: QPN, `wr_id`, status, bytes.
+    /// The completions since the last call: LOCAL_QPN, `wr_id`, status, bytes.
     fn done(&mut self) -> Vec<(u32, u64, Status, u32)> {
         let all = self.device.completions.drain(..);
         all.map(|c| (c.qpn.get(), c.wr_id, c.status, c.byte_len)).collect()

@@ -1,11 +1,12 @@
 //! Properties over channels that lose, repeat and reorder, and over packets that no requester
 //! sends.
 
-use crate::script::{KEY, MEMORY, Qp, Sent, packet};
+use crate::script::{MEMORY, Qp};
 use longhaul_uc::{Responder, ResponderConfig};
 use longhaul_units::{LKey, Psn, Qpn, RKey};
-use longhaul_wire::{Bth, Opcode, Packet, Reth};
-use longhaul_work::{CompletionOp, Counter, Mtu, SendOp, SendWr, Sge, Status};
+use longhaul_wire::{Bth, Opcode, Reth};
+use longhaul_wire_script::{Extended, KEY, Line, Sent, packet, template};
+use longhaul_work::{CompletionOp, Counter, SendOp, SendWr, Sge, Status};
 use proptest::prelude::*;
 
 /// Room for one message.
@@ -78,7 +79,7 @@ fn send_all(near: &mut Qp, messages: &[Message]) -> Vec<(usize, u32, Sent)> {
         let (inline, signaled, solicited, fence) = (false, true, false, false);
         let wr =
             SendWr { wr_id: i as u64, op, segments: &segments, inline, signaled, solicited, fence };
-        near.requester.post(&wr, false, &near.device.memory).unwrap();
+        near.halves.requester.post(&wr, false, &near.device.memory).unwrap();
         let mut part = 0;
         while let Some(packet) = near.transmit() {
             sent.push((i, part, packet));
@@ -138,15 +139,16 @@ proptest! {
         fates in fates(),
         psn in 0xff_fff0..0x100_0010u32,
     ) {
-        let psn = Psn::new(psn);
-        let (mut near, mut far) = (Qp::new(Mtu::B256, psn), Qp::new(Mtu::B256, psn));
+        let config = format!("config mtu=256 psn={}", Psn::new(psn));
+        let config = Line::of(&config);
+        let (mut near, mut far) = (Qp::new(&config), Qp::new(&config));
         let sent = send_all(&mut near, &messages);
         let arriving = travel(&sent, &fates);
         let mut completed = Vec::new();
         for (_, _, packet) in &arriving {
             // One receive waits, or is taken by the message that is coming in.
             if far.recv.in_use() == 0 {
-                far.post_receive(RECEIVES, SLOT);
+                far.post_receive(&[Sge { address: RECEIVES, len: SLOT, lkey: LKey(KEY) }]);
             }
             far.deliver(packet);
             while let Some(done) = far.next_completion() {
@@ -177,7 +179,7 @@ proptest! {
 
     #[test]
     fn no_packet_writes_where_it_may_not(packets in prop::collection::vec(hostile(), 1..200)) {
-        let mut qp = Qp::new(Mtu::B256, Psn::new(0));
+        let mut qp = Qp::new(&Line::of("config mtu=256"));
         // Receives may be written, and a stretch far from them; nothing else.
         let (receives, written) = (1000..1000 + 8 * 700, 20_000..22_000);
         qp.device.local = receives.clone();
@@ -186,7 +188,8 @@ proptest! {
         let (mut refilled, mut faults) = (0, 0u64);
         for (n, hostile) in packets.iter().enumerate() {
             if n % 8 == 0 && qp.recv.in_use() < 8 {
-                qp.post_receive(receives.start + refilled % 8 * 700, 700);
+                let address = receives.start + refilled % 8 * 700;
+                qp.post_receive(&[Sge { address, len: 700, lkey: LKey(KEY) }]);
                 refilled += 1;
             }
             psn = psn.plus(hostile.step);
@@ -196,20 +199,17 @@ proptest! {
                 rkey: RKey(hostile.rkey),
                 len: hostile.dma.unwrap_or(hostile.len),
             };
-            let sent = packet(&bth, &reth, vec![0xaa; hostile.len as usize]);
-            // The script builds no headers that a UC packet never has.
-            if Packet::parse(&sent.head).is_err() {
-                continue;
-            }
-            qp.deliver(&sent);
-            if qp.responder.fault().is_some() {
+            let extended = Extended { reth, ..Extended::default() };
+            let payload = vec![0xaa; hostile.len as usize];
+            qp.deliver(&packet(&template(), &bth, &extended, payload));
+            if qp.halves.responder.fault().is_some() {
                 // Its owner resets the QP, and the peer goes on.
                 faults += 1;
-                let config = *qp.responder.config();
-                qp.responder = Responder::new(ResponderConfig { rq_psn: psn, ..config });
+                let config = *qp.halves.responder.config();
+                qp.halves.responder = Responder::new(ResponderConfig { rq_psn: psn, ..config });
             }
         }
-        qp.responder.flush(&mut qp.recv, &mut qp.device);
+        qp.halves.responder.flush(&mut qp.recv, &mut qp.device);
         let mut ended = 0;
         while let Some(done) = qp.next_completion() {
             ended += 1;

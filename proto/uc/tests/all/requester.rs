@@ -1,13 +1,15 @@
 //! The requester, rule by rule, as wire scripts.
 
-use crate::scripts;
+use crate::script::Uc;
+use longhaul_wire_script::scripts;
 
 scripts! {
+    Uc;
     packets {
         a_send_of_several_packets: "
             config psn=16777215
             post send len=700 imm solicited
-            out send.first psn=16777215 len=256 to=0x000022 pkey=9234 is=ee migreq !ackreq !imm \
+            out send.first psn=16777215 len=256 qpn=34 pkey=9234 is=ee migreq !ackreq !imm \
                 !solicited
             out send.middle psn=0 len=256 !imm !solicited
             out send.last.imm psn=1 len=188 imm solicited !ackreq
@@ -47,7 +49,7 @@ scripts! {
             done 4 Success len=256
         ";
         data_is_gathered_from_its_pieces: "
-            post send len=300 pieces=4 at=100
+            post send len=300 parts=4 at=100
             in write.only psn=0 len=75 va=100
             in write.only psn=1 len=75 va=175
             in write.only psn=2 len=75 va=250
@@ -172,13 +174,13 @@ scripts! {
             post send len=1
             out send.first psn=0
             pause
-            drained no
+            draining
             out send.last psn=1
-            drained yes
+            drained
             quiet
             idle no
             resume
-            drained no
+            draining
             out send.only psn=2
             done 1 Success
             done 2 Success
@@ -187,20 +189,21 @@ scripts! {
 }
 
 mod limits {
-    use crate::script::{KEY, Qp};
+    use crate::script::Qp;
     use longhaul_units::{LKey, Psn};
-    use longhaul_work::{MESSAGE_MAX, Mtu, SendOp, SendRefused, SendWr, Sge};
+    use longhaul_wire_script::{KEY, Line};
+    use longhaul_work::{MESSAGE_MAX, SendOp, SendRefused, SendWr, Sge};
 
     fn post(qp: &mut Qp, segments: &[Sge]) -> Result<(), SendRefused> {
         let op = SendOp::Send { immediate: None, invalidate: None };
         let (inline, signaled, solicited, fence) = (false, true, false, false);
         let wr = SendWr { wr_id: 0, op, segments, inline, signaled, solicited, fence };
-        qp.requester.post(&wr, false, &qp.device.memory)
+        qp.halves.requester.post(&wr, false, &qp.device.memory)
     }
 
     #[test]
     fn each_is_named_when_it_is_broken() {
-        let mut qp = Qp::new(Mtu::B256, Psn::new(0));
+        let mut qp = Qp::new(&Line::of("config mtu=256"));
         let piece = |len| Sge { address: 0, len, lkey: LKey(KEY) };
         let half = piece((MESSAGE_MAX / 2) as u32);
         let longer = MESSAGE_MAX + 1;
@@ -220,14 +223,14 @@ mod limits {
 
     #[test]
     fn a_new_connection_starts_where_it_is_told() {
-        let mut qp = Qp::new(Mtu::B256, Psn::new(0));
+        let mut qp = Qp::new(&Line::of("config mtu=256"));
         post(&mut qp, &[]).unwrap();
-        qp.requester.flush(&mut qp.device);
-        let config = *qp.requester.config();
-        qp.requester.start(longhaul_uc::RequesterConfig { sq_psn: Psn::new(77), ..config });
-        assert!(!qp.requester.is_failed());
+        qp.halves.requester.flush(&mut qp.device);
+        let config = *qp.halves.requester.config();
+        qp.halves.requester.start(longhaul_uc::RequesterConfig { sq_psn: Psn::new(77), ..config });
+        assert!(!qp.halves.requester.is_failed());
         post(&mut qp, &[]).unwrap();
         assert!(qp.transmit().is_some());
-        assert_eq!(qp.requester.snapshot().next, Psn::new(78));
+        assert_eq!(qp.halves.requester.snapshot().next, Psn::new(78));
     }
 }

@@ -1,8 +1,10 @@
 //! The responder, rule by rule, as wire scripts.
 
-use crate::scripts;
+use crate::script::Uc;
+use longhaul_wire_script::scripts;
 
 scripts! {
+    Uc;
     placement {
         a_send_fills_the_receive: "
             config psn=16777214

@@ -1,7 +1,7 @@
 //! What the Linux kernel sent, replayed: our responder must place every datagram, and our
 //! requester, given the same work, must send the same bytes.
 
-use crate::script::{Device, KEY};
+use crate::script::{KEY, device};
 use longhaul_node::{Frame, Payload};
 use longhaul_ud::*;
 use longhaul_units::{LKey, Qpn};
@@ -34,7 +34,7 @@ fn every_datagram_is_received_by_the_qp_that_it_is_for() {
     for (name, count) in CAPTURES {
         let frames = datagrams(name);
         assert_eq!(frames.len(), count, "{name}");
-        let mut device = Device::default();
+        let mut device = device();
         let mut responders = HashMap::<Qpn, (Responder, RecvQueue)>::new();
         for frame in &frames {
             let head = Head::copy_of(frame);
@@ -101,7 +101,7 @@ fn every_datagram_is_sent_as_the_kernel_sends_it_to_the_last_byte() {
                 assert_eq!(bth.dest_qp, Qpn::GSI);
                 continue;
             }
-            let mut device = Device::default();
+            let mut device = device();
             let template = PathTemplate::new(&packet.path());
             device.paths =
                 vec![template.with_ipv4_fragmentation(packet.ipv4_fragmentation().unwrap())];
@@ -146,7 +146,7 @@ fn one_packet_serves_every_qp_of_a_group() {
     let frame = Frame::received(&head, frame).unwrap();
     let packet = Packet::parse(frame.head).unwrap().unwrap();
     let Payload::Bytes(sent) = frame.payload else { panic!("a received payload is bytes") };
-    let mut device = Device::default();
+    let mut device = device();
     for member in 0..3_u64 {
         let mut queue = RecvQueue::new(1, 1);
         let segments = [Sge { address: member * 4096, len: 4096, lkey: LKey(KEY) }];

@@ -1,11 +1,12 @@
 //! Whatever arrives and whatever is posted: memory outside the receive stays as it is, every
 //! request completes once, and nothing panics.
 
-use crate::script::{Device, KEY, MEMORY, QPN, template};
+use crate::script::{Device, KEY, LOCAL_QPN, MEMORY, device, template};
 use longhaul_node::{Frame, Payload};
 use longhaul_ud::*;
 use longhaul_units::{LKey, Psn, Qpn};
 use longhaul_wire::*;
+use longhaul_wire_script::template_v6;
 use longhaul_work::*;
 use proptest::prelude::*;
 
@@ -67,13 +68,17 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+fn path(v6: bool) -> PathTemplate {
+    if v6 { template_v6() } else { template() }
+}
+
 /// Headers of any content behind right IP and UDP headers.
 fn any_head(v6: bool, opcode: u8, bytes: &[u8], right_qkey: bool, qkey: u32) -> Vec<u8> {
-    let mut head = template(v6).bytes().to_vec();
+    let mut head = path(v6).bytes().to_vec();
     head.push(opcode);
     head.extend_from_slice(bytes);
     if right_qkey {
-        let deth = template(v6).bytes().len() + Bth::LEN;
+        let deth = path(v6).bytes().len() + Bth::LEN;
         head[deth..deth + 4].copy_from_slice(&qkey.to_be_bytes());
     }
     head.truncate(HEAD_MAX);
@@ -97,7 +102,7 @@ const QKEY: u32 = 0x1234_5678;
 
 impl World {
     fn new() -> Self {
-        let (qpn, mtu) = (Qpn::new(QPN), Mtu::B256);
+        let (qpn, mtu) = (Qpn::new(LOCAL_QPN), Mtu::B256);
         let mut requester = Requester::new(4, 1, 64);
         requester.start(RequesterConfig {
             qpn,
@@ -108,7 +113,7 @@ impl World {
             pkey: 0xffff,
         });
         World {
-            device: Device::default(),
+            device: device(),
             requester,
             responder: Responder::new(ResponderConfig { qpn, qkey: QKEY, mtu }),
             queue: RecvQueue::new(4, 1),
@@ -236,7 +241,7 @@ proptest! {
 /// The area of a datagram from a template's path.
 fn received(v6: bool) -> [u8; GRH_LEN] {
     let mut area = [0; GRH_LEN];
-    let template = template(v6);
+    let template = path(v6);
     let ip = if v6 { &template.bytes()[14..54] } else { &template.bytes()[14..34] };
     area[GRH_LEN - ip.len()..].copy_from_slice(ip);
     if !v6 {

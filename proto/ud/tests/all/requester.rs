@@ -1,45 +1,47 @@
 //! The requester, rule by rule, as wire scripts.
 
-use crate::scripts;
+use crate::script::Ud;
+use longhaul_wire_script::scripts;
 
 scripts! {
+    Ud;
     packets {
         one_datagram_is_one_packet_and_complete_when_it_left: "
             post len=300
             none_done
-            out send psn=0 len=300 qpn=34 source=17 qkey=17 to=10.0.0.2 pkey=8001 !solicited \
-                !migreq !imm ee
+            out send.only psn=0 len=300 qpn=34 source=17 qkey=17 to=10.0.0.2 pkey=8001 !solicited \
+                !migreq !imm is=ee
             done 1 Success Send len=300 peer=34
         ";
         an_empty_one_needs_no_memory: "
             post len=0 lkey=99
-            out send len=0
+            out send.only len=0
             done 1 Success
         ";
         immediate_data_and_the_solicited_event_go_along: "
             config migreq
             post len=1 imm solicited
-            out send.imm psn=0 len=1 imm solicited migreq
+            out send.only.imm psn=0 len=1 imm solicited migreq
             done 1 Success
         ";
         several_segments_are_gathered: "
             post len=103 parts=4
-            out send len=103 ee
+            out send.only len=103 is=ee
             done 1 Success
         ";
         inline_data_is_copied_when_posted: "
             post len=50 inline lkey=99
             post len=50
             poke len=50
-            out send len=50 ee
-            out send len=50 !ee
+            out send.only len=50 is=ee
+            out send.only len=50 !is=ee
             done 1 Success
             done 2 Success
         ";
         one_fills_the_mtu: "
             config mtu=256
             post len=256
-            out send len=256
+            out send.only len=256
             done 1 Success len=256
         ";
     }
@@ -47,8 +49,8 @@ scripts! {
         each_work_request_names_its_own: "
             post ah=2 qpn=5 qkey=9
             post ah=1 qpn=16777215 qkey=17
-            out send to=fd00::2 qpn=5 qkey=9
-            out send to=10.0.0.2 qpn=16777215 qkey=17
+            out send.only to=fd00::2 qpn=5 qkey=9
+            out send.only to=10.0.0.2 qpn=16777215 qkey=17
             done 1 Success peer=5
             done 2 Success peer=16777215
         ";
@@ -56,11 +58,11 @@ scripts! {
             config qkey=4008636142
             post qkey=2147483648
             post qkey=2147483647
-            out send qkey=4008636142
-            out send qkey=2147483647
+            out send.only qkey=4008636142
+            out send.only qkey=2147483647
             qkey 7
             post qkey=4294967295
-            out send qkey=7
+            out send.only qkey=7
             done 1 Success
             done 2 Success
             done 3 Success
@@ -87,9 +89,9 @@ scripts! {
             post
             post
             post
-            out send psn=16777214
-            out send psn=16777215
-            out send psn=0
+            out send.only psn=16777214
+            out send.only psn=16777215
+            out send.only psn=0
             done 1 Success
             done 2 Success
             done 3 Success
@@ -98,14 +100,14 @@ scripts! {
     completions {
         unsignaled_success_is_silent: "
             post unsignaled
-            out send
+            out send.only
             post unsignaled signal_all
-            out send
+            out send.only
             done 2 Success
         ";
         a_fence_has_nothing_to_wait_for: "
             post fence
-            out send
+            out send.only
             done 1 Success
         ";
     }
@@ -123,8 +125,8 @@ scripts! {
             post len=1073741824
             post len=300 unsignaled lkey=99 ah=9
             post len=2
-            out send psn=0 len=1
-            out send psn=1 len=2
+            out send.only psn=0 len=1
+            out send.only psn=1 len=2
             done 1 Success
             done 2 Success
             done 4 Success
@@ -136,7 +138,7 @@ scripts! {
             post len=1
             post len=10 lkey=99 unsignaled
             post len=1 unsignaled
-            out send psn=0
+            out send.only psn=0
             quiet
             failed
             done 1 Success
@@ -160,12 +162,12 @@ scripts! {
         ";
         a_recovered_queue_goes_on_with_the_next_psn: "
             post
-            out send psn=0
+            out send.only psn=0
             post ah=9
             quiet
             recover
             post
-            out send psn=1
+            out send.only psn=1
             done 1 Success
             done 2 LocalQpOperation
             done 3 Success
@@ -173,10 +175,10 @@ scripts! {
     }
     refusals {
         only_datagrams_are_queued: "
-            refuse op=send len=1
-            refuse op=write len=1
-            refuse op=read len=1
-            refuse op=fetch_add len=8
+            refuse send len=1
+            refuse write len=1
+            refuse read len=1
+            refuse fetch_add len=8
         ";
         the_queue_has_its_limits: "
             config depth=2
@@ -186,10 +188,10 @@ scripts! {
             post len=256 inline
             post
             refuse
-            out send len=256
+            out send.only len=256
             post
-            out send
-            out send
+            out send.only
+            out send.only
             done 1 Success
             done 2 Success
             done 3 Success
@@ -199,12 +201,12 @@ scripts! {
         a_paused_queue_begins_nothing: "
             post
             post
-            out send psn=0
+            out send.only psn=0
             pause
             drained
             quiet
             resume
-            out send psn=1
+            out send.only psn=1
             done 1 Success
             done 2 Success
         ";

@@ -1,0 +1,84 @@
+//! Retries without progress, and responders that are not ready.
+
+use super::RequesterConfig;
+use longhaul_units::{Duration, Instant};
+use longhaul_wire::rnr_backoff;
+
+/// `rnr_retry` of a requester that retries for ever.
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// Retries left until the requester fails; progress restores them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retries {
+    /// After timeouts and sequence errors.
+    transport: u8,
+    /// After RNR NAKs.
+    rnr: u8,
+}
+
+impl Retries {
+    #[inline]
+    pub(super) fn full(config: &RequesterConfig) -> Self {
+        Retries { transport: config.retry_cnt, rnr: config.rnr_retry }
+    }
+
+    #[inline]
+    pub(super) fn left(self) -> u8 {
+        self.transport
+    }
+
+    /// Returns `false` if none was left.
+    pub(super) fn take(&mut self) -> bool {
+        take(&mut self.transport)
+    }
+
+    /// Returns `false` if none was left.
+    pub(super) fn take_rnr(&mut self, config: &RequesterConfig) -> bool {
+        config.rnr_retry == RNR_RETRY_FOREVER || take(&mut self.rnr)
+    }
+}
+
+fn take(left: &mut u8) -> bool {
+    let had_one = *left > 0;
+    *left = left.saturating_sub(1);
+    had_one
+}
+
+/// Whether the responder has receives, by its latest answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Readiness {
+    /// No RNR NAK since the last progress.
+    Ready,
+    /// RNR NAKs since `since`; nothing is sent before `until`.
+    NotReady { since: Instant, until: Option<Instant> },
+}
+
+impl Readiness {
+    /// End of the wait that the latest RNR NAK began.
+    #[inline]
+    pub(super) fn until(self) -> Option<Instant> {
+        match self {
+            Readiness::Ready => None,
+            Readiness::NotReady { until, .. } => until,
+        }
+    }
+
+    /// An RNR NAK asks for a wait of `timer`; the longer the responder has not been ready, the
+    /// longer the wait.
+    pub(super) fn wait(&mut self, now: Instant, timer: Duration) {
+        let since = match *self {
+            Readiness::Ready => now,
+            Readiness::NotReady { since, .. } => since,
+        };
+        let until = Some(now + rnr_backoff(timer, now.since(since)));
+        *self = Readiness::NotReady { since, until };
+    }
+
+    /// Ends the wait.
+    #[inline]
+    pub(super) fn end_wait(&mut self) {
+        if let Readiness::NotReady { until, .. } = self {
+            *until = None;
+        }
+    }
+}
