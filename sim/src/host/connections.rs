@@ -374,9 +374,8 @@ impl Connections {
             Some(&End::Service(slot)) => slot,
             None => return,
         };
-        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
         // Refused where it has been reset before.
-        let _ = nic.rnic.modify_qp(now, nic.qps[slot].qpn, &attr);
+        let _ = nic.rnic.modify_qp(now, nic.qps[slot].qpn, &QpAttr::to(state));
     }
 }
 
