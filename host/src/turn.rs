@@ -1,4 +1,5 @@
-//! One turn of a node: receive from its ports, handle deadlines, transmit.
+//! One turn of a node: receive from its ports, handle deadlines, transmit; and the two halves of a
+//! turn for loops that do other work between them.
 
 use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, TRAILER_MAX, Transmit};
 use longhaul_port::{Port, PortError, Received};
@@ -44,6 +45,17 @@ pub enum MalformedFrames {
     Carry,
 }
 
+/// How much a node may send to a port in one turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TransmitLimit {
+    /// As many frames as there were free slots when the node first asked: the other ports wait no
+    /// longer than that.
+    #[default]
+    RoomAtFirst,
+    /// As many frames as the port takes: its room is asked again when it is used up.
+    UntilFull,
+}
+
 /// How a turn goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnConfig {
@@ -52,15 +64,26 @@ pub struct TurnConfig {
     pub receive_batch: usize,
     /// What becomes of malformed frames.
     pub malformed: MalformedFrames,
+    /// How much the node may send to each port.
+    pub transmit: TransmitLimit,
+}
+
+impl TurnConfig {
+    /// The usual turn of a node at which packets end.
+    pub const DEFAULT: TurnConfig = TurnConfig {
+        receive_batch: 64,
+        malformed: MalformedFrames::Drop,
+        transmit: TransmitLimit::RoomAtFirst,
+    };
 }
 
 impl Default for TurnConfig {
     fn default() -> Self {
-        TurnConfig { receive_batch: 64, malformed: MalformedFrames::Drop }
+        TurnConfig::DEFAULT
     }
 }
 
-/// What a turn did.
+/// What a turn, or a half of it, did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turn {
     /// When the node was asked what to send.
@@ -139,7 +162,7 @@ pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
             report(side, error);
         }
         let before = done.received;
-        if let Err(error) = receive(node, side, port, clock, config, node_time, &mut done) {
+        if let Err(error) = receive_at(node, side, port, clock, config, node_time, &mut done) {
             report(side, error);
         }
         if done.received > before {
@@ -157,12 +180,43 @@ pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
         node.handle_timeout(now);
         done.lateness = Some(now.since(due.at));
     }
-    transmit(node, ports, report, &mut done);
+    transmit_to::<PORTS_MAX, _, _>(node, ports, config, report, &mut done);
     done.deadline = node.poll_timeout();
     (done, sources)
 }
 
-fn receive<N: Node + ?Sized, P: Port>(
+/// The receiving half of a turn: hands a batch of frames from `port` to side `side` of `node`, all
+/// at `now`. Adds to `done` also where it returns an error.
+///
+/// # Errors
+/// The port's. Frames received before it have been handed over.
+#[inline]
+pub fn receive<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    side: Side,
+    port: &mut P,
+    now: Instant,
+    config: &TurnConfig,
+    done: &mut Turn,
+) -> Result<(), PortError> {
+    receive_at(node, side, port, &|| now, config, &mut None, done)
+}
+
+/// The transmitting half of a turn of a node with one port: lets `node` send at `done.now`, and
+/// flushes.
+#[inline]
+pub fn transmit<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    port: &mut P,
+    config: &TurnConfig,
+    report: &mut dyn FnMut(Side, PortError),
+    done: &mut Turn,
+) {
+    transmit_to::<1, _, _>(node, std::slice::from_mut(port), config, report, done);
+}
+
+#[inline]
+fn receive_at<N: Node + ?Sized, P: Port>(
     node: &mut N,
     side: Side,
     port: &mut P,
@@ -221,15 +275,27 @@ fn before(now: Instant, age: std::time::Duration) -> Instant {
     Instant::from_ps(now.as_ps().saturating_sub(age.as_ps()))
 }
 
-fn transmit<N: Node + ?Sized, P: Port>(
+/// `PORTS` is at least the number of ports.
+#[inline]
+fn transmit_to<const PORTS: usize, N: Node + ?Sized, P: Port>(
     node: &mut N,
     ports: &mut [P],
+    config: &TurnConfig,
     report: &mut dyn FnMut(Side, PortError),
     done: &mut Turn,
 ) {
     let now = done.now;
-    let mut outlet =
-        Outlet { ports, room: [UNASKED; PORTS_MAX], written: PortSet::default(), report, done };
+    let mut outlet = Outlet {
+        ports,
+        room: [UNASKED; PORTS],
+        used_up: match config.transmit {
+            TransmitLimit::RoomAtFirst => 0,
+            TransmitLimit::UntilFull => UNASKED,
+        },
+        written: PortSet::default(),
+        report,
+        done,
+    };
     node.poll_transmit(now, &mut outlet);
     for side in outlet.written.sides() {
         if let Err(error) = ports[side].flush() {
@@ -238,21 +304,23 @@ fn transmit<N: Node + ?Sized, P: Port>(
     }
 }
 
-/// The port has not been asked for its room in this turn.
+/// The port is asked for its room when the node next wants it.
 const UNASKED: u16 = u16::MAX;
 
 /// Writes frames straight into the ports' slots.
-struct Outlet<'a, P> {
+struct Outlet<'a, P, const PORTS: usize> {
     ports: &'a mut [P],
-    /// Slots left, asked of each port once a turn.
-    room: [u16; PORTS_MAX],
+    /// Slots left, as far as each port has been asked.
+    room: [u16; PORTS],
+    /// What `room` becomes when the slots are used up.
+    used_up: u16,
     /// Ports that were given a frame.
     written: PortSet,
     report: &'a mut dyn FnMut(Side, PortError),
     done: &'a mut Turn,
 }
 
-impl<P: Port> Transmit for Outlet<'_, P> {
+impl<P: Port, const PORTS: usize> Transmit for Outlet<'_, P, PORTS> {
     #[inline]
     fn room(&mut self, side: Side) -> usize {
         if self.room[side] == UNASKED {
@@ -284,16 +352,19 @@ impl<P: Port> Transmit for Outlet<'_, P> {
     }
 }
 
-impl<P: Port> Outlet<'_, P> {
+impl<P: Port, const PORTS: usize> Outlet<'_, P, PORTS> {
     #[inline]
     fn count(&mut self, side: Side, sent: Result<bool, PortError>) {
         match sent {
             Ok(true) => {
                 self.done.transmitted += 1;
                 self.written.insert(side);
-                if self.room[side] != UNASKED {
-                    self.room[side] = self.room[side].saturating_sub(1);
-                }
+                self.room[side] = match self.room[side] {
+                    0 => 0,
+                    1 => self.used_up,
+                    UNASKED => UNASKED,
+                    room => room - 1,
+                };
             }
             Ok(false) => self.done.refused += 1,
             Err(error) => {

@@ -4,20 +4,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use longhaul_cm::{ConnectionId, ListenId};
-use longhaul_node::{Frame, Node, Side, Transmit};
+use longhaul_host::{TransmitLimit, Turn, TurnConfig, receive, transmit};
+use longhaul_node::Node;
 use longhaul_port::{LinkState, Port, PortError};
 use longhaul_rnic::{CqId, Event, QpEvent, Rnic, SrqId};
 use longhaul_units::{Duration, Instant, Qpn};
-use longhaul_wire::Head;
 
 use crate::connection::{ConnectionSink, Lingering, Listening};
 use crate::event_queue::EventQueue;
 use crate::memory::ProcessMemory;
 use crate::segment::{OnSegment, Search};
 
-/// Frames taken from the port per turn. Bounds the time that one turn holds the lock to tens of
-/// microseconds.
-const FRAMES_PER_TURN: usize = 64;
+/// A batch of received frames bounds the time that one turn holds the lock to tens of microseconds.
+const TURN: TurnConfig = TurnConfig { transmit: TransmitLimit::UntilFull, ..TurnConfig::DEFAULT };
 /// How often a polling thread looks after the port's control channel.
 const SERVICE_INTERVAL: Duration = Duration::from_ms(1);
 /// Events in a queue that nobody reads, up to which news of the port are added.
@@ -75,7 +74,7 @@ pub struct AsyncSink {
 pub struct EngineCounters {
     /// Frames that were no well-formed Ethernet frame and did not reach the device.
     pub malformed_frames: u64,
-    /// Times that the port cut its peer off or failed.
+    /// Times that the port disconnected a peer for breaking the rules, or failed.
     pub port_errors: u64,
     /// Frames that the program's own polling took from the port.
     pub frames_by_program: u64,
@@ -133,32 +132,6 @@ pub(crate) struct DeviceState {
     was_up: bool,
     is_up: bool,
     serviced_at: Instant,
-}
-
-/// Hands the device's frames to the port.
-struct Outlet<'a> {
-    port: &'a mut dyn Port,
-    room: usize,
-    sent: usize,
-    asked_in_vain: bool,
-}
-
-impl Transmit for Outlet<'_> {
-    fn room(&mut self, _side: Side) -> usize {
-        if self.room == 0 {
-            self.room = self.port.transmit_room();
-            self.asked_in_vain |= self.room == 0;
-        }
-        self.room
-    }
-
-    fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
-        // A frame that finds no room, or is too long for the port, is lost like any other lost
-        // packet.
-        let _ = self.port.transmit(frame.len(), &mut |out| frame.write_to(out));
-        self.room = self.room.saturating_sub(1);
-        self.sent += 1;
-    }
 }
 
 impl DeviceState {
@@ -219,38 +192,35 @@ impl DeviceState {
             self.service(now);
         }
         let Self { rnic, port: Some(port), counters, .. } = self else { return 0 };
-        let result = port.receive(FRAMES_PER_TURN, &mut |bytes| {
-            let head = Head::copy_of(bytes);
-            match Frame::received(&head, bytes) {
-                Ok(frame) => rnic.handle_frame(now, 0, &frame),
-                Err(_) => counters.malformed_frames += 1,
-            }
-        });
-        let received = result.unwrap_or_else(|_| {
-            self.counters.port_errors += 1;
-            0
-        });
-        self.frames_may_wait = received == FRAMES_PER_TURN;
-        self.rnic.note_received(received, self.frames_may_wait);
-        received
+        let mut done = Turn::default();
+        let received = receive(rnic, 0, port, now, &TURN, &mut done);
+        counters.malformed_frames += done.malformed as u64;
+        self.frames_may_wait = done.received == TURN.receive_batch;
+        self.rnic.note_received(done.received, self.frames_may_wait);
+        if let Err(error) = received {
+            self.note_port_error(&error);
+        }
+        done.received
     }
 
     /// Sends what is due and dispatches events. Returns the frames sent.
     pub(crate) fn send(&mut self, now: Instant) -> usize {
-        let mut sent = 0;
+        let mut done = Turn { now, ..Turn::default() };
         if let Self { rnic, port: Some(port), .. } = self {
-            let mut out = Outlet { port: &mut **port, room: 0, sent: 0, asked_in_vain: false };
-            rnic.poll_transmit(now, &mut out);
-            sent = out.sent;
-            self.out_of_room = out.asked_in_vain;
-            if sent > 0
-                && let Err(error) = port.flush()
-            {
+            let mut failed = None;
+            let mut report = |_side, error| match error {
+                // Lost like any other packet.
+                PortError::FrameTooLong { .. } | PortError::FrameTooShort { .. } => {}
+                error => failed = Some(error),
+            };
+            transmit(rnic, port, &TURN, &mut report, &mut done);
+            self.out_of_room = done.is_blocked;
+            if let Some(error) = failed {
                 self.note_port_error(&error);
             }
         }
         self.dispatch();
-        sent
+        done.transmitted
     }
 
     /// Works off the port's control channel.
