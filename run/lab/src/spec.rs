@@ -368,7 +368,6 @@ impl FromStr for LabName {
 mod tests {
     use super::*;
     use clap::Parser;
-    use longhaul_boxes::settings::Emulation;
 
     #[derive(Parser)]
     struct Cli {
@@ -444,63 +443,6 @@ mod tests {
             let read: Spec = serde_json::from_str(&text).unwrap();
             assert_eq!(serde_json::to_string(&read).unwrap(), text);
             assert_eq!((read.hosts, read.ecn), (spec.hosts, spec.ecn));
-        }
-    }
-
-    #[derive(Parser)]
-    struct Emulate {
-        #[command(flatten)]
-        settings: Emulation,
-    }
-
-    fn emulation<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Emulation {
-        let arguments = std::iter::once("emulate").chain(arguments);
-        Emulate::try_parse_from(arguments).unwrap_or_else(|e| panic!("{e}")).settings
-    }
-
-    const LISTS: [&str; 8] = [
-        "--rule",
-        "read-response from a: lose 1%",
-        "--rule",
-        "qpn 0x17: mark",
-        "--at",
-        "10s cut 50ms",
-        "--at",
-        "5s-20s loss 1e-3",
-    ];
-
-    #[test]
-    fn rules_and_changes_reach_the_fibre_of_a_box_and_of_a_lab() {
-        let lab = Cli::parse_from(std::iter::once("up").chain(LISTS)).spec;
-        let written = serde_json::to_string(&lab).unwrap();
-        let read: Spec = serde_json::from_str(&written).unwrap();
-        let link = emulation(LISTS).link().unwrap();
-        assert_eq!(
-            (&read.fibre().rules, &read.fibre().changes),
-            (&link.config().rules, &link.config().changes)
-        );
-        assert_eq!((link.config().rules.len(), link.config().changes.len()), (2, 2));
-        let refusal = Emulate::try_parse_from(["emulate", "--rule", "write: loose 1%"])
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(refusal.contains("character 8") && refusal.contains("say lose"), "{refusal}");
-    }
-
-    #[test]
-    fn options_mean_what_they_mean_to_a_lab() {
-        for arguments in [
-            "",
-            "--distance 1000km --rate 1G",
-            "--loss 1e-4 --queue 2M --ecn",
-            "--ecn 64K:1M --memory 1G --seed 7",
-        ] {
-            let lab = Cli::parse_from(std::iter::once("up").chain(arguments.split_whitespace()));
-            assert_eq!(
-                emulation(arguments.split_whitespace()).fibre().unwrap(),
-                lab.spec.fibre(),
-                "{arguments}"
-            );
         }
     }
 }
