@@ -6,10 +6,10 @@ use longhaul_port::{Port, PortError, Received};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::Head;
 
-/// The most ports that one node can be driven over.
+/// Maximum number of ports per node.
 pub const PORTS_MAX: usize = 128;
 
-/// Some of the ports of one node.
+/// A set of a node's ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PortSet(u128);
 
@@ -34,14 +34,13 @@ impl PortSet {
     }
 }
 
-/// What becomes of a received frame that claims to be RoCEv2 and is not well formed.
+/// Handling of received frames that claim to be RoCEv2 and are malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MalformedFrames {
     /// Dropped and counted: for a node at which packets end.
     #[default]
     Drop,
-    /// Handed to the node as an opaque frame and counted: for a node that carries what it does not
-    /// understand.
+    /// Handed to the node as an opaque frame and counted: for a node that forwards all frames.
     Carry,
 }
 
@@ -56,15 +55,15 @@ pub enum TransmitLimit {
     UntilFull,
 }
 
-/// How a turn goes.
+/// Bounds and rules of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnConfig {
-    /// Frames taken from each port before the node gets to send, at least 1. More is cheaper per
-    /// frame and makes the other ports wait longer.
+    /// Frames received from each port before the node sends, at least 1. A larger batch costs less
+    /// per frame and delays the other ports.
     pub receive_batch: usize,
-    /// What becomes of malformed frames.
+    /// Handling of malformed frames.
     pub malformed: MalformedFrames,
-    /// How much the node may send to each port.
+    /// Limit on the frames sent to each port.
     pub transmit: TransmitLimit,
 }
 
@@ -83,30 +82,30 @@ impl Default for TurnConfig {
     }
 }
 
-/// What a turn, or a half of it, did.
+/// Result of a turn, or of one half of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turn {
-    /// When the node was asked what to send.
+    /// When the node was asked for frames to send.
     pub now: Instant,
-    /// Frames taken from the ports, malformed ones included.
+    /// Frames received from the ports, including malformed ones.
     pub received: usize,
-    /// Frames that claimed to be RoCEv2 and were not well formed.
+    /// Malformed RoCEv2 frames.
     pub malformed: usize,
     /// Frames given to the ports.
     pub transmitted: usize,
-    /// Frames that the node sent and no port took: too long for it, or sent without room.
+    /// Frames that a port refused: too long, or sent without room.
     pub refused: usize,
-    /// The node may have more to send than the ports had room for; no deadline tells when there
-    /// will be.
+    /// A port had no room, so the node may have more to send. No deadline says when there will be
+    /// room.
     pub is_blocked: bool,
-    /// How late the node's deadline was met, when one was due.
+    /// Lateness of the node's deadline, if one was due.
     pub lateness: Option<Duration>,
-    /// When the node wants to be called next.
+    /// The node's next deadline.
     pub deadline: Option<Deadline>,
 }
 
 impl Turn {
-    /// True when anything happened.
+    /// True if the turn received or sent a frame, or met a deadline.
     pub fn is_busy(&self) -> bool {
         self.received + self.transmitted > 0 || self.lateness.is_some()
     }
@@ -115,14 +114,13 @@ impl Turn {
 /// Takes one bounded step: services each port and receives a batch from it, meets the node's
 /// deadline if it is due, lets the node send, and flushes. Port `i` is the node's side `i`.
 ///
-/// `clock` is read after frames were found and before the node hears of them, once for each batch,
-/// so that a node is never told that a frame arrived before it was sent; and once more before the
-/// node sends.
+/// `clock` is read once per batch, after the port has returned frames and before the node handles
+/// them, so that no frame arrives before it was sent; and once more before the node sends.
 ///
-/// Headers are copied before they are looked at, so that a peer who shares the memory cannot change
-/// them afterwards; a payload is copied by the node or from port to port. What a port lends is
-/// neither: the node may keep it, and a port that can passes it on by reference. A port's error
-/// goes to `report` and stops neither the other ports nor the node.
+/// Headers are copied before they are parsed, because a peer that shares the memory may change them.
+/// The node, or the sending port, copies the payload. A lent frame is not copied: the node may keep
+/// it, and some ports send it by reference. A port's error goes to `report`; the other ports and the
+/// node continue.
 ///
 /// # Panics
 /// With more than [`PORTS_MAX`] ports.
@@ -138,10 +136,10 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     poll_ports(node, ports, all, clock, config, &mut None, report).0
 }
 
-/// As [`turn`], but services and receives from the ports `polled` alone; the node sends to all.
-/// Also returns the ports that frames came from. `node_time` is the latest moment that the node
-/// was given, and is updated: with it, a frame that its port has [stamped](Received::Stamped)
-/// arrives at that time, or at `node_time` if that is later.
+/// As [`turn`], but services only the ports in `polled` and receives only from them; the node sends
+/// to all. Also returns the ports that frames came from. `node_time` is the latest time passed to
+/// the node, and is updated. With it, a [stamped](Received::Stamped) frame arrives at the later of
+/// its stamp and `node_time`.
 #[inline]
 pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
     node: &mut N,
@@ -154,7 +152,7 @@ pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
 ) -> (Turn, PortSet) {
     let mut done = Turn::default();
     let mut sources = PortSet::default();
-    // Read while the node is at rest; deadlines that frames change are read after transmission.
+    // Deadlines that received frames change are read after transmission.
     let due = node.poll_timeout();
     for side in polled.sides() {
         let port = &mut ports[side];
@@ -238,7 +236,7 @@ fn receive_at<N: Node + ?Sized, P: Port>(
         }
         node.handle_frame(at, side, frame);
     };
-    // A frame is not moved once it is taken apart: loads of what was stored in other pieces stall.
+    // A parsed frame is not moved: loads that span several recent stores stall.
     let outcome = port.receive_lent(config.receive_batch.max(1), &mut |given| {
         received += 1;
         let (bytes, age) = match given {
@@ -263,13 +261,13 @@ fn receive_at<N: Node + ?Sized, P: Port>(
         }
         malformed += 1;
     });
-    // A port that hands frames over to another core has taken more than it brought to this one.
+    // A port that hands frames over to another core has received more than it delivered here.
     done.received += outcome.as_ref().map_or(received, |taken| received.max(*taken));
     done.malformed += malformed;
     outcome.map(|_| ())
 }
 
-/// The moment that was `age` before `now`.
+/// `now - age`.
 fn before(now: Instant, age: std::time::Duration) -> Instant {
     let age = Duration::from_ns(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     Instant::from_ps(now.as_ps().saturating_sub(age.as_ps()))
@@ -310,11 +308,11 @@ const UNASKED: u16 = u16::MAX;
 /// Writes frames straight into the ports' slots.
 struct Outlet<'a, P, const PORTS: usize> {
     ports: &'a mut [P],
-    /// Slots left, as far as each port has been asked.
+    /// Free slots of each port, or [`UNASKED`].
     room: [u16; PORTS],
-    /// What `room` becomes when the slots are used up.
+    /// Value of `room` once the slots are used up.
     used_up: u16,
-    /// Ports that were given a frame.
+    /// Ports with unflushed frames.
     written: PortSet,
     report: &'a mut dyn FnMut(Side, PortError),
     done: &'a mut Turn,

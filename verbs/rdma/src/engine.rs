@@ -1,10 +1,10 @@
-//! The engine: one device, one port, one lock, and whoever has time to run them.
+//! The engine: one device, one port and one lock, driven by the program and the engine thread.
 //!
-//! The program's own calls drive the device. `poll_cq` returns what is there, and otherwise runs
-//! one bounded turn (receive, time out, send) and looks again; posting sends within the call. Only
-//! a program that does something else for a while (it computes, or blocks in a system call) is
-//! relieved by the engine thread, see `engine_thread`. After a fork the child never touches the
-//! parent's device.
+//! The program's own calls drive the device. `poll_cq` returns completions; if there are none, it
+//! runs one bounded turn (receive, handle deadlines, send) and polls again. Posting sends within the
+//! call. The engine thread takes over only while the program does not poll (it computes, or blocks
+//! in a system call), see `engine_thread`. After a fork the child never touches the parent's
+//! device.
 
 mod attachment;
 mod configuration;
@@ -28,17 +28,17 @@ use crate::hand_over::HandOver;
 use crate::memory::ProcessMemory;
 use configuration::rnic_config;
 
-/// Fruitless polls after which the program's thread gives way to others: two cores may hold three
-/// busy processes.
+/// Consecutive empty polls after which the program's thread yields: two cores may run three busy
+/// processes.
 const POLLS_BEFORE_YIELD: u32 = 16;
 
-/// One software RNIC with its port, shared by everything in the process.
+/// One software RNIC with its port, shared by all threads of the process.
 pub struct Engine {
     attach: Attach,
     clock: Clock,
     state: Mutex<DeviceState>,
     counter_files: Option<Mutex<CounterFiles>>,
-    /// PSNs given out.
+    /// Number of PSNs generated.
     psns: AtomicU64,
     /// Between the program's threads and the engine thread.
     pub(crate) hand_over: HandOver,
@@ -60,7 +60,7 @@ impl Engine {
     /// # Errors
     /// [`RdmaError::Io`] when the process is out of descriptors.
     pub unsafe fn new(attach: Attach) -> Result<Arc<Self>, RdmaError> {
-        // Between two processes the one that ends first is no news.
+        // Of two processes back to back, either may end first.
         let farewell = match &attach.line {
             Line::Memif { socket, back_to_back: false, .. } => Some(format!(
                 "host {}: the lab at {} ended the link",
@@ -76,7 +76,7 @@ impl Engine {
         let counter_files =
             attach.counters.as_ref().and_then(|root| match CounterFiles::open(root, attach.rate) {
                 Ok(files) => Some(Mutex::new(files)),
-                // Another process of this device keeps them.
+                // Another process of this device writes them.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
                 Err(error) => {
                     eprintln!("longhaul: no counters below {}: {error}", root.display());
@@ -99,7 +99,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// How the process was told to attach.
+    /// Attachment given by the environment.
     #[must_use]
     pub fn attach(&self) -> &Attach {
         &self.attach
@@ -118,8 +118,8 @@ impl Engine {
         self.clock.now()
     }
 
-    /// A PSN for a queue pair to start with, different from call to call and from run to run, so
-    /// that packets of an earlier connection are not taken for its own. It is no secret.
+    /// An initial PSN, different in each call and each run, so that a queue pair does not accept
+    /// packets of an earlier connection. It is not secret.
     #[must_use]
     pub fn fresh_psn(&self) -> Psn {
         let count = self.psns.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl Engine {
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lock, unless somebody holds it.
+    /// The lock, unless another thread holds it.
     pub(crate) fn try_lock(&self) -> Result<Option<MutexGuard<'_, DeviceState>>, RdmaError> {
         if self.forked.load(Ordering::Relaxed) {
             return Err(RdmaError::Forked);
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// Runs `operate` on the device, then sends what it caused.
+    /// Runs `operate` on the device, then sends the resulting frames.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -165,7 +165,7 @@ impl Engine {
         Ok(result)
     }
 
-    /// Runs `operate` on the device where nothing can come of it that has to be sent.
+    /// Runs `operate`, which must not cause a transmission.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -180,7 +180,7 @@ impl Engine {
         Ok(result)
     }
 
-    /// A sleeping engine thread knows only the deadlines of the time when it fell asleep.
+    /// Wakes an engine thread that sleeps beyond the device's deadline, or with work left to do.
     #[inline]
     pub(crate) fn rouse_thread(&self, state: &DeviceState) {
         if let Some(until) = state.thread_sleeps_until
@@ -192,8 +192,8 @@ impl Engine {
         }
     }
 
-    /// Hands at most `max` completions of `cq` to `take`; runs one turn when there are none at
-    /// first.
+    /// Passes at most `max` completions of `cq` to `take`; if there are none, runs one turn and polls
+    /// again.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -227,7 +227,7 @@ impl Engine {
         Ok(0)
     }
 
-    /// Runs one turn, for callers that are about to look for an event.
+    /// Runs one turn, for callers that are about to poll for an event.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -250,7 +250,7 @@ impl Engine {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// What the engine has counted.
+    /// Counters of the engine.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].

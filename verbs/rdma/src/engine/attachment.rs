@@ -14,15 +14,14 @@ use std::time::Duration;
 
 /// Receive buffer of a socket below which the user is told how to get a larger one, in bytes.
 const RECEIVE_BUFFER_ENOUGH: usize = 4 << 20;
-/// How long the first user of the port waits for the link.
+/// How long the first user of the port waits for its link.
 const LINK_WAIT: Duration = Duration::from_secs(2);
 
-/// A port, and what one on a segment keeps besides.
+/// A port, with the state of one on a segment.
 type OpenPort = (Box<dyn Port>, Option<OnSegment>);
 
 impl Engine {
-    /// Attaches the port and starts the engine thread, once. Called by whatever first needs
-    /// packets.
+    /// Attaches the port and starts the engine thread, once: at the first call that needs packets.
     ///
     /// A lab that does not answer is no error: the port stays down, one line on stderr says so, and
     /// queue pairs fail by their own retry budgets.
@@ -46,7 +45,7 @@ impl Engine {
         }
         let now = self.now();
         state.service(now);
-        // Under the lock throughout: whoever comes second finds it done, or begins anew.
+        // The lock is held throughout, so that a concurrent call finds the port started, or retries.
         if let Err(error) = engine_thread::start(self.me.clone()) {
             state.port = None;
             return Err(error);
@@ -112,7 +111,7 @@ impl Engine {
         Ok((port, None))
     }
 
-    /// Waits until the link is up; says so on stderr, once, when it does not come.
+    /// Waits until the link is up. If it stays down, reports that on stderr, once.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -135,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// Says once why there is no link.
+    /// Reports once why the link is down.
     fn complain(&self, state: &mut DeviceState) {
         if !std::mem::replace(&mut state.complained, true) {
             let reason = state.port.as_ref().and_then(|port| port.last_disconnect());
@@ -148,8 +147,7 @@ impl Engine {
         }
     }
 
-    /// Waits for a link that is not up yet, as that of two processes that were started together may
-    /// be.
+    /// Waits for a link that is not up yet: two processes may have been started together.
     pub(crate) fn await_peer(&self) -> Result<(), RdmaError> {
         if self.link() == LinkState::Down {
             self.wait_for_link(LINK_WAIT)?;
@@ -157,7 +155,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The link: up or down once the port is attached, and what it will probably be before.
+    /// State of the link; before the port is attached, its probable state.
     #[must_use]
     pub fn link(&self) -> LinkState {
         if self.started.get().is_some()

@@ -10,18 +10,18 @@ use longhaul_udp::{UdpConfig, obtainable_receive_buffer, window_packets};
 use longhaul_units::{BitRate, Duration, Rng, SplitMix64};
 use longhaul_wire::ROCEV2_PORT;
 
-/// How long a process may wait for its turn on a shared core without its port losing rate.
+/// How long a process may wait for a shared core without a loss of port rate.
 const TURN_WAIT: Duration = Duration::from_ms(2);
-/// Line rate that congestion control presumes of a port that is not paced.
+/// Line rate that congestion control assumes for an unpaced port.
 const RATE_PRESUMED: BitRate = match BitRate::from_gbps(100) {
     Some(rate) => rate,
     None => unreachable!(),
 };
 
-/// How the connection manager behaves: quicker to repeat itself than kernels are, because the
-/// longest path has a round trip of 0.2 s, and told apart from other processes of its host by the
-/// slot. It refuses requests for services that nobody listens to here; the host collects the
-/// refusals of all its processes.
+/// Configuration of the connection manager. It retransmits earlier than kernels do, because the
+/// longest path has a round trip of 0.2 s. The slot distinguishes it from the host's other
+/// processes. It refuses requests for services without a listener; the host collects the refusals of
+/// all its processes.
 fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul_cm::Config {
     longhaul_cm::Config {
         ca_guid: attach.guid(),
@@ -40,8 +40,7 @@ fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul
 pub(super) fn rnic_config(attach: &Attach) -> Config {
     let path_mtu_max = Mtu::from_code(attach.path_mtu.ilog2() as u8 - 7).unwrap_or(Mtu::B4096);
     let seed = u64::from(std::process::id()) ^ longhaul_seed();
-    // A process that takes over another's numbers would be mistaken for it by peers that still
-    // hold its connections.
+    // Peers that still hold connections of an earlier process must not mistake this one for it.
     let skipped_qpns =
         (SplitMix64::new(seed).next_u64() % u64::from(attach.qpn_count() / 2)) as u32;
     let defaults = Config::new(attach.mac, attach.ip_addr());
@@ -49,8 +48,7 @@ pub(super) fn rnic_config(attach: &Attach) -> Config {
         window_packets: udp_window(attach, path_mtu_max).unwrap_or(defaults.window_packets),
         path_mtu_max,
         port_rate: attach.rate,
-        // What the port could have sent while this process waited for its turn on a shared
-        // core.
+        // Bytes that the port could have sent while this process waited for a shared core.
         port_burst_bytes: attach.rate.map_or(0, |rate| rate.bytes_in(TURN_WAIT)),
         qpn_first: attach.qpn_first() + skipped_qpns,
         qpn_count: attach.qpn_count() - skipped_qpns,
@@ -69,9 +67,9 @@ pub(super) fn rnic_config(attach: &Attach) -> Config {
     }
 }
 
-/// How many packets a queue pair may have under way over sockets: what a receive buffer like ours
-/// takes, which the peer is presumed to have; `None` for other lines. Sent into a full buffer they
-/// are lost, hundreds at a time.
+/// Packets that a queue pair may have in flight over sockets: the capacity of our receive buffer,
+/// which the peer is presumed to share; `None` for other lines. A full buffer drops packets,
+/// hundreds at a time.
 fn udp_window(attach: &Attach, path_mtu_max: Mtu) -> Option<u32> {
     let Line::Udp { .. } = attach.line else { return None };
     let wanted = UdpConfig::new(&attach.host, attach.ip).receive_buffer_bytes;
@@ -79,7 +77,7 @@ fn udp_window(attach: &Attach, path_mtu_max: Mtu) -> Option<u32> {
     Some(window_packets(granted, path_mtu_max.bytes() as usize))
 }
 
-/// Something that differs from run to run, so that PSNs and communication ids do not repeat.
+/// A seed that differs between runs, so that PSNs and communication ids do not repeat.
 fn longhaul_seed() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -9,7 +9,7 @@ use longhaul_units::Qpn;
 use std::sync::Arc;
 
 impl Engine {
-    /// Makes a completion queue whose events go to `sinks`.
+    /// Creates a completion queue whose events go to `sinks`.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
@@ -29,7 +29,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a completion queue up. No event of it is queued after this returns.
+    /// Destroys a completion queue. No event of it is queued after this returns.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`] while a queue pair uses it, [`RdmaError::Forked`].
@@ -40,7 +40,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
@@ -57,7 +57,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a shared receive queue up. No event of it is queued after this returns.
+    /// Destroys a shared receive queue. No event of it is queued after this returns.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`] while a queue pair uses it, [`RdmaError::Forked`].
@@ -68,8 +68,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a queue pair whose asynchronous events go to `sink`; attaches the port if nobody has
-    /// yet.
+    /// Creates a queue pair whose asynchronous events go to `sink`; attaches the port if it is not
+    /// attached yet.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -90,7 +90,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Changes a queue pair. A step to "ready to receive" waits (once, for a bounded time) for a
+    /// Modifies a queue pair. The transition to ready to receive waits, for a bounded time, for a
     /// link that is not up yet.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a queue pair up. No event of it is queued after this returns.
+    /// Destroys a queue pair. No event of it is queued after this returns.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
@@ -121,8 +121,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells `watcher`, for as long as it lives, when the link comes or goes. The first time that
-    /// it comes is no news unless the program was told that there is none.
+    /// Sends changes of the link to `watcher` while it lives. The first time that the link comes up
+    /// is not an event, unless the program was told that it is down.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].

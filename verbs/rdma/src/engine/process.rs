@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// How often a process that ends tries for a lock, a millisecond apart.
+/// Attempts of an ending process to take a lock, a millisecond apart.
 const LAST_TRIES: u32 = 20;
 
 /// Every engine of the process, for the fork handler to disown.
@@ -25,7 +25,7 @@ pub(super) fn register(engine: &Arc<Engine>) {
 }
 
 impl Engine {
-    /// Brings the counter files up to date, when there are any and it is time.
+    /// Updates the counter files, if there are any and they are due.
     pub(crate) fn keep_counters(&self) {
         let Some(files) = &self.counter_files else { return };
         let Ok(mut files) = files.try_lock() else { return };
@@ -35,26 +35,25 @@ impl Engine {
         {
             let (counters, link) = (state.rnic.counters().clone(), state.link());
             drop(state);
-            // The files are for onlookers: a full disk is no reason to stop.
+            // A full disk must not stop the device.
             let _ = files.write(now, &counters, link);
         }
     }
 
-    /// Tells the peers of all connections that this is the end. Nobody will be there for their
-    /// answers.
+    /// Disconnects all connections, without waiting for replies.
     fn end_connections(&self) {
         let Some(mut state) = self.lock_at_last() else { return };
         let now = self.now();
         let open: Vec<_> = state.rnic.cm().connections().map(|info| info.connection).collect();
         for connection in open {
-            // It may have ended in this moment.
+            // It may have ended meanwhile.
             let _ = state.rnic.cm().destroy(now, connection);
         }
         state.send(now);
     }
 
-    /// The lock, for a process that ends: a thread that was stopped with it in its hands keeps it
-    /// for ever, so that the wait for it has an end.
+    /// The lock, for a process that ends. The wait is bounded, because a stopped thread may hold the
+    /// lock for ever.
     fn lock_at_last(&self) -> Option<MutexGuard<'_, DeviceState>> {
         for _ in 0..LAST_TRIES {
             if let Some(state) = self.try_lock().ok()? {
@@ -65,7 +64,7 @@ impl Engine {
         None
     }
 
-    /// Writes the counter files a last time; the wait for their lock has an end too.
+    /// Writes the counter files a last time; the wait for their lock is bounded too.
     pub(super) fn keep_counters_at_last(&self) {
         let Some(files) = &self.counter_files else { return };
         for _ in 0..LAST_TRIES {
@@ -78,8 +77,8 @@ impl Engine {
     }
 }
 
-/// Has peers told and the counter files written once more when the process ends by itself: what a
-/// kernel does for a program that ends with connections open.
+/// At the exit of the process, disconnects its connections, as a kernel does for a program that ends
+/// with connections open, and writes the counter files once more.
 fn finish_at_exit() {
     extern "C" fn at_exit() {
         if let Ok(engines) = ENGINES.try_lock() {
@@ -103,9 +102,8 @@ fn finish_at_exit() {
 /// do not exist there, and their rings belong to the parent.
 fn disown_at_fork() {
     extern "C" fn in_child() {
-        // Only this thread exists in the child. A lock held by another one at the moment of the
-        // fork is held for ever; then the list is not reachable, but no engine was being made by
-        // this thread.
+        // Only this thread exists in the child. If another thread held the lock at the fork, it is
+        // held for ever and the list is unreachable; but this thread was not creating an engine.
         if let Ok(engines) = ENGINES.try_lock() {
             for engine in engines.iter().filter_map(Weak::upgrade) {
                 engine.forked.store(true, Ordering::Relaxed);
