@@ -117,10 +117,10 @@ impl Turn {
 /// `clock` is read once per batch, after the port has returned frames and before the node handles
 /// them, so that no frame arrives before it was sent; and once more before the node sends.
 ///
-/// Headers are copied before they are parsed, because a peer that shares the memory may change them.
-/// The node, or the sending port, copies the payload. A lent frame is not copied: the node may keep
-/// it, and some ports send it by reference. A port's error goes to `report`; the other ports and the
-/// node continue.
+/// Headers are copied before they are parsed, because a peer that shares the memory may change
+/// them. The node, or the sending port, copies the payload. A lent frame is not copied: the node
+/// may keep it, and some ports send it by reference. A port's error goes to `report`; the other
+/// ports and the node continue.
 ///
 /// # Panics
 /// With more than [`PORTS_MAX`] ports.

@@ -1,9 +1,9 @@
 //! The engine: one device, one port and one lock, driven by the program and the engine thread.
 //!
 //! The program's own calls drive the device. `poll_cq` returns completions; if there are none, it
-//! runs one bounded turn (receive, handle deadlines, send) and polls again. Posting sends within the
-//! call. The engine thread takes over only while the program does not poll (it computes, or blocks
-//! in a system call), see `engine_thread`. After a fork the child never touches the parent's
+//! runs one bounded turn (receive, handle deadlines, send) and polls again. Posting sends within
+//! the call. The engine thread takes over only while the program does not poll (it computes, or
+//! blocks in a system call), see `engine_thread`. After a fork the child never touches the parent's
 //! device.
 
 mod attachment;
@@ -192,8 +192,8 @@ impl Engine {
         }
     }
 
-    /// Passes at most `max` completions of `cq` to `take`; if there are none, runs one turn and polls
-    /// again.
+    /// Passes at most `max` completions of `cq` to `take`; if there are none, runs one turn and
+    /// polls again.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].

@@ -45,7 +45,8 @@ impl Engine {
         }
         let now = self.now();
         state.service(now);
-        // The lock is held throughout, so that a concurrent call finds the port started, or retries.
+        // The lock is held throughout, so that a concurrent call finds the port started, or
+        // retries.
         if let Err(error) = engine_thread::start(self.me.clone()) {
             state.port = None;
             return Err(error);

@@ -20,8 +20,8 @@ const RATE_PRESUMED: BitRate = match BitRate::from_gbps(100) {
 
 /// Configuration of the connection manager. It retransmits earlier than kernels do, because the
 /// longest path has a round trip of 0.2 s. The slot distinguishes it from the host's other
-/// processes. It refuses requests for services without a listener; the host collects the refusals of
-/// all its processes.
+/// processes. It refuses requests for services without a listener; the host collects the refusals
+/// of all its processes.
 fn connection_manager(attach: &Attach, path_mtu_max: Mtu, seed: u64) -> longhaul_cm::Config {
     longhaul_cm::Config {
         ca_guid: attach.guid(),

@@ -52,8 +52,8 @@ impl Engine {
         state.send(now);
     }
 
-    /// The lock, for a process that ends. The wait is bounded, because a stopped thread may hold the
-    /// lock for ever.
+    /// The lock, for a process that ends. The wait is bounded, because a stopped thread may hold
+    /// the lock for ever.
     fn lock_at_last(&self) -> Option<MutexGuard<'_, DeviceState>> {
         for _ in 0..LAST_TRIES {
             if let Some(state) = self.try_lock().ok()? {
@@ -77,8 +77,8 @@ impl Engine {
     }
 }
 
-/// At the exit of the process, disconnects its connections, as a kernel does for a program that ends
-/// with connections open, and writes the counter files once more.
+/// At the exit of the process, disconnects its connections, as a kernel does for a program that
+/// ends with connections open, and writes the counter files once more.
 fn finish_at_exit() {
     extern "C" fn at_exit() {
         if let Ok(engines) = ENGINES.try_lock() {
