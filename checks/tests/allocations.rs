@@ -5,10 +5,10 @@
 use longhaul_checks::counting::Counting;
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, AhId, Config, CqId, Destination, Memory, MrKeys, Mtu, PdId, QpAttr,
-    QpInit, QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, SrqInit,
+    Access, AddressVector, AhId, BringUp, Config, CqId, Destination, Memory, MrKeys, PdId, QpInit,
+    QpKind, RecvWr, Rnic, SendOp, SendWr, Sge, SrqInit,
 };
-use longhaul_units::{Duration, Instant, Psn, Qpn};
+use longhaul_units::{Duration, Instant, Qpn};
 use longhaul_wire::{Head, MacAddr};
 use std::net::IpAddr;
 
@@ -81,61 +81,15 @@ fn end(n: u8) -> End {
     End { device, pd, cq, mr }
 }
 
-fn address(n: u8) -> AddressVector {
-    AddressVector { destination_ip: ip(n), hop_limit: 64, traffic_class: 0, flow_label: 0 }
-}
-
 impl End {
     fn create(&mut self, kind: QpKind, depth: u32) -> Qpn {
-        let init = QpInit {
-            pd: self.pd,
-            kind,
-            send_cq: self.cq,
-            recv_cq: self.cq,
-            srq: None,
-            sq_depth: depth,
-            rq_depth: depth,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 64,
-            signal_all: true,
-        };
+        let init = QpInit { inline_max: 64, ..QpInit::new(kind, self.pd, self.cq, depth) };
         self.device.create_qp(&init).unwrap()
     }
 
-    fn connect(&mut self, qpn: Qpn, kind: QpKind, peer: u8, peer_qpn: Qpn) {
-        let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
-        let connected = kind != QpKind::Ud;
-        let reliable = kind == QpKind::Rc;
-        let steps = [
-            QpAttr {
-                pkey_index: Some(0),
-                port: Some(1),
-                access: connected.then_some(Access::ALL),
-                qkey: (!connected).then_some(QKEY),
-                ..to(QpState::Init)
-            },
-            QpAttr {
-                path_mtu: connected.then_some(Mtu::B4096),
-                address: connected.then(|| address(peer)),
-                dest_qpn: connected.then_some(peer_qpn),
-                rq_psn: connected.then_some(Psn::new(0)),
-                max_dest_rd_atomic: reliable.then_some(16),
-                min_rnr_timer: reliable.then_some(1),
-                ..to(QpState::ReadyToReceive)
-            },
-            QpAttr {
-                sq_psn: Some(Psn::new(0)),
-                timeout: reliable.then_some(14),
-                retry_cnt: reliable.then_some(7),
-                rnr_retry: reliable.then_some(7),
-                max_rd_atomic: reliable.then_some(16),
-                ..to(QpState::ReadyToSend)
-            },
-        ];
-        for attr in &steps {
-            self.device.modify_qp(Instant::ZERO, qpn, attr).unwrap();
-        }
+    fn connect(&mut self, qpn: Qpn, peer: u8, peer_qpn: Qpn) {
+        let to = BringUp { qkey: QKEY, ..BringUp::to(ip(peer), peer_qpn) };
+        self.device.bring_up_qp(Instant::ZERO, qpn, &to).unwrap();
     }
 
     fn segment(&self, len: u32) -> [Sge; 1] {
@@ -174,12 +128,12 @@ impl Traffic {
         let mut ends = [end(1), end(2)];
         let qps = [0, 1].map(|n: usize| KINDS.map(|kind| ends[n].create(kind, 64)));
         for n in 0..2 {
-            for (i, kind) in KINDS.into_iter().enumerate() {
-                ends[n].connect(qps[n][i], kind, 2 - n as u8, qps[1 - n][i]);
+            for (own, peer) in qps[n].into_iter().zip(qps[1 - n]) {
+                ends[n].connect(own, 2 - n as u8, peer);
             }
         }
         let pd = ends[0].pd;
-        let ah = ends[0].device.create_ah(Instant::ZERO, pd, &address(2)).unwrap();
+        let ah = ends[0].device.create_ah(Instant::ZERO, pd, &AddressVector::to(ip(2))).unwrap();
         let ring = Ring { bytes: vec![0; SLOT * SLOTS], lens: Vec::with_capacity(SLOTS) };
         Traffic { ends, qps, ah, ring, now: Instant::ZERO, packets: 0 }
     }
@@ -260,20 +214,15 @@ fn bytes_per_idle_qp(kind: QpKind, shared: bool) -> i64 {
     let before = ALLOCATOR.bytes();
     for _ in 0..COUNT {
         let init = QpInit {
-            pd: end.pd,
-            kind,
-            send_cq: end.cq,
-            recv_cq: end.cq,
             srq,
-            sq_depth: 128,
             rq_depth: 512,
             send_sge_max: 4,
             recv_sge_max: 4,
             inline_max: 128,
-            signal_all: true,
+            ..QpInit::new(kind, end.pd, end.cq, 128)
         };
         let qpn = end.device.create_qp(&init).unwrap();
-        end.connect(qpn, kind, 2, Qpn::new(0x99));
+        end.connect(qpn, 2, Qpn::new(0x99));
     }
     (ALLOCATOR.bytes() - before) / COUNT as i64
 }

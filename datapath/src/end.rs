@@ -7,10 +7,10 @@ use hdrhistogram::Histogram;
 use longhaul_host::{Clock, TurnConfig, turn};
 use longhaul_port::{LinkState, Port, PortError};
 use longhaul_rnic::{
-    Access, AddressVector, Completion, Config, Counter, CqId, Event, MrKeys, Mtu, QpAttr, QpEvent,
-    QpInit, QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
+    Access, BringUp, Completion, Config, Counter, CqId, Event, MrKeys, Mtu, QpEvent, QpInit,
+    QpKind, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
 };
-use longhaul_units::{Psn, Qpn, RKey};
+use longhaul_units::{Qpn, RKey};
 use longhaul_wire::MacAddr;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -266,19 +266,8 @@ impl<P: Port> End<P> {
             .map_err(refused("a completion queue"))?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let keys = device.reg_mr(pd, 0, len, 0, access).map_err(refused("a memory region"))?;
-        let init = QpInit {
-            pd,
-            kind: QpKind::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            sq_depth: config.depth,
-            rq_depth: 2 * config.depth,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 0,
-            signal_all: true,
-        };
+        let init =
+            QpInit { rq_depth: 2 * config.depth, ..QpInit::new(QpKind::Rc, pd, cq, config.depth) };
         let qpns =
             (0..config.qps).map(|_| device.create_qp(&init).map_err(refused("a queue pair")));
         let qpns = qpns.collect::<Result<Vec<_>, _>>()?;
@@ -330,14 +319,10 @@ impl<P: Port> End<P> {
             return Err(EndError::Config(what));
         }
         self.peer_rkey = RKey(peer.rkey);
-        let steps = steps(self.role, &self.config);
         let now = self.clock.now();
         for (&qpn, &peer_qpn) in self.qpns.iter().zip(&peer.qpns) {
-            for attr in &steps {
-                let is_first = attr.state == Some(QpState::ReadyToReceive);
-                let attr = QpAttr { dest_qpn: is_first.then(|| Qpn::new(peer_qpn)), ..*attr };
-                self.device.modify_qp(now, qpn, &attr).map_err(refused("a connection"))?;
-            }
+            let to = bring_up(self.role, &self.config, Qpn::new(peer_qpn));
+            self.device.bring_up_qp(now, qpn, &to).map_err(refused("a connection"))?;
         }
         Ok(())
     }
@@ -536,40 +521,17 @@ fn pattern(role: Role, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8)) as u8 ^ role.number()).collect()
 }
 
-/// The changes of state of a queue pair; the peer's number is missing.
-fn steps(role: Role, config: &TransferConfig) -> [QpAttr; 3] {
-    let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+/// How a queue pair is connected with its peer's.
+fn bring_up(role: Role, config: &TransferConfig, peer: Qpn) -> BringUp {
     let reads = config.depth.min(128) as u8;
-    let address = AddressVector {
-        destination_ip: role.peer().ip(),
-        hop_limit: 64,
-        traffic_class: 0,
-        flow_label: 0,
-    };
-    [
-        QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
-            ..to(QpState::Init)
-        },
-        QpAttr {
-            path_mtu: Some(config.mtu),
-            address: Some(address),
-            rq_psn: Some(Psn::new(0)),
-            max_dest_rd_atomic: Some(reads),
-            min_rnr_timer: Some(1),
-            ..to(QpState::ReadyToReceive)
-        },
-        QpAttr {
-            sq_psn: Some(Psn::new(0)),
-            timeout: Some(TIMEOUT_CODE),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(reads),
-            ..to(QpState::ReadyToSend)
-        },
-    ]
+    BringUp {
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+        path_mtu: config.mtu,
+        max_rd_atomic: reads,
+        max_dest_rd_atomic: reads,
+        timeout: TIMEOUT_CODE,
+        ..BringUp::to(role.peer().ip(), peer)
+    }
 }
 
 #[cfg(test)]

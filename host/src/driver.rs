@@ -12,33 +12,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use thiserror::Error;
 
-/// Requests that may wait for the driver; a further one waits with its caller.
+/// Capacity of the request queue; a caller blocks while it is full.
 const REQUESTS_MAX: usize = 64;
 
-/// How often ports without a peer are looked at while there is work for others: a port costs about
-/// as much as a frame.
+/// Interval at which ports without a peer are polled while others are busy: a poll costs about as
+/// much as a frame.
 const LOOK_AROUND: Duration = Duration::from_ms(1);
 
-/// How a [`Driver`] spends its time.
+/// Polling, yielding and sleeping of a [`Driver`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverConfig {
-    /// How a turn goes.
+    /// Bounds and rules of each turn.
     pub turn: TurnConfig,
-    /// How long it keeps looking after something last happened, before it sleeps. Longer reacts
-    /// faster and takes more of a shared processor; it yields between looks.
+    /// Busy-poll time after the last busy turn, before the driver sleeps. A longer time reacts
+    /// faster and takes more of a shared processor; the driver yields between polls.
     pub idle_before_sleep: Duration,
     /// A deadline nearer than this is busy-polled for; a sleep before a later one ends half of it
     /// early. About twice what the system takes to wake a thread.
     pub sleep_min: Duration,
-    /// How long it sleeps at a time when a port is full: nothing tells when there is room again.
+    /// Longest sleep while a port is full: nothing signals that there is room again.
     pub blocked_sleep: Duration,
-    /// A turn that moved fewer frames than this yields the processor to whoever else wants it, so
-    /// that work collects into batches when processors are short. 0: only idle turns yield.
+    /// A turn that moved fewer frames than this yields the processor, so that frames collect into
+    /// batches when processors are short. 0: only idle turns yield.
     pub yield_below: usize,
     /// The longest time between two calls of [`Hook::attend`].
     pub hook_interval: Duration,
-    /// It neither sleeps nor yields: for a processor that nobody else is to use, where a deadline
-    /// is to be met within a turn.
+    /// The driver neither sleeps nor yields: for a dedicated processor, where a deadline is met
+    /// within a turn.
     pub spins: bool,
 }
 
@@ -56,28 +56,28 @@ impl Default for DriverConfig {
     }
 }
 
-/// What a driver did since it was started.
+/// Counters of a driver since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DriverCounters {
     /// Turns taken.
     pub turns: u64,
     /// Turns in which nothing happened.
     pub idle_turns: u64,
-    /// Times it slept.
+    /// Sleeps.
     pub sleeps: u64,
     /// Turns after which a port had no room left.
     pub blocked_turns: u64,
-    /// Frames taken from the ports.
+    /// Frames received from the ports.
     pub received_frames: u64,
-    /// Frames that claimed to be RoCEv2 and were not well formed.
+    /// Malformed RoCEv2 frames.
     pub malformed_frames: u64,
     /// Frames given to the ports.
     pub transmitted_frames: u64,
-    /// Frames that the node sent and no port took.
+    /// Frames that a port refused.
     pub refused_frames: u64,
-    /// Errors that ports met; each was also told to [`Hook::port_error`].
+    /// Port errors; [`Hook::port_error`] got each.
     pub port_errors: u64,
-    /// The latest that a deadline of the node was met.
+    /// Maximum lateness of a deadline of the node.
     pub lateness_max: Duration,
 }
 
@@ -94,15 +94,14 @@ impl DriverCounters {
     }
 }
 
-/// What the owner of a driver does on the driver's thread. A closure will do for [`Hook::attend`]
-/// alone.
+/// Work of the driver's owner on the driver's thread. A closure implements [`Hook::attend`] alone.
 pub trait Hook<N, P> {
     /// Called at least every [`DriverConfig::hook_interval`], and once before the driver ends: to
-    /// publish state. Whatever it takes, frames wait for.
+    /// publish state. Frames wait until it returns.
     fn attend(&mut self, now: Instant, node: &mut N, ports: &mut [P], counters: &DriverCounters);
 
-    /// The port at `side` met an error. It stays in use: a peer that broke the rules is gone, and
-    /// another may come.
+    /// The port at `side` failed. It stays in use: a peer that broke the rules is disconnected, and
+    /// another may connect.
     fn port_error(&mut self, side: Side, error: PortError) {
         let _ = (side, error);
     }
@@ -122,7 +121,7 @@ struct DriverShared {
     wake: WakeUp,
 }
 
-/// Reaches a [`Driver`] from other threads; clones reach the same one.
+/// Handle to a [`Driver`] for other threads; clones refer to the same driver.
 pub struct Handle<N> {
     shared: Arc<DriverShared>,
     requests: SyncSender<Request<N>>,
@@ -134,7 +133,7 @@ impl<N> Clone for Handle<N> {
     }
 }
 
-/// The driver has stopped, or stopped before it got to the request.
+/// The driver has stopped, possibly before it ran the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the frame loop has stopped")]
 pub struct Stopped;
@@ -146,13 +145,13 @@ impl<N> Handle<N> {
         self.shared.wake.wake();
     }
 
-    /// The wake-up that makes the driver look around.
+    /// The wake-up that ends the driver's sleep.
     pub fn wake_up(&self) -> &WakeUp {
         &self.shared.wake
     }
 
-    /// Has `work` done on the node, between two turns, and does not wait for it. What it makes the
-    /// node want to send is sent in the next turn.
+    /// Queues `work` to run on the node between two turns, and does not wait for it. The next turn
+    /// sends the frames that result.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -165,8 +164,8 @@ impl<N> Handle<N> {
         Ok(())
     }
 
-    /// Has `work` done on the node, between two turns, and waits for its answer. Not to be called
-    /// on the driver's own thread.
+    /// Runs `work` on the node between two turns and returns its result. Deadlocks on the driver's
+    /// own thread.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -191,27 +190,27 @@ pub struct Driver<N, P> {
     shared: Arc<DriverShared>,
     requests: Receiver<Request<N>>,
     counters: DriverCounters,
-    /// Ports that had a peer, or frames, when all were last looked at.
+    /// Ports that had a peer, or frames, when all were last polled.
     live: PortSet,
-    /// The latest moment that the node has heard of.
+    /// The latest time passed to the node.
     node_time: Instant,
-    /// When all ports are looked at again: at once after a sleep, which a port may have ended.
+    /// When all ports are polled again: at once after a sleep, because any port may have ended it.
     look_around_at: Instant,
 }
 
-/// What is left when a driver has stopped.
+/// Parts of a driver that has stopped.
 pub struct Finished<N, P> {
-    /// The node as it was.
+    /// The node.
     pub node: N,
     /// The ports, flushed and in polling mode.
     pub ports: Vec<P>,
-    /// What the driver did.
+    /// The driver's counters.
     pub counters: DriverCounters,
 }
 
 impl<N: Node, P: Port> Driver<N, P> {
-    /// A driver at rest, and the handle to reach it by. Port `i` is the node's side `i`. `clock` is
-    /// what `now` is read from.
+    /// A driver that has not started, and its handle. Port `i` is the node's side `i`. `clock`
+    /// supplies `now`.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -320,7 +319,7 @@ impl<N: Node, P: Port> Driver<N, P> {
         }
     }
 
-    /// Yields or sleeps after a turn in which nothing happened.
+    /// Yields or sleeps after an idle turn.
     fn wait(
         &mut self,
         last_busy: Instant,
@@ -344,7 +343,7 @@ impl<N: Node, P: Port> Driver<N, P> {
         self.counters.sleeps += 1;
         self.look_around_at = now;
         if let Err(error) = self.parker.park(&mut self.ports, &self.shared.wake, Some(timeout)) {
-            // Not to be met again at once and at full speed.
+            // The next attempt may fail at once too.
             self.counters.port_errors += 1;
             hook.port_error(self.parker.refused_by(), error);
             std::thread::yield_now();
@@ -352,14 +351,13 @@ impl<N: Node, P: Port> Driver<N, P> {
     }
 }
 
-/// Sleeps of this thread end on time for as long as this lives; the system's default is up to 50 µs
-/// late.
+/// Reduces this thread's timer slack until dropped; the system's default wakes it up to 50 µs late.
 struct FineTimers(Option<NonZeroU64>);
 
 impl FineTimers {
     fn new() -> Self {
         let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
-        // Where it is not allowed, sleeps are as late as they are.
+        // Without permission, the default slack remains.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         FineTimers(before)
     }

@@ -3,8 +3,8 @@
 //!
 //! [`turn`] is one bounded step: receive, act, send. [`Driver`] repeats it on a thread of its own
 //! until it is stopped, yields the processor while there is little to do, and sleeps when there is
-//! nothing. Whoever has a loop of their own (the verbs engine) uses [`turn`], [`Clock`], [`WakeUp`]
-//! and [`Parker`] by themselves.
+//! nothing. A loop of another crate (the verbs engine) uses [`receive`], [`transmit`], [`Clock`],
+//! [`WakeUp`] and [`Parker`] directly.
 //!
 //! Several cores share ports by [`join`]: each has a [`Driver`] with a node of its own, and frames
 //! that arrive at the wrong one are handed over. [`placement`] says which processors they run on.
@@ -26,5 +26,7 @@ pub use clock::Clock;
 pub use driver::{Driver, DriverConfig, DriverCounters, Finished, Handle, Hook, Stopped};
 pub use mesh::{CorePort, HandedOver, Spread, join};
 pub use parker::{Parker, Woken};
-pub use turn::{MalformedFrames, PORTS_MAX, Turn, TurnConfig, turn};
+pub use turn::{
+    MalformedFrames, PORTS_MAX, TransmitLimit, Turn, TurnConfig, receive, transmit, turn,
+};
 pub use wake::WakeUp;

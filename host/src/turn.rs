@@ -1,14 +1,15 @@
-//! One turn of a node: receive from its ports, handle deadlines, transmit.
+//! One turn of a node: receive from its ports, handle deadlines, transmit; and the two halves of a
+//! turn for loops that do other work between them.
 
 use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, TRAILER_MAX, Transmit};
 use longhaul_port::{Port, PortError, Received};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::Head;
 
-/// The most ports that one node can be driven over.
+/// Maximum number of ports per node.
 pub const PORTS_MAX: usize = 128;
 
-/// Some of the ports of one node.
+/// A set of a node's ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PortSet(u128);
 
@@ -33,57 +34,78 @@ impl PortSet {
     }
 }
 
-/// What becomes of a received frame that claims to be RoCEv2 and is not well formed.
+/// Handling of received frames that claim to be RoCEv2 and are malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MalformedFrames {
     /// Dropped and counted: for a node at which packets end.
     #[default]
     Drop,
-    /// Handed to the node as an opaque frame and counted: for a node that carries what it does not
-    /// understand.
+    /// Handed to the node as an opaque frame and counted: for a node that forwards all frames.
     Carry,
 }
 
-/// How a turn goes.
+/// How much a node may send to a port in one turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TransmitLimit {
+    /// As many frames as there were free slots when the node first asked: the other ports wait no
+    /// longer than that.
+    #[default]
+    RoomAtFirst,
+    /// As many frames as the port takes: its room is asked again when it is used up.
+    UntilFull,
+}
+
+/// Bounds and rules of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnConfig {
-    /// Frames taken from each port before the node gets to send, at least 1. More is cheaper per
-    /// frame and makes the other ports wait longer.
+    /// Frames received from each port before the node sends, at least 1. A larger batch costs less
+    /// per frame and delays the other ports.
     pub receive_batch: usize,
-    /// What becomes of malformed frames.
+    /// Handling of malformed frames.
     pub malformed: MalformedFrames,
+    /// Limit on the frames sent to each port.
+    pub transmit: TransmitLimit,
+}
+
+impl TurnConfig {
+    /// The usual turn of a node at which packets end.
+    pub const DEFAULT: TurnConfig = TurnConfig {
+        receive_batch: 64,
+        malformed: MalformedFrames::Drop,
+        transmit: TransmitLimit::RoomAtFirst,
+    };
 }
 
 impl Default for TurnConfig {
     fn default() -> Self {
-        TurnConfig { receive_batch: 64, malformed: MalformedFrames::Drop }
+        TurnConfig::DEFAULT
     }
 }
 
-/// What a turn did.
+/// Result of a turn, or of one half of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turn {
-    /// When the node was asked what to send.
+    /// When the node was asked for frames to send.
     pub now: Instant,
-    /// Frames taken from the ports, malformed ones included.
+    /// Frames received from the ports, including malformed ones.
     pub received: usize,
-    /// Frames that claimed to be RoCEv2 and were not well formed.
+    /// Malformed RoCEv2 frames.
     pub malformed: usize,
     /// Frames given to the ports.
     pub transmitted: usize,
-    /// Frames that the node sent and no port took: too long for it, or sent without room.
+    /// Frames that a port refused: too long, or sent without room.
     pub refused: usize,
-    /// The node may have more to send than the ports had room for; no deadline tells when there
-    /// will be.
+    /// A port had no room, so the node may have more to send. No deadline says when there will be
+    /// room.
     pub is_blocked: bool,
-    /// How late the node's deadline was met, when one was due.
+    /// Lateness of the node's deadline, if one was due.
     pub lateness: Option<Duration>,
-    /// When the node wants to be called next.
+    /// The node's next deadline.
     pub deadline: Option<Deadline>,
 }
 
 impl Turn {
-    /// True when anything happened.
+    /// True if the turn received or sent a frame, or met a deadline.
     pub fn is_busy(&self) -> bool {
         self.received + self.transmitted > 0 || self.lateness.is_some()
     }
@@ -92,14 +114,13 @@ impl Turn {
 /// Takes one bounded step: services each port and receives a batch from it, meets the node's
 /// deadline if it is due, lets the node send, and flushes. Port `i` is the node's side `i`.
 ///
-/// `clock` is read after frames were found and before the node hears of them, once for each batch,
-/// so that a node is never told that a frame arrived before it was sent; and once more before the
-/// node sends.
+/// `clock` is read once per batch, after the port has returned frames and before the node handles
+/// them, so that no frame arrives before it was sent; and once more before the node sends.
 ///
-/// Headers are copied before they are looked at, so that a peer who shares the memory cannot change
-/// them afterwards; a payload is copied by the node or from port to port. What a port lends is
-/// neither: the node may keep it, and a port that can passes it on by reference. A port's error
-/// goes to `report` and stops neither the other ports nor the node.
+/// Headers are copied before they are parsed, because a peer that shares the memory may change
+/// them. The node, or the sending port, copies the payload. A lent frame is not copied: the node
+/// may keep it, and some ports send it by reference. A port's error goes to `report`; the other
+/// ports and the node continue.
 ///
 /// # Panics
 /// With more than [`PORTS_MAX`] ports.
@@ -115,10 +136,10 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     poll_ports(node, ports, all, clock, config, &mut None, report).0
 }
 
-/// As [`turn`], but services and receives from the ports `polled` alone; the node sends to all.
-/// Also returns the ports that frames came from. `node_time` is the latest moment that the node
-/// was given, and is updated: with it, a frame that its port has [stamped](Received::Stamped)
-/// arrives at that time, or at `node_time` if that is later.
+/// As [`turn`], but services only the ports in `polled` and receives only from them; the node sends
+/// to all. Also returns the ports that frames came from. `node_time` is the latest time passed to
+/// the node, and is updated. With it, a [stamped](Received::Stamped) frame arrives at the later of
+/// its stamp and `node_time`.
 #[inline]
 pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
     node: &mut N,
@@ -131,7 +152,7 @@ pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
 ) -> (Turn, PortSet) {
     let mut done = Turn::default();
     let mut sources = PortSet::default();
-    // Read while the node is at rest; deadlines that frames change are read after transmission.
+    // Deadlines that received frames change are read after transmission.
     let due = node.poll_timeout();
     for side in polled.sides() {
         let port = &mut ports[side];
@@ -139,7 +160,7 @@ pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
             report(side, error);
         }
         let before = done.received;
-        if let Err(error) = receive(node, side, port, clock, config, node_time, &mut done) {
+        if let Err(error) = receive_at(node, side, port, clock, config, node_time, &mut done) {
             report(side, error);
         }
         if done.received > before {
@@ -157,12 +178,43 @@ pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
         node.handle_timeout(now);
         done.lateness = Some(now.since(due.at));
     }
-    transmit(node, ports, report, &mut done);
+    transmit_to::<PORTS_MAX, _, _>(node, ports, config, report, &mut done);
     done.deadline = node.poll_timeout();
     (done, sources)
 }
 
-fn receive<N: Node + ?Sized, P: Port>(
+/// The receiving half of a turn: hands a batch of frames from `port` to side `side` of `node`, all
+/// at `now`. Adds to `done` also where it returns an error.
+///
+/// # Errors
+/// The port's. Frames received before it have been handed over.
+#[inline]
+pub fn receive<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    side: Side,
+    port: &mut P,
+    now: Instant,
+    config: &TurnConfig,
+    done: &mut Turn,
+) -> Result<(), PortError> {
+    receive_at(node, side, port, &|| now, config, &mut None, done)
+}
+
+/// The transmitting half of a turn of a node with one port: lets `node` send at `done.now`, and
+/// flushes.
+#[inline]
+pub fn transmit<N: Node + ?Sized, P: Port>(
+    node: &mut N,
+    port: &mut P,
+    config: &TurnConfig,
+    report: &mut dyn FnMut(Side, PortError),
+    done: &mut Turn,
+) {
+    transmit_to::<1, _, _>(node, std::slice::from_mut(port), config, report, done);
+}
+
+#[inline]
+fn receive_at<N: Node + ?Sized, P: Port>(
     node: &mut N,
     side: Side,
     port: &mut P,
@@ -184,7 +236,7 @@ fn receive<N: Node + ?Sized, P: Port>(
         }
         node.handle_frame(at, side, frame);
     };
-    // A frame is not moved once it is taken apart: loads of what was stored in other pieces stall.
+    // A parsed frame is not moved: loads that span several recent stores stall.
     let outcome = port.receive_lent(config.receive_batch.max(1), &mut |given| {
         received += 1;
         let (bytes, age) = match given {
@@ -209,27 +261,39 @@ fn receive<N: Node + ?Sized, P: Port>(
         }
         malformed += 1;
     });
-    // A port that hands frames over to another core has taken more than it brought to this one.
+    // A port that hands frames over to another core has received more than it delivered here.
     done.received += outcome.as_ref().map_or(received, |taken| received.max(*taken));
     done.malformed += malformed;
     outcome.map(|_| ())
 }
 
-/// The moment that was `age` before `now`.
+/// `now - age`.
 fn before(now: Instant, age: std::time::Duration) -> Instant {
     let age = Duration::from_ns(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     Instant::from_ps(now.as_ps().saturating_sub(age.as_ps()))
 }
 
-fn transmit<N: Node + ?Sized, P: Port>(
+/// `PORTS` is at least the number of ports.
+#[inline]
+fn transmit_to<const PORTS: usize, N: Node + ?Sized, P: Port>(
     node: &mut N,
     ports: &mut [P],
+    config: &TurnConfig,
     report: &mut dyn FnMut(Side, PortError),
     done: &mut Turn,
 ) {
     let now = done.now;
-    let mut outlet =
-        Outlet { ports, room: [UNASKED; PORTS_MAX], written: PortSet::default(), report, done };
+    let mut outlet = Outlet {
+        ports,
+        room: [UNASKED; PORTS],
+        used_up: match config.transmit {
+            TransmitLimit::RoomAtFirst => 0,
+            TransmitLimit::UntilFull => UNASKED,
+        },
+        written: PortSet::default(),
+        report,
+        done,
+    };
     node.poll_transmit(now, &mut outlet);
     for side in outlet.written.sides() {
         if let Err(error) = ports[side].flush() {
@@ -238,21 +302,23 @@ fn transmit<N: Node + ?Sized, P: Port>(
     }
 }
 
-/// The port has not been asked for its room in this turn.
+/// The port is asked for its room when the node next wants it.
 const UNASKED: u16 = u16::MAX;
 
 /// Writes frames straight into the ports' slots.
-struct Outlet<'a, P> {
+struct Outlet<'a, P, const PORTS: usize> {
     ports: &'a mut [P],
-    /// Slots left, asked of each port once a turn.
-    room: [u16; PORTS_MAX],
-    /// Ports that were given a frame.
+    /// Free slots of each port, or [`UNASKED`].
+    room: [u16; PORTS],
+    /// Value of `room` once the slots are used up.
+    used_up: u16,
+    /// Ports with unflushed frames.
     written: PortSet,
     report: &'a mut dyn FnMut(Side, PortError),
     done: &'a mut Turn,
 }
 
-impl<P: Port> Transmit for Outlet<'_, P> {
+impl<P: Port, const PORTS: usize> Transmit for Outlet<'_, P, PORTS> {
     #[inline]
     fn room(&mut self, side: Side) -> usize {
         if self.room[side] == UNASKED {
@@ -284,16 +350,19 @@ impl<P: Port> Transmit for Outlet<'_, P> {
     }
 }
 
-impl<P: Port> Outlet<'_, P> {
+impl<P: Port, const PORTS: usize> Outlet<'_, P, PORTS> {
     #[inline]
     fn count(&mut self, side: Side, sent: Result<bool, PortError>) {
         match sent {
             Ok(true) => {
                 self.done.transmitted += 1;
                 self.written.insert(side);
-                if self.room[side] != UNASKED {
-                    self.room[side] = self.room[side].saturating_sub(1);
-                }
+                self.room[side] = match self.room[side] {
+                    0 => 0,
+                    1 => self.used_up,
+                    UNASKED => UNASKED,
+                    room => room - 1,
+                };
             }
             Ok(false) => self.done.refused += 1,
             Err(error) => {

@@ -37,10 +37,10 @@ pub use path::{FIBRE_NS_PER_KM, Path};
 pub use plan::{Plan, QueueDepth, Request, Row};
 pub use predict::{Bound, Limit, Prediction};
 pub use timeout::{Timeouts, timeout_ns};
-pub use uses::UseCase;
+pub use uses::{UnknownUse, UseCase};
 pub use window::Window;
 pub use wire::{MTUS, Message, interface_mtu, roce_mtu};
-pub use workload::{Op, Workload};
+pub use workload::{Op, UnknownOp, Workload};
 
 use thiserror::Error;
 

@@ -4,6 +4,7 @@ use crate::workload::Op;
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// A use of RDMA over distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -111,15 +112,16 @@ impl fmt::Display for UseCase {
     }
 }
 
-impl FromStr for UseCase {
-    type Err = String;
+/// No use has this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not a use that is known: {}", UseCase::ALL.map(UseCase::name).join(", "))]
+pub struct UnknownUse;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        UseCase::ALL.into_iter().find(|case| case.name().eq_ignore_ascii_case(text)).ok_or_else(
-            || {
-                let names: Vec<_> = UseCase::ALL.map(UseCase::name).into();
-                format!("not a use that is known: {}", names.join(", "))
-            },
-        )
+impl FromStr for UseCase {
+    type Err = UnknownUse;
+
+    fn from_str(text: &str) -> Result<Self, UnknownUse> {
+        let mut all = UseCase::ALL.into_iter();
+        all.find(|case| case.name().eq_ignore_ascii_case(text)).ok_or(UnknownUse)
     }
 }

@@ -4,6 +4,7 @@ use crate::Invalid;
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// Operation of RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -43,14 +44,19 @@ impl fmt::Display for Op {
     }
 }
 
-impl FromStr for Op {
-    type Err = String;
+/// No operation has this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not an operation: write, send, read or atomic")]
+pub struct UnknownOp;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Op {
+    type Err = UnknownOp;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOp> {
         [Op::Write, Op::Send, Op::Read, Op::Atomic]
             .into_iter()
             .find(|op| op.name().eq_ignore_ascii_case(text))
-            .ok_or_else(|| "not an operation: write, send, read or atomic".to_owned())
+            .ok_or(UnknownOp)
     }
 }
 

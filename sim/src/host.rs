@@ -19,8 +19,8 @@ use intake::Intake;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, Completion, Config, CqId, MrKeys, Mtu, PdId, QpAttr, QpInit, QpKind,
-    QpState, Rnic, SendOp, SendWr, Sge, VerbsError,
+    Access, AddressVector, BringUp, Completion, Config, CqId, MrKeys, Mtu, PdId, QpAttr, QpInit,
+    QpKind, Rnic, SendOp, SendWr, Sge, VerbsError,
 };
 use longhaul_switch::{PauseCounters, Pauser, PfcConfig};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
@@ -334,17 +334,9 @@ impl Host {
     pub fn create_qp(&mut self, program: usize, plan: &QpPlan) -> Result<usize, VerbsError> {
         let nic = &mut self.nic;
         let init = QpInit {
-            pd: nic.pd,
-            kind: QpKind::Rc,
-            send_cq: nic.cq,
-            recv_cq: nic.cq,
-            srq: None,
-            sq_depth: plan.sq_depth,
             rq_depth: plan.rq_depth,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 0,
             signal_all: false,
+            ..QpInit::new(QpKind::Rc, nic.pd, nic.cq, plan.sq_depth)
         };
         let qpn = nic.rnic.create_qp(&init)?;
         nic.rnic.memory_mut().add(u64::from(plan.size));
@@ -510,13 +502,7 @@ impl Nic {
 
     /// Moves a QP to INIT, so that it accepts receives.
     fn initialize(&mut self, slot: usize) -> Result<(), VerbsError> {
-        let attr = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::ALL),
-            ..QpAttr::default()
-        };
+        let attr = QpAttr::initialize(Access::ALL);
         self.rnic.modify_qp(Instant::ZERO, self.qps[slot].qpn, &attr)
     }
 
@@ -531,30 +517,21 @@ impl Nic {
         let to = &mut self.qps[slot];
         (to.peer_address, to.peer_rkey) = (peer.address, peer.rkey);
         let traffic_class = ROCE_DSCP << 2;
-        let address =
-            AddressVector { destination_ip: peer.ip, hop_limit: 64, traffic_class, flow_label: 0 };
-        let steps = [
-            QpAttr {
-                state: Some(QpState::ReadyToReceive),
-                path_mtu: Some(terms.mtu),
-                address: Some(address),
-                dest_qpn: Some(peer.qpn),
-                rq_psn: Some(terms.peer_psn),
-                max_dest_rd_atomic: Some(READS_SERVED),
-                min_rnr_timer: Some(12),
-                ..QpAttr::default()
-            },
-            QpAttr {
-                state: Some(QpState::ReadyToSend),
-                sq_psn: Some(terms.first_psn),
-                timeout: Some(terms.timeout),
-                retry_cnt: Some(terms.retry_count),
-                rnr_retry: Some(RNR_RETRIES),
-                max_rd_atomic: Some(terms.reads),
-                ..QpAttr::default()
-            },
-        ];
+        let bring_up = BringUp {
+            address: AddressVector { traffic_class, ..AddressVector::to(peer.ip) },
+            path_mtu: terms.mtu,
+            sq_psn: terms.first_psn,
+            rq_psn: terms.peer_psn,
+            max_rd_atomic: terms.reads,
+            max_dest_rd_atomic: READS_SERVED,
+            min_rnr_timer: 12,
+            timeout: terms.timeout,
+            retry_cnt: terms.retry_count,
+            rnr_retry: RNR_RETRIES,
+            ..BringUp::to(peer.ip, peer.qpn)
+        };
         let qpn = to.qpn;
+        let steps = bring_up.make_ready(QpKind::Rc);
         steps.iter().try_for_each(|attr| self.rnic.modify_qp(now, qpn, attr))
     }
 }

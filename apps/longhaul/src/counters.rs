@@ -97,7 +97,7 @@ fn sources(args: &Args) -> Result<Sources, Problem> {
     let lab = LabDir::of(&args.lab)?;
     let spec = lab.spec()?;
     if let Some(host) = args.host {
-        spec.check_host(host).map_err(Problem::plain)?;
+        spec.check_host(host)?;
     }
     let wanted = |host: &HostName| args.host.is_none_or(|one| one == *host);
     Ok(spec.hosts().filter(wanted).map(|host| (host.to_string(), lab.counter_dirs(host))).collect())

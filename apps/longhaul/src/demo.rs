@@ -115,7 +115,7 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
     let longest = cell.distance == Distance::from_km(1000);
     let first = !results.runs.iter().any(|r| r.accelerated && r.distance_km == cell.distance.km());
     let record = longest && cell.accelerated && first;
-    let name: LabName = format!("demo-{}", std::process::id()).parse().map_err(Problem::plain)?;
+    let name: LabName = format!("demo-{}", std::process::id()).parse()?;
     let spec = Spec {
         name,
         hosts: 2,

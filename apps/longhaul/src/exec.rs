@@ -150,7 +150,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
 /// host's slots.
 pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Command, Problem> {
     let spec = dir.spec()?;
-    spec.check_host(host).map_err(Problem::plain)?;
+    spec.check_host(host)?;
     let program = Program::find(program)?;
     let (slot, lock) = dir.take_slot(host, spec.slots())?;
     let mut command = program.command(&dir.preload_link(host, slot))?;

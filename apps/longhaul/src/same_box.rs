@@ -1,8 +1,10 @@
 //! `accelerate`, `lab` and `sim` build the same box for the same path, except for the differences
-//! listed here.
+//! listed here; `emulate` and `lab` build the same fibre.
 
 use crate::accelerate;
 use crate::lab;
+use longhaul_boxes::settings::Emulation;
+use longhaul_lab::Spec;
 use longhaul_wan_box::{Config, Whole};
 
 const PATH: [&str; 2] =
@@ -185,4 +187,47 @@ fn of_a_whole_box() {
     let in_lab = lab::box_config(&format!("{} --accelerate transport", PATH[0]));
     assert_same(&real, in_lab, &[OF_ALL, OF_LAB]);
     assert_same(&real, of_sim(true), &[OF_ALL, OF_SIM]);
+}
+
+/// The options of one command.
+#[derive(clap::Parser)]
+struct Cli<A: clap::Args> {
+    #[command(flatten)]
+    args: A,
+}
+
+fn parsed<A: clap::Args>(options: &[&str]) -> A {
+    let words = std::iter::once("longhaul").chain(options.iter().copied());
+    <Cli<A> as clap::Parser>::try_parse_from(words).unwrap_or_else(|e| panic!("{e}")).args
+}
+
+#[test]
+fn of_a_fibre() {
+    for options in [
+        "",
+        "--distance 1000km --rate 1G",
+        "--loss 1e-4 --queue 2M --ecn",
+        "--ecn 64K:1M --memory 1G --seed 7",
+    ] {
+        let options: Vec<&str> = options.split_whitespace().collect();
+        let (emulated, lab): (Emulation, Spec) = (parsed(&options), parsed(&options));
+        assert_eq!(emulated.fibre().unwrap(), lab.fibre(), "{options:?}");
+    }
+}
+
+#[test]
+fn of_a_fibre_with_rules_and_changes() {
+    let lists = [
+        ["--rule", "read-response from b: lose 2%"],
+        ["--rule", "qpn 0x18: mark"],
+        ["--at", "20s cut 40ms"],
+        ["--at", "5s-30s loss 1e-4"],
+    ];
+    let options = lists.as_flattened();
+    let written = serde_json::to_string(&parsed::<Spec>(options)).unwrap();
+    let read: Spec = serde_json::from_str(&written).unwrap();
+    let link = parsed::<Emulation>(options).link().unwrap();
+    let config = link.config();
+    assert_eq!((&read.fibre().rules, &read.fibre().changes), (&config.rules, &config.changes));
+    assert_eq!((config.rules.len(), config.changes.len()), (2, 2));
 }

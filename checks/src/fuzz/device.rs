@@ -6,8 +6,8 @@ use crate::packets::Fields;
 use longhaul_cm::{Accept, Event as CmEvent, RejectReason};
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, Config, Counters, Destination, Event, Memory, Mtu, PdId, QpAttr, QpInit,
-    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge,
+    Access, AddressVector, BringUp, Config, Counters, Destination, Event, Memory, Mtu, PdId,
+    QpAttr, QpInit, QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge,
 };
 use longhaul_units::{Duration, Instant, LKey, Msn, Psn, Qpn, RKey};
 use longhaul_wire::mad::{GSI_QKEY, MAD_LEN, Mad, Message};
@@ -139,19 +139,7 @@ impl Target {
             region(RECEIVES..RECEIVES + RECEIVE_COUNT * RECEIVE_STEP, Access::LOCAL_WRITE);
         let results = region(RESULTS, Access::LOCAL_WRITE);
         let cq = device.create_cq(4096).expect(granted);
-        let init = QpInit {
-            pd,
-            kind,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            sq_depth: 16,
-            rq_depth: 16,
-            send_sge_max: 2,
-            recv_sge_max: 2,
-            inline_max: 0,
-            signal_all: true,
-        };
+        let init = QpInit { send_sge_max: 2, recv_sge_max: 2, ..QpInit::new(kind, pd, cq, 16) };
         let qpn = device.create_qp(&init).expect(granted);
         let address = AddressVector {
             destination_ip: peer_ip(),
@@ -178,40 +166,21 @@ impl Target {
 
     /// From whatever state to a fresh connection, with receives and requests posted.
     fn connect(&mut self) {
-        let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
-        let port = QpAttr { pkey_index: Some(0), port: Some(1), ..to(QpState::Init) };
-        let address = AddressVector {
-            destination_ip: peer_ip(),
-            hop_limit: 9,
-            traffic_class: 0,
-            flow_label: 0,
+        let granted = "a transition that exists";
+        let reset = QpAttr::to(QpState::Reset);
+        self.device.modify_qp(self.now, self.qpn, &reset).expect(granted);
+        let to = BringUp {
+            address: AddressVector { hop_limit: 9, ..AddressVector::to(peer_ip()) },
+            qkey: QKEY,
+            path_mtu: Mtu::B256,
+            sq_psn: Psn::new(0xff_fff0),
+            rq_psn: Psn::new(0xff_fffe),
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            timeout: 1,
+            ..BringUp::to(peer_ip(), Qpn::new(0x77))
         };
-        let peer = QpAttr {
-            path_mtu: Some(Mtu::B256),
-            address: Some(address),
-            dest_qpn: Some(Qpn::new(0x77)),
-            rq_psn: Some(Psn::new(0xff_fffe)),
-            ..to(QpState::ReadyToReceive)
-        };
-        let ready = QpAttr { sq_psn: Some(Psn::new(0xff_fff0)), ..to(QpState::ReadyToSend) };
-        let steps = match self.kind {
-            QpKind::Rc => [
-                QpAttr { access: Some(Access::ALL), ..port },
-                QpAttr { max_dest_rd_atomic: Some(4), min_rnr_timer: Some(1), ..peer },
-                QpAttr {
-                    timeout: Some(1),
-                    retry_cnt: Some(7),
-                    rnr_retry: Some(7),
-                    max_rd_atomic: Some(4),
-                    ..ready
-                },
-            ],
-            QpKind::Uc => [QpAttr { access: Some(Access::ALL), ..port }, peer, ready],
-            QpKind::Ud => [QpAttr { qkey: Some(QKEY), ..port }, to(QpState::ReadyToReceive), ready],
-        };
-        for attr in [to(QpState::Reset)].iter().chain(&steps) {
-            self.device.modify_qp(self.now, self.qpn, attr).expect("a transition that exists");
-        }
+        self.device.bring_up_qp(self.now, self.qpn, &to).expect(granted);
         for i in 0..RECEIVE_COUNT {
             let address = BASE + (RECEIVES + i * RECEIVE_STEP) as u64;
             let segments = [

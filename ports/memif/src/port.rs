@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use longhaul_port::{
     Descriptors, DropReason, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError,
-    check_length,
+    Received, check_length,
 };
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -16,7 +16,7 @@ use rustix::time::{
 };
 
 use crate::config::{MemifConfig, MemifError};
-use crate::control::{Control, Received};
+use crate::control::{self, Control};
 use crate::handshake::{MasterHandshake, Queues, SlaveHandshake, Step};
 use crate::listener::{Hub, Listener, Slot};
 use crate::message::Message;
@@ -228,9 +228,11 @@ impl MemifPort {
             Stage::Up { control, .. } => (control, None),
         };
         let (message, fd) = match control.receive()? {
-            Received::Nothing => return Ok(false),
-            Received::Closed => return Err(End::Left("the peer closed the connection".to_owned())),
-            Received::Message(message, fd) => (message, fd),
+            control::Received::Nothing => return Ok(false),
+            control::Received::Closed => {
+                return Err(End::Left("the peer closed the connection".to_owned()));
+            }
+            control::Received::Message(message, fd) => (message, fd),
         };
         let Some(handshake) = handshake else {
             return match message {
@@ -364,10 +366,12 @@ impl MemifPort {
             _ => Ok(()),
         }
     }
-}
 
-impl Port for MemifPort {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+    fn receive_each<F: FnMut(&[u8]) + ?Sized>(
+        &mut self,
+        max: usize,
+        each: &mut F,
+    ) -> Result<usize, PortError> {
         let result = match &mut self.stage {
             Stage::Up { queues, .. } => queues.receiver.receive(max, &mut self.counters, each),
             Stage::Down { leftover: Some(receiver) } => {
@@ -380,6 +384,20 @@ impl Port for MemifPort {
             _ => return Ok(0),
         };
         self.enforce(result)
+    }
+}
+
+impl Port for MemifPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        self.receive_each(max, each)
+    }
+
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
+        self.receive_each(max, &mut |bytes| each(Received::Passing(bytes)))
     }
 
     fn transmit_room(&mut self) -> usize {

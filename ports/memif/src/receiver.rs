@@ -175,11 +175,11 @@ impl Receiver {
 
     /// Hands up to `max` frames to `each`. A rule broken after the first frame is reported by the
     /// next call, so that no frame goes uncounted.
-    pub(crate) fn receive(
+    pub(crate) fn receive<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
         max: usize,
         counters: &mut PortCounters,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut F,
     ) -> Result<usize, Violation> {
         if self.published == self.next {
             self.look()?;
@@ -203,10 +203,10 @@ impl Receiver {
 
     /// Reads one frame: handed to `each` (`true`), dropped (`false`), or not complete yet (`None`).
     #[inline]
-    fn receive_one(
+    fn receive_one<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
         counters: &mut PortCounters,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut F,
     ) -> Result<Option<bool>, Violation> {
         let Segment { bytes, more } = segment(&self.ring, &self.source, self.next)?;
         let (descriptors, len) = if more {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use longhaul_port::{
     Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters,
-    PortError, check_length,
+    PortError, Received, check_length,
 };
 
 use crate::config::TapConfig;
@@ -189,10 +189,12 @@ impl TapPort {
     fn report(&mut self) -> Result<(), PortError> {
         self.failure.take().map_or(Ok(()), Err)
     }
-}
 
-impl Port for TapPort {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+    fn receive_each<F: FnMut(&[u8]) + ?Sized>(
+        &mut self,
+        max: usize,
+        each: &mut F,
+    ) -> Result<usize, PortError> {
         let Some(device) = &mut self.device else { return Ok(0) };
         let mut handed = 0;
         while handed < max {
@@ -223,6 +225,20 @@ impl Port for TapPort {
             }
         }
         Ok(handed)
+    }
+}
+
+impl Port for TapPort {
+    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
+        self.receive_each(max, each)
+    }
+
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
+        self.receive_each(max, &mut |bytes| each(Received::Passing(bytes)))
     }
 
     fn transmit_room(&mut self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_port::{
-    Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
+    Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, Received, check_length,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -126,6 +126,16 @@ impl UdpPort {
         self.sender.sends_runs()
     }
 
+    fn receive_each<F: FnMut(&[u8]) + ?Sized>(
+        &mut self,
+        max: usize,
+        each: &mut F,
+    ) -> Result<usize, PortError> {
+        self.receiver
+            .receive(&self.socket, max, each, &mut self.ports, &mut self.counters)
+            .map_err(|error| PortError::io("receiving datagrams", error))
+    }
+
     fn send(&mut self) {
         self.sender.send(&self.socket, &mut self.ports, &mut self.counters);
     }
@@ -133,9 +143,15 @@ impl UdpPort {
 
 impl Port for UdpPort {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        self.receiver
-            .receive(&self.socket, max, each, &mut self.ports, &mut self.counters)
-            .map_err(|error| PortError::io("receiving datagrams", error))
+        self.receive_each(max, each)
+    }
+
+    fn receive_lent(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, PortError> {
+        self.receive_each(max, &mut |bytes| each(Received::Passing(bytes)))
     }
 
     fn transmit_room(&mut self) -> usize {

@@ -68,11 +68,11 @@ impl Receiver {
     ///
     /// # Errors
     /// What the kernel answered, when it was not just that nothing waits.
-    pub(crate) fn receive(
+    pub(crate) fn receive<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
         socket: &Socket,
         max: usize,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut F,
         ports: &mut PortCounters,
         counters: &mut UdpCounters,
     ) -> io::Result<usize> {
@@ -150,12 +150,12 @@ impl Receiver {
 impl Run {
     /// Hands out up to `max` frames from `buffer`. The headers of each overwrite packets before it,
     /// which have been handed out.
-    fn hand_out(
+    fn hand_out<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
         buffer: &mut [u8],
         max: usize,
         (identification, frame_bytes_max): (&Identification, usize),
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut F,
         ports: &mut PortCounters,
         counters: &mut UdpCounters,
     ) -> usize {

@@ -1,6 +1,7 @@
 //! What a command or call announces, whatever its protocol.
 
 use longhaul_units::RKey;
+use thiserror::Error;
 
 /// Ranges of one command that are looked at; more are left to the reader.
 pub const RANGES_MAX: usize = 8;
@@ -137,12 +138,17 @@ impl std::fmt::Display for Protocol {
     }
 }
 
-impl std::str::FromStr for Protocol {
-    type Err = String;
+/// No protocol has this name.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("'{0}' is neither nvme nor rpc")]
+pub struct UnknownProtocol(pub String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for Protocol {
+    type Err = UnknownProtocol;
+
+    fn from_str(text: &str) -> Result<Self, UnknownProtocol> {
         let known = Protocol::ALL.into_iter().find(|protocol| protocol.name() == text);
-        known.ok_or_else(|| format!("'{text}' is neither nvme nor rpc"))
+        known.ok_or_else(|| UnknownProtocol(text.to_owned()))
     }
 }
 

@@ -49,7 +49,7 @@ mod shared;
 mod status;
 mod target;
 
-pub use command::{Command, Protocol, RANGES_MAX, Range};
+pub use command::{Command, Protocol, RANGES_MAX, Range, UnknownProtocol};
 pub use config::{Config, ConfigError};
 pub use counters::Counters;
 pub use read_ahead::ReadAhead;

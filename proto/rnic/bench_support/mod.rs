@@ -3,7 +3,7 @@
 
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
 use longhaul_rnic::*;
-use longhaul_units::{Instant, Psn};
+use longhaul_units::Instant;
 use longhaul_wire::{Head, MacAddr};
 use std::net::IpAddr;
 
@@ -120,19 +120,7 @@ impl Pair {
     pub fn new(idle: usize) -> Self {
         let (mut a, pd_a, cq_a, mr_a) = device(1);
         let (mut b, pd_b, cq_b, mr_b) = device(2);
-        let init = |pd, cq, depth| QpInit {
-            pd,
-            kind: QpKind::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            sq_depth: depth,
-            rq_depth: 1,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 0,
-            signal_all: true,
-        };
+        let init = |pd, cq, depth| QpInit { rq_depth: 1, ..QpInit::new(QpKind::Rc, pd, cq, depth) };
         for _ in 0..idle {
             a.create_qp(&init(pd_a, cq_a, 1)).expect("QP");
         }
@@ -141,9 +129,12 @@ impl Pair {
         for (node, own, peer, peer_ip) in
             [(&mut a, qa, qb, [10, 77, 0, 2]), (&mut b, qb, qa, [10, 77, 0, 1])]
         {
-            for attr in steps(IpAddr::from(peer_ip), peer) {
-                node.modify_qp(Instant::ZERO, own, &attr).expect("transition");
-            }
+            let one_read = BringUp {
+                max_rd_atomic: 1,
+                max_dest_rd_atomic: 1,
+                ..BringUp::to(IpAddr::from(peer_ip), peer)
+            };
+            node.bring_up_qp(Instant::ZERO, own, &one_read).expect("transitions");
         }
         Pair { a, b, qp: qa, cq: cq_a, mr: [mr_a, mr_b] }
     }
@@ -167,40 +158,4 @@ impl Pair {
     pub fn poll(&mut self) -> usize {
         self.a.poll_cq(self.cq, BATCH, |c| assert_eq!(c.status, Status::Success))
     }
-}
-
-fn steps(peer_ip: IpAddr, peer: longhaul_units::Qpn) -> [QpAttr; 3] {
-    [
-        QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::ALL),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToReceive),
-            path_mtu: Some(Mtu::B4096),
-            address: Some(AddressVector {
-                destination_ip: peer_ip,
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-            }),
-            dest_qpn: Some(peer),
-            rq_psn: Some(Psn::new(0)),
-            max_dest_rd_atomic: Some(1),
-            min_rnr_timer: Some(1),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToSend),
-            sq_psn: Some(Psn::new(0)),
-            timeout: Some(14),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(1),
-            ..QpAttr::default()
-        },
-    ]
 }

@@ -34,6 +34,26 @@ pub struct QpInit {
     pub signal_all: bool,
 }
 
+impl QpInit {
+    /// Completions of both queues in `cq`, `depth` work requests per queue, one segment each, no
+    /// inline data, every send signaled.
+    pub fn new(kind: QpKind, pd: PdId, cq: CqId, depth: u32) -> Self {
+        QpInit {
+            pd,
+            kind,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            sq_depth: depth,
+            rq_depth: depth,
+            send_sge_max: 1,
+            recv_sge_max: 1,
+            inline_max: 0,
+            signal_all: true,
+        }
+    }
+}
+
 /// What a shared receive queue is created with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqInit {
@@ -59,6 +79,13 @@ pub struct AddressVector {
     pub traffic_class: u8,
     /// 20 bits; 0 derives the UDP source port from the two QPNs.
     pub flow_label: u32,
+}
+
+impl AddressVector {
+    /// To `ip`, with a hop limit of 64, traffic class 0 and no flow label.
+    pub fn to(ip: IpAddr) -> Self {
+        AddressVector { destination_ip: ip, hop_limit: 64, traffic_class: 0, flow_label: 0 }
+    }
 }
 
 /// Attributes for [`crate::Rnic::modify_qp`]; `None` leaves one as it is.
@@ -104,7 +131,27 @@ pub struct QpAttr {
     pub port: Option<u8>,
 }
 
-/// All there is to know about a QP's configuration.
+impl QpAttr {
+    /// A change of state and nothing else.
+    pub fn to(state: QpState) -> Self {
+        QpAttr { state: Some(state), ..QpAttr::default() }
+    }
+
+    /// From reset to initialized, of a connected QP whose peer may do `access`. Receives can be
+    /// posted from then on.
+    pub fn initialize(access: Access) -> Self {
+        let access = Some(access);
+        QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) }
+    }
+
+    /// From reset to initialized, of a datagram QP.
+    pub fn initialize_datagrams(qkey: u32) -> Self {
+        let qkey = Some(qkey);
+        QpAttr { pkey_index: Some(0), port: Some(1), qkey, ..QpAttr::to(QpState::Init) }
+    }
+}
+
+/// Configuration and state of a QP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInfo {
     /// The QP.

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod bring_up;
 mod config;
 mod congestion;
 mod cq;
@@ -51,6 +52,7 @@ mod transport;
 mod types;
 
 pub use attributes::{AddressVector, QpAttr, QpInfo, QpInit, SrqInit};
+pub use bring_up::BringUp;
 pub use config::Config;
 pub use error::{ErrorClass, PostError, VerbsError};
 pub use longhaul_cc::RateLimit;

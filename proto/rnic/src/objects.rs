@@ -7,8 +7,8 @@ use crate::path::path;
 use crate::qp::{Qp, check_address};
 use crate::srq::shared_queue;
 use crate::{
-    Access, AddressVector, AhId, Completion, CqId, Event, Memory, MrKeys, PdId, PostError, QpAttr,
-    QpInfo, QpInit, QpState, RecvWr, Rnic, SGE_MAX, SendWr, VerbsError,
+    Access, AddressVector, AhId, BringUp, Completion, CqId, Event, Memory, MrKeys, PdId, PostError,
+    QpAttr, QpInfo, QpInit, QpState, RecvWr, Rnic, SGE_MAX, SendWr, VerbsError,
 };
 use longhaul_units::{Instant, LKey, Qpn, RKey};
 use longhaul_wire::PathTemplate;
@@ -326,6 +326,12 @@ impl<M: Memory> Rnic<M> {
         self.hops.release(released);
         self.settle(now, slot);
         Ok(())
+    }
+
+    /// Takes a QP from reset to ready to send.
+    pub fn bring_up_qp(&mut self, now: Instant, qpn: Qpn, to: &BringUp) -> Result<(), VerbsError> {
+        let kind = self.query_qp(qpn)?.init.kind;
+        to.transitions(kind).iter().try_for_each(|attr| self.modify_qp(now, qpn, attr))
     }
 
     /// A QP's attributes.

@@ -430,16 +430,7 @@ mod tests {
     #[test]
     fn a_box_that_fails_leaves_the_others_their_answers() {
         let scratch = Scratch::new("others");
-        let state = BoxStatus {
-            name: "good".to_string(),
-            command: "emulate".to_string(),
-            pid: 1,
-            user: "nobody".to_string(),
-            uptime_s: 1.0,
-            not_ready: vec![],
-            notes: vec![],
-            pairs: vec![],
-        };
+        let state = BoxStatus { name: "good".to_string(), ..BoxStatus::default() };
         let says = [
             ("ending", String::new()),
             ("good", serde_json::to_string(&state).unwrap()),

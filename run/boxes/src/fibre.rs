@@ -1,13 +1,14 @@
 //! What a fibre is like, for whoever emulates one or stands in front of one.
 
-use crate::quantity::{Size, probability};
+use crate::quantity::{NoProbability, Size, probability};
 use longhaul_link::{
     Bursts, Change, Cut, Impairments, Link, LinkConfig, LinkError, RedConfig, Rule,
 };
-use longhaul_units::{BitRate, Duration as Span, Instant};
+use longhaul_units::{BitRate, Duration as Span, Instant, QuantityError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// A fibre with the queue in front of it, both directions alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,10 +147,32 @@ impl fmt::Display for Ecn {
     }
 }
 
-impl FromStr for Ecn {
-    type Err = String;
+/// Why a text does not say when a queue marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum EcnError {
+    /// It does not have two or three parts.
+    #[error("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1")]
+    NoThresholds,
+    /// A threshold is no size.
+    #[error(transparent)]
+    Size(#[from] QuantityError),
+    /// Pmax is no probability.
+    #[error(transparent)]
+    Probability(#[from] NoProbability),
+    /// The thresholds are in the wrong order.
+    #[error("Kmin, {kmin}, is above Kmax, {kmax}")]
+    Order {
+        /// The lower one.
+        kmin: Size,
+        /// The upper one.
+        kmax: Size,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Ecn {
+    type Err = EcnError;
+
+    fn from_str(text: &str) -> Result<Self, EcnError> {
         match text {
             "off" => return Ok(Ecn::Off),
             "on" => return Ok(Ecn::OfQueue),
@@ -159,23 +182,20 @@ impl FromStr for Ecn {
         let (kmin, kmax, pmax) = match parts[..] {
             [kmin, kmax] => (kmin, kmax, Ecn::PMAX),
             [kmin, kmax, pmax] => (kmin, kmax, probability(pmax)?),
-            _ => {
-                return Err("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1"
-                    .to_string());
-            }
+            _ => return Err(EcnError::NoThresholds),
         };
         let (kmin, kmax) = (kmin.parse::<Size>()?, kmax.parse::<Size>()?);
         if kmin > kmax {
-            return Err(format!("Kmin, {kmin}, is above Kmax, {kmax}"));
+            return Err(EcnError::Order { kmin, kmax });
         }
         Ok(Ecn::Of { kmin, kmax, pmax })
     }
 }
 
 impl TryFrom<String> for Ecn {
-    type Error = String;
+    type Error = EcnError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, EcnError> {
         text.parse()
     }
 }

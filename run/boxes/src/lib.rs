@@ -34,10 +34,10 @@ mod xdp;
 pub use cores::CoresError;
 pub use error::{Cause, Error, PathError};
 pub use plan::{Given, PlanError, Process};
-pub use port::{PortError, PortName};
+pub use port::{PortError, PortName, PortNameError};
 pub use privileges::PrivilegesError;
 pub use run::{Ended, run};
-pub use xdp::Xdp;
+pub use xdp::{Xdp, XdpNameError};
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -588,13 +588,13 @@ fn read<S: Settings>(path: &Path) -> Result<File<S>, PlanError> {
 pub fn written<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
     from: D,
 ) -> Result<Option<T>, D::Error> {
-    by(from, |text| text.parse::<T>().map_err(|e| e.to_string()))
+    by(from, str::parse)
 }
 
 /// As [`written`], read by `parse`.
-pub fn by<'de, D: Deserializer<'de>, T>(
+pub fn by<'de, D: Deserializer<'de>, T, E: Display>(
     from: D,
-    parse: impl FnOnce(&str) -> Result<T, String>,
+    parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<Option<T>, D::Error> {
     let text = String::deserialize(from)?;
     parse(&text).map(Some).map_err(serde::de::Error::custom)

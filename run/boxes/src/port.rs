@@ -3,7 +3,7 @@
 use crate::error::Cause;
 use crate::journal;
 use crate::privileges::Privileges;
-use crate::xdp::Xdp;
+use crate::xdp::{Xdp, XdpNameError};
 use longhaul_af_xdp::{XdpCounters, XdpPort};
 use longhaul_host::{CorePort, HandedOver, Spread};
 use longhaul_memif::{MemifConfig, MemifPort};
@@ -378,15 +378,48 @@ impl fmt::Display for PortName {
     }
 }
 
-impl FromStr for PortName {
-    type Err = String;
+/// Why a text names no port.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PortNameError {
+    /// It has none of the forms.
+    #[error(
+        "not a port: write eth1, xdp:INTERFACE[,OPTION...], tap:NAME, memif:PATH[,master|slave], \
+         dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
+    )]
+    NoPort,
+    /// It names no AF_XDP port.
+    #[error(transparent)]
+    Xdp(#[from] XdpNameError),
+    /// The role of a memif port is unknown.
+    #[error("a memif port is master or slave")]
+    MemifRole,
+    /// It has not the form of a circuit.
+    #[error(
+        "a circuit is ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], as in \
+         ethernet:eth2,02:00:00:00:00:07@100"
+    )]
+    NoCircuit,
+    /// No VLAN has this number.
+    #[error("'{0}' is no VLAN: they go from 1 to {VLAN_MAX}")]
+    Vlan(String),
+    /// Other protocols use this EtherType.
+    #[error(
+        "'{0}' is no EtherType for a circuit: write one that nobody else uses there, as 0x88b5 is"
+    )]
+    Ethertype(String),
+    /// The Ethernet address is that of a group, or of nobody.
+    #[error("{0} is no address of one station")]
+    NoStation(String),
+    /// It is no Ethernet address.
+    #[error("'{0}' is no Ethernet address, as 02:00:00:00:00:07 is")]
+    NoMac(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            "not a port: write eth1, xdp:INTERFACE[,OPTION...], tap:NAME, \
-             memif:PATH[,master|slave], dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
-                .to_string()
-        };
+impl FromStr for PortName {
+    type Err = PortNameError;
+
+    fn from_str(text: &str) -> Result<Self, PortNameError> {
+        let wrong = || PortNameError::NoPort;
         match text.split_once(':') {
             None if text.is_empty() || text.contains(['/', ' ']) => Err(wrong()),
             None => Ok(PortName::Interface(text.to_string())),
@@ -396,13 +429,13 @@ impl FromStr for PortName {
             }
             Some(("dpdk", devargs)) => Ok(PortName::Dpdk { devargs: devargs.to_string() }),
             Some(("ethernet", rest)) => circuit(rest),
-            Some(("xdp", rest)) => rest.parse().map(PortName::Xdp),
+            Some(("xdp", rest)) => Ok(PortName::Xdp(rest.parse()?)),
             Some(("tap", name)) => Ok(PortName::Tap(name.to_string())),
             Some(("memif", rest)) => {
                 let (path, is_master) = match rest.rsplit_once(',') {
                     Some((path, "master")) => (path, true),
                     Some((path, "slave")) => (path, false),
-                    Some(_) => return Err("a memif port is master or slave".to_string()),
+                    Some(_) => return Err(PortNameError::MemifRole),
                     None => (rest, false),
                 };
                 if path.is_empty() {
@@ -416,31 +449,24 @@ impl FromStr for PortName {
 }
 
 /// `INTERFACE,MAC[@VLAN][,ETHERTYPE]`.
-fn circuit(text: &str) -> Result<PortName, String> {
+fn circuit(text: &str) -> Result<PortName, PortNameError> {
     let mut parts = text.split(',');
     let (interface, station) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let ethertype = parts.next();
     if interface.is_empty() || interface.contains(['/', ' ', ':']) || parts.next().is_some() {
-        return Err("a circuit is ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], as in \
-            ethernet:eth2,02:00:00:00:00:07@100"
-            .into());
+        return Err(PortNameError::NoCircuit);
     }
     let (mac, vlan) =
         station.split_once('@').map_or((station, None), |(mac, vlan)| (mac, Some(vlan)));
     let vlan = vlan.map(|vlan| {
         let number = vlan.parse::<u16>().ok().filter(|number| (1..=VLAN_MAX).contains(number));
-        number.ok_or_else(|| format!("'{vlan}' is no VLAN: they go from 1 to {VLAN_MAX}"))
+        number.ok_or_else(|| PortNameError::Vlan(vlan.to_string()))
     });
     let ethertype = ethertype.map_or(Ok(ETHERTYPE_EXPERIMENTAL), |text| {
         let number =
             text.strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
         let number = number.filter(|number| *number >= ETHERTYPE_MIN && !TAKEN.contains(number));
-        number.ok_or_else(|| {
-            format!(
-                "'{text}' is no EtherType for a circuit: write one that nobody else uses there, as \
-                 0x88b5 is"
-            )
-        })
+        number.ok_or_else(|| PortNameError::Ethertype(text.to_string()))
     })?;
     Ok(PortName::Ethernet {
         interface: interface.to_string(),
@@ -453,7 +479,7 @@ fn circuit(text: &str) -> Result<PortName, String> {
 /// EtherTypes of what else is on circuits: IPv4, ARP, VLAN tags, IPv6, pause frames, LLDP.
 const TAKEN: [u16; 8] = [0x0800, 0x0806, 0x8100, 0x88a8, 0x9100, 0x86dd, 0x8808, 0x88cc];
 
-fn mac_of(text: &str) -> Result<[u8; 6], String> {
+fn mac_of(text: &str) -> Result<[u8; 6], PortNameError> {
     let mut mac = [0; 6];
     let mut bytes = text.split(':');
     let is_read = mac.iter_mut().all(|byte| {
@@ -467,8 +493,8 @@ fn mac_of(text: &str) -> Result<[u8; 6], String> {
     });
     match (is_read && bytes.next().is_none(), mac[0] & 1) {
         (true, 0) if mac != [0; 6] => Ok(mac),
-        (true, _) => Err(format!("{text} is no address of one station")),
-        (false, _) => Err(format!("'{text}' is no Ethernet address, as 02:00:00:00:00:07 is")),
+        (true, _) => Err(PortNameError::NoStation(text.to_string())),
+        (false, _) => Err(PortNameError::NoMac(text.to_string())),
     }
 }
 
@@ -483,9 +509,9 @@ impl fmt::Display for Mac {
 }
 
 impl TryFrom<String> for PortName {
-    type Error = String;
+    type Error = PortNameError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, PortNameError> {
         text.parse()
     }
 }
@@ -741,7 +767,7 @@ mod tests {
             ("ethernet:eth2,02:00:00:00:00:07,34997", "no EtherType for a circuit"),
             ("ethernet:eth2,02:00:00:00:00:07,0x88b5,x", "a circuit is"),
         ] {
-            let refusal = text.parse::<PortName>().unwrap_err();
+            let refusal = text.parse::<PortName>().unwrap_err().to_string();
             assert!(refusal.contains(part), "{text}: {refusal}");
         }
         for text in [

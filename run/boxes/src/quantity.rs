@@ -4,6 +4,7 @@ use longhaul_units::{QuantityError, distance_m, size_bytes};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// No host has as many bytes of memory.
 const BYTES_MAX: u64 = 1_000_000_000_000_000;
@@ -43,11 +44,10 @@ impl fmt::Display for Distance {
 }
 
 impl FromStr for Distance {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let metres = distance_m(text).map_err(|error| error.to_string())?;
-        Ok(Distance { metres })
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        Ok(Distance { metres: distance_m(text)? })
     }
 }
 
@@ -82,33 +82,50 @@ impl fmt::Display for Size {
 }
 
 impl FromStr for Size {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        match size_bytes(text) {
-            Ok(bytes @ 1..=BYTES_MAX) => Ok(Size { bytes }),
-            Ok(_) => Err(QuantityError::NoSize.to_string()),
-            Err(error) => Err(error.to_string()),
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        match size_bytes(text)? {
+            bytes @ 1..=BYTES_MAX => Ok(Size { bytes }),
+            _ => Err(QuantityError::NoSize),
         }
     }
 }
 
-/// Reads an amount of memory for frames: enough for one, and no slip of the keyboard.
-pub fn memory(text: &str) -> Result<Size, String> {
+/// Why a text is no amount of memory for frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MemoryError {
+    /// It is no size.
+    #[error(transparent)]
+    Size(#[from] QuantityError),
+    /// It is too little for a frame, or more than any host has.
+    #[error("memory goes from {MEMORY_LEAST} to {MEMORY_MOST}")]
+    OutOfBounds,
+}
+
+const MEMORY_LEAST: Size = Size::from_bytes(64 << 10);
+const MEMORY_MOST: Size = Size::from_bytes(1 << 40);
+
+/// Reads an amount of memory for frames.
+pub fn memory(text: &str) -> Result<Size, MemoryError> {
     let size: Size = text.parse()?;
-    let (least, most) = (Size::from_bytes(64 << 10), Size::from_bytes(1 << 40));
-    if (least..=most).contains(&size) {
+    if (MEMORY_LEAST..=MEMORY_MOST).contains(&size) {
         Ok(size)
     } else {
-        Err(format!("memory goes from {least} to {most}"))
+        Err(MemoryError::OutOfBounds)
     }
 }
 
+/// The text is no probability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not a probability: write a number from 0 to 1, as in 1e-4")]
+pub struct NoProbability;
+
 /// Reads a probability.
-pub fn probability(text: &str) -> Result<f64, String> {
+pub fn probability(text: &str) -> Result<f64, NoProbability> {
     match text.parse::<f64>() {
         Ok(p) if (0.0..=1.0).contains(&p) => Ok(p),
-        _ => Err("not a probability: write a number from 0 to 1, as in 1e-4".to_string()),
+        _ => Err(NoProbability),
     }
 }
 

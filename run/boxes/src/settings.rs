@@ -11,10 +11,10 @@ mod wan_rate;
 
 pub use acceleration::Acceleration;
 pub use emulation::Emulation;
-pub use far::Far;
-pub use key::{FILE_BYTES_MAX, KeyFileError, Peer, Psk, read_key, seed};
+pub use far::{Far, FarError};
+pub use key::{FILE_BYTES_MAX, KeyFileError, Peer, PeerError, Psk, PskError, read_key, seed};
 pub use reference::reference;
-pub use wan_rate::WanRate;
+pub use wan_rate::{WanRate, WanRateError};
 
 use crate::error::Cause;
 use longhaul_accel::{PolicyError, Prefix};

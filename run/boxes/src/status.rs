@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Result, Write};
 
 /// A box at one moment.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BoxStatus {
     pub name: String,
     /// `accelerate` or `emulate`.

@@ -4,6 +4,7 @@
 use longhaul_af_xdp::{Copying, Mode, Wanted, XdpConfig};
 use std::fmt;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// An interface, and how to attach to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Xdp {
         }
     }
 
-    fn set(&mut self, option: &str) -> Result<(), String> {
+    fn set(&mut self, option: &str) -> Result<(), XdpNameError> {
         match option.split_once('=') {
             None if option == "native" => self.mode = Mode::Native,
             None if option == "generic" => self.mode = Mode::Generic,
@@ -44,44 +45,51 @@ impl Xdp {
                     .parse()
                     .ok()
                     .filter(|queues| (1..=XdpConfig::QUEUES_MAX).contains(queues));
-                self.queues = Some(queues.ok_or_else(|| {
-                    format!(
-                        "'{number}' is no number of queues: they go from 1 to {}",
-                        XdpConfig::QUEUES_MAX
-                    )
-                })?);
+                self.queues = Some(queues.ok_or_else(|| XdpNameError::Queues(number.to_string()))?);
             }
             Some(("frames", number)) => {
                 let frames = number.parse::<u32>().ok();
                 let frames = frames
                     .filter(|frames| frames.is_power_of_two() && (64..=16384).contains(frames));
-                self.frames = Some(frames.ok_or_else(|| {
-                    format!(
-                        "'{number}' is no number of frames: write a power of two from 64 to 16384"
-                    )
-                })?);
+                self.frames = Some(frames.ok_or_else(|| XdpNameError::Frames(number.to_string()))?);
             }
-            _ => {
-                return Err(format!(
-                    "'{option}' is no option of an xdp: port: write native or generic, copy or \
-                     zerocopy, queues=N, frames=N, only=roce"
-                ));
-            }
+            _ => return Err(XdpNameError::Option(option.to_string())),
         }
         Ok(())
     }
 }
 
-impl FromStr for Xdp {
-    type Err = String;
+/// Why a text names no AF_XDP port.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum XdpNameError {
+    /// It does not begin with an interface.
+    #[error("an AF_XDP port is xdp:INTERFACE[,OPTION...], as in xdp:eth1,queues=4")]
+    NoInterface,
+    /// An option is unknown.
+    #[error(
+        "'{0}' is no option of an xdp: port: write native or generic, copy or zerocopy, queues=N, \
+         frames=N, only=roce"
+    )]
+    Option(String),
+    /// No port has as many queues.
+    #[error("'{0}' is no number of queues: they go from 1 to {most}", most = XdpConfig::QUEUES_MAX)]
+    Queues(String),
+    /// No queue has as many frames.
+    #[error("'{0}' is no number of frames: write a power of two from 64 to 16384")]
+    Frames(String),
+    /// Generic mode cannot do without copies.
+    #[error("generic mode copies: leave out 'generic' or 'zerocopy'")]
+    GenericZeroCopy,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Xdp {
+    type Err = XdpNameError;
+
+    fn from_str(text: &str) -> Result<Self, XdpNameError> {
         let mut parts = text.split(',');
         let interface = parts.next().unwrap_or_default();
         if interface.is_empty() || interface.contains(['/', ' ', ':']) {
-            return Err(
-                "an AF_XDP port is xdp:INTERFACE[,OPTION...], as in xdp:eth1,queues=4".into()
-            );
+            return Err(XdpNameError::NoInterface);
         }
         let mut xdp = Xdp {
             interface: interface.to_string(),
@@ -93,7 +101,7 @@ impl FromStr for Xdp {
         };
         parts.try_for_each(|option| xdp.set(option))?;
         if (xdp.mode, xdp.copying) == (Mode::Generic, Copying::ZeroCopy) {
-            return Err("generic mode copies: leave out 'generic' or 'zerocopy'".into());
+            return Err(XdpNameError::GenericZeroCopy);
         }
         Ok(xdp)
     }
@@ -160,7 +168,7 @@ mod tests {
             ("eth1,frames=100", "power of two"),
             ("eth1,generic,zerocopy", "generic mode copies"),
         ] {
-            let refusal = text.parse::<Xdp>().unwrap_err();
+            let refusal = text.parse::<Xdp>().unwrap_err().to_string();
             assert!(refusal.contains(part), "{text}: {refusal}");
         }
     }

@@ -20,5 +20,5 @@ pub use dir::{LabDir, preloadable};
 pub use error::Error;
 pub use node::HostCounters;
 pub use process::{Lab, Lifetime, die_with_parent};
-pub use spec::{Accelerate, HostName, LabName, Spec};
+pub use spec::{Accelerate, HostName, HostNameError, LabName, LabNameError, NoSuchHost, Spec};
 pub use status::{AcceleratorStatus, HostStatus, LabStatus, SwitchPort, SwitchStatus};

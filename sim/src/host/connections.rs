@@ -370,9 +370,8 @@ impl Connections {
             Some(&End::Service(slot)) => slot,
             None => return,
         };
-        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
         // Fails if the QP has already been reset.
-        let _ = nic.rnic.modify_qp(now, nic.qps[slot].qpn, &attr);
+        let _ = nic.rnic.modify_qp(now, nic.qps[slot].qpn, &QpAttr::to(state));
     }
 }
 

@@ -1,26 +1,25 @@
-//! What the engine's lock protects: the device, its port, and one bounded turn of the two.
+//! State behind the engine's lock: the device, its port, and one bounded turn of the two.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use longhaul_cm::{ConnectionId, ListenId};
-use longhaul_node::{Frame, Node, Side, Transmit};
+use longhaul_host::{TransmitLimit, Turn, TurnConfig, receive, transmit};
+use longhaul_node::Node;
 use longhaul_port::{LinkState, Port, PortError};
 use longhaul_rnic::{CqId, Event, QpEvent, Rnic, SrqId};
 use longhaul_units::{Duration, Instant, Qpn};
-use longhaul_wire::Head;
 
 use crate::connection::{ConnectionSink, Lingering, Listening};
 use crate::event_queue::EventQueue;
 use crate::memory::ProcessMemory;
 use crate::segment::{OnSegment, Search};
 
-/// Frames taken from the port per turn. Bounds the time that one turn holds the lock to tens of
-/// microseconds.
-const FRAMES_PER_TURN: usize = 64;
-/// How often a polling thread looks after the port's control channel.
+/// A batch of received frames bounds the time that one turn holds the lock to tens of microseconds.
+const TURN: TurnConfig = TurnConfig { transmit: TransmitLimit::UntilFull, ..TurnConfig::DEFAULT };
+/// Interval at which a polling thread services the port's control channel.
 const SERVICE_INTERVAL: Duration = Duration::from_ms(1);
-/// Events in a queue that nobody reads, up to which news of the port are added.
+/// Length of an unread event queue from which changes of the link are no longer added.
 const UNREAD_MAX: usize = 64;
 
 /// An asynchronous event of a device context.
@@ -43,39 +42,39 @@ pub enum AsyncEvent {
         /// As registered.
         cookie: u64,
     },
-    /// The link of the port came or went.
+    /// The link of the port came up or went down.
     Port {
-        /// As it is now.
+        /// Its state.
         is_up: bool,
     },
 }
 
-/// Where the events of one completion queue go.
+/// Destinations of the events of one completion queue.
 #[derive(Clone)]
 pub struct CqSinks {
-    /// The completion channel, when there is one.
+    /// The completion channel, if any.
     pub channel: Option<Arc<EventQueue<u64>>>,
     /// The asynchronous events of the context that owns the queue.
     pub asynchronous: Option<Arc<EventQueue<AsyncEvent>>>,
-    /// What the owner calls this queue.
+    /// The owner's cookie of the queue.
     pub cookie: u64,
 }
 
-/// Where the asynchronous events of one queue pair or shared receive queue go.
+/// Destination of the asynchronous events of one queue pair or shared receive queue.
 #[derive(Clone)]
 pub struct AsyncSink {
     /// The asynchronous events of the context that owns the object.
     pub asynchronous: Arc<EventQueue<AsyncEvent>>,
-    /// What the owner calls the object.
+    /// The owner's cookie of the object.
     pub cookie: u64,
 }
 
 /// Counters of the engine, free-running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineCounters {
-    /// Frames that were no well-formed Ethernet frame and did not reach the device.
+    /// Malformed frames, which did not reach the device.
     pub malformed_frames: u64,
-    /// Times that the port cut its peer off or failed.
+    /// Times that the port disconnected a peer for breaking the rules, or failed.
     pub port_errors: u64,
     /// Frames that the program's own polling took from the port.
     pub frames_by_program: u64,
@@ -85,80 +84,52 @@ pub struct EngineCounters {
     pub takeovers: u64,
 }
 
-/// Who runs a turn.
+/// Which side runs a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     Program,
     Thread,
 }
 
-/// Everything behind the engine's lock.
+/// All state behind the engine's lock.
 pub(crate) struct DeviceState {
     pub(crate) rnic: Rnic<ProcessMemory>,
     pub(crate) port: Option<Box<dyn Port>>,
     pub(crate) cqs: HashMap<CqId, CqSinks>,
     pub(crate) qps: HashMap<Qpn, AsyncSink>,
     pub(crate) srqs: HashMap<SrqId, AsyncSink>,
-    /// Who is told when the link comes or goes.
+    /// Queues that get changes of the link.
     pub(crate) watchers: Vec<Weak<EventQueue<AsyncEvent>>>,
-    /// With the service that each listens to.
+    /// Listeners with their services.
     pub(crate) listeners: HashMap<ListenId, Listening>,
     pub(crate) lingering: Vec<Lingering>,
     /// When `lingering` was last looked at.
     pub(crate) lingers_at: Instant,
     pub(crate) connections: HashMap<ConnectionId, ConnectionSink>,
     pub(crate) counters: EngineCounters,
-    /// On lines that are on a segment, once the port is open.
+    /// On segment lines, once the port is open.
     pub(crate) on_segment: Option<OnSegment>,
     pub(crate) search: Search,
-    /// The transmit ring was full at the last turn: only the peer's reading can help, which raises
-    /// no event.
+    /// The transmit ring was full at the last turn. The peer frees slots without an event.
     pub(crate) out_of_room: bool,
-    /// The last turn took as many frames as a turn may: more may wait, whose wake-up is taken
-    /// already.
+    /// The last turn received a full batch: more frames may wait, whose wake-up is consumed.
     pub(crate) frames_may_wait: bool,
-    /// The port has been asked for interrupts.
+    /// The port's interrupts are armed.
     pub(crate) armed: bool,
-    /// The engine thread has taken over and not stood by since.
+    /// The engine thread has taken over: it drives, or is parked.
     pub(crate) thread_drives: bool,
-    /// Until when the engine thread sleeps, when it sleeps on the port's interrupts.
+    /// End of the engine thread's sleep while it is parked.
     pub(crate) thread_sleeps_until: Option<Instant>,
-    /// Polls in a row that found nothing at all.
+    /// Consecutive empty polls.
     pub(crate) empty_polls: u32,
     pub(crate) complained: bool,
-    /// What the port complained of last.
+    /// The port's last error, as reported.
     port_complaint: String,
-    /// What to say, once, when a link that was up goes down.
+    /// Message for the first time that the link goes down.
     farewell: Option<String>,
     was_up: bool,
     is_up: bool,
     serviced_at: Instant,
-}
-
-/// Hands the device's frames to the port.
-struct Outlet<'a> {
-    port: &'a mut dyn Port,
-    room: usize,
-    sent: usize,
-    asked_in_vain: bool,
-}
-
-impl Transmit for Outlet<'_> {
-    fn room(&mut self, _side: Side) -> usize {
-        if self.room == 0 {
-            self.room = self.port.transmit_room();
-            self.asked_in_vain |= self.room == 0;
-        }
-        self.room
-    }
-
-    fn transmit(&mut self, _side: Side, frame: &Frame<'_>) {
-        // A frame that finds no room, or is too long for the port, is lost like any other lost
-        // packet.
-        let _ = self.port.transmit(frame.len(), &mut |out| frame.write_to(out));
-        self.room = self.room.saturating_sub(1);
-        self.sent += 1;
-    }
 }
 
 impl DeviceState {
@@ -213,47 +184,43 @@ impl DeviceState {
     }
 
     fn receive(&mut self, now: Instant) -> usize {
-        // First, because it takes the wake-ups: what is received afterwards needs none, and what
-        // comes later rings again.
+        // First, because it consumes wake-ups: frames that arrive after it ring again.
         if now.since(self.serviced_at) >= SERVICE_INTERVAL {
             self.service(now);
         }
         let Self { rnic, port: Some(port), counters, .. } = self else { return 0 };
-        let result = port.receive(FRAMES_PER_TURN, &mut |bytes| {
-            let head = Head::copy_of(bytes);
-            match Frame::received(&head, bytes) {
-                Ok(frame) => rnic.handle_frame(now, 0, &frame),
-                Err(_) => counters.malformed_frames += 1,
-            }
-        });
-        let received = result.unwrap_or_else(|_| {
-            self.counters.port_errors += 1;
-            0
-        });
-        self.frames_may_wait = received == FRAMES_PER_TURN;
-        self.rnic.note_received(received, self.frames_may_wait);
-        received
+        let mut done = Turn::default();
+        let received = receive(rnic, 0, port, now, &TURN, &mut done);
+        counters.malformed_frames += done.malformed as u64;
+        self.frames_may_wait = done.received == TURN.receive_batch;
+        self.rnic.note_received(done.received, self.frames_may_wait);
+        if let Err(error) = received {
+            self.note_port_error(&error);
+        }
+        done.received
     }
 
     /// Sends what is due and dispatches events. Returns the frames sent.
     pub(crate) fn send(&mut self, now: Instant) -> usize {
-        let mut sent = 0;
+        let mut done = Turn { now, ..Turn::default() };
         if let Self { rnic, port: Some(port), .. } = self {
-            let mut out = Outlet { port: &mut **port, room: 0, sent: 0, asked_in_vain: false };
-            rnic.poll_transmit(now, &mut out);
-            sent = out.sent;
-            self.out_of_room = out.asked_in_vain;
-            if sent > 0
-                && let Err(error) = port.flush()
-            {
+            let mut failed = None;
+            let mut report = |_side, error| match error {
+                // Lost like any other packet.
+                PortError::FrameTooLong { .. } | PortError::FrameTooShort { .. } => {}
+                error => failed = Some(error),
+            };
+            transmit(rnic, port, &TURN, &mut report, &mut done);
+            self.out_of_room = done.is_blocked;
+            if let Some(error) = failed {
                 self.note_port_error(&error);
             }
         }
         self.dispatch();
-        sent
+        done.transmitted
     }
 
-    /// Works off the port's control channel.
+    /// Services the port's control channel.
     pub(crate) fn service(&mut self, now: Instant) -> LinkState {
         self.serviced_at = now;
         let Some(port) = &mut self.port else { return LinkState::Down };
@@ -284,8 +251,8 @@ impl DeviceState {
         link
     }
 
-    /// Tells whoever watches the port that the link came or went. That it comes for the first time
-    /// is no news: a port is taken for active until it is known not to be.
+    /// Sends a change of the link to the watchers. The first time that it comes up is not an event:
+    /// a port counts as active until it is known to be down.
     fn tell_watchers(&mut self, is_up: bool) {
         if !self.was_up && !self.complained {
             return;
@@ -299,7 +266,7 @@ impl DeviceState {
         });
     }
 
-    /// Says what the port complains of, the same thing once.
+    /// Counts a port error, and reports it unless it repeats the last one.
     fn note_port_error(&mut self, error: &PortError) {
         self.counters.port_errors += 1;
         let complaint = error.to_string();
@@ -322,7 +289,7 @@ impl DeviceState {
         }
     }
 
-    /// Hands the device's events to whoever registered for them.
+    /// Passes the device's events to their registered sinks.
     pub(crate) fn dispatch(&mut self) {
         while let Some(event) = self.rnic.poll_event() {
             match event {

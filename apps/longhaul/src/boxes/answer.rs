@@ -72,16 +72,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_none_has_its_name_and_the_cure() {
         let asked = |name: &str, error| Asked { name: name.to_string(), state: Err(error) };
-        let state = BoxStatus {
-            name: "good".to_string(),
-            command: "emulate".to_string(),
-            pid: 1,
-            user: "nobody".to_string(),
-            uptime_s: 1.0,
-            not_ready: vec![],
-            notes: vec![],
-            pairs: vec![],
-        };
+        let state = BoxStatus { name: "good".to_string(), ..BoxStatus::default() };
         let answers = [
             Answer::of(asked("ending", ControlError::Ending("/x".into()))),
             Answer::of(Asked { name: "good".to_string(), state: Ok(state) }),

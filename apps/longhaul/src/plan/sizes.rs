@@ -36,7 +36,7 @@ impl FromStr for Sizes {
     fn from_str(text: &str) -> Result<Self, String> {
         let (least, most) = text.split_once("..").unwrap_or((text, text));
         let size = |text: &str| -> Result<u64, String> {
-            let size: Size = text.trim_start_matches('=').parse()?;
+            let size = text.trim_start_matches('=').parse::<Size>().map_err(|e| e.to_string())?;
             if size.bytes() > Self::MOST {
                 return Err(format!("a message has at most 2 GiB, not {size}"));
             }

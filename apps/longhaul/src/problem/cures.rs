@@ -5,7 +5,7 @@ use longhaul_boxes::control::ControlError;
 use longhaul_boxes::runtime_dir::RuntimeDirError;
 use longhaul_boxes::settings::{KeyFileError, SettingsError};
 use longhaul_boxes::{CoresError, Error, PathError, PlanError, PortError, PrivilegesError};
-use longhaul_lab::LabName;
+use longhaul_lab::{LabName, LabNameError, NoSuchHost};
 
 impl Problem {
     /// The text of an error in a box's journal and replies.
@@ -27,6 +27,18 @@ impl From<Error> for Problem {
 impl From<longhaul_lab::Error> for Problem {
     fn from(error: longhaul_lab::Error) -> Self {
         Problem::of(&error, of_lab(&error))
+    }
+}
+
+impl From<NoSuchHost> for Problem {
+    fn from(error: NoSuchHost) -> Self {
+        Problem::of(&error, None)
+    }
+}
+
+impl From<LabNameError> for Problem {
+    fn from(error: LabNameError) -> Self {
+        Problem::of(&error, None)
     }
 }
 

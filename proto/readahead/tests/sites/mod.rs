@@ -14,9 +14,7 @@ use longhaul_node::{
     Chain, Deadline, Frame, Gather, Mirrored, Node, Payload, Side, Trailer, Transmit,
 };
 use longhaul_readahead::{Config, Protocol, ReadAhead};
-use longhaul_rnic::{
-    Access, AddressVector, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind, QpState, Rnic,
-};
+use longhaul_rnic::{Access, BringUp, CqId, Memory, MrKeys, Mtu, QpInit, QpKind, Rnic};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 use longhaul_wire::mad::{
@@ -224,19 +222,7 @@ impl Host {
         let pd = rnic.alloc_pd().unwrap();
         let cq = rnic.create_cq(4096).unwrap();
         let keys = rnic.reg_mr(pd, BASE, MEMORY as u64, BASE, Access::ALL).unwrap();
-        let init = QpInit {
-            pd,
-            kind: QpKind::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            sq_depth: 512,
-            rq_depth: 512,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 0,
-            signal_all: true,
-        };
+        let init = QpInit::new(QpKind::Rc, pd, cq, 512);
         let qpn = rnic.create_qp(&init).unwrap();
         Host { rnic: Rc::new(RefCell::new(rnic)), cq, qpn, keys }
     }
@@ -291,44 +277,18 @@ impl Sites {
         let reads_max = self.setup.reads_max;
         for host in [INITIATOR, TARGET] {
             let peer = 1 - host;
-            let address = AddressVector {
-                destination_ip: ip(peer),
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
+            let to = BringUp {
+                path_mtu: self.setup.mtu,
+                sq_psn: Psn::new(self.setup.first_psns[host]),
+                rq_psn: Psn::new(self.setup.first_psns[peer]),
+                max_rd_atomic: reads_max,
+                max_dest_rd_atomic: reads_max,
+                min_rnr_timer: 12,
+                timeout: 16,
+                ..BringUp::to(ip(peer), self.hosts[peer].qpn)
             };
-            let transitions = [
-                QpAttr {
-                    state: Some(QpState::Init),
-                    pkey_index: Some(0),
-                    port: Some(1),
-                    access: Some(Access::ALL),
-                    ..QpAttr::default()
-                },
-                QpAttr {
-                    state: Some(QpState::ReadyToReceive),
-                    path_mtu: Some(self.setup.mtu),
-                    address: Some(address),
-                    dest_qpn: Some(self.hosts[peer].qpn),
-                    rq_psn: Some(Psn::new(self.setup.first_psns[peer])),
-                    max_dest_rd_atomic: Some(reads_max),
-                    min_rnr_timer: Some(12),
-                    ..QpAttr::default()
-                },
-                QpAttr {
-                    state: Some(QpState::ReadyToSend),
-                    sq_psn: Some(Psn::new(self.setup.first_psns[host])),
-                    timeout: Some(16),
-                    retry_cnt: Some(7),
-                    rnr_retry: Some(7),
-                    max_rd_atomic: Some(reads_max),
-                    ..QpAttr::default()
-                },
-            ];
-            for attr in transitions {
-                let rnic = &mut *self.hosts[host].rnic.borrow_mut();
-                rnic.modify_qp(self.now, self.hosts[host].qpn, &attr).unwrap();
-            }
+            let rnic = &mut *self.hosts[host].rnic.borrow_mut();
+            rnic.bring_up_qp(self.now, self.hosts[host].qpn, &to).unwrap();
         }
         self.show_connection();
     }

@@ -290,14 +290,14 @@ mod send_queue_error {
             [Init, ReadyToReceive, SendQueueDrained, SendQueueError, ReadyToSend, Error, Reset]
         {
             let (mut pair, ends, _) = failed();
-            let attr = QpAttr { state: Some(to), ..QpAttr::default() };
+            let attr = QpAttr::to(to);
             let done = pair.nodes[0].modify_qp(pair.now, ends.qp[0], &attr);
             let exists = matches!(to, ReadyToSend | Error | Reset);
             assert_eq!(done.is_ok(), exists, "{to:?}: {done:?}");
             assert_eq!(pair.state(0, ends.qp[0]), if exists { to } else { SendQueueError });
         }
         let (mut pair, ends, _) = ready();
-        let attr = QpAttr { state: Some(SendQueueError), ..QpAttr::default() };
+        let attr = QpAttr::to(SendQueueError);
         assert!(
             pair.nodes[0].modify_qp(pair.now, ends.qp[0], &attr).is_err(),
             "nobody can ask for it"

@@ -233,7 +233,7 @@ mod dead_peer {
     fn what_is_posted_afterwards_is_flushed_at_once() {
         let mut pair = Pair::new(1, 1 << 16);
         let ends = pair.connect(&Link::default());
-        let error = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
+        let error = QpAttr::to(QpState::Error);
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &error).unwrap();
         let segments = [sge(&ends, 0, 0, 10)];
         let request = SendWr { signaled: false, ..wr(4, write_to(&ends, 1, 0), &segments) };

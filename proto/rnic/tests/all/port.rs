@@ -120,7 +120,7 @@ mod validation {
     #[test]
     fn a_qp_in_error_is_silent() {
         let (mut pair, ends, bytes) = write_frame();
-        let error = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
+        let error = QpAttr::to(QpState::Error);
         pair.nodes[1].modify_qp(pair.now, ends.qp[1], &error).unwrap();
         let now = pair.now;
         deliver(&mut pair.nodes[1], now, &bytes);
@@ -159,7 +159,7 @@ mod validation {
             let mut keep = Keep(Vec::new());
             pair.nodes[1].poll_transmit(now, &mut keep);
             if pair.nodes[1].query_qp(ends.qp[1]).unwrap().state == QpState::Error {
-                let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+                let reset = QpAttr::to(QpState::Reset);
                 pair.nodes[1].modify_qp(now, ends.qp[1], &reset).unwrap();
                 pair.bring_up(1, ends.qp[1], 0, ends.qp[0], &Link::default());
                 while pair.nodes[1].poll_event().is_some() {}
@@ -199,7 +199,7 @@ mod validation {
         assert!(answers.len() > 5);
         for round in 0..20_000 {
             if round % 4 == 0 {
-                let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+                let reset = QpAttr::to(QpState::Reset);
                 pair.nodes[0].modify_qp(now, ends.qp[0], &reset).unwrap();
                 pair.bring_up(0, ends.qp[0], 1, ends.qp[1], &Link::default());
                 pair.post(0, ends.qp[0], &wr(1, read_from(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
@@ -234,17 +234,8 @@ mod turns {
             let qps: Vec<_> = (0..2)
                 .map(|n| {
                     let init = QpInit {
-                        pd: ends.pd[n],
-                        kind: QpKind::Rc,
-                        send_cq: ends.cq[n],
-                        recv_cq: ends.cq[n],
-                        srq: None,
-                        sq_depth: 2,
                         rq_depth: 0,
-                        send_sge_max: 1,
-                        recv_sge_max: 1,
-                        inline_max: 0,
-                        signal_all: true,
+                        ..QpInit::new(QpKind::Rc, ends.pd[n], ends.cq[n], 2)
                     };
                     pair.nodes[n].create_qp(&init).unwrap()
                 })
@@ -418,24 +409,11 @@ mod loopback {
         let mut pair = Pair::new(1, 1 << 16);
         let ends = pair.connect(&Link::default());
         let node = &mut pair.nodes[0];
-        let init = QpInit {
-            pd: ends.pd[0],
-            kind: QpKind::Rc,
-            send_cq: ends.cq[0],
-            recv_cq: ends.cq[0],
-            srq: None,
-            sq_depth: 4,
-            rq_depth: 4,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 0,
-            signal_all: true,
-        };
+        let init = QpInit::new(QpKind::Rc, ends.pd[0], ends.cq[0], 4);
         let (a, b) = (node.create_qp(&init).unwrap(), node.create_qp(&init).unwrap());
         for (own, other) in [(a, b), (b, a)] {
-            for step in transitions(ip(0), other, 5, 5, &Link::default()) {
-                node.modify_qp(Instant::ZERO, own, &step).unwrap();
-            }
+            let to = Link::default().bring_up(ip(0), other, 5, 5);
+            node.bring_up_qp(Instant::ZERO, own, &to).unwrap();
         }
         pair.fill(0, 0, 5000, 9);
         let op = write_to(&ends, 0, 10_000);

@@ -6,17 +6,11 @@ use longhaul_units::{Duration, LKey, Psn, Qpn};
 
 fn init(ends: &Ends) -> QpInit {
     QpInit {
-        pd: ends.pd[0],
-        kind: QpKind::Rc,
-        send_cq: ends.cq[0],
-        recv_cq: ends.cq[0],
-        srq: None,
-        sq_depth: 4,
-        rq_depth: 4,
         send_sge_max: 2,
         recv_sge_max: 2,
         inline_max: 16,
         signal_all: false,
+        ..QpInit::new(QpKind::Rc, ends.pd[0], ends.cq[0], 4)
     }
 }
 
@@ -241,7 +235,7 @@ mod states {
         let mut pair = Pair::new(1, 1 << 16);
         let ends = pair.connect(&Link::default());
         pair.post(0, ends.qp[0], &wr(1, SEND, &[sge(&ends, 0, 0, 100)]));
-        let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+        let reset = QpAttr::to(QpState::Reset);
         for n in 0..2 {
             pair.nodes[n].modify_qp(pair.now, ends.qp[n], &reset).unwrap();
         }
@@ -270,7 +264,7 @@ mod states {
         assert_eq!(pair.completions(0, ends.cq[0]).len(), 1);
         let event = Event::Qp { qpn: ends.qp[0], kind: QpEvent::SendQueueDrained };
         assert_eq!(pair.nodes[0].poll_event(), Some(event));
-        let go = QpAttr { state: Some(QpState::ReadyToSend), ..QpAttr::default() };
+        let go = QpAttr::to(QpState::ReadyToSend);
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &go).unwrap();
         assert!(pair.settle(Duration::from_ms(100)));
         assert_eq!(pair.completions(0, ends.cq[0]).len(), 1);
@@ -307,7 +301,7 @@ mod states {
         let (mut pair, ends, qp) = fresh();
         let now = pair.now;
         let node = &mut pair.nodes[0];
-        let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+        let to = |state| QpAttr::to(state);
         let bad = VerbsError::BadTransition { from: QpState::Reset, to: QpState::Error };
         assert_eq!(node.modify_qp(now, qp, &to(QpState::Error)), Err(bad));
         let current_state = Some(QpState::ReadyToSend);
@@ -323,7 +317,7 @@ mod states {
         let mut pair = Pair::new(1, 1 << 16);
         let ends = pair.connect(&Link::default());
         let node = &mut pair.nodes[1];
-        let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+        let reset = QpAttr::to(QpState::Reset);
         node.modify_qp(pair.now, ends.qp[1], &reset).unwrap();
         for step in &transitions(ip(0), ends.qp[0], 100, 200, &Link::default())[..2] {
             node.modify_qp(pair.now, ends.qp[1], step).unwrap();
@@ -379,7 +373,7 @@ mod completion_queues {
         let ends = pair.connect(&Link::default());
         pair.nodes[1].arm_cq(ends.cq[1], true).unwrap();
         pair.recv(1, &ends, 1, 0, 100);
-        let error = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
+        let error = QpAttr::to(QpState::Error);
         pair.nodes[1].modify_qp(pair.now, ends.qp[1], &error).unwrap();
         assert_eq!(pair.nodes[1].poll_event(), Some(Event::CompletionReady(ends.cq[1])));
     }
@@ -396,7 +390,7 @@ mod completion_queues {
         for wr_id in 0..4 {
             node.post_recv(qp, &RecvWr { wr_id, segments: &[] }).unwrap();
         }
-        let error = QpAttr { state: Some(QpState::Error), ..QpAttr::default() };
+        let error = QpAttr::to(QpState::Error);
         node.modify_qp(pair.now, qp, &error).unwrap();
         assert_eq!(node.poll_event(), Some(Event::CqError(small)));
         assert_eq!(node.poll_event(), None);

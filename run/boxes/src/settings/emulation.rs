@@ -328,6 +328,15 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_cannot_be_read_is_refused_with_its_place() {
+        let refusal = Cli::try_parse_from(["emulate", "--rule", "write: loose 1%"])
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(refusal.contains("character 8") && refusal.contains("say lose"), "{refusal}");
+    }
+
+    #[test]
     fn every_setting_can_be_written_in_a_file() {
         let file = "delay = '1ms'\nrate = '1G'\nloss = 0.25\nloss_burst = 4.0\nloss_in_burst = \
             0.75\ncut_for = '1s'\nqueue = '1M'\necn = 'on'\nmemory = '2G'\nseed = 3\n\

@@ -7,6 +7,7 @@ use nix::ifaddrs::getifaddrs;
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// A site's addresses, and one behind its box that is asked for in place of them:
 /// `10.2.0.0/16=10.2.0.1`, or the addresses alone.
@@ -14,10 +15,26 @@ use std::str::FromStr;
 #[serde(try_from = "String")]
 pub struct Far(pub FarBox);
 
-impl FromStr for Far {
-    type Err = String;
+/// Why a text names no far box.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FarError {
+    /// Its site's addresses are no prefix.
+    #[error(transparent)]
+    Prefix(<Prefix as FromStr>::Err),
+    /// What stands for the box is no address.
+    #[error("'{via}' is no address: name one behind the far box, as in {prefix}=ADDRESS")]
+    Via {
+        /// The site's addresses.
+        prefix: Prefix,
+        /// What stands for the box.
+        via: String,
+    },
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Far {
+    type Err = FarError;
+
+    fn from_str(text: &str) -> Result<Self, FarError> {
         let (prefix, via) =
             text.split_once('=').map_or((text, None), |(prefix, via)| (prefix, Some(via)));
         Far::new(prefix, via)
@@ -25,9 +42,9 @@ impl FromStr for Far {
 }
 
 impl TryFrom<String> for Far {
-    type Error = String;
+    type Error = FarError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, FarError> {
         text.parse()
     }
 }
@@ -41,14 +58,10 @@ struct Written {
 }
 
 impl Far {
-    fn new(prefix: &str, via: Option<&str>) -> Result<Self, String> {
-        let prefix = prefix.parse::<Prefix>().map_err(|e| e.to_string())?;
+    fn new(prefix: &str, via: Option<&str>) -> Result<Self, FarError> {
+        let prefix = prefix.parse::<Prefix>().map_err(FarError::Prefix)?;
         let address = |via: &str| {
-            via.parse::<IpAddr>().map_err(|_| {
-                format!(
-                    "'{via}' is no address: name one behind the far box, as in {prefix}=ADDRESS"
-                )
-            })
+            via.parse::<IpAddr>().map_err(|_| FarError::Via { prefix, via: via.to_string() })
         };
         Ok(Far(FarBox { prefix, via: via.map(address).transpose()? }))
     }
@@ -60,8 +73,9 @@ impl Far {
     pub fn read_all(tables: Vec<toml::Table>) -> Result<Vec<Far>, String> {
         let read = |(number, table): (usize, toml::Table)| {
             let written = table.try_into::<Written>().map_err(|e| e.message().to_string());
-            let far =
-                written.and_then(|written| Far::new(&written.prefix, written.r#box.as_deref()));
+            let far = written.and_then(|written| {
+                Far::new(&written.prefix, written.r#box.as_deref()).map_err(|e| e.to_string())
+            });
             far.map_err(|why| format!("far box {number}: {why}"))
         };
         (1..).zip(tables).map(read).collect()
@@ -110,8 +124,8 @@ mod tests {
             ("10.2.0.0/16".into(), Some(IpAddr::from([192, 0, 2, 7])))
         );
         assert_eq!(far("fd00::/8").unwrap().0.via, None);
-        assert!(far("10.2.0.0/16=east").unwrap_err().contains("'east' is no address"));
-        assert!(far("10.2.0.1/16").unwrap_err().contains("10.2.0.0/16 may be meant"));
+        assert!(far("10.2.0.0/16=east").unwrap_err().to_string().contains("'east' is no address"));
+        assert!(far("10.2.0.1/16").unwrap_err().to_string().contains("10.2.0.0/16 may be meant"));
         assert!(far("").is_err() && far("=10.2.0.1").is_err());
     }
 

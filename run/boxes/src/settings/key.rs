@@ -82,24 +82,36 @@ pub struct Peer {
     pub key: PublicKey,
 }
 
-impl FromStr for Peer {
-    type Err = String;
+/// Why a text names no peer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PeerError {
+    /// It has no name.
+    #[error(
+        "write a name and the far box's public key, as in east=KEY; 'longhaul key show' prints it \
+         there"
+    )]
+    NoName,
+    /// What follows the name is no public key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, key) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or(
-            "write a name and the far box's public key, as in east=KEY; 'longhaul key show' prints \
-             it there",
-        )?;
+impl FromStr for Peer {
+    type Err = PeerError;
+
+    fn from_str(text: &str) -> Result<Self, PeerError> {
+        let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+        let (name, key) = parts.ok_or(PeerError::NoName)?;
         // Base64 ends in = itself: a key alone is no name with a key.
-        let key = key.parse::<PublicKey>().map_err(|e| e.to_string())?;
+        let key = key.parse::<PublicKey>()?;
         Ok(Peer { name: name.to_string(), key })
     }
 }
 
 impl TryFrom<String> for Peer {
-    type Error = String;
+    type Error = PeerError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, PeerError> {
         text.parse()
     }
 }
@@ -114,24 +126,29 @@ pub struct Psk {
     pub file: PathBuf,
 }
 
-impl FromStr for Psk {
-    type Err = String;
+/// The text does not name a peer and a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key psk' \
+     makes one"
+)]
+pub struct PskError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Psk {
+    type Err = PskError;
+
+    fn from_str(text: &str) -> Result<Self, PskError> {
         let parts =
             text.split_once('=').filter(|(peer, file)| !peer.is_empty() && !file.is_empty());
-        let (peer, file) = parts.ok_or(
-            "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key \
-             psk' makes one",
-        )?;
+        let (peer, file) = parts.ok_or(PskError)?;
         Ok(Psk { peer: peer.to_string(), file: file.into() })
     }
 }
 
 impl TryFrom<String> for Psk {
-    type Error = String;
+    type Error = PskError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, PskError> {
         text.parse()
     }
 }

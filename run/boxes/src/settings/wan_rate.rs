@@ -1,9 +1,10 @@
 //! How fast a transport sends, as it is written.
 
-use longhaul_units::BitRate;
+use longhaul_units::{BitRate, ParseBitRateError};
 use longhaul_wan::Rate;
 use serde::Deserialize;
 use std::str::FromStr;
+use thiserror::Error;
 
 /// `adaptive`, `port`, or a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -17,25 +18,27 @@ pub enum WanRate {
     Fixed(BitRate),
 }
 
-impl FromStr for WanRate {
-    type Err = String;
+/// The text is neither a word nor a rate.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}; or say adaptive, or port")]
+pub struct WanRateError(#[from] ParseBitRateError);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for WanRate {
+    type Err = WanRateError;
+
+    fn from_str(text: &str) -> Result<Self, WanRateError> {
         match text {
             "adaptive" => Ok(WanRate::Adaptive),
             "port" => Ok(WanRate::Port),
-            rate => {
-                let rate = rate.parse().map(WanRate::Fixed);
-                rate.map_err(|e| format!("{e}; or say adaptive, or port"))
-            }
+            rate => Ok(WanRate::Fixed(rate.parse()?)),
         }
     }
 }
 
 impl TryFrom<String> for WanRate {
-    type Error = String;
+    type Error = WanRateError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, WanRateError> {
         text.parse()
     }
 }
@@ -63,7 +66,7 @@ mod tests {
         assert_eq!(rate("adaptive"), Ok(Rate::Adaptive { most }));
         assert_eq!(rate("port"), Ok(Rate::Port));
         assert_eq!(rate("25G"), Ok(Rate::Fixed(BitRate::from_gbps(25).unwrap())));
-        assert!(rate("fast").unwrap_err().ends_with("or say adaptive, or port"));
+        assert!(rate("fast").unwrap_err().to_string().ends_with("or say adaptive, or port"));
         assert_eq!(WanRate::or_known(None, most), Rate::Fixed(most.unwrap()));
         assert_eq!(WanRate::or_known(None, None), Rate::Port);
     }

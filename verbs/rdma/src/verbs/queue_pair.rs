@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use longhaul_rnic::{
-    Access, AddressVector, Mtu, QpAttr, QpInfo, QpInit, QpKind, QpState, RecvWr, SGE_MAX, SendOp,
-    SendWr, Sge, VerbsError,
+    Access, BringUp, Mtu, QpAttr, QpInfo, QpInit, QpKind, RecvWr, SGE_MAX, SendOp, SendWr, Sge,
+    VerbsError,
 };
 use longhaul_units::{LKey, Psn, Qpn};
 
@@ -204,13 +204,7 @@ impl QueuePair {
     /// # Errors
     /// [`RdmaError::Verbs`].
     pub fn initialize(&self, path: &PathSettings) -> Result<(), RdmaError> {
-        self.modify(&QpAttr {
-            state: Some(QpState::Init),
-            access: Some(path.access),
-            pkey_index: Some(0),
-            port: Some(1),
-            ..QpAttr::default()
-        })
+        self.modify(&QpAttr::initialize(path.access))
     }
 
     /// From initialized to ready to send, to the peer's queue pair; `psn` is what
@@ -219,31 +213,20 @@ impl QueuePair {
     /// # Errors
     /// [`RdmaError::Verbs`].
     pub fn connect(&self, psn: Psn, peer: &Endpoint, path: &PathSettings) -> Result<(), RdmaError> {
-        let is_reliable = self.kind == QpKind::Rc;
-        self.modify(&QpAttr {
-            state: Some(QpState::ReadyToReceive),
-            path_mtu: Some(path.mtu),
-            address: Some(AddressVector {
-                destination_ip: peer.ip,
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-            }),
-            dest_qpn: Some(peer.qpn),
-            rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: is_reliable.then_some(path.reads_max),
-            min_rnr_timer: is_reliable.then_some(path.min_rnr_timer),
-            ..QpAttr::default()
-        })?;
-        self.modify(&QpAttr {
-            state: Some(QpState::ReadyToSend),
-            sq_psn: Some(psn),
-            timeout: is_reliable.then_some(path.timeout),
-            retry_cnt: is_reliable.then_some(path.retry_count),
-            rnr_retry: is_reliable.then_some(path.rnr_retry),
-            max_rd_atomic: is_reliable.then_some(path.reads_max),
-            ..QpAttr::default()
-        })
+        let to = BringUp {
+            access: path.access,
+            path_mtu: path.mtu,
+            sq_psn: psn,
+            rq_psn: peer.psn,
+            max_rd_atomic: path.reads_max,
+            max_dest_rd_atomic: path.reads_max,
+            min_rnr_timer: path.min_rnr_timer,
+            timeout: path.timeout,
+            retry_cnt: path.retry_count,
+            rnr_retry: path.rnr_retry,
+            ..BringUp::to(peer.ip, peer.qpn)
+        };
+        to.make_ready(self.kind).iter().try_for_each(|attr| self.modify(attr))
     }
 
     /// Posts a signaled send work request.

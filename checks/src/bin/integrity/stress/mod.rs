@@ -317,7 +317,7 @@ impl Stress {
         self.session.other.agree("ended")?;
         if !self.args.cm {
             for lane in round.lanes.into_iter().rev() {
-                lane.qp.modify(&QpAttr { state: Some(QpState::Reset), ..QpAttr::default() })?;
+                lane.qp.modify(&QpAttr::to(QpState::Reset))?;
                 self.spare.push(lane.qp);
             }
         }

@@ -10,9 +10,9 @@ use crate::plan::fill;
 use crate::session::{Remote, Session};
 use longhaul_rdma::{
     Access, Completion, CompletionOp, CompletionQueue, Endpoint, MemoryRegion, PathSettings,
-    QpKind, QpState, QueuePair, QueuePairSettings, SendOp, Status,
+    QpKind, QueuePair, QueuePairSettings, SendOp, Status,
 };
-use longhaul_rnic::{AddressVector, AhId, Destination, QpAttr};
+use longhaul_rnic::{AhId, BringUp, Destination, QpAttr};
 use longhaul_units::{Psn, Qpn, Rng, SplitMix64};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -88,14 +88,9 @@ impl Loose {
         let region = session
             .pd
             .register(2 * BUFFERS * BUFFER, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let is_ud = kind == QpKind::Ud;
-        qp.modify(&QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: (!is_ud).then_some(Access::REMOTE_WRITE),
-            qkey: is_ud.then_some(QKEY),
-            ..QpAttr::default()
+        qp.modify(&match kind {
+            QpKind::Ud => QpAttr::initialize_datagrams(QKEY),
+            QpKind::Uc | QpKind::Rc => QpAttr::initialize(Access::REMOTE_WRITE),
         })?;
         let loose = Loose {
             qp,
@@ -133,12 +128,9 @@ impl Loose {
             self.remote = Some(targets);
             return Ok(self.qp.connect(psn, &Endpoint { ip, qpn, psn }, path)?);
         }
-        self.qp.modify(&QpAttr { state: Some(QpState::ReadyToReceive), ..QpAttr::default() })?;
-        let ready =
-            QpAttr { state: Some(QpState::ReadyToSend), sq_psn: Some(psn), ..QpAttr::default() };
-        self.qp.modify(&ready)?;
-        let way =
-            AddressVector { destination_ip: ip, hop_limit: 64, traffic_class: 0, flow_label: 0 };
+        let to = BringUp { sq_psn: psn, ..BringUp::to(ip, qpn) };
+        to.make_ready(self.kind).iter().try_for_each(|attr| self.qp.modify(attr))?;
+        let way = to.address;
         let ah: AhId = session.device.engine().create_ah(self.qp.query()?.init.pd, &way)?;
         self.to = Some(Destination { ah, qpn, qkey: QKEY });
         Ok(())

@@ -6,8 +6,8 @@ use super::{Connect, Count, Setup, address_of};
 use longhaul_cm::{ConnectionId, DisconnectCause, RejectReason, ServiceId, Waited};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, Completion, CompletionOp, Config, CqId, Event, MrKeys, QpAttr, QpInit,
-    QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
+    Access, AddressVector, BringUp, Completion, CompletionOp, Config, CqId, Event, MrKeys, QpAttr,
+    QpInit, QpKind, QpState, RecvWr, Rnic, SendOp, SendWr, Sge, Status,
 };
 use longhaul_units::{Duration, Instant, Qpn, RKey};
 use longhaul_wire::MacAddr;
@@ -106,19 +106,8 @@ impl Host {
         let cq = rnic.create_cq(1 << 20).unwrap();
         let (first, len) = memory::extent(setup.qps);
         let keys = rnic.reg_mr(pd, first, len, first, Access::ALL).unwrap();
-        let init = QpInit {
-            pd,
-            kind: QpKind::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            sq_depth: setup.depth,
-            rq_depth: setup.receives,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 0,
-            signal_all: true,
-        };
+        let init =
+            QpInit { rq_depth: setup.receives, ..QpInit::new(QpKind::Rc, pd, cq, setup.depth) };
         let queues = (0..setup.qps).map(|_| Queue {
             qpn: rnic.create_qp(&init).unwrap(),
             peer: None,
@@ -300,7 +289,7 @@ impl Host {
     }
 
     pub(super) fn reset(&mut self, now: Instant, qp: usize) {
-        let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+        let reset = QpAttr::to(QpState::Reset);
         self.rnic.modify_qp(now, self.queues[qp].qpn, &reset).unwrap();
         self.queues[qp].is_up = false;
         self.queues[qp].may_send = false;
@@ -328,13 +317,7 @@ impl Host {
     }
 
     pub(super) fn initialize(&mut self, now: Instant, qp: usize) {
-        let attr = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::ALL),
-            ..QpAttr::default()
-        };
+        let attr = QpAttr::initialize(Access::ALL);
         self.rnic.modify_qp(now, self.queues[qp].qpn, &attr).unwrap();
         self.queues[qp].is_up = true;
         self.post_receives(qp, self.setup.receives as usize);
@@ -343,36 +326,25 @@ impl Host {
     pub(super) fn make_ready(&mut self, now: Instant, qp: usize) {
         let Queue { qpn, life, peer, .. } = self.queues[qp];
         let peer = peer.expect("introduced");
-        let psn = |host| Some(self.plan.first_psn(qp, host, life));
+        let psn = |host| self.plan.first_psn(qp, host, life);
         let number = self.plan.number(qp, self.number, life, 2);
-        let address = AddressVector {
-            destination_ip: address_of(1 - self.number),
-            hop_limit: 64,
-            traffic_class: 0,
-            flow_label: if self.setup.random_ports { number as u32 & 0xf_ffff } else { 0 },
-        };
+        let flow_label = if self.setup.random_ports { number as u32 & 0xf_ffff } else { 0 };
+        let ip = address_of(1 - self.number);
         let nic = &self.setup.nic;
-        let steps = [
-            QpAttr {
-                state: Some(QpState::ReadyToReceive),
-                path_mtu: Some(self.setup.mtu),
-                address: Some(address),
-                dest_qpn: Some(peer.qpn),
-                rq_psn: psn(1 - self.number),
-                max_dest_rd_atomic: Some(READS_SERVED),
-                min_rnr_timer: Some(nic.rnr_timer),
-                ..QpAttr::default()
-            },
-            QpAttr {
-                state: Some(QpState::ReadyToSend),
-                sq_psn: psn(self.number),
-                timeout: Some(nic.timeout),
-                retry_cnt: Some(nic.retries),
-                rnr_retry: Some(nic.rnr_retries),
-                max_rd_atomic: Some(nic.reads),
-                ..QpAttr::default()
-            },
-        ];
+        let to = BringUp {
+            address: AddressVector { flow_label, ..AddressVector::to(ip) },
+            path_mtu: self.setup.mtu,
+            sq_psn: psn(self.number),
+            rq_psn: psn(1 - self.number),
+            max_rd_atomic: nic.reads,
+            max_dest_rd_atomic: READS_SERVED,
+            min_rnr_timer: nic.rnr_timer,
+            timeout: nic.timeout,
+            retry_cnt: nic.retries,
+            rnr_retry: nic.rnr_retries,
+            ..BringUp::to(ip, peer.qpn)
+        };
+        let steps = to.make_ready(QpKind::Rc);
         steps.iter().for_each(|attr| self.rnic.modify_qp(now, qpn, attr).unwrap());
     }
 

@@ -2,8 +2,7 @@
 
 use crate::script::frames;
 use longhaul_rnic::{
-    Access, AddressVector, Completion, Config, CqId, Memory, MrKeys, Mtu, QpAttr, QpInit, QpKind,
-    QpState, Rnic, Sge,
+    Access, BringUp, Completion, Config, CqId, Memory, MrKeys, Mtu, QpInit, QpKind, Rnic, Sge,
 };
 use longhaul_units::{BitRate, Instant, Psn, Qpn};
 use longhaul_wire::MacAddr;
@@ -54,19 +53,7 @@ impl End {
         let pd = rnic.alloc_pd().unwrap();
         let cq = rnic.create_cq(depths.cq).unwrap();
         let keys = rnic.reg_mr(pd, BASE, memory_len as u64, BASE, Access::ALL).unwrap();
-        let init = QpInit {
-            pd,
-            kind: QpKind::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            sq_depth: depths.sq,
-            rq_depth: depths.rq,
-            send_sge_max: 1,
-            recv_sge_max: 1,
-            inline_max: 0,
-            signal_all: true,
-        };
+        let init = QpInit { rq_depth: depths.rq, ..QpInit::new(QpKind::Rc, pd, cq, depths.sq) };
         End { cq, qpn: rnic.create_qp(&init).unwrap(), keys }
     }
 
@@ -112,43 +99,15 @@ pub fn join<M: Memory>(
     mtu: Mtu,
     rnr_retry: u8,
 ) {
-    let address = AddressVector {
-        destination_ip: ip(peer.host),
-        hop_limit: 64,
-        traffic_class: 0,
-        flow_label: 0,
+    let to = BringUp {
+        path_mtu: mtu,
+        sq_psn: Psn::new(psns[0]),
+        rq_psn: Psn::new(psns[1]),
+        min_rnr_timer: 12,
+        rnr_retry,
+        ..BringUp::to(ip(peer.host), peer.qpn)
     };
-    let transitions = [
-        QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::ALL),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToReceive),
-            path_mtu: Some(mtu),
-            address: Some(address),
-            dest_qpn: Some(peer.qpn),
-            rq_psn: Some(Psn::new(psns[1])),
-            max_dest_rd_atomic: Some(16),
-            min_rnr_timer: Some(12),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToSend),
-            sq_psn: Some(Psn::new(psns[0])),
-            timeout: Some(14),
-            retry_cnt: Some(7),
-            rnr_retry: Some(rnr_retry),
-            max_rd_atomic: Some(16),
-            ..QpAttr::default()
-        },
-    ];
-    for attr in transitions {
-        rnic.modify_qp(now, qpn, &attr).unwrap();
-    }
+    rnic.bring_up_qp(now, qpn, &to).unwrap();
 }
 
 /// The connection manager's messages that boxes see when such a connection is made: who sends, and

@@ -3,7 +3,7 @@
 
 use super::net::Net;
 use super::reference::*;
-use crate::pair::{Link, VecMemory, Wire, ip, transitions};
+use crate::pair::{Link, VecMemory, Wire, ip};
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_rnic::*;
 use longhaul_units::{BitRate, Duration, LKey, Psn, Qpn, Rng, SplitMix64};
@@ -272,15 +272,19 @@ impl Driver {
         self.node(n).modify_qp(now, Qpn::new(qpn), attr)
     }
 
+    fn bring_up(&mut self, n: usize, qpn: u32, to: &BringUp) {
+        let now = self.net.now;
+        self.node(n).bring_up_qp(now, Qpn::new(qpn), to).expect("transitions that exist");
+    }
+
     /// Connects a QP that is reset to another, or makes a datagram QP ready.
     fn connect(&mut self, n: usize) {
         let Some(qpn) = self.qp_in(n, |qp| qp.state == QpState::Reset) else { return };
         let kind = self.model.hosts[n].qps[&qpn].kind;
         if kind == QpKind::Ud {
             let qkey = 0x1111 * (1 + self.rng.below(2) as u32);
-            for attr in datagram_transitions(qkey) {
-                self.modify(n, qpn, &attr).expect("a transition that exists");
-            }
+            let ready = BringUp { qkey, sq_psn: Psn::new(7), ..BringUp::to(ip(n), Qpn::new(qpn)) };
+            self.bring_up(n, qpn, &ready);
             self.model.qp(n, qpn).qkey = qkey;
             self.model.qp(n, qpn).state = QpState::ReadyToSend;
             return;
@@ -296,10 +300,10 @@ impl Driver {
         {
             return;
         }
-        self.connect_pair(kind, [(n, qpn), (m, peer)]);
+        self.connect_pair([(n, qpn), (m, peer)]);
     }
 
-    fn connect_pair(&mut self, kind: QpKind, ends: [(usize, u32); 2]) {
+    fn connect_pair(&mut self, ends: [(usize, u32); 2]) {
         let mut psn =
             || if self.rng.chance(0.3) { 0xff_fffe } else { self.rng.below(1 << 24) as u32 };
         let psn = [psn(), psn()];
@@ -317,10 +321,11 @@ impl Driver {
         let narrow = self.rng.chance(0.05);
         for (i, &(n, qpn)) in ends.iter().enumerate() {
             let (m, peer) = ends[1 - i];
-            for step in transitions(ip(m), Qpn::new(peer), psn[1 - i], psn[i], &link) {
-                let attr = for_kind(kind, step, narrow && i == 1);
-                self.modify(n, qpn, &attr).expect("a transition that exists");
+            let mut to = link.bring_up(ip(m), Qpn::new(peer), psn[1 - i], psn[i]);
+            if narrow && i == 1 {
+                to.access = Access::LOCAL_WRITE;
             }
+            self.bring_up(n, qpn, &to);
             let qp = self.model.qp(n, qpn);
             qp.state = QpState::ReadyToSend;
             qp.peer = Some((m, peer));
@@ -429,7 +434,7 @@ impl Driver {
                 ..QpAttr::default()
             },
             2 => QpAttr { state: Some(QpState::Init), timeout: Some(3), ..QpAttr::default() },
-            _ => QpAttr { state: Some(QpState::ReadyToReceive), ..QpAttr::default() },
+            _ => QpAttr::to(QpState::ReadyToReceive),
         };
         assert!(self.modify(n, qpn, &attr).is_err(), "{attr:?} in {state:?}");
         assert_eq!(self.net.nodes[n].query_qp(Qpn::new(qpn)), before, "a refusal changes nothing");
@@ -450,7 +455,7 @@ impl Driver {
                 let qps: Vec<_> = self.model.hosts[n].qps.keys().copied().collect();
                 for qpn in qps {
                     if self.model.hosts[n].qps[&qpn].state == QpState::SendQueueDrained {
-                        let go = QpAttr { state: Some(QpState::ReadyToSend), ..QpAttr::default() };
+                        let go = QpAttr::to(QpState::ReadyToSend);
                         self.modify(n, qpn, &go).expect("a transition that exists");
                         self.model.qp(n, qpn).state = QpState::ReadyToSend;
                     }
@@ -560,29 +565,4 @@ impl Driver {
 /// One of two groups.
 pub fn group(rng: &mut SplitMix64) -> IpAddr {
     IpAddr::from([239, 1, 1, rng.below(2) as u8])
-}
-
-fn datagram_transitions(qkey: u32) -> [QpAttr; 3] {
-    let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
-    [
-        QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..to(QpState::Init) },
-        to(QpState::ReadyToReceive),
-        QpAttr { sq_psn: Some(Psn::new(7)), ..to(QpState::ReadyToSend) },
-    ]
-}
-
-/// What a transition of this transport takes.
-fn for_kind(kind: QpKind, mut attr: QpAttr, narrow: bool) -> QpAttr {
-    if narrow && attr.access.is_some() {
-        attr.access = Some(Access::LOCAL_WRITE);
-    }
-    if kind == QpKind::Uc {
-        attr.max_dest_rd_atomic = None;
-        attr.min_rnr_timer = None;
-        attr.timeout = None;
-        attr.retry_cnt = None;
-        attr.rnr_retry = None;
-        attr.max_rd_atomic = None;
-    }
-    attr
 }

@@ -179,10 +179,8 @@ impl Pair {
 
     /// Takes a QP from reset to ready to send.
     pub fn bring_up(&mut self, n: usize, qp: Qpn, peer: usize, peer_qp: Qpn, link: &Link) {
-        let kind = self.nodes[n].query_qp(qp).unwrap().init.kind;
-        for attr in transitions(ip(peer), peer_qp, link.psn[peer], link.psn[n], link) {
-            self.nodes[n].modify_qp(self.now, qp, &for_kind(kind, attr)).unwrap();
-        }
+        let to = link.bring_up(ip(peer), peer_qp, link.psn[peer], link.psn[n]);
+        self.nodes[n].bring_up_qp(self.now, qp, &to).unwrap();
     }
 
     /// A further QP beside those of `ends`, in state reset.
@@ -206,8 +204,7 @@ impl Pair {
 
     /// A change of state and nothing else.
     pub fn set_state(&mut self, n: usize, qp: Qpn, state: QpState) {
-        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
-        self.nodes[n].modify_qp(self.now, qp, &attr).unwrap();
+        self.nodes[n].modify_qp(self.now, qp, &QpAttr::to(state)).unwrap();
     }
 
     pub fn state(&self, n: usize, qp: Qpn) -> QpState {
@@ -216,9 +213,7 @@ impl Pair {
 
     /// The way from node `n` to an address.
     pub fn ah(&mut self, n: usize, ends: &Ends, to: IpAddr) -> AhId {
-        let address =
-            AddressVector { destination_ip: to, hop_limit: 64, traffic_class: 0, flow_label: 0 };
-        self.nodes[n].create_ah(self.now, ends.pd[n], &address).unwrap()
+        self.nodes[n].create_ah(self.now, ends.pd[n], &AddressVector::to(to)).unwrap()
     }
 
     pub fn events(&mut self, n: usize) -> Vec<Event> {
@@ -290,41 +285,34 @@ pub const QKEY: u32 = 0x1234_5678;
 
 pub fn qp_init(kind: QpKind, pd: PdId, cq: CqId, depth: u32) -> QpInit {
     QpInit {
-        pd,
-        kind,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-        sq_depth: depth,
-        rq_depth: depth,
         send_sge_max: 4,
         recv_sge_max: 4,
         inline_max: 256,
         signal_all: false,
+        ..QpInit::new(kind, pd, cq, depth)
     }
 }
 
-/// What a transition of a reliable connection is for another transport.
-pub fn for_kind(kind: QpKind, attr: QpAttr) -> QpAttr {
-    let QpAttr { state, pkey_index, port, sq_psn, .. } = attr;
-    let connected = QpAttr {
-        max_dest_rd_atomic: None,
-        min_rnr_timer: None,
-        timeout: None,
-        retry_cnt: None,
-        rnr_retry: None,
-        max_rd_atomic: None,
-        ..attr
-    };
-    let qkey = (state == Some(QpState::Init)).then_some(QKEY);
-    match kind {
-        QpKind::Rc => attr,
-        QpKind::Uc => connected,
-        QpKind::Ud => QpAttr { state, pkey_index, port, sq_psn, qkey, ..QpAttr::default() },
+impl Link {
+    /// Of a QP that sends from `sq_psn`, with its peer, which sends from `rq_psn`.
+    pub fn bring_up(&self, peer_ip: IpAddr, peer_qp: Qpn, rq_psn: u32, sq_psn: u32) -> BringUp {
+        BringUp {
+            qkey: QKEY,
+            path_mtu: self.mtu,
+            sq_psn: Psn::new(sq_psn),
+            rq_psn: Psn::new(rq_psn),
+            max_rd_atomic: self.reads,
+            max_dest_rd_atomic: self.reads,
+            min_rnr_timer: self.min_rnr_timer,
+            timeout: self.timeout,
+            retry_cnt: self.retry,
+            rnr_retry: self.rnr_retry,
+            ..BringUp::to(peer_ip, peer_qp)
+        }
     }
 }
 
-/// The modifications from reset to ready to send, of a reliable connection.
+/// The transitions of a reliable connection.
 pub fn transitions(
     peer_ip: IpAddr,
     peer_qp: Qpn,
@@ -332,39 +320,7 @@ pub fn transitions(
     sq_psn: u32,
     link: &Link,
 ) -> [QpAttr; 3] {
-    [
-        QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::ALL),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToReceive),
-            path_mtu: Some(link.mtu),
-            address: Some(AddressVector {
-                destination_ip: peer_ip,
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-            }),
-            dest_qpn: Some(peer_qp),
-            rq_psn: Some(Psn::new(rq_psn)),
-            max_dest_rd_atomic: Some(link.reads),
-            min_rnr_timer: Some(link.min_rnr_timer),
-            ..QpAttr::default()
-        },
-        QpAttr {
-            state: Some(QpState::ReadyToSend),
-            sq_psn: Some(Psn::new(sq_psn)),
-            timeout: Some(link.timeout),
-            retry_cnt: Some(link.retry),
-            rnr_retry: Some(link.rnr_retry),
-            max_rd_atomic: Some(link.reads),
-            ..QpAttr::default()
-        },
-    ]
+    link.bring_up(peer_ip, peer_qp, rq_psn, sq_psn).transitions(QpKind::Rc)
 }
 
 pub fn sge(ends: &Ends, n: usize, at: usize, len: u32) -> Sge {
