@@ -26,7 +26,7 @@ mod text;
 mod wire;
 
 pub use config::{Bursts, Cut, Impairments, LinkConfig, LinkError};
-pub use counters::{DropCounters, DropReason, LinkCounters};
+pub use counters::{DropReason, Drops, LinkCounters};
 pub use direction::{Direction, send_marked};
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
