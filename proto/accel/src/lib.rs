@@ -78,7 +78,6 @@ mod output;
 mod pairing;
 mod policy;
 mod question;
-mod queue;
 mod shared;
 mod shares;
 mod status;

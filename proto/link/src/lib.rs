@@ -36,4 +36,4 @@ pub use rule::{
 };
 pub use schedule::{CHANGES_MAX, Change, Setting};
 pub use text::TextError;
-pub use wire::{Arrival, PAYLOAD_LEN_MAX, Wire, corrupt};
+pub use wire::{Arrival, Wire, corrupt};

@@ -34,7 +34,6 @@ mod handshake;
 mod keys;
 mod noise;
 mod peers;
-mod queue;
 mod rdma;
 mod seal;
 mod sealed;

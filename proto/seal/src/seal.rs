@@ -8,18 +8,21 @@ use crate::format::{
 };
 use crate::keys::PublicKey;
 use crate::peers::Peer;
-use crate::queue::Queue;
 use crate::session::{Session, Sessions, Way};
 use crate::waiting::{Waiter, Waiting};
 use crate::{Counters, DropReason, PeerStatus, Trouble};
-use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_node::{
+    Deadline, Frame, FrameBuf, FramePool, FrameQueue, Node, PAYLOAD_MAX, Payload, Side, Trailer,
+    Transmit,
+};
 use longhaul_secret::{SecretRng, TagKey};
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{HEAD_MAX, Path, Udp};
 use std::collections::VecDeque;
 
-/// Longest payload that a pool takes, in bytes.
-const PAYLOAD_MAX: usize = 16 * 1024;
+/// Payload of the frames that [`Node::intake`] counts in, in bytes: a path MTU of 4 KiB and the
+/// headers behind UDP.
+const INTAKE_PAYLOAD: usize = 4096 + 256;
 /// Handshake messages that wait for room; more are dropped.
 const LETTERS_MAX: usize = 256;
 /// Hop limit of the seal's own datagrams.
@@ -31,8 +34,8 @@ const ECN_BITS: u8 = 3;
 
 /// What waits on one path.
 struct Lane {
-    to_inner: Queue,
-    to_wan: Queue,
+    to_inner: FrameQueue,
+    to_wan: FrameQueue,
 }
 
 /// Encrypts and authenticates what the transport sends, and opens what comes for it; see the
@@ -74,8 +77,8 @@ impl Seal {
         config.check()?;
         let mut rng = SecretRng::new(&config.seed);
         let lane = |_| Lane {
-            to_inner: Queue::new(config.queue_bytes_max),
-            to_wan: Queue::new(config.queue_bytes_max),
+            to_inner: FrameQueue::new(config.queue_bytes_max),
+            to_wan: FrameQueue::new(config.queue_bytes_max),
         };
         Ok(Seal {
             counters: Counters::default(),
@@ -171,8 +174,7 @@ impl Seal {
             self.drop(if is_outbound { DropReason::ClearRdmaOut } else { DropReason::ClearRdmaIn });
             return None;
         }
-        let is_short = frame.payload.len() <= PAYLOAD_MAX && frame.head.len() <= HEAD_MAX;
-        if frame.is_empty() || !is_short || frame.payload.count() > 1 {
+        if !frame.may_be_kept() {
             self.drop(DropReason::Oversized);
             return None;
         }
@@ -669,6 +671,7 @@ impl Node for Seal {
 
     fn intake(&self, side: Side) -> usize {
         let Some(lane) = self.lanes.get(side / 2) else { return 0 };
-        if side == Seal::inner(side / 2) { lane.to_wan.intake() } else { lane.to_inner.intake() }
+        let queue = if side == Seal::inner(side / 2) { &lane.to_wan } else { &lane.to_inner };
+        queue.room(INTAKE_PAYLOAD, u64::MAX)
     }
 }

@@ -524,7 +524,7 @@ fn control_route(route: Path) -> Path {
 #[inline]
 fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
     if frame.trailer.is_empty()
-        || frame.payload.len() > crate::PAYLOAD_MAX
+        || frame.payload.len() > longhaul_node::PAYLOAD_MAX
         || frame.payload.count() > 1
     {
         return None;

@@ -222,7 +222,7 @@ fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> 
         }
     };
     let has_options = !udp.is_ipv6 && inner.head[udp.ip] != 0x45;
-    let is_longest = inner.len() - udp.payload() > crate::PAYLOAD_MAX;
+    let is_longest = inner.len() - udp.payload() > longhaul_node::PAYLOAD_MAX;
     if len <= mtu || range.len() <= 1 || has_options || is_longest {
         return None;
     }
