@@ -13,12 +13,14 @@ mod limiter;
 mod pacer;
 mod path_rate;
 mod red;
+mod rtt;
 
 pub use joint::{JointPacer, JointRate};
 pub use limiter::{RateLimit, RateLimiter};
 pub use pacer::Pacer;
 pub use path_rate::{Heard, PathRate, RateLimitedBy};
 pub use red::{Red, RedConfig};
+pub use rtt::RttEstimate;
 
 /// Shortest Ethernet frame without FCS, in bytes: shorter ones are padded by the sender.
 pub const FRAME_LEN_MIN: usize = 60;
