@@ -1,8 +1,8 @@
 //! The configuration of an accelerator, and its limits.
 
 use crate::policy::{Policy, Role};
-use longhaul_cc::JointRate;
-use longhaul_units::{BitRate, Duration};
+use longhaul_cc::Pacing;
+use longhaul_units::Duration;
 use thiserror::Error;
 
 /// What an accelerator is given: limits, rates and times.
@@ -52,19 +52,17 @@ pub struct Config {
     /// passed-through frames. When it is full, frames are dropped
     /// ([`crate::DropReason::QueueFull`]). At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
-    /// Rate towards the WAN, in bits per second on the wire. Give it the link's rate, so that
-    /// neither a requester's burst nor a retransmission overruns the link's queue. `None`: as fast
-    /// as the port takes frames.
-    pub wan_rate: Option<BitRate>,
-    /// What other accelerators have in common with this one that feed the same path: `wan_rate`, of
-    /// which each then takes what the others leave. `None`: it is this one's alone.
-    pub wan_joint: Option<JointRate>,
-    /// Rate towards the LAN, as `wan_rate`. `None` suits a LAN that is not slower than the WAN.
-    pub lan_rate: Option<BitRate>,
+    /// Rate limit towards the WAN, in bits per second on the wire. Give it the link's rate, so that
+    /// neither a requester's burst nor a retransmission overruns the link's queue, and share it
+    /// with the other accelerators that feed the link. Default unlimited.
+    pub wan_pacing: Pacing,
+    /// Rate limit towards the LAN. Default unlimited, which suits a LAN that is not slower than the
+    /// WAN.
+    pub lan_pacing: Pacing,
     /// Whether a flow whose responder sends congestion notifications (CNPs) slows down by DCQCN,
-    /// from `wan_rate` or 100 Gbit/s on. They are passed to the requester too. Default true.
+    /// from the rate of `wan_pacing` or 100 Gbit/s on. They are passed to the requester too. Default true.
     pub heed_cnps: bool,
-    /// Bytes that may leave back to back after a pause, for a side with a rate. At least 1. Default
+    /// Bytes that may leave back to back after a pause, for a side with a rate of its own. At least 1. Default
     /// 64 KiB.
     pub burst_bytes: u64,
     /// Retransmission timeout before an RTT was measured. Default 250 ms. A timeout resends one
@@ -113,9 +111,8 @@ impl Default for Config {
             flows_max: 4096,
             connections_max: 4096,
             passthrough_bytes_max: 32 << 20,
-            wan_rate: None,
-            wan_joint: None,
-            lan_rate: None,
+            wan_pacing: Pacing::Unlimited,
+            lan_pacing: Pacing::Unlimited,
             heed_cnps: true,
             burst_bytes: 64 << 10,
             rto_initial: Duration::from_ms(250),
@@ -168,8 +165,7 @@ impl Config {
         let rto_min = round_trip.times(10).max(Duration::from_ms(250)).max(self.rto_min);
         let near = Config {
             role: Role::Near,
-            wan_rate: None,
-            wan_joint: None,
+            wan_pacing: Pacing::Unlimited,
             heed_cnps: false,
             ack_first_bytes: self.ack_window_bytes,
             rto_min,
@@ -177,8 +173,13 @@ impl Config {
             rto_max: self.rto_max.max(rto_min),
             ..self.clone()
         };
-        let (wan_rate, wan_joint) = (self.lan_rate, None);
-        [near, Config { role: Role::Far, wan_rate, wan_joint, lan_rate: None, ..self }]
+        let far = Config {
+            role: Role::Far,
+            wan_pacing: self.lan_pacing,
+            lan_pacing: Pacing::Unlimited,
+            ..self
+        };
+        [near, far]
     }
 
     /// Holds every field against its range.

@@ -87,7 +87,7 @@ impl AccelShared {
 
 /// DCQCN at the rate of the WAN.
 fn dcqcn(config: &Config) -> Dcqcn {
-    let rates = config.wan_rate.into_iter().chain(BitRate::from_gbps(100));
+    let rates = config.wan_pacing.rate().into_iter().chain(BitRate::from_gbps(100));
     match rates.flat_map(Dcqcn::nvidia).next() {
         Some(dcqcn) => dcqcn,
         None => unreachable!("100 Gbit/s are in its range"),

@@ -2,12 +2,13 @@
 //! that congestion leaves it.
 //!
 //! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on
-//! the way; several that feed one share a [`JointRate`]. A QP whose program or whose path limits it
+//! the way; several that feed one share a [`JointRate`]. [`Pacing`] says which. A QP whose program or whose path limits it
 //! has a [`RateLimiter`]; how a path does that is in [`dcqcn`]. Who sends all that goes over a long
 //! path asks [`PathRate`] what the path has room for. Nothing here looks into a frame.
 #![forbid(unsafe_code)]
 
 pub mod dcqcn;
+mod gate;
 mod joint;
 mod limiter;
 mod pacer;
@@ -15,6 +16,7 @@ mod path_rate;
 mod red;
 mod rtt;
 
+pub use gate::{Gate, Pacing};
 pub use joint::{JointPacer, JointRate};
 pub use limiter::{RateLimit, RateLimiter};
 pub use pacer::Pacer;

@@ -10,9 +10,9 @@ use crate::outgoing::Outgoing;
 use crate::pace::Pace;
 use crate::parity_in::ParityIn;
 use crate::path::{OutstandingPing, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, TxPath};
-use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
+use crate::shared::{Body, ControlDatagram, TransportShared};
 use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
-use longhaul_cc::wire_bytes;
+use longhaul_cc::{Gate, wire_bytes};
 use longhaul_node::{Deadline, Side, Transmit};
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::Path;
@@ -379,7 +379,10 @@ impl Session {
     ) {
         let Some(remote) = self.remote else { return };
         self.polled_at = now;
-        self.tx_paths.iter_mut().filter_map(|tx_path| tx_path.pace.as_mut()).for_each(Pace::leave);
+        self.tx_paths
+            .iter_mut()
+            .filter_map(|tx_path| tx_path.pace.as_mut())
+            .for_each(Pace::stop_waiting);
         self.send_control(now, shared, gates, remote, out);
         loop {
             let has_data = self.out.has_next(now);

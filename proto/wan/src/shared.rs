@@ -3,10 +3,8 @@
 use crate::format::{Close, Datagram, Header, Hello, Ping};
 use crate::key::WireKey;
 use crate::{Config, Counters, DropReason};
-use longhaul_cc::Pacer;
 use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue, Side};
 use longhaul_secret::SecretRng;
-use longhaul_units::{BitRate, Instant};
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
@@ -88,54 +86,5 @@ impl TransportShared {
         if self.control_queue.len() < CONTROL_MAX {
             self.control_queue.push_back(control);
         }
-    }
-}
-
-/// A path's rate limit, and when it lets the next frame through if one is waiting.
-pub(crate) struct Gate {
-    pacer: Option<Pacer>,
-    waiting_until: Option<Instant>,
-}
-
-impl Gate {
-    pub(crate) fn new(pacer: Option<Pacer>) -> Self {
-        Gate { pacer, waiting_until: None }
-    }
-
-    #[inline]
-    pub(crate) fn is_open(&mut self, now: Instant) -> bool {
-        let Some(pacer) = &self.pacer else { return true };
-        let ready = pacer.ready_at(now);
-        self.waiting_until = (ready > now).then_some(ready);
-        ready <= now
-    }
-
-    #[inline]
-    pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.take(now, bytes);
-        }
-    }
-
-    /// The path's rate, if it has one.
-    pub(crate) fn rate(&self) -> Option<BitRate> {
-        self.pacer.as_ref().map(Pacer::rate)
-    }
-
-    /// Paces to `rate` from now on.
-    pub(crate) fn retune(&mut self, now: Instant, rate: BitRate, burst_bytes: u64) {
-        match &mut self.pacer {
-            Some(pacer) => pacer.retune(now, rate, burst_bytes),
-            None => self.pacer = Some(Pacer::new(rate, burst_bytes)),
-        }
-    }
-
-    /// Nobody waits.
-    pub(crate) fn leave(&mut self) {
-        self.waiting_until = None;
-    }
-
-    pub(crate) fn waiting_until(&self) -> Option<Instant> {
-        self.waiting_until
     }
 }

@@ -9,10 +9,10 @@ use crate::format::{
 use crate::key::{Map, Pacing, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
-use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
+use crate::shared::{Body, ControlDatagram, TransportShared};
 use crate::waiting::Waiting;
 use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
-use longhaul_cc::{Pacer, wire_bytes};
+use longhaul_cc::{Gate, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_secret::TagKey;
 use longhaul_units::{Duration, Instant, Rng};
@@ -56,9 +56,7 @@ impl Transport {
     /// A field of `config` out of its range.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
-        let gate = |path: &crate::PathConfig| {
-            Gate::new(path.rate.most().map(|rate| Pacer::new(rate, path.burst_bytes)))
-        };
+        let gate = |path: &crate::PathConfig| Gate::new(&path.rate.most().into(), path.burst_bytes);
         let gates = config.paths.iter().map(gate).collect();
         let mut shared = TransportShared::new(config);
         let config = &shared.config;
@@ -597,7 +595,7 @@ impl Node for Transport {
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        self.gates.iter_mut().for_each(Gate::leave);
+        self.gates.iter_mut().for_each(Gate::stop_waiting);
         self.send_inner(out);
         self.send_letters(now, out);
         self.send_passed(now, out);

@@ -9,8 +9,8 @@ use crate::format::{
 };
 use crate::outgoing::{Next, Record};
 use crate::path::TxPath;
-use crate::shared::{Gate, TransportShared};
-use longhaul_cc::wire_bytes;
+use crate::shared::TransportShared;
+use longhaul_cc::{Gate, wire_bytes};
 use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
 use longhaul_node::{Frame, Payload, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Rng};
