@@ -96,8 +96,8 @@ impl Transport {
         let box_of = |local| {
             let mut sessions = self.sessions.iter();
             sessions
-                .find(|session| session.local == local && session.remote.is_some())
-                .map(|s| s.peer.box_id)
+                .find(|session| session.local() == local && session.is_open())
+                .map(|session| session.peer().box_id)
         };
         self.addresses.far(box_of)
     }
@@ -110,10 +110,10 @@ impl Transport {
     /// Ends all sessions; their far boxes are told. What is in flight is lost, and traffic passes
     /// untunnelled until the far boxes are found again.
     pub fn close(&mut self, now: Instant) {
-        let open: Vec<u32> = self.sessions.iter().map(|session| session.local).collect();
+        let open: Vec<u32> = self.sessions.iter().map(Session::local).collect();
         for local in open {
             let Some(session) = self.sessions.get_mut(local) else { continue };
-            let route = session.route;
+            let route = session.route();
             if let Some((header, close)) = session.closing() {
                 self.shared.queue_control(ControlDatagram {
                     side: 1,
@@ -151,11 +151,10 @@ impl Transport {
         self.addresses.forget(now, local, wait);
         self.streams.retain(|_, (of, _)| *of != local);
         self.astray.retain(|_, of| *of != local);
-        if session.remote.is_some() {
+        if session.is_open() {
             self.shared.counters.sessions_closed += 1;
         }
-        self.shared.counters.lost_with_session +=
-            session.out.frames() + session.incoming.waiting() as u64;
+        self.shared.counters.lost_with_session += session.frames();
     }
 
     fn handle_inner(&mut self, now: Instant, frame: &Frame<'_>) {
@@ -185,7 +184,7 @@ impl Transport {
         };
         let held = hold(&mut self.shared.pool, frame, &layout);
         let counters = &mut self.shared.counters;
-        match session.out.push(now, slot, pacing, layout.into(), held) {
+        match session.push(now, slot, pacing, layout.into(), held) {
             Ok(()) => {
                 counters.tunnelled += 1;
                 counters.unpaced += u64::from(pacing == Pacing::None);
@@ -251,15 +250,13 @@ impl Transport {
             counters.untunnelable += 1;
             return Stream::None;
         }
-        let Some(session) = self.sessions.get_mut(local).filter(|session| session.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(local).filter(|session| session.is_open()) else {
             return Stream::Soon;
         };
-        let Some(slot) = session.out.open(now, key) else {
+        let Some(slot) = session.open_stream(now, key) else {
             counters.stream_table_full += 1;
             return Stream::None;
         };
-        session.has_carried = true;
         self.streams.insert(wire_key, (local, slot));
         Stream::Open((local, slot))
     }
@@ -288,12 +285,11 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.is_open()) else {
             return self.drop(DropReason::UnknownSession);
         };
         if session.handle_numbered(now, &mut self.shared, side, frame, outer) {
-            let (local, route) = (session.local, outer.udp.path(frame.head));
+            let (local, route) = (session.local(), outer.udp.path(frame.head));
             self.learn_of_host(now, &route.reversed(), local);
         }
     }
@@ -328,8 +324,7 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.is_open()) else {
             return self.handle_stray(now, side, &header, body, return_route);
         };
         let shared = &mut self.shared;
@@ -344,7 +339,7 @@ impl Transport {
             },
             DatagramKind::Ping => match Ping::read(body) {
                 Some(ping) => {
-                    let local = session.local;
+                    let local = session.local();
                     let return_route = Some(return_route).filter(|route| serves(route, local));
                     if !session.handle_ping(now, shared, side, (&header, &ping), return_route) {
                         self.end(now, local, Duration::ZERO);
@@ -353,8 +348,8 @@ impl Transport {
                 None => shared.counters.drops.count(DropReason::Malformed),
             },
             DatagramKind::Close => match Close::read(body) {
-                Some(close) if session.remote == Some(close.session) => {
-                    let (local, pause) = (session.local, shared.config.hello_pause);
+                Some(close) if session.remote() == Some(close.session) => {
+                    let (local, pause) = (session.local(), shared.config.hello_pause);
                     self.end(now, local, pause);
                 }
                 _ => shared.counters.drops.count(DropReason::Unasked),
@@ -374,13 +369,12 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.is_open()) else {
             return self.drop(DropReason::UnknownSession);
         };
         if let Some(route) = session.handle_part(now, &mut self.shared, side, outer, (extent, held))
         {
-            let local = session.local;
+            let local = session.local();
             self.learn_of_host(now, &route.reversed(), local);
         }
     }
@@ -401,7 +395,7 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        match self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) {
+        match self.sessions.get_mut(header.session).filter(|s| s.is_open()) {
             Some(session) => session.handle_parity(now, &mut self.shared, side, outer, &body),
             None => self.drop(DropReason::UnknownSession),
         }
@@ -565,10 +559,10 @@ impl Node for Transport {
         let mut over = Vec::new();
         let mut opening = Vec::new();
         for session in self.sessions.iter_mut() {
-            if session.opening.is_some() {
-                opening.push(session.local);
+            if session.opening().is_some() {
+                opening.push(session.local());
             } else if !session.tick(now, &mut self.shared) {
-                over.push(session.local);
+                over.push(session.local());
             }
         }
         let Config { hello_every, hello_pause, .. } = *self.config();
@@ -619,11 +613,7 @@ impl Node for Transport {
         }
         let open = self.sessions.iter().filter(|session| session.is_up() || session.is_beginning());
         let queue_max = self.config().queue_bytes_max;
-        let free = open
-            .map(|session| {
-                session.out.free_bytes().min(queue_max.saturating_sub(session.out.fresh_bytes()))
-            })
-            .min();
+        let free = open.map(|session| session.intake_bytes(queue_max)).min();
         if free.is_none() && self.sessions.iter().any(Session::is_about_to_open) {
             // A round trip later nothing of it can be lost.
             return 0;
