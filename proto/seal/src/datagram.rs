@@ -38,9 +38,7 @@ impl<'a> Datagram<'a> {
         }
         let len = udp.payload_len(frame.head).filter(|len| udp.payload() + len <= frame.len());
         Some(match len {
-            _ if frame.head.len() > HEAD_MAX || frame.payload.count() > 1 => {
-                Err(DropReason::Oversized)
-            }
+            _ if !frame.may_be_kept() => Err(DropReason::Oversized),
             Some(len) => Ok(Datagram { path, frame, udp, len }),
             None => Err(DropReason::Malformed),
         })

@@ -515,10 +515,7 @@ fn control_route(route: Path) -> Path {
 /// stand.
 #[inline]
 fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
-    if frame.trailer.is_empty()
-        || frame.payload.len() > longhaul_node::PAYLOAD_MAX
-        || frame.payload.count() > 1
-    {
+    if frame.trailer.is_empty() || !frame.may_be_kept() {
         return None;
     }
     let Ok(Split::Roce { layout, payload_len, pad }) = split(frame.head, frame.len()) else {
