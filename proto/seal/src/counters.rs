@@ -44,11 +44,11 @@ longhaul_counters::counters! {
 longhaul_counters::drops! {
     /// Why the seal did not pass a frame on.
     pub enum DropReason {
-        /// From the WAN: a datagram to the port that is not sealed.
+        /// A datagram to the port that is not sealed.
         ClearRefused = "clear_refused",
-        /// From the WAN: RDMA in the clear, which is not allowed from that address.
+        /// RDMA in the clear from the WAN: an attacker's, or of a far box or host that has no keys.
         ClearRdmaIn = "clear_rdma_in",
-        /// From inside: RDMA that no stream to a far box carries, and that may not leave in the
+        /// RDMA from inside that no stream to a far box carries and that may not leave in the
         /// clear.
         ClearRdmaOut = "clear_rdma_out",
         /// A datagram of this format that makes no sense.
@@ -61,8 +61,7 @@ longhaul_counters::drops! {
         Unauthenticated = "unauthenticated",
         /// A number that was there before, or so old that nobody knows.
         Replayed = "replayed",
-        /// From inside: there are no keys, and it has waited for them in vain. Whoever sent it
-        /// repeats it.
+        /// A datagram of the transport that waited for keys in vain; its sender retransmits it.
         NoKeys = "no_keys",
         /// A frame longer than 16 KiB, or a train.
         Oversized = "oversized",
