@@ -10,7 +10,7 @@ pub(crate) use opening::{Due, Open, Opening};
 use crate::arrivals::Arrivals;
 use crate::format::{Ack, Close, DatagramKind, Header, Ping, PingStep};
 use crate::incoming::Incoming;
-use crate::key::{Pacing, StreamKey};
+use crate::key::{Clocking, StreamKey};
 use crate::outgoing::Outgoing;
 use crate::parity_in::ParityIn;
 use crate::path::{OutstandingPing, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, TxPath};
@@ -213,11 +213,11 @@ impl Session {
         &mut self,
         now: Instant,
         slot: u16,
-        pacing: Pacing,
+        clocking: Clocking,
         layout: Udp,
         frame: FrameBuf,
     ) -> Result<(), DropReason> {
-        self.out.push(now, slot, pacing, layout, frame)
+        self.out.push(now, slot, clocking, layout, frame)
     }
 
     /// Bytes that it takes from inside before more than `queue_max` wait unsent.

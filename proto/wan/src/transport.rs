@@ -6,7 +6,7 @@ use crate::format::{
     Ack, BODY_MAX, Close, DatagramKind, Header, Outer, ParityBody, Ping, PingStep, VERSION,
     body_of, encapsulate, ping_body_of, take_piece,
 };
-use crate::key::{Map, Pacing, StreamKey, WireKey, map};
+use crate::key::{Clocking, Map, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::shared::{Body, ControlDatagram, TransportShared};
@@ -166,7 +166,7 @@ impl Transport {
     /// Takes a frame from inside into its stream, if it has one; otherwise it waits, or passes.
     #[inline]
     fn tunnel(&mut self, now: Instant, wait_until: Instant, frame: &Frame<'_>) {
-        let Some((key, pacing, layout)) = tunnelled(frame) else {
+        let Some((key, clocking, layout)) = tunnelled(frame) else {
             return self.shared.pass(INNER, frame);
         };
         let wire_key = WireKey::of(&key);
@@ -184,10 +184,10 @@ impl Transport {
         };
         let held = hold(&mut self.shared.pool, frame, &layout);
         let counters = &mut self.shared.counters;
-        match session.push(now, slot, pacing, layout.into(), held) {
+        match session.push(now, slot, clocking, layout.into(), held) {
             Ok(()) => {
                 counters.tunnelled += 1;
-                counters.unpaced += u64::from(pacing == Pacing::None);
+                counters.unpaced += u64::from(clocking == Clocking::None);
             }
             Err(reason) => counters.drops.count(reason),
         }
@@ -511,10 +511,10 @@ fn control_route(route: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: route.traffic_class & !ECN_BITS, ..route }
 }
 
-/// The stream of a frame that is tunnelled, what holds its sender back, and where its headers
+/// The stream of a frame that is tunnelled, what paces its sender, and where its headers
 /// stand.
 #[inline]
-fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
+fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Clocking, Layout)> {
     if frame.trailer.is_empty() || !frame.may_be_kept() {
         return None;
     }
@@ -525,8 +525,8 @@ fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
         && payload_len == frame.payload.len()
         && pad + ICRC_LEN == frame.trailer.len();
     let packet = Packet::parse(frame.head).ok().flatten().filter(|_| is_whole)?;
-    let (key, pacing) = StreamKey::of(&packet)?;
-    Some((key, pacing, layout))
+    let (key, clocking) = StreamKey::of(&packet)?;
+    Some((key, clocking, layout))
 }
 
 /// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what
