@@ -99,10 +99,13 @@ const OF_SIM: &[Difference] = &[
     Difference {
         what: "lan_rate",
         why: "the simulator knows the rate of the LAN's cables",
-        is_there: |from, to| from.near.lan_rate != to.near.lan_rate,
+        is_there: |from, to| from.near.lan_pacing != to.near.lan_pacing,
         mend: |from, to| {
             halves(
-                |to, from| (to.lan_rate, to.wan_rate) = (from.lan_rate, from.wan_rate),
+                |to, from| {
+                    to.lan_pacing.clone_from(&from.lan_pacing);
+                    to.wan_pacing.clone_from(&from.wan_pacing);
+                },
                 from,
                 to,
             );

@@ -1,83 +1,40 @@
-//! Free-running counters of a port.
+//! Free-running counters of a port, and drop reasons.
 
-/// Why a port dropped a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-pub enum DropReason {
-    /// There was no peer to give the frame to.
-    LinkDown,
-    /// The frame was longer than `frame_bytes_max`.
-    FrameTooLong,
-    /// The frame was shorter than an Ethernet header.
-    FrameTooShort,
-}
-
-impl DropReason {
-    /// Every reason, in counter order.
-    pub const ALL: [DropReason; 3] =
-        [DropReason::LinkDown, DropReason::FrameTooLong, DropReason::FrameTooShort];
-
-    /// The name used in metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            DropReason::LinkDown => "link_down",
-            DropReason::FrameTooLong => "frame_too_long",
-            DropReason::FrameTooShort => "frame_too_short",
-        }
+longhaul_counters::counters! {
+    /// Counters of one port, free-running since it was made.
+    pub struct PortCounters {
+        /// Frames received: handed to the reader.
+        rx_frames,
+        /// Bytes received, without FCS.
+        rx_bytes,
+        /// Frames sent: built for the peer.
+        tx_frames,
+        /// Bytes sent, without FCS.
+        tx_bytes,
+        /// Calls of `transmit` refused because no slot was free.
+        tx_full,
+        /// Times the link came up.
+        link_ups,
+        /// Times a peer broke the rules and was disconnected for it.
+        peer_violations,
+        ;
+        /// Frames that arrived and were not handed to the reader.
+        rx_drops: Drops,
+        /// Frames that were taken from the caller and did not go to the peer.
+        tx_drops: Drops,
     }
 }
 
-/// Dropped frames, counted by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DropCounters([u64; DropReason::ALL.len()]);
-
-impl DropCounters {
-    /// Counts one dropped frame.
-    pub fn count(&mut self, reason: DropReason) {
-        let counter = &mut self.0[reason as usize];
-        *counter = counter.wrapping_add(1);
+longhaul_counters::drops! {
+    /// Why a port dropped a frame.
+    pub enum DropReason {
+        /// There was no peer to give the frame to.
+        LinkDown = "link_down",
+        /// The frame was longer than `frame_bytes_max`.
+        FrameTooLong = "frame_too_long",
+        /// The frame was shorter than an Ethernet header.
+        FrameTooShort = "frame_too_short",
     }
-
-    /// Frames dropped for `reason`.
-    #[must_use]
-    pub const fn get(&self, reason: DropReason) -> u64 {
-        self.0[reason as usize]
-    }
-
-    /// Frames dropped for any reason.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.0.iter().fold(0, |sum, count| sum.wrapping_add(*count))
-    }
-
-    /// Every reason with its count.
-    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
-    }
-}
-
-/// Counters of one port, free-running since it was made. Bytes are frame bytes, without FCS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Frames handed to the reader.
-    pub rx_frames: u64,
-    /// Bytes handed to the reader.
-    pub rx_bytes: u64,
-    /// Frames built for the peer.
-    pub tx_frames: u64,
-    /// Bytes built for the peer.
-    pub tx_bytes: u64,
-    /// Frames that arrived and were not handed to the reader.
-    pub rx_drops: DropCounters,
-    /// Frames that were taken from the caller and did not go to the peer.
-    pub tx_drops: DropCounters,
-    /// Calls of `transmit` refused because no slot was free.
-    pub tx_full: u64,
-    /// Times the link came up.
-    pub link_ups: u64,
-    /// Times a peer broke the rules and was disconnected for it.
-    pub peer_violations: u64,
 }
 
 impl PortCounters {
@@ -102,7 +59,7 @@ mod tests {
 
     #[test]
     fn drops_are_counted_by_reason() {
-        let mut drops = DropCounters::default();
+        let mut drops = Drops::default();
         drops.count(DropReason::LinkDown);
         drops.count(DropReason::LinkDown);
         drops.count(DropReason::FrameTooShort);

@@ -35,7 +35,7 @@ mod port;
 pub mod tap;
 
 pub use circuit::{Circuit, CircuitPort};
-pub use counters::{DropCounters, DropReason, PortCounters};
+pub use counters::{DropReason, Drops, PortCounters};
 pub use descriptors::Descriptors;
 pub use doorbell::Doorbell;
 pub use error::PortError;

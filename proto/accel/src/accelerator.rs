@@ -11,7 +11,7 @@ use crate::shared::AccelShared;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers, Touched};
 use crate::{Counters, DropReason, FlowKey, FlowStatus, Policy, TenantStatus};
-use longhaul_node::{Deadline, Frame, FramePool, Node, Side, Trailer, Transmit};
+use longhaul_node::{Deadline, Frame, Node, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Packet, Pause, Transport, Verb};
 
@@ -22,8 +22,8 @@ pub const WAN: Side = 1;
 
 /// Bytes queued for a side above which a neighbour that can wait has to (back-pressure).
 const QUEUE_MAX: u64 = 1 << 20;
-/// Memory of a frame at a path MTU of 4 KiB: the cost of one more frame in [`Node::intake`].
-const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
+/// Payload of the frames that [`Node::intake`] counts in, in bytes.
+const INTAKE_PAYLOAD: usize = 4096;
 
 /// A transparent box between a LAN and a WAN; see the crate's documentation.
 pub struct Accelerator {
@@ -374,6 +374,12 @@ impl Accelerator {
     }
 }
 
+impl std::fmt::Debug for Accelerator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Accelerator").field("counters", self.counters()).finish_non_exhaustive()
+    }
+}
+
 impl Node for Accelerator {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         let len = frame.len() as u64;
@@ -444,8 +450,6 @@ impl Node for Accelerator {
 
     fn intake(&self, side: Side) -> usize {
         let queue = if side == LAN { &self.shared.to_wan } else { &self.shared.to_lan };
-        let free =
-            QUEUE_MAX.min(self.shared.config.passthrough_bytes_max).saturating_sub(queue.bytes());
-        usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX)
+        queue.room(INTAKE_PAYLOAD, QUEUE_MAX)
     }
 }

@@ -1,8 +1,8 @@
 //! The configuration of an accelerator, and its limits.
 
 use crate::policy::{Policy, Role};
-use longhaul_cc::JointRate;
-use longhaul_units::{BitRate, Duration};
+use longhaul_cc::Pacing;
+use longhaul_units::Duration;
 use thiserror::Error;
 
 /// What an accelerator is given: limits, rates and times.
@@ -12,63 +12,61 @@ use thiserror::Error;
 /// of stores that are empty. Buffers are pooled and grow with what is held at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Bytes of memory that one flow's store may take, counted with buffers and bookkeeping. At
-    /// least 64 KiB. Beyond it packets are dropped unacknowledged, and their requester sends them
-    /// again: give it what a requester may have outstanding (perftest with 1 MiB messages: 128 MiB)
-    /// on top of `ack_window_bytes`. Default 256 MiB.
+    /// Bytes of memory that one flow's store may take, with buffers and bookkeeping. At least 64
+    /// KiB. Beyond it packets are dropped unacknowledged, and their requester retransmits them:
+    /// give it what a requester may have outstanding (perftest with 1 MiB messages: 128 MiB) on top
+    /// of `ack_window_bytes`. Default 256 MiB.
     pub flow_bytes_max: u64,
     /// Bytes of memory in one flow's store above which pseudo-ACKs wait for the responder: the
-    /// requester is let run ahead of the responder by this much. Give it twice the path's bandwidth
-    /// times RTT (25 MB for 10 Gbit/s over 1000 km), and twice that again for messages below 1 KiB.
-    /// It is an upper bound: the requester is never let further ahead than the responder takes in
-    /// about 32 ms or two round trips, as measured, so that a READ behind that is answered before
-    /// its requester gives up. Values above three quarters of `flow_bytes_max` count as that. At
-    /// least 4 KiB. Default 64 MiB.
+    /// requester may run this far ahead of it. Give it twice the path's bandwidth times RTT (25 MB
+    /// for 10 Gbit/s over 1000 km), and twice that again for messages below 1 KiB. It is an upper
+    /// bound: the requester never gets further ahead than the responder takes in about 32 ms or two
+    /// round trips, as measured, so that a READ behind that is answered before its requester gives
+    /// up. Values above three quarters of `flow_bytes_max` count as three quarters. At least 4 KiB.
+    /// Default 64 MiB.
     pub ack_window_bytes: u64,
-    /// Bytes of memory in a flow's store up to which pseudo-ACKs go out before it was seen how fast
-    /// the responder takes anything. Give it `ack_window_bytes` where a transport behind the box
-    /// repairs what the path loses: that path is as fast as it is said to be. At least 64 KiB.
-    /// Default 6 MiB, which a lossy path delivers while a READ waits.
+    /// Bytes of memory in a flow's store up to which pseudo-ACKs leave before the responder's pace
+    /// was measured. Give it `ack_window_bytes` where a transport behind the box repairs losses:
+    /// the rate of that path is known. At least 64 KiB. Default 6 MiB, which a lossy path delivers
+    /// while a READ waits.
     pub ack_first_bytes: u64,
     /// Bytes of memory that the stores of all flows may take together; flows that store nothing may
     /// take 64 KiB beyond it for their first packets. At least `flow_bytes_max`. Default 1 GiB.
     pub total_bytes_max: u64,
-    /// Bits of a requester's IPv4 address that name its tenant. Tenants share `total_bytes_max`:
-    /// one that needs more than an equal share has what the others leave. At most 32, the default:
-    /// each address is a tenant.
+    /// Prefix length of the IPv4 addresses of a tenant. Tenants share `total_bytes_max`: a tenant
+    /// that needs more than an equal share has what the others leave. At most 32, the default: each
+    /// address is a tenant.
     pub tenant_prefix_ipv4: u8,
     /// As `tenant_prefix_ipv4`, of IPv6 addresses. At most 128, the default.
     pub tenant_prefix_ipv6: u8,
     /// PSNs that one flow may have outstanding, READ ranges included. 1 to 2^22, well under half of
     /// the 24-bit space so that a wrap is safe. Default 2^21.
     pub flow_psns_max: u32,
-    /// Flows known at once; about 1 KiB each. When all are taken, the least recently used one that
-    /// stores nothing makes room; when none can, the traffic passes untouched. 1 to 2^20. Default
+    /// Flows in the table, about 1 KiB each. When it is full, the least recently used flow that
+    /// stores nothing is evicted; if there is none, the traffic passes through. 1 to 2^20. Default
     /// 4096.
     pub flows_max: u32,
     /// Connections in set-up or teardown known at once, about 200 B each. 1 to 2^20. Default 4096.
     pub connections_max: u32,
-    /// Bytes that wait for room to leave on one side without being stored for a flow:
-    /// passed-through frames. When it is full, frames are dropped
-    /// ([`crate::DropReason::QueueFull`]). At least 64 KiB. Default 32 MiB.
+    /// Bytes of passed-through frames that may wait for room on one side. Beyond it frames are
+    /// dropped ([`crate::DropReason::QueueFull`]). At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
-    /// Rate towards the WAN, in bits per second on the wire. Give it the link's rate, so that
-    /// neither a requester's burst nor a retransmission overruns the link's queue. `None`: as fast
-    /// as the port takes frames.
-    pub wan_rate: Option<BitRate>,
-    /// What other accelerators have in common with this one that feed the same path: `wan_rate`, of
-    /// which each then takes what the others leave. `None`: it is this one's alone.
-    pub wan_joint: Option<JointRate>,
-    /// Rate towards the LAN, as `wan_rate`. `None` suits a LAN that is not slower than the WAN.
-    pub lan_rate: Option<BitRate>,
+    /// Rate limit towards the WAN, in bits per second on the wire. Give it the link's rate, so that
+    /// neither a requester's burst nor a retransmission overruns the link's queue, and share it
+    /// with the other accelerators that feed the link. Default unlimited.
+    pub wan_pacing: Pacing,
+    /// Rate limit towards the LAN. Default unlimited, which suits a LAN that is not slower than the
+    /// WAN.
+    pub lan_pacing: Pacing,
     /// Whether a flow whose responder sends congestion notifications (CNPs) slows down by DCQCN,
-    /// from `wan_rate` or 100 Gbit/s on. They are passed to the requester too. Default true.
+    /// from the rate of `wan_pacing` or 100 Gbit/s on. The requester receives them too. Default
+    /// true.
     pub heed_cnps: bool,
-    /// Bytes that may leave back to back after a pause, for a side with a rate. At least 1. Default
-    /// 64 KiB.
+    /// Bytes that may leave back to back after a pause, for a side with a rate of its own. At least
+    /// 1. Default 64 KiB.
     pub burst_bytes: u64,
-    /// Retransmission timeout before an RTT was measured. Default 250 ms. A timeout resends one
-    /// packet to ask how far the responder is, so that one which comes too early costs little.
+    /// Retransmission timeout before an RTT was measured. Default 250 ms. A timeout retransmits one
+    /// packet to ask how far the responder is, so that a premature timeout costs little.
     pub rto_initial: Duration,
     /// Shortest retransmission timeout, above the scheduling noise of responder and ports. Default
     /// 10 ms.
@@ -76,20 +74,20 @@ pub struct Config {
     /// Longest retransmission timeout, back-off included. At least `rto_min`. Default 2 s.
     pub rto_max: Duration,
     /// Silence of the responder after which a flow with stored data passes
-    /// ([`crate::PassReason::OneWay`]), and what is stored is let go. An RNR NAK counts as a sign
-    /// of life. Default 20 s.
+    /// ([`crate::PassReason::OneWay`]) and its store is released. An RNR NAK counts as a sign of
+    /// life. Default 20 s.
     pub give_up_after: Duration,
     /// How long pseudo-ACKs may be withheld while the requester is as far ahead as it may be and
-    /// nothing is released; then a little (64 KiB) is acknowledged nevertheless, so that the
-    /// requester's timer and retry counter start afresh. Keep it well below the requester's local
-    /// ACK timeout (perftest: 67 ms). Default 10 ms.
+    /// nothing is released; then 64 KiB are acknowledged nevertheless, so that the requester's
+    /// timer and retry counter start afresh. Keep it well below the requester's local ACK timeout
+    /// (perftest: 67 ms). Default 10 ms.
     pub ack_hold_max: Duration,
-    /// How long a DREQ from the LAN waits without anything of the store being delivered; while
-    /// deliveries go on it waits as long as they take. Default 3 s, below the 4.3 s after which
-    /// Linux resends it.
+    /// How long a DREQ from the LAN waits while nothing of the store is delivered; while deliveries
+    /// go on it waits for the last of them. Default 3 s, below the 4.3 s after which Linux resends
+    /// it.
     pub dreq_hold_max: Duration,
-    /// Packets stored since the last pseudo-ACK after which one is sent even if none was asked for.
-    /// 1 to 128 (kernel rxe stalls without progress within 129). Default 64.
+    /// Packets stored since the last pseudo-ACK after which the box sends one that no requester
+    /// asked for. 1 to 128 (kernel rxe stalls without progress within 129). Default 64.
     pub ack_every: u32,
     /// Which mode each flow has: what its completions say. Default: early for all.
     pub policy: Policy,
@@ -113,9 +111,8 @@ impl Default for Config {
             flows_max: 4096,
             connections_max: 4096,
             passthrough_bytes_max: 32 << 20,
-            wan_rate: None,
-            wan_joint: None,
-            lan_rate: None,
+            wan_pacing: Pacing::Unlimited,
+            lan_pacing: Pacing::Unlimited,
             heed_cnps: true,
             burst_bytes: 64 << 10,
             rto_initial: Duration::from_ms(250),
@@ -168,8 +165,7 @@ impl Config {
         let rto_min = round_trip.times(10).max(Duration::from_ms(250)).max(self.rto_min);
         let near = Config {
             role: Role::Near,
-            wan_rate: None,
-            wan_joint: None,
+            wan_pacing: Pacing::Unlimited,
             heed_cnps: false,
             ack_first_bytes: self.ack_window_bytes,
             rto_min,
@@ -177,8 +173,13 @@ impl Config {
             rto_max: self.rto_max.max(rto_min),
             ..self.clone()
         };
-        let (wan_rate, wan_joint) = (self.lan_rate, None);
-        [near, Config { role: Role::Far, wan_rate, wan_joint, lan_rate: None, ..self }]
+        let far = Config {
+            role: Role::Far,
+            wan_pacing: self.lan_pacing,
+            lan_pacing: Pacing::Unlimited,
+            ..self
+        };
+        [near, far]
     }
 
     /// Holds every field against its range.

@@ -7,23 +7,23 @@ use std::hash::BuildHasher;
 
 /// Finds slots of flows by a key that the flow itself keeps.
 ///
-/// An entry is eight bytes: who looks for a flow reads the flow anyway, and tables of many flows
-/// leave the cache.
+/// An entry is eight bytes, without the key: a look-up reads the flow anyway, and the tables of
+/// many flows exceed the cache.
 #[derive(Debug)]
 pub(crate) struct Index {
-    places: HashTable<Place>,
+    slots: HashTable<TaggedSlot>,
     state: FixedState,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// Of the key's hash.
+struct TaggedSlot {
+    /// Low bits of the key's hash.
     tag: u32,
     slot: u32,
 }
 
-impl Place {
-    /// The hash that the table goes by, which looks at both ends of it.
+impl TaggedSlot {
+    /// The hash in the table, which uses both its ends.
     #[inline]
     fn hash(&self) -> u64 {
         u64::from(self.tag) << 32 | u64::from(self.tag)
@@ -32,39 +32,41 @@ impl Place {
 
 impl Index {
     pub(crate) fn new(seed: u64) -> Self {
-        Index { places: HashTable::new(), state: FixedState::with_seed(seed) }
+        Index { slots: HashTable::new(), state: FixedState::with_seed(seed) }
     }
 
     #[inline]
-    fn place(&self, key: &WireKey, slot: u32) -> Place {
-        Place { tag: self.state.hash_one(key) as u32, slot }
+    fn tagged(&self, key: &WireKey, slot: u32) -> TaggedSlot {
+        TaggedSlot { tag: self.state.hash_one(key) as u32, slot }
     }
 
-    /// The slot under `key`; `has_key` tells whether the flow in a slot has it.
+    /// The slot of `key`; `has_key` tells whether the flow in a slot has that key.
     #[inline]
     pub(crate) fn get(&self, key: &WireKey, has_key: impl Fn(u32) -> bool) -> Option<u32> {
-        let sought = self.place(key, 0);
-        let found =
-            self.places.find(sought.hash(), |place| place.tag == sought.tag && has_key(place.slot));
-        found.map(|place| place.slot)
+        let sought = self.tagged(key, 0);
+        let found = self
+            .slots
+            .find(sought.hash(), |tagged| tagged.tag == sought.tag && has_key(tagged.slot));
+        found.map(|tagged| tagged.slot)
     }
 
-    /// Puts `slot` under `key`, in the place of any other; `has_key` as for [`Index::get`].
+    /// Maps `key` to `slot`, replacing any previous entry; `has_key` as for [`Index::get`].
     pub(crate) fn insert(&mut self, key: &WireKey, slot: u32, has_key: impl Fn(u32) -> bool) {
-        let place = self.place(key, slot);
-        let same =
-            |other: &Place| other.tag == place.tag && (other.slot == slot || has_key(other.slot));
-        match self.places.find_mut(place.hash(), same) {
-            Some(other) => *other = place,
-            None => _ = self.places.insert_unique(place.hash(), place, Place::hash),
+        let tagged = self.tagged(key, slot);
+        let same = |other: &TaggedSlot| {
+            other.tag == tagged.tag && (other.slot == slot || has_key(other.slot))
+        };
+        match self.slots.find_mut(tagged.hash(), same) {
+            Some(other) => *other = tagged,
+            None => _ = self.slots.insert_unique(tagged.hash(), tagged, TaggedSlot::hash),
         }
     }
 
-    /// Forgets that `slot` is under `key`, if it is.
+    /// Removes the entry that maps `key` to `slot`, if there is one.
     pub(crate) fn remove(&mut self, key: &WireKey, slot: u32) {
-        let place = self.place(key, slot);
-        let same = |other: &Place| (other.tag, other.slot) == (place.tag, slot);
-        if let Ok(found) = self.places.find_entry(place.hash(), same) {
+        let tagged = self.tagged(key, slot);
+        let same = |other: &TaggedSlot| (other.tag, other.slot) == (tagged.tag, slot);
+        if let Ok(found) = self.slots.find_entry(tagged.hash(), same) {
             found.remove();
         }
     }
@@ -108,7 +110,7 @@ mod tests {
                         prop_assert_eq!(found, model.get(&number).copied());
                     }
                 }
-                prop_assert_eq!(index.places.len(), model.len());
+                prop_assert_eq!(index.slots.len(), model.len());
             }
         }
     }

@@ -3,9 +3,8 @@
 use crate::Config;
 use crate::accelerator::{Accelerator, LAN, WAN};
 use crate::flow::Flow;
-use crate::gate::Gate;
 use crate::timers::SlotId;
-use longhaul_cc::wire_bytes;
+use longhaul_cc::{Gate, wire_bytes};
 use longhaul_node::{Deadline, Transmit};
 use longhaul_units::Instant;
 use std::collections::VecDeque;
@@ -28,11 +27,11 @@ pub(crate) struct Output {
 }
 
 fn lan_gate(config: &Config) -> Gate {
-    Gate::new(config.lan_rate, None, config.burst_bytes)
+    Gate::new(&config.lan_pacing, config.burst_bytes)
 }
 
 fn wan_gate(config: &Config) -> Gate {
-    Gate::new(config.wan_rate, config.wan_joint.as_ref(), config.burst_bytes)
+    Gate::new(&config.wan_pacing, config.burst_bytes)
 }
 
 impl Output {
@@ -49,11 +48,11 @@ impl Output {
 
     /// Replaces the gates whose rate differs in `config`; the others keep account of what passed.
     pub(crate) fn reconfigure(&mut self, before: &Config, config: &Config) {
-        let is_same = |one, other| one == other && before.burst_bytes == config.burst_bytes;
-        if !is_same(before.lan_rate, config.lan_rate) {
+        let is_same_burst = before.burst_bytes == config.burst_bytes;
+        if !is_same_burst || before.lan_pacing != config.lan_pacing {
             self.lan_gate = lan_gate(config);
         }
-        if !is_same(before.wan_rate, config.wan_rate) || before.wan_joint != config.wan_joint {
+        if !is_same_burst || before.wan_pacing != config.wan_pacing {
             self.wan_gate = wan_gate(config);
         }
     }
@@ -72,9 +71,10 @@ impl Output {
 
     /// When the next waiting frame may leave by its side's rate.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
+        let deadline = |gate: &Gate, reason| gate.waiting_until().map(|at| Deadline { at, reason });
         Deadline::earliest(
-            self.wan_gate.deadline("WAN pacing"),
-            self.lan_gate.deadline("LAN pacing"),
+            deadline(&self.wan_gate, "WAN pacing"),
+            deadline(&self.lan_gate, "LAN pacing"),
         )
     }
 }

@@ -1,16 +1,12 @@
 //! What all flows of an accelerator share: configuration, memory, counters and queues.
 
 use crate::pairing::Looks;
-use crate::queue::Queue;
 use crate::shares::Shares;
 use crate::store::Spare;
 use crate::{Config, Counters, DropReason};
 use longhaul_cc::dcqcn::Dcqcn;
-use longhaul_node::{Frame, FrameBuf, FramePool};
+use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue};
 use longhaul_units::BitRate;
-
-/// Longest payload that a frame pool keeps.
-const PAYLOAD_MAX: usize = 16 << 10;
 
 /// Configuration, memory, counters and queues that all flows share.
 pub(crate) struct AccelShared {
@@ -24,8 +20,8 @@ pub(crate) struct AccelShared {
     pub(crate) draining: bool,
     /// Rates of flows that receive CNPs.
     pub(crate) dcqcn: Dcqcn,
-    pub(crate) to_lan: Queue,
-    pub(crate) to_wan: Queue,
+    pub(crate) to_lan: FrameQueue,
+    pub(crate) to_wan: FrameQueue,
     pub(crate) looks: Looks,
 }
 
@@ -38,8 +34,8 @@ impl AccelShared {
             spare: Spare::default(),
             draining: false,
             dcqcn: dcqcn(&config),
-            to_lan: Queue::new(config.passthrough_bytes_max),
-            to_wan: Queue::new(config.passthrough_bytes_max),
+            to_lan: FrameQueue::new(config.passthrough_bytes_max),
+            to_wan: FrameQueue::new(config.passthrough_bytes_max),
             looks: Looks::default(),
             config,
         }
@@ -50,19 +46,17 @@ impl AccelShared {
         self.config = config;
     }
 
-    /// `false`, and counted, if `frame` is too long to be kept.
+    /// `false`, and counted, if `frame` cannot be kept.
     #[inline]
     pub(crate) fn may_hold(&mut self, frame: &Frame<'_>) -> bool {
-        let may = !frame.is_empty()
-            && frame.payload.len() <= PAYLOAD_MAX
-            && frame.head.len() <= longhaul_wire::HEAD_MAX;
+        let may = frame.may_be_kept();
         if !may {
             self.counters.drops.count(DropReason::Oversized);
         }
         may
     }
 
-    /// Keeps `frame`, unless it is too long to be kept.
+    /// Keeps `frame` if it can be kept.
     #[inline]
     pub(crate) fn hold(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
         self.may_hold(frame).then(|| self.pool.hold(frame))
@@ -93,7 +87,7 @@ impl AccelShared {
 
 /// DCQCN at the rate of the WAN.
 fn dcqcn(config: &Config) -> Dcqcn {
-    let rates = config.wan_rate.into_iter().chain(BitRate::from_gbps(100));
+    let rates = config.wan_pacing.rate().into_iter().chain(BitRate::from_gbps(100));
     match rates.flat_map(Dcqcn::nvidia).next() {
         Some(dcqcn) => dcqcn,
         None => unreachable!("100 Gbit/s are in its range"),

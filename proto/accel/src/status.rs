@@ -148,41 +148,42 @@ pub struct FlowStatus {
     pub drops: Drops,
 }
 
-/// What was done for one flow since it was learnt; names as in [`crate::Counters`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowCounters {
-    /// Request packets stored.
-    pub stored_packets: u64,
-    /// Payload bytes of request packets stored.
-    pub stored_payload_bytes: u64,
-    /// Request packets passed untouched because the flow's mode says so.
-    pub passed_packets: u64,
-    /// Request packets known to have reached the responder.
-    pub delivered_packets: u64,
-    /// Pseudo-ACKs sent.
-    pub pseudo_acks: u64,
-    /// Pseudo-ACKs whose delay was measured.
-    pub ack_delays: u64,
-    /// The sum of these delays, in nanoseconds.
-    pub ack_delay_ns: u64,
-    /// Sequence NAKs sent.
-    pub sequence_naks: u64,
-    /// Fatal NAKs sent.
-    pub fatal_naks: u64,
-    /// Real ACKs absorbed.
-    pub acks_absorbed: u64,
-    /// Sequence NAKs absorbed.
-    pub packet_seq_err: u64,
-    /// RNR NAKs absorbed.
-    pub rnr_nak_absorbed: u64,
-    /// Retransmission timeouts.
-    pub timeouts: u64,
-    /// Packets sent again after a sequence NAK.
-    pub retransmits_nak: u64,
-    /// Packets sent again after an RNR NAK.
-    pub retransmits_rnr: u64,
-    /// Packets sent again after a timeout.
-    pub retransmits_timeout: u64,
-    /// READs and atomics sent again because their responses had a gap.
-    pub retransmits_read: u64,
+longhaul_counters::counters! {
+    /// What was done for one flow since it was learnt; names as in [`crate::Counters`].
+    pub struct FlowCounters {
+        /// Request packets stored.
+        stored_packets,
+        /// Payload bytes of request packets stored.
+        stored_payload_bytes,
+        /// Request packets passed untouched because the flow's mode says so.
+        passed_packets,
+        /// Request packets known to have reached the responder.
+        delivered_packets,
+        /// Pseudo-ACKs sent.
+        pseudo_acks,
+        /// Pseudo-ACKs whose delay was measured.
+        ack_delays,
+        /// The sum of these delays, in nanoseconds.
+        ack_delay_ns,
+        /// Sequence NAKs sent.
+        sequence_naks,
+        /// Fatal NAKs sent.
+        fatal_naks,
+        /// Real ACKs absorbed.
+        acks_absorbed,
+        /// Sequence NAKs absorbed.
+        packet_seq_err,
+        /// RNR NAKs absorbed.
+        rnr_nak_absorbed,
+        /// Retransmission timeouts.
+        timeouts,
+        /// Packets sent again after a sequence NAK.
+        retransmits_nak,
+        /// Packets sent again after an RNR NAK.
+        retransmits_rnr,
+        /// Packets sent again after a timeout.
+        retransmits_timeout,
+        /// READs and atomics sent again because their responses had a gap.
+        retransmits_read,
+    }
 }

@@ -4,33 +4,33 @@ use longhaul_units::{BitRate, Instant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are claimed together: fewer, and senders on several threads would pass a cache line
-/// on for each frame.
+/// Bytes that a sender reserves at once. With fewer, a cache line would move between threads for
+/// each frame.
 const BATCH_BYTES: u64 = 16 << 10;
 
-/// The rate of a path that several senders feed, on one thread or on several: what one of them
-/// leaves is there for the others.
+/// The rate of a path that several senders share, on one thread or several: each may take what the
+/// others leave.
 ///
-/// All that they have in common is until when the path is spoken for. Clones stand for the same
-/// path, and are equal.
+/// The senders share one number: the time until which the path is reserved. Clones share it, and
+/// are equal.
 #[derive(Clone, Debug)]
 pub struct JointRate {
     rate: BitRate,
     /// In picoseconds, as [`Instant`].
-    spoken_for_until: Arc<AtomicU64>,
+    reserved_until: Arc<AtomicU64>,
 }
 
 impl PartialEq for JointRate {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.spoken_for_until, &other.spoken_for_until)
+        Arc::ptr_eq(&self.reserved_until, &other.reserved_until)
     }
 }
 
 impl JointRate {
-    /// A path of this rate, counted in bytes on the wire ([`crate::wire_bytes`]), of which nothing
-    /// is spoken for.
+    /// A path of this rate, in bytes on the wire ([`crate::wire_bytes`]), of which nothing is
+    /// reserved.
     pub fn new(rate: BitRate) -> Self {
-        JointRate { rate, spoken_for_until: Arc::default() }
+        JointRate { rate, reserved_until: Arc::default() }
     }
 
     /// The rate of all senders together.
@@ -38,38 +38,38 @@ impl JointRate {
         self.rate
     }
 
-    /// Claims the path's time for `bytes`, behind all that was claimed before; returns when that
-    /// time begins.
-    fn claim(&self, now: Instant, bytes: u64) -> Instant {
+    /// Reserves transmission time for `bytes` after all earlier reservations. Returns when it
+    /// begins.
+    fn reserve(&self, now: Instant, bytes: u64) -> Instant {
         let takes = self.rate.time_for_bytes(bytes).as_ps();
         let later = |until: u64| Some(until.max(now.as_ps()).saturating_add(takes));
-        // Nothing else is told by it, so that no order of memory is needed.
-        let claimed =
-            self.spoken_for_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
-        let (Ok(before) | Err(before)) = claimed;
+        // The number orders no other memory.
+        let reserved =
+            self.reserved_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        let (Ok(before) | Err(before)) = reserved;
         Instant::from_ps(before.max(now.as_ps()))
     }
 }
 
 /// One sender's account with a [`JointRate`], used as a [`crate::Pacer`] is.
 ///
-/// What a sender has sent it claims once that comes to 16 KiB, and goes on when the time that it
-/// has claimed begins: when all claimed before it has passed. So senders that always have something
-/// get equal parts, in turns of 16 KiB, and none waits for one that has nothing. Over any stretch
-/// of time `t` all of them together send `rate * t` at most, and beyond that each of them twice
-/// what it claims together: 32 KiB and two frames. Nothing is saved up in a pause.
+/// A sender reserves time for what it has sent once that comes to 16 KiB, and continues when its
+/// reservation begins: when all earlier ones have passed. So busy senders get equal parts, in turns
+/// of 16 KiB, and none waits for an idle one. Over any time `t` all senders together send at most
+/// `rate * t`, and each of them 32 KiB and two frames beyond that: twice what it reserves at once.
+/// A pause earns nothing.
 #[derive(Debug)]
 pub struct JointPacer {
     joint: JointRate,
-    /// Sent and not claimed, in bytes on the wire.
-    unclaimed: u64,
+    /// Sent without a reservation yet, in bytes on the wire.
+    unreserved: u64,
     ready: Instant,
 }
 
 impl JointPacer {
     /// A sender that has sent nothing.
     pub fn new(joint: JointRate) -> Self {
-        JointPacer { joint, unclaimed: 0, ready: Instant::ZERO }
+        JointPacer { joint, unreserved: 0, ready: Instant::ZERO }
     }
 
     /// When the next frame may go; `now` when one may go right away.
@@ -81,9 +81,9 @@ impl JointPacer {
     /// Counts `bytes` on the wire as sent at `now`.
     #[inline]
     pub fn take(&mut self, now: Instant, bytes: u64) {
-        self.unclaimed = self.unclaimed.saturating_add(bytes);
-        if self.unclaimed >= BATCH_BYTES {
-            self.ready = self.joint.claim(now, std::mem::take(&mut self.unclaimed));
+        self.unreserved = self.unreserved.saturating_add(bytes);
+        if self.unreserved >= BATCH_BYTES {
+            self.ready = self.joint.reserve(now, std::mem::take(&mut self.unreserved));
         }
     }
 }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_of_several_threads_all_count() {
+    fn reservations_of_several_threads_all_count() {
         let rate = BitRate::from_gbps(100).unwrap();
         let joint = JointRate::new(rate);
         std::thread::scope(|scope| {
@@ -157,10 +157,10 @@ mod tests {
                 });
             }
         });
-        // Each claim counted, however they met.
-        let claimed = 4 * (10_000 / 4) * 4 * FRAME;
-        let until = joint.spoken_for_until.load(Ordering::Relaxed);
-        assert!(until >= rate.time_for_bytes(claimed).as_ps(), "{until}");
+        // Each reservation counted, however they met.
+        let reserved = 4 * (10_000 / 4) * 4 * FRAME;
+        let until = joint.reserved_until.load(Ordering::Relaxed);
+        assert!(until >= rate.time_for_bytes(reserved).as_ps(), "{until}");
     }
 
     #[test]

@@ -1,24 +1,29 @@
 //! How fast to send: what a frame costs on the wire, the pacing of a sender to a rate, and the rate
 //! that congestion leaves it.
 //!
-//! Whoever feeds a link paces itself to the link's rate with a [`Pacer`], so that no queue fills on
-//! the way; several that feed one share a [`JointRate`]. A QP whose program or whose path limits it
-//! has a [`RateLimiter`]; how a path does that is in [`dcqcn`]. Who sends all that goes over a long
-//! path asks [`PathRate`] what the path has room for. Nothing here looks into a frame.
+//! A sender that feeds a link paces itself to the link's rate, so that no queue fills on the path:
+//! a [`Gate`] admits its frames at its [`Pacing`], a rate of its own ([`Pacer`]) or one that it
+//! shares with others ([`JointRate`]). A QP that its program or its path limits has a
+//! [`RateLimiter`]; [`dcqcn`] is how a path limits it. [`PathRate`] finds what a long path has room
+//! for. Nothing here looks into a frame.
 #![forbid(unsafe_code)]
 
 pub mod dcqcn;
+mod gate;
 mod joint;
 mod limiter;
 mod pacer;
 mod path_rate;
 mod red;
+mod rtt;
 
+pub use gate::{Gate, Pacing};
 pub use joint::{JointPacer, JointRate};
 pub use limiter::{RateLimit, RateLimiter};
 pub use pacer::Pacer;
 pub use path_rate::{Heard, PathRate, RateLimitedBy};
 pub use red::{Red, RedConfig};
+pub use rtt::RttEstimate;
 
 /// Shortest Ethernet frame without FCS, in bytes: shorter ones are padded by the sender.
 pub const FRAME_LEN_MIN: usize = 60;

@@ -3,8 +3,8 @@
 use crate::config::{LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
 use crate::rule::RuleCounters;
-use crate::wire::{Arrival, PAYLOAD_LEN_MAX, Wire, corrupt};
-use longhaul_node::{Frame, FrameBuf, FramePool, Side, Transmit};
+use crate::wire::{Arrival, Wire, corrupt};
+use longhaul_node::{Frame, FrameBuf, FramePool, PAYLOAD_MAX, Side, Transmit};
 use longhaul_units::Instant;
 use longhaul_wire::{Ecn, HEAD_MAX, Head};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const FETCH_AHEAD: usize = 4;
 
 /// The most memory that any frame takes.
-pub(crate) const MEMORY_PER_FRAME_MAX: u64 = memory_of(FramePool::footprint(PAYLOAD_LEN_MAX));
+pub(crate) const MEMORY_PER_FRAME_MAX: u64 = memory_of(FramePool::footprint(PAYLOAD_MAX));
 /// The most memory that a shortest frame takes. Per byte on the wire no frame takes more: its
 /// buffer is the smallest there is, and others have at most twice the payload's length.
 pub(crate) const MEMORY_PER_SHORT_FRAME: u64 = memory_of(FramePool::footprint(0));

@@ -26,7 +26,7 @@ mod text;
 mod wire;
 
 pub use config::{Bursts, Cut, Impairments, LinkConfig, LinkError};
-pub use counters::{DropCounters, DropReason, LinkCounters};
+pub use counters::{DropReason, Drops, LinkCounters};
 pub use direction::{Direction, send_marked};
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
@@ -36,4 +36,4 @@ pub use rule::{
 };
 pub use schedule::{CHANGES_MAX, Change, Setting};
 pub use text::TextError;
-pub use wire::{Arrival, PAYLOAD_LEN_MAX, Wire, corrupt};
+pub use wire::{Arrival, Wire, corrupt};

@@ -10,13 +10,10 @@ use crate::serialiser::Serialiser;
 use longhaul_cc::{Red, RedConfig, wire_bytes};
 use longhaul_node::{Frame, Side};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
-use longhaul_wire::{Ecn, HEAD_MAX};
+use longhaul_wire::Ecn;
 
 /// Later than any change.
 const NEVER: Instant = Instant::from_ps(u64::MAX);
-
-/// Longest payload that a link carries, in bytes.
-pub const PAYLOAD_LEN_MAX: usize = 16 * 1024;
 
 /// The arrival of a frame that is not lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,7 +179,7 @@ impl Wire {
         frame: &Frame<'_>,
         place: u32,
     ) -> Result<Arrival, DropReason> {
-        if frame.head.len() > HEAD_MAX || frame.payload.len() > PAYLOAD_LEN_MAX {
+        if !frame.fits_pool() {
             return Err(DropReason::TooLong);
         }
         if now >= self.next_change_at {

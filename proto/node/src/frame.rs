@@ -1,6 +1,6 @@
 //! A frame in parts: headers, payload, trailer.
 
-use crate::pool::FrameBuf;
+use crate::pool::{FrameBuf, PAYLOAD_MAX};
 use longhaul_lease::Lease;
 use longhaul_wire::{HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, icrc, split};
 
@@ -303,6 +303,21 @@ impl<'a> Frame<'a> {
     /// True when there is nothing at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// True if a [`FramePool`] has a buffer for it: a head of at most [`HEAD_MAX`] and a payload of
+    /// at most [`PAYLOAD_MAX`] bytes.
+    ///
+    /// [`FramePool`]: crate::FramePool
+    #[inline]
+    pub fn fits_pool(&self) -> bool {
+        self.head.len() <= HEAD_MAX && self.payload.len() <= PAYLOAD_MAX
+    }
+
+    /// True if a node may keep it: one packet, not empty, that fits the pool.
+    #[inline]
+    pub fn may_be_kept(&self) -> bool {
+        self.fits_pool() && !self.is_empty() && self.payload.count() == 1
     }
 
     /// Writes the frame to `out`, which has [`Frame::len`] bytes, and computes the ICRC of a sealed

@@ -10,11 +10,13 @@ mod chain;
 mod frame;
 mod mirrored;
 mod pool;
+mod queue;
 
 pub use chain::{Chain, Observer};
 pub use frame::{Frame, Gather, Payload, Segment, TRAILER_MAX, Trailer};
 pub use mirrored::Mirrored;
-pub use pool::{FrameBuf, FramePool};
+pub use pool::{FrameBuf, FramePool, PAYLOAD_MAX};
+pub use queue::FrameQueue;
 
 use longhaul_units::Instant;
 

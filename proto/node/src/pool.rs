@@ -9,6 +9,8 @@ use triomphe::{Arc, ThinArc};
 /// Payload sizes of pooled buffers: powers of two, from this one up to a jumbo frame.
 const CLASS_MIN: usize = 256;
 const CLASSES: usize = 7;
+/// Longest payload that a [`FramePool`] holds, in bytes.
+pub const PAYLOAD_MAX: usize = CLASS_MIN << (CLASSES - 1);
 
 /// Keeps frames beyond the call that brought them, without an allocation per frame in steady state.
 ///
@@ -121,8 +123,7 @@ impl FramePool {
     /// headers, else by one copy.
     ///
     /// # Panics
-    /// When the payload is longer than 16 KiB, or the head longer than [`HEAD_MAX`]: ports deliver
-    /// no such frames.
+    /// When the frame is too long for a buffer: see [`Frame::fits_pool`].
     #[inline]
     pub fn hold(&mut self, frame: &Frame<'_>) -> FrameBuf {
         match frame.payload {

@@ -7,15 +7,14 @@ use crate::local::is_local;
 use crate::shared::{ConnectionId, INNER, LAN, ReadAheadShared};
 use crate::target::Target;
 use crate::{ConnectionStatus, Counters};
-use longhaul_node::{Deadline, Frame, FramePool, Node, Side, Trailer, Transmit};
+use longhaul_node::{Deadline, Frame, Node, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Packet, Transport};
 
 /// Bytes of frames that wait for a side, above which a neighbour that can wait does so.
 const QUEUE_MAX: u64 = 1 << 20;
-/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is
-/// counted as.
-const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
+/// Payload of the frames that [`Node::intake`] counts in, in bytes.
+const INTAKE_PAYLOAD: usize = 4096;
 
 /// Which end of a connection is on this box's LAN.
 #[derive(Debug)]
@@ -296,8 +295,6 @@ impl Node for ReadAhead {
     }
 
     fn intake(&self, side: Side) -> usize {
-        let queue = &self.shared.queues[1 - side];
-        let free = QUEUE_MAX.min(self.shared.config.queue_bytes_max).saturating_sub(queue.bytes());
-        usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX)
+        self.shared.queues[1 - side].room(INTAKE_PAYLOAD, QUEUE_MAX)
     }
 }

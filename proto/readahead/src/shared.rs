@@ -1,7 +1,7 @@
 //! What all connections share.
 
 use crate::{Config, Counters};
-use longhaul_node::{Frame, FrameBuf, FramePool, Side};
+use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue, Side};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Verb};
 use std::collections::VecDeque;
@@ -11,29 +11,8 @@ pub const LAN: Side = 0;
 /// The side of the accelerators, and of the far box behind them.
 pub const INNER: Side = 1;
 
-/// Longest payload that a frame pool keeps.
-const PAYLOAD_MAX: usize = 16 << 10;
 /// Buffers for fetched data that are kept for the next.
 const SPARE_MAX: usize = 64;
-
-/// Frames that wait for room on one side, bounded in bytes of memory.
-#[derive(Default)]
-pub(crate) struct Queue {
-    frames: VecDeque<FrameBuf>,
-    bytes: u64,
-}
-
-impl Queue {
-    pub(crate) fn pop(&mut self) -> Option<FrameBuf> {
-        let frame = self.frames.pop_front()?;
-        self.bytes -= frame.footprint() as u64;
-        Some(frame)
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
 
 /// Names one use of a slot in the table of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +48,7 @@ pub(crate) struct ReadAheadShared {
     pub(crate) config: Config,
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
-    pub(crate) queues: [Queue; 2],
+    pub(crate) queues: [FrameQueue; 2],
     /// Fetches that may have to be repeated, by the NIC's first number.
     pub(crate) retries: Alarms,
     /// Held ranges that nobody may want any more, by serial.
@@ -85,10 +64,10 @@ pub(crate) struct ReadAheadShared {
 impl ReadAheadShared {
     pub(crate) fn new(config: Config) -> Self {
         ReadAheadShared {
+            queues: [(); 2].map(|()| FrameQueue::new(config.queue_bytes_max)),
             config,
             pool: FramePool::new(),
             counters: Counters::default(),
-            queues: Default::default(),
             retries: Alarms::default(),
             expiries: Alarms::default(),
             answering: VecDeque::new(),
@@ -100,10 +79,7 @@ impl ReadAheadShared {
 
     /// Sends `frame` as it is.
     pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
-        if frame.is_empty()
-            || frame.payload.len() > PAYLOAD_MAX
-            || frame.head.len() > longhaul_wire::HEAD_MAX
-        {
+        if !frame.may_be_kept() {
             self.counters.queue_full += 1;
             return;
         }
@@ -112,14 +88,9 @@ impl ReadAheadShared {
     }
 
     pub(crate) fn send(&mut self, side: Side, frame: FrameBuf) {
-        let bytes = frame.footprint() as u64;
-        let queue = &mut self.queues[side];
-        if queue.bytes + bytes > self.config.queue_bytes_max {
+        if !self.queues[side].push(frame) {
             self.counters.queue_full += 1;
-            return;
         }
-        queue.bytes += bytes;
-        queue.frames.push_back(frame);
     }
 
     /// An empty buffer for `len` bytes, which count as held.

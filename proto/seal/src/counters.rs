@@ -1,159 +1,91 @@
-//! Counters and drop reasons, each declared once: type, name, value and documentation come from the
-//! declaration.
+//! Counters of a seal, and its drop reasons.
 
-macro_rules! declare_counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
-        /// What a seal has done since it was made. Free-running, never reset.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
-            $($(#[doc = $doc])+ pub $name: u64,)*
-            /// Frames that the seal took off the wire on purpose, by reason.
-            pub drops: Drops,
-        }
-
-        impl Counters {
-            /// Names of all counters but the drops, with what they mean, in the order of
-            /// [`Counters::values`].
-            pub const NAMES: &'static [(&'static str, &'static str)] =
-                &[$((stringify!($name), concat!($($doc),+)),)*];
-
-            /// Name and value of each counter but the drops.
-            pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
-            }
-        }
-    };
-}
-
-macro_rules! declare_drops {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)*) => {
-        /// Why the seal did not pass a frame on.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum DropReason {
-            $($(#[doc = $doc])+ $variant,)*
-        }
-
-        impl DropReason {
-            /// All reasons.
-            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
-
-            /// The name that counters and reports use.
-            pub const fn name(self) -> &'static str {
-                match self { $(DropReason::$variant => $name,)* }
-            }
-
-            /// What it means.
-            pub const fn meaning(self) -> &'static str {
-                match self { $(DropReason::$variant => concat!($($doc),+),)* }
-            }
-        }
-
-        const DROP_REASONS: usize = DropReason::ALL.len();
-    };
-}
-
-declare_counters! {
-    /// Frames that came in from inside, on any path.
-    inner_frames_in,
-    /// Frames sent inside, on any path.
-    inner_frames_out,
-    /// Frames that came in from the WAN, on any path.
-    wan_frames_in,
-    /// Frames sent to the WAN, on any path.
-    wan_frames_out,
-    /// Frames that are not for the port, passed on as they are.
-    passed,
-    /// Datagrams that waited for keys, or for an answer of who is behind their address.
-    waited,
-    /// Datagrams sealed.
-    sealed,
-    /// Datagrams opened: authentic, whole and not there before.
-    opened,
-    /// Handshakes begun.
-    handshakes_begun,
-    /// Handshakes that came to keys, whichever end began.
-    handshakes_done,
-    /// Of these, those that replaced keys in use.
-    rekeys,
-    /// Questions for a far box sent.
-    asks_sent,
-    /// Answers to strangers.
-    answers_sent,
-    /// Notices of unknown keys sent.
-    unknown_sent,
-    /// Notices of unknown keys believed enough to ask again.
-    unknown_received,
-    /// Addresses that found no room in the table: nothing is sealed for them.
-    address_table_full,
-}
-
-declare_drops! {
-    /// From the WAN: a datagram to the port that is not sealed.
-    ClearRefused = "clear_refused",
-    /// From the WAN: RDMA in the clear, which is not allowed from that address.
-    ClearRdmaIn = "clear_rdma_in",
-    /// From inside: RDMA that no stream to a far box carries, and that may not leave in the clear.
-    ClearRdmaOut = "clear_rdma_out",
-    /// A datagram of this format that makes no sense.
-    Malformed = "malformed",
-    /// A datagram of another version of this format.
-    Version = "version",
-    /// Sealed with keys that there are not.
-    UnknownKeys = "unknown_keys",
-    /// Not what was sealed with these keys: forged or damaged.
-    Unauthenticated = "unauthenticated",
-    /// A number that was there before, or so old that nobody knows.
-    Replayed = "replayed",
-    /// From inside: there are no keys, and it has waited for them in vain. Whoever sent it repeats
-    /// it.
-    NoKeys = "no_keys",
-    /// A frame longer than 16 KiB, or a train.
-    Oversized = "oversized",
-    /// A queue is full.
-    QueueFull = "queue_full",
-    /// A stranger's question beyond those that are answered.
-    TooManyQuestions = "too_many_questions",
-    /// A handshake's message beyond those that are calculated with.
-    TooManyHandshakes = "too_many_handshakes",
-    /// A handshake begun without a cookie of ours.
-    HandshakeCookie = "handshake_cookie",
-    /// A handshake's message that does not prove its sender, or not for these addresses.
-    HandshakeForged = "handshake_forged",
-    /// A handshake with a public key that is none of our peers'.
-    HandshakeStranger = "handshake_stranger",
-    /// A handshake's message that was there before.
-    HandshakeReplayed = "handshake_replayed",
-    /// A handshake in which no cipher is common.
-    HandshakeCipher = "handshake_cipher",
-    /// A handshake begun by both at once: the other one goes on.
-    HandshakeCrossed = "handshake_crossed",
-    /// An answer, a response or a notice that nobody asked for.
-    Unasked = "unasked",
-    /// An answer of a box that is none of our peers.
-    NoPeer = "no_peer",
-}
-
-/// Number of frames dropped, by [`DropReason`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drops([u64; DROP_REASONS]);
-
-impl Drops {
-    /// Frames dropped for `reason`.
-    pub fn get(&self, reason: DropReason) -> u64 {
-        self.0[reason as usize]
+longhaul_counters::counters! {
+    /// What a seal has done since it was made. Free-running, never reset.
+    pub struct Counters {
+        /// Frames that came in from inside, on any path.
+        inner_frames_in,
+        /// Frames sent inside, on any path.
+        inner_frames_out,
+        /// Frames that came in from the WAN, on any path.
+        wan_frames_in,
+        /// Frames sent to the WAN, on any path.
+        wan_frames_out,
+        /// Frames that are not for the port, passed on as they are.
+        passed,
+        /// Datagrams that waited for keys, or for an answer of who is behind their address.
+        waited,
+        /// Datagrams sealed.
+        sealed,
+        /// Datagrams opened: authentic, whole and not there before.
+        opened,
+        /// Handshakes begun.
+        handshakes_begun,
+        /// Handshakes that came to keys, whichever end began.
+        handshakes_done,
+        /// Of these, those that replaced keys in use.
+        rekeys,
+        /// Questions for a far box sent.
+        asks_sent,
+        /// Answers to strangers.
+        answers_sent,
+        /// Notices of unknown keys sent.
+        unknown_sent,
+        /// Notices of unknown keys believed enough to ask again.
+        unknown_received,
+        /// Addresses that found no room in the table: nothing is sealed for them.
+        address_table_full,
+        ;
+        /// Frames that the seal dropped, by reason.
+        drops: Drops,
     }
+}
 
-    /// Reasons that occurred, with their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.iter().map(|&r| (r, self.get(r))).filter(|&(_, n)| n > 0)
-    }
-
-    /// Frames dropped for any reason.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    pub(crate) fn count(&mut self, reason: DropReason) {
-        self.0[reason as usize] += 1;
+longhaul_counters::drops! {
+    /// Why the seal did not pass a frame on.
+    pub enum DropReason {
+        /// A datagram to the port that is not sealed.
+        ClearRefused = "clear_refused",
+        /// RDMA in the clear from the WAN: an attacker's, or of a far box or host that has no keys.
+        ClearRdmaIn = "clear_rdma_in",
+        /// RDMA from inside that no stream to a far box carries and that may not leave in the
+        /// clear.
+        ClearRdmaOut = "clear_rdma_out",
+        /// A datagram of this format that makes no sense.
+        Malformed = "malformed",
+        /// A datagram of another version of this format.
+        Version = "version",
+        /// Sealed with keys that there are not.
+        UnknownKeys = "unknown_keys",
+        /// Not what was sealed with these keys: forged or damaged.
+        Unauthenticated = "unauthenticated",
+        /// A number that was there before, or so old that nobody knows.
+        Replayed = "replayed",
+        /// A datagram of the transport that waited for keys in vain; its sender retransmits it.
+        NoKeys = "no_keys",
+        /// A frame longer than 16 KiB, or a train.
+        Oversized = "oversized",
+        /// A queue is full.
+        QueueFull = "queue_full",
+        /// A stranger's question beyond those that are answered.
+        TooManyQuestions = "too_many_questions",
+        /// A handshake's message beyond those that are calculated with.
+        TooManyHandshakes = "too_many_handshakes",
+        /// A handshake begun without a cookie of ours.
+        HandshakeCookie = "handshake_cookie",
+        /// A handshake's message that does not prove its sender, or not for these addresses.
+        HandshakeForged = "handshake_forged",
+        /// A handshake with a public key that is none of our peers'.
+        HandshakeStranger = "handshake_stranger",
+        /// A handshake's message that was there before.
+        HandshakeReplayed = "handshake_replayed",
+        /// A handshake in which no cipher is common.
+        HandshakeCipher = "handshake_cipher",
+        /// A handshake begun by both at once: the other one goes on.
+        HandshakeCrossed = "handshake_crossed",
+        /// An answer, a response or a notice that nobody asked for.
+        Unasked = "unasked",
+        /// An answer of a box that is none of our peers.
+        NoPeer = "no_peer",
     }
 }

@@ -1,38 +1,40 @@
 //! The sealing node: encrypts what goes to the WAN, decrypts what comes from it.
 
+mod handshake;
+mod sealed;
+
+pub use sealed::Sealed;
+
 use crate::addresses::{AddressKey, Addresses, TRIES};
 use crate::budget::Budget;
 use crate::config::{Config, ConfigError};
-use crate::format::{
-    BODY_MAX, Bound, DatagramKind, Found, HEADER_LEN, Header, OVERHEAD, TAG_LEN, copy_out, headers,
-};
+use crate::datagram::{Datagram, opened};
+use crate::format::{BODY_MAX, DatagramKind, Found, HEADER_LEN, Header, copy_out, headers};
 use crate::keys::PublicKey;
 use crate::peers::Peer;
-use crate::queue::Queue;
-use crate::session::{Session, Sessions, Way};
+use crate::session::{Sessions, Way};
 use crate::waiting::{Waiter, Waiting};
 use crate::{Counters, DropReason, PeerStatus, Trouble};
-use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_node::{
+    Deadline, Frame, FrameBuf, FramePool, FrameQueue, Node, Payload, Side, Trailer, Transmit,
+};
 use longhaul_secret::{SecretRng, TagKey};
 use longhaul_units::{Duration, Instant, Rng};
-use longhaul_wire::{HEAD_MAX, Path, Udp};
+use longhaul_wire::Udp;
 use std::collections::VecDeque;
 
-/// Longest payload that a pool takes, in bytes.
-const PAYLOAD_MAX: usize = 16 * 1024;
+/// Payload of the frames that [`Node::intake`] counts in, in bytes: a path MTU of 4 KiB and the
+/// headers behind UDP.
+const INTAKE_PAYLOAD: usize = 4096 + 256;
 /// Handshake messages that wait for room; more are dropped.
 const LETTERS_MAX: usize = 256;
-/// Hop limit of the seal's own datagrams.
-const HOP_LIMIT: u8 = 64;
 /// A box without a known key that was not met for so long is no trouble any more.
 const UNKNOWN_KEY_FOR: Duration = Duration::from_ms(300_000);
-/// The ECN field in the traffic class.
-const ECN_BITS: u8 = 3;
 
 /// What waits on one path.
 struct Lane {
-    to_inner: Queue,
-    to_wan: Queue,
+    to_inner: FrameQueue,
+    to_wan: FrameQueue,
 }
 
 /// Encrypts and authenticates what the transport sends, and opens what comes for it; see the
@@ -41,27 +43,27 @@ struct Lane {
 /// Path `n`, from 0, has side [`Seal::inner`]`(n)` to the transport and side [`Seal::wan`]`(n)` to
 /// the WAN: with one path, 0 and 1.
 pub struct Seal {
-    pub(crate) config: Config,
-    pub(crate) counters: Counters,
-    pub(crate) rng: SecretRng,
-    pub(crate) cookies: TagKey,
-    pub(crate) own: PublicKey,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) sessions: Sessions,
-    pub(crate) addresses: Addresses,
-    pub(crate) answers: Budget,
-    pub(crate) notices: Budget,
-    pub(crate) handshakes: Budget,
+    config: Config,
+    counters: Counters,
+    rng: SecretRng,
+    cookies: TagKey,
+    own: PublicKey,
+    peers: Vec<Peer>,
+    sessions: Sessions,
+    addresses: Addresses,
+    answers: Budget,
+    notices: Budget,
+    handshakes: Budget,
     /// First messages that were answered of late.
-    pub(crate) answered: VecDeque<[u8; 32]>,
-    pub(crate) pool: FramePool,
-    pub(crate) waiting: Waiting,
+    answered: VecDeque<[u8; 32]>,
+    pool: FramePool,
+    waiting: Waiting,
     /// Behind it a box was found whose key is none of the peers', at this time for the last time.
     unknown_key: Option<(AddressKey, Instant)>,
     lanes: Vec<Lane>,
     letters: VecDeque<(Side, FrameBuf)>,
     /// What the next deadline is may have changed.
-    pub(crate) is_changed: bool,
+    is_changed: bool,
     deadline: Option<Deadline>,
 }
 
@@ -74,8 +76,8 @@ impl Seal {
         config.check()?;
         let mut rng = SecretRng::new(&config.seed);
         let lane = |_| Lane {
-            to_inner: Queue::new(config.queue_bytes_max),
-            to_wan: Queue::new(config.queue_bytes_max),
+            to_inner: FrameQueue::new(config.queue_bytes_max),
+            to_wan: FrameQueue::new(config.queue_bytes_max),
         };
         Ok(Seal {
             counters: Counters::default(),
@@ -149,7 +151,7 @@ impl Seal {
 
     /// A box behind `key` is none of the peers. The first address is kept while it goes on: one
     /// mistake makes one trouble.
-    pub(crate) fn note_unknown_key(&mut self, now: Instant, key: AddressKey) {
+    fn note_unknown_key(&mut self, now: Instant, key: AddressKey) {
         match &mut self.unknown_key {
             Some((of, at)) if *of != key && now.since(*at) < UNKNOWN_KEY_FOR => {}
             unknown => *unknown = Some((key, now)),
@@ -157,11 +159,11 @@ impl Seal {
     }
 
     /// A peer is behind `key`.
-    pub(crate) fn forget_unknown_key(&mut self, key: AddressKey) {
+    fn forget_unknown_key(&mut self, key: AddressKey) {
         self.unknown_key.take_if(|(unknown, _)| *unknown == key);
     }
 
-    pub(crate) fn drop(&mut self, reason: DropReason) {
+    fn drop(&mut self, reason: DropReason) {
         self.counters.drops.count(reason);
     }
 
@@ -171,8 +173,7 @@ impl Seal {
             self.drop(if is_outbound { DropReason::ClearRdmaOut } else { DropReason::ClearRdmaIn });
             return None;
         }
-        let is_short = frame.payload.len() <= PAYLOAD_MAX && frame.head.len() <= HEAD_MAX;
-        if frame.is_empty() || !is_short || frame.payload.count() > 1 {
+        if !frame.may_be_kept() {
             self.drop(DropReason::Oversized);
             return None;
         }
@@ -180,33 +181,10 @@ impl Seal {
         Some(self.pool.hold(frame))
     }
 
-    /// The headers of a frame for the port, and the length of what follows them. `Err`: it cannot
-    /// be taken.
-    #[inline(always)]
-    fn datagram(&self, frame: &Frame<'_>) -> Option<Result<(Udp, usize), DropReason>> {
-        let udp = Udp::find(frame.head)?;
-        if udp.destination_port(frame.head) != self.config.port {
-            return None;
-        }
-        let len = udp.payload_len(frame.head).filter(|len| udp.payload() + len <= frame.len());
-        Some(match len {
-            _ if frame.head.len() > HEAD_MAX || frame.payload.count() > 1 => {
-                Err(DropReason::Oversized)
-            }
-            Some(len) => Ok((udp, len)),
-            None => Err(DropReason::Malformed),
-        })
-    }
-
     /// What the transport sends on a path, as it is to leave there.
     #[inline]
-    pub(crate) fn outbound(
-        &mut self,
-        now: Instant,
-        path: usize,
-        frame: &Frame<'_>,
-    ) -> Option<FrameBuf> {
-        let (udp, len) = match self.datagram(frame) {
+    fn outbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
+        let datagram = match Datagram::find(path, frame, self.config.port) {
             None => return self.pass(frame, true),
             Some(Err(reason)) => {
                 self.drop(reason);
@@ -214,47 +192,46 @@ impl Seal {
             }
             Some(Ok(datagram)) => datagram,
         };
-        let peer = self.addresses.peer(&AddressKey::in_head(frame.head, udp, false));
+        let peer = self.addresses.peer(&datagram.destination());
         let local = peer.and_then(|peer| self.peers[peer].current);
         let Some(session) = local.and_then(|local| self.sessions.get_mut(local)) else {
-            self.without_keys(now, path, frame, udp);
+            self.without_keys(now, &datagram);
             return None;
         };
         let peer = session.peer;
-        let datagram = Clear { kind: DatagramKind::Data, path, frame, udp, len };
-        let sealed = datagram.seal(now, &mut self.pool, session);
+        let sealed = datagram.seal(now, DatagramKind::Data, &mut self.pool, session);
         let is_due = session.is_due(now);
         match &sealed {
             Ok(_) => self.counters.sealed += 1,
             Err(DropReason::NoKeys) => {
-                self.without_keys(now, path, frame, udp);
+                self.without_keys(now, &datagram);
                 return None;
             }
             Err(reason) => self.drop(*reason),
         }
         if is_due {
-            self.rekey(now, peer, Way { path, headers: own_way(udp.path(frame.head)) });
+            self.rekey(now, peer, datagram.way_on());
         }
         sealed.ok()
     }
 
     /// A datagram of the transport cannot be sealed yet: it makes the seal ask who is there, and
     /// waits.
-    fn without_keys(&mut self, now: Instant, path: usize, frame: &Frame<'_>, udp: Udp) {
+    fn without_keys(&mut self, now: Instant, datagram: &Datagram<'_>) {
         let until = now + self.config.ask_every.times(u64::from(TRIES));
-        let held = self.pool.hold(frame);
-        if self.waiting.push(Waiter { until, path, frame: held }) {
+        let frame = self.pool.hold(datagram.frame);
+        if self.waiting.push(Waiter { until, path: datagram.path, frame }) {
             self.counters.waited += 1;
             self.is_changed = true;
         } else {
             self.drop(DropReason::NoKeys);
         }
-        self.call(now, Way { path, headers: own_way(udp.path(frame.head)) }, false);
+        self.call(now, datagram.way_on(), false);
     }
 
     /// There are keys with a peer, or it is known to be behind a further address: what waited for
     /// that leaves.
-    pub(crate) fn release_waiting(&mut self, now: Instant) {
+    fn release_waiting(&mut self, now: Instant) {
         for waiter in self.waiting.take() {
             let frame = waiter.frame.as_frame();
             let key = Udp::find(frame.head).map(|udp| AddressKey::in_head(frame.head, udp, false));
@@ -272,14 +249,9 @@ impl Seal {
 
     /// What came on a path, as the transport is to have it.
     #[inline]
-    pub(crate) fn inbound(
-        &mut self,
-        now: Instant,
-        path: usize,
-        frame: &Frame<'_>,
-    ) -> Option<FrameBuf> {
+    fn inbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
         self.counters.wan_frames_in += 1;
-        let (udp, len) = match self.datagram(frame) {
+        let datagram = match Datagram::find(path, frame, self.config.port) {
             None => return self.pass(frame, false),
             Some(Err(reason)) => {
                 self.drop(reason);
@@ -287,17 +259,17 @@ impl Seal {
             }
             Some(Ok(datagram)) => datagram,
         };
-        let refusal = match Header::read(&frame.head[udp.payload()..]) {
+        let refusal = match Header::read(datagram.message()) {
             Found::Clear => DropReason::ClearRefused,
             Found::Foreign => DropReason::Version,
-            Found::Header(_) if len < HEADER_LEN => DropReason::Malformed,
+            Found::Header(_) if datagram.len < HEADER_LEN => DropReason::Malformed,
             Found::Header(header)
                 if matches!(header.kind, DatagramKind::Data | DatagramKind::Control) =>
             {
-                return self.handle_sealed(now, path, frame, udp, len, &header);
+                return self.handle_sealed(now, &datagram, &header);
             }
             Found::Header(header) => {
-                self.handle_open_message(now, path, frame, udp, len, &header);
+                self.handle_open_message(now, &datagram, &header);
                 return None;
             }
         };
@@ -306,44 +278,31 @@ impl Seal {
     }
 
     /// A datagram of the seal's own that is not sealed.
-    fn handle_open_message(
-        &mut self,
-        now: Instant,
-        path: usize,
-        frame: &Frame<'_>,
-        udp: Udp,
-        len: usize,
-        header: &Header,
-    ) {
+    fn handle_open_message(&mut self, now: Instant, datagram: &Datagram<'_>, header: &Header) {
         let mut body = [0; BODY_MAX];
-        let body = body.get_mut(..len - HEADER_LEN);
+        let body = body.get_mut(..datagram.len - HEADER_LEN);
         let Some(body) = body.filter(|body| body.len() <= BODY_MAX) else {
             return self.drop(DropReason::Malformed);
         };
-        if copy_out(frame, udp.payload() + HEADER_LEN, body).is_none() {
+        if copy_out(datagram.frame, datagram.udp.payload() + HEADER_LEN, body).is_none() {
             return self.drop(DropReason::Malformed);
         }
-        let way = Way { path, headers: own_way(udp.path(frame.head).reversed()) };
-        self.handle_message(now, way, None, header, body);
+        self.handle_message(now, datagram.way_back(), None, header, body);
     }
 
     #[inline]
     fn handle_sealed(
         &mut self,
         now: Instant,
-        path: usize,
-        frame: &Frame<'_>,
-        udp: Udp,
-        len: usize,
+        datagram: &Datagram<'_>,
         header: &Header,
     ) -> Option<FrameBuf> {
-        let way = || Way { path, headers: own_way(udp.path(frame.head).reversed()) };
         let session = self.sessions.get_mut(header.index).filter(|session| !session.is_over(now));
         let Some(session) = session else {
-            self.notify(now, &way(), header);
+            self.notify(now, &datagram.way_back(), header);
             return None;
         };
-        let held = match open(&mut self.pool, session, frame, udp, len, header) {
+        let held = match datagram.open(header, &mut self.pool, session) {
             Ok(opened) => opened,
             Err(reason) => {
                 self.drop(reason);
@@ -352,7 +311,7 @@ impl Seal {
         };
         self.counters.opened += 1;
         let (local, peer) = (session.local, session.peer);
-        let source = AddressKey::in_head(frame.head, udp, true);
+        let source = datagram.source();
         if session.source != Some(source) {
             session.source = Some(source);
             if self.addresses.peer(&source) != Some(peer) {
@@ -363,8 +322,9 @@ impl Seal {
             self.confirmed(now, peer);
         }
         if header.kind == DatagramKind::Control {
-            let message = held.lease().map_or(&[][..], |lease| &lease.bytes()[udp.payload()..]);
-            self.handle_control(now, way(), local, message);
+            let at = datagram.udp.payload();
+            let message = held.lease().map_or(&[][..], |lease| &lease.bytes()[at..]);
+            self.handle_control(now, datagram.way_back(), local, message);
             return None;
         }
         Some(held)
@@ -372,19 +332,19 @@ impl Seal {
 
     /// True when nothing waits to leave on a path.
     #[inline]
-    pub(crate) fn is_clear_outward(&self, path: usize) -> bool {
+    fn is_clear_outward(&self, path: usize) -> bool {
         self.lanes.get(path).is_some_and(|lane| lane.to_wan.is_empty())
     }
 
     /// True when nothing that came on a path waits for the transport.
     #[inline]
-    pub(crate) fn is_clear_inward(&self, path: usize) -> bool {
+    fn is_clear_inward(&self, path: usize) -> bool {
         self.lanes.get(path).is_some_and(|lane| lane.to_inner.is_empty())
     }
 
     /// What of the deadlines has changed is looked at.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    fn settle(&mut self) {
         if self.is_changed {
             self.find_deadline();
         }
@@ -403,14 +363,7 @@ impl Seal {
     }
 
     /// Sends a datagram of the seal's own, in the clear or sealed with the keys `inside`.
-    pub(crate) fn post(
-        &mut self,
-        now: Instant,
-        way: &Way,
-        inside: Option<u32>,
-        header: &Header,
-        body: &[u8],
-    ) {
+    fn post(&mut self, now: Instant, way: &Way, inside: Option<u32>, header: &Header, body: &[u8]) {
         let Some(local) = inside else {
             let letter = crate::format::datagram(
                 &mut self.pool,
@@ -426,20 +379,14 @@ impl Seal {
     }
 
     /// Sends `message` sealed with the keys `local`.
-    pub(crate) fn post_control(&mut self, now: Instant, way: &Way, local: u32, message: &[u8]) {
+    fn post_control(&mut self, now: Instant, way: &Way, local: u32, message: &[u8]) {
         let (head, len) = headers(&way.headers, self.config.port, message.len());
         let head = &head[..len];
         let Some(udp) = Udp::find(head) else { return };
         let Some(session) = self.sessions.get_mut(local) else { return };
         let frame = Frame { head, payload: Payload::Bytes(message), trailer: Trailer::None };
-        let datagram = Clear {
-            kind: DatagramKind::Control,
-            path: way.path,
-            frame: &frame,
-            udp,
-            len: message.len(),
-        };
-        if let Ok(sealed) = datagram.seal(now, &mut self.pool, session) {
+        let datagram = Datagram { path: way.path, frame: &frame, udp, len: message.len() };
+        if let Ok(sealed) = datagram.seal(now, DatagramKind::Control, &mut self.pool, session) {
             self.post_letter(way.path, sealed);
         }
     }
@@ -472,151 +419,6 @@ impl Seal {
         let waiting = self.waiting.next_at().map(|at| Deadline { at, reason: "keys" });
         self.deadline = peers.fold(Deadline::earliest(calls, waiting), Deadline::earliest);
     }
-}
-
-/// The seal's own datagrams go the way of others, with a hop limit of their own (that of a frame
-/// that has come a long way is spent) and without a mark.
-fn own_way(headers: Path) -> Path {
-    Path { hop_limit: HOP_LIMIT, traffic_class: headers.traffic_class & !ECN_BITS, ..headers }
-}
-
-/// A datagram that is to be sealed.
-struct Clear<'a> {
-    kind: DatagramKind,
-    path: usize,
-    frame: &'a Frame<'a>,
-    udp: Udp,
-    /// Bytes behind UDP.
-    len: usize,
-}
-
-impl Clear<'_> {
-    /// One copy, straight to where it is encrypted. Inlined always, as the rest of the way of a
-    /// datagram: an outcome that is handed back through memory costs more than the work.
-    #[inline(always)]
-    fn seal(
-        &self,
-        now: Instant,
-        pool: &mut FramePool,
-        session: &mut Session,
-    ) -> Result<FrameBuf, DropReason> {
-        let Clear { kind, path, frame, udp, len } = *self;
-        let at = udp.payload();
-        let is_synthetic = matches!(frame.payload, Payload::Synthetic { .. });
-        if len + TAG_LEN > PAYLOAD_MAX || is_synthetic && frame.head.len() + HEADER_LEN > HEAD_MAX {
-            return Err(DropReason::Oversized);
-        }
-        let number = session.number(now, path, len).ok_or(DropReason::NoKeys)?;
-        let udp_checksum = udp.checksum(frame.head);
-        let header = Header { kind, path: path as u8, udp_checksum, index: session.remote, number };
-        let write_head = |out: &mut [u8]| {
-            out[..at].copy_from_slice(&frame.head[..at]);
-            out[at..at + HEADER_LEN].copy_from_slice(&header.write());
-            udp.set_checksum(out, 0);
-            udp.lengthen(out, OVERHEAD as i32)
-        };
-        if let Payload::Synthetic { len } = frame.payload {
-            let mut head = [0; HEAD_MAX];
-            if !write_head(&mut head) {
-                return Err(DropReason::Oversized);
-            }
-            let end = frame.head.len() + HEADER_LEN;
-            head[at + HEADER_LEN..end].copy_from_slice(&frame.head[at..]);
-            let payload = Payload::Synthetic { len: len + TAG_LEN };
-            return Ok(pool.hold(&Frame { head: &head[..end], payload, trailer: frame.trailer }));
-        }
-        let mut outcome = Err(DropReason::Malformed);
-        let held = pool.lend(at + HEADER_LEN + len + TAG_LEN, &mut |out| {
-            let (head, out) = out.split_at_mut(at + HEADER_LEN);
-            if !write_head(head) {
-                outcome = Err(DropReason::Oversized);
-                return;
-            }
-            let (text, tag) = out.split_at_mut(len);
-            if len + at == frame.len() {
-                Frame { head: &frame.head[at..], ..*frame }.write_to(text);
-            } else if copy_out(frame, at, text).is_none() {
-                // Not even without Ethernet's padding, which lies behind it.
-                return;
-            }
-            let bound = Bound::new(&header.write(), head, udp);
-            if session.sealing.seal(header.nonce(), bound.bytes(), text, tag) {
-                outcome = Ok(());
-            }
-        });
-        outcome.map(|()| held)
-    }
-}
-
-/// Opens a sealed datagram with `len` bytes behind UDP. The keys remember that it came.
-#[inline(always)]
-fn open(
-    pool: &mut FramePool,
-    session: &mut Session,
-    frame: &Frame<'_>,
-    udp: Udp,
-    len: usize,
-    header: &Header,
-) -> Result<FrameBuf, DropReason> {
-    let at = udp.payload();
-    let len = len.checked_sub(OVERHEAD).ok_or(DropReason::Malformed)?;
-    if len > PAYLOAD_MAX {
-        return Err(DropReason::Oversized);
-    }
-    if !session.is_fresh(header.path, header.number) {
-        return Err(DropReason::Replayed);
-    }
-    let write_head = |out: &mut [u8]| {
-        out[..at].copy_from_slice(&frame.head[..at]);
-        udp.set_checksum(out, header.udp_checksum);
-        udp.lengthen(out, -(OVERHEAD as i32))
-    };
-    if let Payload::Synthetic { len: payload_len } = frame.payload {
-        let payload_len = payload_len.checked_sub(TAG_LEN).ok_or(DropReason::Malformed)?;
-        let mut head = [0; HEAD_MAX];
-        if !write_head(&mut head) {
-            return Err(DropReason::Malformed);
-        }
-        let rest = &frame.head[at + HEADER_LEN..];
-        head[at..at + rest.len()].copy_from_slice(rest);
-        let payload = Payload::Synthetic { len: payload_len };
-        let head = &head[..at + rest.len()];
-        session.take(header.path, header.number, len);
-        return Ok(pool.hold(&Frame { head, payload, trailer: frame.trailer }));
-    }
-    let tag = tag_at(frame, at + HEADER_LEN + len).ok_or(DropReason::Malformed)?;
-    let bound = Bound::new(&header.write(), frame.head, udp);
-    let mut outcome = Err(DropReason::Malformed);
-    let held = pool.lend(at + len, &mut |out| {
-        let (head, text) = out.split_at_mut(at);
-        if !write_head(head) || copy_out(frame, at + HEADER_LEN, text).is_none() {
-            return;
-        }
-        outcome = match session.opening.open(header.nonce(), bound.bytes(), text, tag) {
-            true => Ok(()),
-            false => Err(DropReason::Unauthenticated),
-        };
-    });
-    outcome?;
-    session.take(header.path, header.number, len);
-    Ok(held)
-}
-
-/// What [`Seal::inbound`] gives, as a frame of which parts can be kept by reference.
-#[inline]
-pub(crate) fn opened(held: &FrameBuf) -> Frame<'_> {
-    held.lease().map_or_else(|| held.as_frame(), Frame::lent_opaque)
-}
-
-/// The tag at `at`.
-#[inline]
-fn tag_at(frame: &Frame<'_>, at: usize) -> Option<[u8; TAG_LEN]> {
-    if let Some(in_payload) = at.checked_sub(frame.head.len()) {
-        return frame.payload.as_bytes()?.get(in_payload..)?.first_chunk().copied();
-    }
-    let mut tag = [0; TAG_LEN];
-    copy_out(frame, at, &mut tag)?;
-    Some(tag)
 }
 
 impl Node for Seal {
@@ -669,6 +471,7 @@ impl Node for Seal {
 
     fn intake(&self, side: Side) -> usize {
         let Some(lane) = self.lanes.get(side / 2) else { return 0 };
-        if side == Seal::inner(side / 2) { lane.to_wan.intake() } else { lane.to_inner.intake() }
+        let queue = if side == Seal::inner(side / 2) { &lane.to_wan } else { &lane.to_inner };
+        queue.room(INTAKE_PAYLOAD, u64::MAX)
     }
 }

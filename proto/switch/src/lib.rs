@@ -26,6 +26,6 @@ mod pfc;
 mod switch;
 
 pub use config::{PORTS_MAX, SwitchConfig, SwitchError};
-pub use counters::{DropCounters, DropReason, PortCounters};
+pub use counters::{DropReason, Drops, PortCounters};
 pub use pfc::{PauseCounters, Pauser, PfcConfig, PfcFault, PfcPort};
 pub use switch::Switch;

@@ -4,10 +4,10 @@ use crate::addresses::Addresses;
 use crate::config::{PORTS_MAX, SwitchConfig, SwitchError};
 use crate::counters::{DropReason, PortCounters};
 use crate::pausable::Pausable;
-use longhaul_link::{Direction, PAYLOAD_LEN_MAX};
+use longhaul_link::Direction;
 use longhaul_node::{Deadline, Frame, FramePool, Node, Side, Transmit};
 use longhaul_units::{Instant, Rng, SplitMix64};
-use longhaul_wire::{HEAD_MAX, MacAddr, Pause};
+use longhaul_wire::{MacAddr, Pause};
 
 /// See the crate's documentation. Port `i` is the node's side `i`.
 ///
@@ -137,7 +137,7 @@ impl Switch {
     #[inline]
     fn forward(&mut self, now: Instant, side: Side, frame: &Frame<'_>) -> Result<(), DropReason> {
         let (destination, source) = addresses_of(frame.head).ok_or(DropReason::Runt)?;
-        if frame.head.len() > HEAD_MAX || frame.payload.len() > PAYLOAD_LEN_MAX {
+        if !frame.fits_pool() {
             return Err(DropReason::TooLong);
         }
         if is_group(source) {

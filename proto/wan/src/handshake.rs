@@ -4,7 +4,7 @@
 //! answers costs the other nothing but a bounded number of answers.
 
 use crate::format::{DatagramKind, Header, Hello, HelloStep, Refusal, VERSION};
-use crate::session::{Opening, Peer, Session};
+use crate::session::{Due, Open, Opening, Peer, Session};
 use crate::shared::{Body, ControlDatagram};
 use crate::transport::Transport;
 use crate::{DropReason, Refused};
@@ -15,10 +15,6 @@ use longhaul_wire::{Path, address_bits};
 
 /// How long a cookie is good for, at least.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
-/// Requests to open a session before the address is left alone.
-const OPEN_TRIES: u32 = 8;
-/// Least time from one to the next; it doubles each time.
-const OPEN_AGAIN_MIN: Duration = Duration::from_ms(10);
 
 /// Proves that its holder gets what is sent to its address: a tag of `key` over what it is for.
 fn cookie(key: &TagKey, route: &Path, hello: &Hello, epoch: u64) -> u64 {
@@ -125,7 +121,7 @@ impl Transport {
         if hello.step == HelloStep::Ask {
             let asker = Peer { box_id: hello.box_id, instance: hello.instance };
             let session = self.session_of(&asker);
-            let mark = session.and_then(|of| Some(mark(of.local, of.remote?, hello.nonce)));
+            let mark = session.and_then(|of| Some(mark(of.local(), of.remote()?, hello.nonce)));
             if session.is_none() {
                 // It has perhaps restarted: what it says of its former life comes before its OPEN.
                 self.may_be_replaced(now, hello.box_id, &route);
@@ -154,12 +150,12 @@ impl Transport {
         let is_sought = self.addresses.is_sought(route);
         let mut sessions = self.sessions.iter_mut();
         let standing =
-            sessions.find(|session| session.peer.box_id == box_id && session.remote.is_some());
+            sessions.find(|session| session.peer().box_id == box_id && session.is_open());
         let Some(session) = standing else { return true };
         if session.is_silent(now, self.shared.config.hello_every) {
             return true;
         }
-        if is_sought && !session.has_carried {
+        if is_sought && !session.has_carried() {
             return true;
         }
         session.challenge(now, &mut self.shared);
@@ -171,8 +167,8 @@ impl Transport {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         let known = self.session_of(&peer);
         let known =
-            known.filter(|session| session.remote.is_none_or(|remote| remote == hello.session));
-        let local = match known.map(|session| session.local) {
+            known.filter(|session| session.remote().is_none_or(|remote| remote == hello.session));
+        let local = match known.map(Session::local) {
             Some(local) => Some(local),
             None if !self.may_be_replaced(now, hello.box_id, &route) => {
                 return self.drop(DropReason::SessionStands);
@@ -190,7 +186,7 @@ impl Transport {
         let answer = self.hello(HelloStep::Accept, local, hello.nonce, 0);
         self.post_hello(side, route, hello.session, answer);
         if let Some(session) = self.sessions.get_mut(local)
-            && session.remote.is_none()
+            && !session.is_open()
         {
             let heard = (side, None);
             session.open(
@@ -218,10 +214,10 @@ impl Transport {
         }
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         if let Some(session) = self.session_of(&peer) {
-            let local = session.local;
+            let local = session.local();
             let is_sealed = self.config().is_sealed;
             let is_its = |remote| hello.session == mark(remote, local, hello.nonce);
-            match session.remote {
+            match session.remote() {
                 // It is asked again once the session is open.
                 None if !is_sealed => return,
                 Some(remote) if !(is_sealed || is_its(remote)) => {}
@@ -241,18 +237,8 @@ impl Transport {
         };
         self.addresses.learn(now, &route, local);
         if let Some(session) = self.sessions.get_mut(local) {
-            // Hosts wait for the answer: one that is lost must not cost them more than round trips.
-            let timeout = now.since(asked_at).times(2).max(OPEN_AGAIN_MIN);
-            let (cookie, nonce) = (hello.cookie, hello.nonce);
-            session.opening = Some(Opening {
-                cookie,
-                nonce,
-                side,
-                asked_at: now,
-                next_at: now,
-                timeout,
-                tries: 0,
-            });
+            let open = Open { cookie: hello.cookie, nonce: hello.nonce, side };
+            session.ask_to_open(Opening::new(now, open, now.since(asked_at)));
         }
         self.press_on(now, local);
     }
@@ -262,18 +248,12 @@ impl Transport {
     pub(crate) fn press_on(&mut self, now: Instant, local: u32) -> bool {
         let every = self.config().hello_every;
         let Some(session) = self.sessions.get_mut(local) else { return true };
-        let (route, Some(opening)) = (session.route, &mut session.opening) else { return true };
-        if opening.next_at > now {
-            return true;
-        }
-        if opening.tries == OPEN_TRIES {
-            return false;
-        }
-        opening.tries += 1;
-        opening.asked_at = now;
-        opening.next_at = now + opening.timeout.min(every);
-        opening.timeout = opening.timeout.times(2).min(every);
-        let Opening { cookie, nonce, side, .. } = *opening;
+        let route = session.route();
+        let Open { cookie, nonce, side } = match session.press_on(now, every) {
+            Due::Nothing => return true,
+            Due::GiveUp => return false,
+            Due::Ask(open) => open,
+        };
         self.shared.counters.hellos_sent += 1;
         let hello = self.hello(HelloStep::Open, local, nonce, cookie);
         self.post_hello(side, route, 0, hello);
@@ -282,20 +262,22 @@ impl Transport {
 
     fn handle_accept(&mut self, now: Instant, side: Side, header: &Header, hello: &Hello) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
-        let session = self.sessions.get_mut(header.session).filter(|session| session.peer == peer);
+        let session =
+            self.sessions.get_mut(header.session).filter(|session| session.peer() == peer);
         let Some(session) =
-            session.filter(|session| session.remote.is_none_or(|r| r == hello.session))
+            session.filter(|session| session.remote().is_none_or(|r| r == hello.session))
         else {
             return self.drop(DropReason::Unasked);
         };
-        let Some(opening) = session.opening.filter(|opening| opening.nonce == hello.nonce) else {
+        let answered = session.opening().filter(|opening| opening.is_answered_by(hello.nonce));
+        let Some(opening) = answered else {
             // Both have asked at once, and the other was quicker.
             return;
         };
         if hello.session == 0 {
             return self.drop(DropReason::Malformed);
         }
-        let heard = (side, (opening.tries == 1).then(|| now.since(opening.asked_at)));
+        let heard = (side, opening.rtt(now));
         session.open(now, &mut self.shared, hello.session, hello.paths, hello.room_bytes, heard);
         self.addresses.hurry(now);
         self.release_waiting(now);
@@ -303,9 +285,10 @@ impl Transport {
 
     fn handle_refusal(&mut self, now: Instant, hello: &Hello, reason: Refusal, route: Path) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
-        let opening =
-            self.session_of(&peer).and_then(|session| Some((session.local, session.opening?)));
-        if let Some((local, _)) = opening.filter(|(_, opening)| opening.nonce == hello.nonce) {
+        let is_refused = |session: &&Session| {
+            session.opening().is_some_and(|opening| opening.is_answered_by(hello.nonce))
+        };
+        if let Some(local) = self.session_of(&peer).filter(is_refused).map(Session::local) {
             let pause = self.config().hello_pause;
             self.end(now, local, pause);
         } else if self.addresses.asked(&route, hello.nonce).is_some() {
@@ -334,8 +317,8 @@ impl Transport {
 
     /// What was agreed with a former life of this box is void.
     fn end_former_life(&mut self, now: Instant, peer: &Peer) {
-        let former = self.sessions.iter().find(|session| session.peer.box_id == peer.box_id);
-        if let Some(local) = former.map(|session| session.local) {
+        let former = self.sessions.iter().find(|session| session.peer().box_id == peer.box_id);
+        if let Some(local) = former.map(Session::local) {
             self.shared.counters.sessions_displaced +=
                 u64::from(former.is_some_and(Session::is_up));
             self.end(now, local, Duration::ZERO);
@@ -343,7 +326,7 @@ impl Transport {
     }
 
     fn session_of(&self, peer: &Peer) -> Option<&Session> {
-        self.sessions.iter().find(|session| session.peer == *peer)
+        self.sessions.iter().find(|session| session.peer() == *peer)
     }
 
     /// Where there is no room for the box along `route`, for which hosts here wait, an open session
@@ -352,8 +335,8 @@ impl Transport {
         if !self.sessions.is_full() || !self.addresses.is_sought(route) {
             return;
         }
-        let is_idle = |session: &&Session| session.remote.is_some() && !session.has_carried;
-        let idle = self.sessions.iter().find(is_idle).map(|session| session.local);
+        let is_idle = |session: &&Session| session.is_open() && !session.has_carried();
+        let idle = self.sessions.iter().find(is_idle).map(Session::local);
         if let Some(local) = idle {
             self.shared.counters.sessions_displaced += 1;
             self.end(now, local, Duration::ZERO);

@@ -19,12 +19,12 @@ pub struct StreamKey {
     pub qpn: Qpn,
 }
 
-/// What holds the sender of a frame back.
+/// What paces the sender of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pacing {
-    /// It waits for answers of its peer: RC with its CNPs, and MADs.
-    Acknowledged,
-    /// Nothing does: UC and UD.
+pub(crate) enum Clocking {
+    /// Answers of its peer: RC with its CNPs, and MADs.
+    Acks,
+    /// Nothing: UC and UD.
     None,
 }
 
@@ -55,23 +55,23 @@ impl WireKey {
 }
 
 impl StreamKey {
-    /// The stream of a packet that is tunnelled, and what holds its sender back. `None`: it passes,
+    /// The stream of a packet that is tunnelled, and what paces its sender. `None`: it passes,
     /// as multicast does.
     #[inline]
-    pub(crate) fn of(packet: &Packet<'_>) -> Option<(StreamKey, Pacing)> {
+    pub(crate) fn of(packet: &Packet<'_>) -> Option<(StreamKey, Clocking)> {
         let qpn = packet.dest_qp();
         let destination = packet.destination_ip();
-        let pacing = match packet.opcode().transport() {
+        let clocking = match packet.opcode().transport() {
             // NICs send few CNPs, and what shares a stream shares a queue.
-            Transport::Rc | Transport::Cnp => Pacing::Acknowledged,
-            Transport::Uc => Pacing::None,
-            Transport::Ud if qpn == Qpn::GSI => Pacing::Acknowledged,
+            Transport::Rc | Transport::Cnp => Clocking::Acks,
+            Transport::Uc => Clocking::None,
+            Transport::Ud if qpn == Qpn::GSI => Clocking::Acks,
             Transport::Ud if qpn.get() == 0 || is_multicast(destination) => return None,
-            Transport::Ud => Pacing::None,
+            Transport::Ud => Clocking::None,
             Transport::Other => return None,
         };
         let vlan = vlan(packet.head(), packet.layout().ip)?;
-        Some((StreamKey { vlan, source: packet.source_ip(), destination, qpn }, pacing))
+        Some((StreamKey { vlan, source: packet.source_ip(), destination, qpn }, clocking))
     }
 }
 

@@ -79,7 +79,6 @@ pub use far::FarBox;
 pub use format::{Hello, Refusal, VERSION};
 pub use key::StreamKey;
 pub use longhaul_secret::Seed;
-pub(crate) use shared::PAYLOAD_MAX;
 pub use status::{FarStatus, PathStatus, Refused, SessionStatus};
 pub use transport::{INNER, Transport};
 

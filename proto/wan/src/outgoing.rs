@@ -2,7 +2,7 @@
 
 use crate::flight::Fate;
 use crate::format::DatagramKind;
-use crate::key::{Pacing, StreamKey, WireKey};
+use crate::key::{Clocking, StreamKey, WireKey};
 use crate::unpaced::Unpaced;
 use crate::{Config, DropReason};
 use longhaul_node::{FrameBuf, FramePool};
@@ -25,7 +25,7 @@ pub(crate) struct Record {
     pub(crate) sequence: u64,
     /// What of the frame's payload it carries, where that is not all.
     pub(crate) part: Option<(u16, u16)>,
-    pacing: Pacing,
+    clocking: Clocking,
     /// Transmissions taken for lost.
     lost: u32,
     cost: u32,
@@ -206,7 +206,7 @@ impl Outgoing {
         &mut self,
         now: Instant,
         slot: u16,
-        pacing: Pacing,
+        clocking: Clocking,
         udp: Udp,
         frame: FrameBuf,
     ) -> Result<(), DropReason> {
@@ -221,7 +221,8 @@ impl Outgoing {
         if self.bytes + u64::from(cost) > self.bytes_max {
             return Err(DropReason::StoreFull);
         }
-        let is_taken = self.append(now, slot, (DatagramKind::Data, pacing), udp, Some(frame), cost);
+        let is_taken =
+            self.append(now, slot, (DatagramKind::Data, clocking), udp, Some(frame), cost);
         if is_taken { Ok(()) } else { Err(DropReason::ShareFull) }
     }
 
@@ -231,14 +232,14 @@ impl Outgoing {
         &mut self,
         now: Instant,
         slot: u16,
-        (kind, pacing): (DatagramKind, Pacing),
+        (kind, clocking): (DatagramKind, Clocking),
         udp: Udp,
         frame: Option<FrameBuf>,
         cost: u32,
     ) -> bool {
         let Some(stream) = self.streams.get_mut(usize::from(slot)) else { return false };
         let index = self.records.vacant_key() as u32;
-        if pacing == Pacing::None && !self.unpaced.push(stream.source, index, cost) {
+        if clocking == Clocking::None && !self.unpaced.push(stream.source, index, cost) {
             return false;
         }
         self.records.insert(Record {
@@ -248,7 +249,7 @@ impl Outgoing {
             stream: u32::from(stream.generation) << 16 | u32::from(slot),
             sequence: stream.next,
             part: None,
-            pacing,
+            clocking,
             lost: 0,
             cost,
             refs: 1,
@@ -260,7 +261,7 @@ impl Outgoing {
         stream.used_at = now;
         self.bytes += u64::from(cost);
         self.bytes_peak = self.bytes_peak.max(self.bytes);
-        if pacing == Pacing::Acknowledged {
+        if clocking == Clocking::Acks {
             self.fresh_bytes += u64::from(cost);
             self.fresh.push_back(index);
         }
@@ -281,7 +282,7 @@ impl Outgoing {
             stream.state = StreamState::Closing;
             ended.extend(stream.key.take().map(|key| WireKey::of(&key)));
             let nowhere = Udp { ip: 0, is_ipv6: false, udp: 0 };
-            let end = (DatagramKind::End, Pacing::Acknowledged);
+            let end = (DatagramKind::End, Clocking::Acks);
             self.append(now, slot as u16, end, nowhere, None, 0);
         }
         ended
@@ -299,16 +300,16 @@ impl Outgoing {
     /// What is to be sent first of what was never sent, and its memory: by turns of what is paced
     /// and of what is not.
     #[inline]
-    fn next_fresh(&self) -> Option<(u32, Pacing, u64)> {
-        let paced = self.fresh.front().map(|&record| (record, Pacing::Acknowledged));
-        let (record, pacing) = match self.unpaced.front().map(|record| (record, Pacing::None)) {
+    fn next_fresh(&self) -> Option<(u32, Clocking, u64)> {
+        let paced = self.fresh.front().map(|&record| (record, Clocking::Acks));
+        let (record, clocking) = match self.unpaced.front().map(|record| (record, Clocking::None)) {
             None => paced?,
             Some(unpaced) if self.is_unpaced_turn => unpaced,
             Some(unpaced) => paced.unwrap_or(unpaced),
         };
         let cost = self.records.get(record as usize).map_or(0, |record| u64::from(record.cost));
         // The far box has room for it.
-        (self.outstanding + cost <= self.room).then_some((record, pacing, cost))
+        (self.outstanding + cost <= self.room).then_some((record, clocking, cost))
     }
 
     /// True when a repetition waits.
@@ -334,14 +335,14 @@ impl Outgoing {
                 let (_, record, copies) = self.copies.pop_front()?;
                 Next { record, is_repeat: true, copies_left: copies - 1 }
             } else {
-                let (record, pacing, cost) = self.next_fresh()?;
-                if pacing == Pacing::None {
+                let (record, clocking, cost) = self.next_fresh()?;
+                if clocking == Clocking::None {
                     self.unpaced.pop(cost);
                 } else {
                     self.fresh.pop_front();
                     self.fresh_bytes -= cost;
                 }
-                self.is_unpaced_turn = pacing == Pacing::Acknowledged;
+                self.is_unpaced_turn = clocking == Clocking::Acks;
                 Next { record, is_repeat: false, copies_left: 0 }
             };
             if self.records.get(next.record as usize).is_some_and(|record| !record.is_done) {
@@ -370,7 +371,7 @@ impl Outgoing {
         let Some(whole) = self.records.get_mut(next.record as usize) else { return };
         let range = whole.range();
         let (Some(frame), false) = (whole.frame.take(), whole.is_done) else { return };
-        let Record { udp, kind, stream, sequence, pacing, cost, was_sent, .. } = *whole;
+        let Record { udp, kind, stream, sequence, clocking, cost, was_sent, .. } = *whole;
         // Should it have arrived after all, its parts are there for nothing.
         whole.is_done = true;
         let len = range.len().div_ceil(count.max(1)).max(1);
@@ -386,7 +387,7 @@ impl Outgoing {
                 stream,
                 sequence,
                 part: Some((from as u16, to as u16)),
-                pacing,
+                clocking,
                 lost: 0,
                 cost: if at == 0 { cost - share * (count as u32 - 1) } else { share },
                 refs: 1,
@@ -465,7 +466,7 @@ impl Outgoing {
             record.frame = None;
             self.bytes -= u64::from(record.cost);
             self.outstanding -= if record.was_sent { u64::from(record.cost) } else { 0 };
-            if record.pacing == Pacing::None {
+            if record.clocking == Clocking::None {
                 self.unpaced.acknowledge(source, record.cost);
             }
         }
@@ -483,7 +484,7 @@ impl Outgoing {
         self.outstanding -= u64::from(record.cost);
         let slot = record.stream as u16;
         let Some(stream) = self.streams.get_mut(usize::from(slot)) else { return };
-        if record.pacing == Pacing::None {
+        if record.clocking == Clocking::None {
             self.unpaced.acknowledge(stream.source, record.cost);
         }
         stream.unacknowledged -= 1;

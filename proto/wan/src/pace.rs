@@ -2,8 +2,7 @@
 
 use crate::config::{PathConfig, Rate};
 use crate::flight::Flight;
-use crate::shared::Gate;
-use longhaul_cc::{Heard, PathRate};
+use longhaul_cc::{Gate, Heard, Pacing, PathRate};
 use longhaul_units::{BitRate, Duration, Instant};
 
 /// Part of what may be in flight that goes back to back, and the least of that: a frame of full
@@ -32,7 +31,7 @@ impl Pace {
         let Rate::Adaptive { most } = path.rate else { return None };
         Some(Pace {
             rate: PathRate::new(seed, most),
-            gate: Gate::new(None),
+            gate: Gate::new(&Pacing::Unlimited, 0),
             seed,
             most,
             burst_bytes: path.burst_bytes,
@@ -61,9 +60,9 @@ impl Pace {
         self.gate.take(now, bytes);
     }
 
-    /// Nobody waits.
-    pub(crate) fn leave(&mut self) {
-        self.gate.leave();
+    /// No transmission waits.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.gate.stop_waiting();
     }
 
     pub(crate) fn waiting_until(&self) -> Option<Instant> {

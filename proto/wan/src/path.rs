@@ -4,10 +4,9 @@ use crate::flight::{Fate, Flight};
 use crate::mtu::{LOST_IN_A_ROW, PathMtu};
 use crate::pace::Pace;
 use crate::parity_out::ParityOut;
-use crate::shared::Gate;
 use crate::silence::{HELD_UP, Silence};
 use crate::{Config, PathConfig};
-use longhaul_cc::wire_bytes;
+use longhaul_cc::{Gate, wire_bytes};
 use longhaul_fec::Body;
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant};
@@ -114,7 +113,7 @@ impl TxPath {
     #[inline]
     pub(crate) fn note_room(&mut self, now: Instant, gate: &Gate) {
         let adapted = self.pace.as_ref().map(|pace| pace.rate().rate());
-        self.parity.note_room(now, adapted.or(gate.rate()));
+        self.parity.note_room(now, adapted.or(gate.own_rate()));
     }
 
     /// Counts what goes out, in bytes on the wire.

@@ -1,43 +1,29 @@
 //! RTT estimate and reordering window of one path.
 
+use longhaul_cc::RttEstimate;
 use longhaul_units::{Duration, Instant};
 
-/// Round trip of one path: smoothed, its variation and its least (RFC 6298, section 2).
+/// Round trip of one path, and the timeout that follows from it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rtt {
-    smoothed: Option<Duration>,
-    variation: Duration,
-    least: Option<Duration>,
-}
+pub(crate) struct Rtt(RttEstimate);
 
 impl Rtt {
     pub(crate) fn sample(&mut self, rtt: Duration) {
-        self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
-        match self.smoothed {
-            None => {
-                self.smoothed = Some(rtt);
-                self.variation = rtt.divided_by(2);
-            }
-            Some(smoothed) => {
-                let error = if rtt > smoothed { rtt - smoothed } else { smoothed - rtt };
-                self.variation = self.variation.times(3).divided_by(4) + error.divided_by(4);
-                self.smoothed = Some(smoothed.times(7).divided_by(8) + rtt.divided_by(8));
-            }
-        }
+        self.0.sample(rtt);
     }
 
     /// Zero before the first sample.
     pub(crate) fn smoothed(&self) -> Duration {
-        self.smoothed.unwrap_or_default()
+        self.0.smoothed().unwrap_or_default()
     }
 
     pub(crate) fn least(&self) -> Option<Duration> {
-        self.least
+        self.0.shortest()
     }
 
     /// Time after which an answer is overdue.
     pub(crate) fn response_timeout(&self) -> Duration {
-        self.smoothed.map_or(INITIAL, |smoothed| smoothed + self.variation.times(4))
+        self.0.smoothed().map_or(INITIAL, |smoothed| smoothed + self.0.variation().times(4))
     }
 }
 

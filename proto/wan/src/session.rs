@@ -1,24 +1,27 @@
 //! A session with one far box: streams, paths and what they owe each other.
 
+mod opening;
 mod receive;
 mod send;
+mod transmit;
+
+pub(crate) use opening::{Due, Open, Opening};
 
 use crate::arrivals::Arrivals;
-use crate::format::{Ack, Close, Datagram, DatagramKind, Header, Ping, PingStep};
+use crate::format::{Ack, Close, DatagramKind, Header, Ping, PingStep};
 use crate::incoming::Incoming;
+use crate::key::{Clocking, StreamKey};
 use crate::outgoing::Outgoing;
-use crate::pace::Pace;
 use crate::parity_in::ParityIn;
 use crate::path::{OutstandingPing, PING_AGAIN_MIN, PING_AGAIN_UNKNOWN, TxPath};
-use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
+use crate::shared::{Body, ControlDatagram, TransportShared};
 use crate::{Config, DropReason, PathStatus, Rate, SessionStatus};
-use longhaul_cc::wire_bytes;
-use longhaul_node::{Deadline, Side, Transmit};
+use longhaul_node::{Deadline, FrameBuf, Side};
 use longhaul_units::{Duration, Instant, Rng};
-use longhaul_wire::Path;
+use longhaul_wire::{Path, Udp};
 use std::collections::VecDeque;
 
-/// PINGs of one path that wait to be answered; of more, the newest count.
+/// PINGs of one path that wait for an answer; further ones displace the oldest.
 const PONGS_MAX: usize = 8;
 
 /// Who the far box is.
@@ -28,56 +31,52 @@ pub(crate) struct Peer {
     pub(crate) instance: u64,
 }
 
-/// The box has been asked to open the session.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Opening {
-    pub(crate) cookie: u64,
-    pub(crate) nonce: u64,
-    pub(crate) side: Side,
-    /// When it was asked last, and when it is again unless it answers.
-    pub(crate) asked_at: Instant,
-    pub(crate) next_at: Instant,
-    /// Wait for the next answer.
-    pub(crate) timeout: Duration,
-    pub(crate) tries: u32,
+/// How far the far box has agreed to a session.
+enum State {
+    /// Nobody has asked for the session yet.
+    Begun,
+    /// This box asks for it.
+    Opening(Opening),
+    /// Both boxes know it. `remote` is the far box's number of it.
+    Open { remote: u32 },
 }
 
 /// The receiving end of one of the far box's paths.
 struct RxPath {
     arrivals: Arrivals,
     parity: ParityIn,
-    /// The side by which it came last: acknowledgements go back there.
+    /// Side of the last arrival; acknowledgements leave by it.
     side: Side,
-    /// An acknowledgement is due even if it reports nothing new.
+    /// An acknowledgement is due, even if it reports nothing new.
     ack_is_due: bool,
 }
 
 /// See the module.
 pub(crate) struct Session {
-    pub(crate) local: u32,
-    /// The session at the far box, once it is open.
-    pub(crate) remote: Option<u32>,
-    pub(crate) peer: Peer,
-    pub(crate) opening: Option<Opening>,
-    /// Addresses of control datagrams: those of hosts that talk to each other.
-    pub(crate) route: Path,
+    /// This box's number of it.
+    local: u32,
+    peer: Peer,
+    state: State,
+    /// Addresses of control datagrams: those of two hosts behind the boxes.
+    route: Path,
     /// It has carried something from inside.
-    pub(crate) has_carried: bool,
-    pub(crate) out: Outgoing,
-    pub(crate) incoming: Incoming,
+    has_carried: bool,
+    out: Outgoing,
+    incoming: Incoming,
     tx_paths: Vec<TxPath>,
+    /// Empty until the session is open.
     rx_paths: Vec<RxPath>,
-    /// What parity has brought and is to be handled.
+    /// Repaired datagrams that are not yet handled.
     repaired: Vec<receive::Repaired>,
-    /// PINGs to be answered, by side.
+    /// PINGs that wait for an answer, by path.
     pongs: Vec<VecDeque<Ping>>,
     control_number: u32,
     control_heard: Option<u32>,
     down_since: Option<Instant>,
-    /// When it was last asked out of turn whether it is still there.
+    /// Time of the last challenge.
     challenged_at: Option<Instant>,
     sweep_at: Instant,
-    /// When it was last let send: what was due then waits for room or for a pacer.
+    /// Time of the last `transmit`: what was due then waits for room or for a pacer.
     polled_at: Instant,
     next_path: usize,
 }
@@ -94,9 +93,8 @@ impl Session {
         let config = &shared.config;
         Session {
             local,
-            remote: None,
             peer,
-            opening: None,
+            state: State::Begun,
             route,
             has_carried: false,
             out: Outgoing::new(config, tables_seed),
@@ -119,8 +117,8 @@ impl Session {
         }
     }
 
-    /// The far box is known by `remote`, has `paths` paths and `room` bytes. `rtt` was measured by
-    /// `side`.
+    /// The far box has agreed: it calls the session `remote`, and has `paths` paths and `room`
+    /// bytes. `heard` is the side of its message, and the RTT that it shows.
     pub(crate) fn open(
         &mut self,
         now: Instant,
@@ -138,8 +136,7 @@ impl Session {
             ack_is_due: false,
         };
         self.rx_paths = (0..paths.clamp(1, 15)).map(|_| rx_path()).collect();
-        self.remote = Some(remote);
-        self.opening = None;
+        self.state = State::Open { remote };
         self.out.room = room;
         if let (Some(tx_path), Some(rtt)) = (self.tx_paths.get_mut(heard.0 - 1), heard.1) {
             tx_path.note_rtt(now, rtt);
@@ -149,14 +146,98 @@ impl Session {
         shared.counters.sessions_opened += 1;
     }
 
-    /// The far box is there, and has been asked once to open.
-    pub(crate) fn is_about_to_open(&self) -> bool {
-        self.opening.is_some_and(|opening| opening.tries == 1)
+    /// This box's number of the session.
+    #[inline]
+    pub(crate) fn local(&self) -> u32 {
+        self.local
     }
 
-    /// It is open, and its first path is about to work.
+    /// The far box's number of the session, once it is open.
+    #[inline]
+    pub(crate) fn remote(&self) -> Option<u32> {
+        match self.state {
+            State::Open { remote } => Some(remote),
+            State::Begun | State::Opening(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.remote().is_some()
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Addresses of control datagrams.
+    pub(crate) fn route(&self) -> Path {
+        self.route
+    }
+
+    /// True if it has carried something from inside.
+    pub(crate) fn has_carried(&self) -> bool {
+        self.has_carried
+    }
+
+    pub(crate) fn opening(&self) -> Option<&Opening> {
+        match &self.state {
+            State::Opening(opening) => Some(opening),
+            State::Begun | State::Open { .. } => None,
+        }
+    }
+
+    /// Begins to ask the far box to open the session.
+    pub(crate) fn ask_to_open(&mut self, opening: Opening) {
+        self.state = State::Opening(opening);
+    }
+
+    /// What is due while the session is being opened.
+    pub(crate) fn press_on(&mut self, now: Instant, every: Duration) -> Due {
+        match &mut self.state {
+            State::Opening(opening) => opening.press_on(now, every),
+            State::Begun | State::Open { .. } => Due::Nothing,
+        }
+    }
+
+    /// A stream for `key`. `None`: there are as many as there may be.
+    pub(crate) fn open_stream(&mut self, now: Instant, key: StreamKey) -> Option<u16> {
+        let slot = self.out.open(now, key)?;
+        self.has_carried = true;
+        Some(slot)
+    }
+
+    /// Puts a frame from inside into its stream.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        clocking: Clocking,
+        layout: Udp,
+        frame: FrameBuf,
+    ) -> Result<(), DropReason> {
+        self.out.push(now, slot, clocking, layout, frame)
+    }
+
+    /// Bytes that it takes from inside before more than `queue_max` wait unsent.
+    pub(crate) fn intake_bytes(&self, queue_max: u64) -> u64 {
+        self.out.free_bytes().min(queue_max.saturating_sub(self.out.fresh_bytes()))
+    }
+
+    /// Frames that it holds, in both directions.
+    pub(crate) fn frames(&self) -> u64 {
+        self.out.frames() + self.incoming.waiting() as u64
+    }
+
+    /// True while the far box has its first OPEN.
+    pub(crate) fn is_about_to_open(&self) -> bool {
+        self.opening().is_some_and(Opening::is_first_try)
+    }
+
+    /// True if it is open and no path has an RTT yet.
     pub(crate) fn is_beginning(&self) -> bool {
-        self.remote.is_some()
+        self.is_open()
             && self.tx_paths.iter().all(|tx_path| tx_path.flight.rtt.smoothed() == Duration::ZERO)
     }
 
@@ -164,15 +245,15 @@ impl Session {
         self.tx_paths.iter().any(|tx_path| tx_path.is_up)
     }
 
-    /// No path has answered for `timeout`.
+    /// True if no path has answered for `timeout`.
     pub(crate) fn is_silent(&self, now: Instant, timeout: Duration) -> bool {
         !self.is_up() && self.down_since.is_some_and(|since| now.since(since) >= timeout)
     }
 
-    /// Asks the far box on every path, at once, whether it still knows the session; not more often
-    /// than it can answer.
+    /// Asks the far box on every path whether it still knows the session, at most every half round
+    /// trip.
     pub(crate) fn challenge(&mut self, now: Instant, shared: &mut TransportShared) {
-        let Some(remote) = self.remote else { return };
+        let Some(remote) = self.remote() else { return };
         let rtt = self.tx_paths.iter().map(|tx_path| tx_path.flight.rtt.smoothed()).max();
         let again = match rtt {
             None | Some(Duration::ZERO) => PING_AGAIN_UNKNOWN,
@@ -197,7 +278,7 @@ impl Session {
         remote: u32,
         path: usize,
     ) -> (Header, Ping) {
-        // The path stands in the low bits, so that the answer names the path that the PING took.
+        // The low bits name the path, so that the answer does too.
         let nonce = shared.rng.next_u64() << 4 | path as u64;
         let tx_path = &mut self.tx_paths[path];
         let next_number = tx_path.flight.next_number();
@@ -206,12 +287,12 @@ impl Session {
         (Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) }, ping)
     }
 
-    /// True while this path, from 0, answers.
+    /// True while `path`, from 0, answers.
     pub(crate) fn path_is_up(&self, path: usize) -> bool {
         self.tx_paths.get(path).is_some_and(|tx_path| tx_path.is_up)
     }
 
-    /// A delivered frame has left inside.
+    /// A delivered frame of `cost` bytes has left inside.
     #[inline]
     pub(crate) fn gone(&mut self, cost: u32) {
         self.incoming.gone(cost);
@@ -266,8 +347,8 @@ impl Session {
         }
     }
 
-    /// False: the far box no longer knows this session. `return_route` is to an address that it
-    /// serves.
+    /// `false`: the far box does not know this session. `return_route` leads to an address that the
+    /// far box serves.
     pub(crate) fn handle_ping(
         &mut self,
         now: Instant,
@@ -319,22 +400,21 @@ impl Session {
         }
     }
 
-    /// The far box answers again after it was silent on `path`: perhaps it was held up, and answers
-    /// to the other paths follow.
+    /// The far box answers on `path` again. If it was held up, answers on the other paths follow.
     fn note_resumed(&mut self, now: Instant, config: &Config, path: usize) {
         let others = self.tx_paths.iter_mut().enumerate().filter(|(other, _)| *other != path);
         others.for_each(|(_, tx_path)| tx_path.silence.excuse(now, config));
     }
 
-    /// Up to when the paths other than `path` show that the far box ran.
+    /// Latest time at which a path other than `path` shows that the far box ran.
     fn far_ran_at(&self, now: Instant, config: &Config, path: usize) -> Option<Instant> {
         let others = self.tx_paths.iter().enumerate().filter(|(other, _)| *other != path);
         others.filter_map(|(_, tx_path)| tx_path.far_ran_at(now, config)).max()
     }
 
-    /// What time brings. False: the session is over.
+    /// Handles deadlines. `false`: the session is over.
     pub(crate) fn tick(&mut self, now: Instant, shared: &mut TransportShared) -> bool {
-        if self.remote.is_none() {
+        if !self.is_open() {
             return true;
         }
         let config = &shared.config;
@@ -369,149 +449,10 @@ impl Session {
         true
     }
 
-    /// Sends what is due, as far as there is room.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        out: &mut dyn Transmit,
-    ) {
-        let Some(remote) = self.remote else { return };
-        self.polled_at = now;
-        self.tx_paths.iter_mut().filter_map(|tx_path| tx_path.pace.as_mut()).for_each(Pace::leave);
-        self.send_control(now, shared, gates, remote, out);
-        loop {
-            let has_data = self.out.has_next(now);
-            if !has_data {
-                let paths = self.tx_paths.iter_mut().zip(gates.iter());
-                paths.for_each(|(tx_path, gate)| tx_path.note_room(now, gate));
-            }
-            let Some((path, is_parity)) = self.choose(now, shared, gates, has_data, out) else {
-                return;
-            };
-            if is_parity {
-                self.send_parity(now, shared, gates, remote, path, out);
-            } else if !self.send_next(now, shared, gates, remote, path, out) {
-                return;
-            }
-        }
-    }
-
-    /// The path that sends next, round robin: one that is up, may send now and has room; and
-    /// whether it sends parity.
-    fn choose(
-        &mut self,
-        now: Instant,
-        shared: &TransportShared,
-        gates: &mut [Gate],
-        has_data: bool,
-        out: &mut dyn Transmit,
-    ) -> Option<(usize, bool)> {
-        let span_max = u64::from(shared.config.numbers_max) / 2;
-        for _ in 0..self.tx_paths.len() {
-            let path = self.next_path;
-            self.next_path = (self.next_path + 1) % self.tx_paths.len();
-            let tx_path = &mut self.tx_paths[path];
-            let takes_data = has_data && tx_path.flight.span() < span_max;
-            let is_parity = tx_path.parity.is_due();
-            let can = tx_path.is_up && (takes_data || is_parity);
-            let is_urgent = self.out.has_repeat();
-            if can
-                && gates[path].is_open(now)
-                && tx_path.is_open(now, is_urgent)
-                && out.room(path + 1) > 0
-            {
-                return Some((path, is_parity));
-            }
-        }
-        None
-    }
-
-    fn send_control(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        remote: u32,
-        out: &mut dyn Transmit,
-    ) {
-        let is_overdue =
-            self.tx_paths.iter().any(|tx_path| tx_path.is_overdue(now, &shared.config));
-        for path in 0..self.tx_paths.len() {
-            while out.room(path + 1) > 0
-                && let Some(ping) = self.pongs[path].pop_front()
-            {
-                let header =
-                    Header { path: ping_path(&ping), ..self.control(DatagramKind::Ping, remote) };
-                let pong = Ping { step: PingStep::Answer, session: self.local, ..ping };
-                self.send(now, shared, gates, (path, &header), |body| pong.write(body), out);
-            }
-            let tx_path = &self.tx_paths[path];
-            // Another path shows whether the far box runs.
-            let is_witness = is_overdue && tx_path.is_idle(now, &shared.config);
-            if (is_witness || tx_path.wants_ping(now, &shared.config)) && out.room(path + 1) > 0 {
-                self.send_ping(now, shared, gates, remote, path, out);
-            }
-            self.send_probes(now, shared, gates, remote, path, out);
-        }
-        for about in 0..self.rx_paths.len() {
-            self.send_ack(now, shared, gates, remote, about, out);
-        }
-    }
-
-    fn send_ping(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        remote: u32,
-        path: usize,
-        out: &mut dyn Transmit,
-    ) {
-        let (header, ping) = self.ask_path(now, shared, remote, path);
-        self.send(now, shared, gates, (path, &header), |body| ping.write(body), out);
-    }
-
-    fn send_ack(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        remote: u32,
-        about: usize,
-        out: &mut dyn Transmit,
-    ) {
-        let rx_path = &self.rx_paths[about];
-        let back = rx_path.side - 1;
-        let path = if self.tx_paths.get(back).is_some_and(|tx_path| tx_path.is_up) {
-            back
-        } else {
-            self.tx_paths.iter().position(|tx_path| tx_path.is_up).unwrap_or(back)
-        };
-        let delay = self.ack_delay(shared);
-        let is_due =
-            rx_path.arrivals.ack_at(delay, shared.config.ack_every).is_some_and(|at| at <= now);
-        if !(is_due || rx_path.ack_is_due) || out.room(path + 1) == 0 {
-            return;
-        }
-        let room = self.incoming.tell_room();
-        let rx_path = &mut self.rx_paths[about];
-        rx_path.ack_is_due = false;
-        let ack = rx_path.arrivals.report(now, delay, room);
-        shared.counters.acks_sent += 1;
-        let header = Header { path: about as u8, ..self.control(DatagramKind::Ack, remote) };
-        self.send(now, shared, gates, (path, &header), |body| ack.write(body), out);
-    }
-
-    /// Wait before an acknowledgement.
-    fn ack_delay(&self, shared: &TransportShared) -> Duration {
-        let up = self
-            .tx_paths
-            .iter()
-            .filter(|tx_path| tx_path.is_up)
-            .map(|tx_path| tx_path.ack_delay(&shared.config));
-        up.min().unwrap_or(shared.config.ack_delay_max)
+    /// Delay of acknowledgements.
+    fn ack_delay(&self, config: &Config) -> Duration {
+        let up = self.tx_paths.iter().filter(|tx_path| tx_path.is_up);
+        up.map(|tx_path| tx_path.ack_delay(config)).min().unwrap_or(config.ack_delay_max)
     }
 
     /// A header with the next number of control datagrams.
@@ -520,39 +461,21 @@ impl Session {
         Header { number: self.control_number, ..Header::new(kind, remote) }
     }
 
-    fn send(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        (path, header): (usize, &Header),
-        fill: impl FnOnce(&mut [u8; crate::format::BODY_MAX]) -> usize,
-        out: &mut dyn Transmit,
-    ) {
-        let datagram = Datagram::new(&self.route, shared.config.port, header, fill);
-        let frame = datagram.frame();
-        let bytes = wire_bytes(frame.len());
-        gates[path].take(now, bytes);
-        self.tx_paths[path].take(now, bytes);
-        shared.counters.wan_frames_out += 1;
-        out.transmit(path + 1, &frame);
-    }
-
     /// Tells the far box that the session is over.
     pub(crate) fn closing(&mut self) -> Option<(Header, Close)> {
-        let remote = self.remote?;
+        let remote = self.remote()?;
         Some((self.control(DatagramKind::Close, remote), Close { session: self.local }))
     }
 
     /// When to be called next.
     pub(crate) fn deadline(&self, shared: &TransportShared) -> Option<Deadline> {
-        if let Some(opening) = self.opening {
-            return Some(Deadline { at: opening.next_at, reason: "opening a session" });
+        if let Some(opening) = self.opening() {
+            return Some(Deadline { at: opening.next_at(), reason: "opening a session" });
         }
         let config = &shared.config;
-        let delay = self.ack_delay(shared);
+        let delay = self.ack_delay(config);
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
-        // What was due when it was last let send waits for room or for a pacer, not for time.
+        // What was due at the last `transmit` waits for room or for a pacer, not for time.
         let later = |at: &Instant| *at > self.polled_at;
         let paths = self.tx_paths.iter().map(|tx_path| tx_path.deadline(config, self.polled_at));
         let up = self.tx_paths.iter().filter(|tx_path| tx_path.is_up);
@@ -614,7 +537,7 @@ impl Session {
         };
         SessionStatus {
             box_id: self.peer.box_id,
-            is_open: self.remote.is_some(),
+            is_open: self.is_open(),
             paths: self.tx_paths.iter().zip(&config.paths).map(path).collect(),
             streams_out: self.out.streams_open(),
             streams_in: self.incoming.streams_open(),
@@ -633,9 +556,4 @@ impl Session {
 
 fn tx_paths(now: Instant, config: &Config, seed: u64) -> Vec<TxPath> {
     (0..).zip(&config.paths).map(|(path, of)| TxPath::new(now, config, of, seed ^ path)).collect()
-}
-
-/// The asker's path: it answers by what it asked, whatever side it came by.
-fn ping_path(ping: &Ping) -> u8 {
-    (ping.nonce & 0xf) as u8
 }

@@ -36,7 +36,7 @@ impl Sessions {
     }
 
     pub(crate) fn insert(&mut self, session: Session) {
-        self.numbers.push(session.local);
+        self.numbers.push(session.local());
         self.all.push(session);
     }
 

@@ -3,15 +3,11 @@
 use crate::format::{Close, Datagram, Header, Hello, Ping};
 use crate::key::WireKey;
 use crate::{Config, Counters, DropReason};
-use longhaul_cc::Pacer;
-use longhaul_node::{Frame, FrameBuf, FramePool, Side};
+use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue, Side};
 use longhaul_secret::SecretRng;
-use longhaul_units::{BitRate, Instant};
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
-/// Longest payload that a pool takes, in bytes.
-pub(crate) const PAYLOAD_MAX: usize = 16 * 1024;
 /// Most control datagrams that wait for room on their side; further ones are dropped.
 const CONTROL_MAX: usize = 256;
 
@@ -23,8 +19,8 @@ pub(crate) struct TransportShared {
     pub(crate) rng: SecretRng,
     /// Frames in the order of their streams, with their session and their memory.
     pub(crate) to_inner: VecDeque<(FrameBuf, u32, u32)>,
-    pub(crate) pass_in: Queue,
-    pub(crate) pass_out: Queue,
+    pub(crate) pass_in: FrameQueue,
+    pub(crate) pass_out: FrameQueue,
     pub(crate) control_queue: VecDeque<ControlDatagram>,
     /// Streams that have ended since the table was last told.
     pub(crate) streams_ended: Vec<WireKey>,
@@ -63,8 +59,8 @@ impl TransportShared {
             pool: FramePool::new(),
             rng: SecretRng::new(&config.seed),
             to_inner: VecDeque::new(),
-            pass_in: Queue::new(config.passthrough_bytes_max),
-            pass_out: Queue::new(config.passthrough_bytes_max),
+            pass_in: FrameQueue::new(config.passthrough_bytes_max),
+            pass_out: FrameQueue::new(config.passthrough_bytes_max),
             control_queue: VecDeque::new(),
             streams_ended: Vec::new(),
             streams_astray: Vec::new(),
@@ -74,11 +70,7 @@ impl TransportShared {
 
     /// Passes a frame as it is.
     pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
-        if frame.is_empty()
-            || frame.payload.len() > PAYLOAD_MAX
-            || frame.head.len() > longhaul_wire::HEAD_MAX
-            || frame.payload.count() > 1
-        {
+        if !frame.may_be_kept() {
             return self.counters.drops.count(DropReason::Oversized);
         }
         let held = self.pool.hold(frame);
@@ -94,87 +86,5 @@ impl TransportShared {
         if self.control_queue.len() < CONTROL_MAX {
             self.control_queue.push_back(control);
         }
-    }
-}
-
-/// Frames that wait for room on one side, in the order they came, bounded in bytes of memory.
-pub(crate) struct Queue {
-    frames: VecDeque<FrameBuf>,
-    bytes: u64,
-    bytes_max: u64,
-}
-
-impl Queue {
-    fn new(bytes_max: u64) -> Self {
-        Queue { frames: VecDeque::new(), bytes: 0, bytes_max }
-    }
-
-    fn push(&mut self, frame: FrameBuf) -> bool {
-        let bytes = frame.footprint() as u64;
-        let fits = self.bytes + bytes <= self.bytes_max;
-        if fits {
-            self.bytes += bytes;
-            self.frames.push_back(frame);
-        }
-        fits
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<FrameBuf> {
-        let frame = self.frames.pop_front()?;
-        self.bytes -= frame.footprint() as u64;
-        Some(frame)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-}
-
-/// A path's rate limit, and when it lets the next frame through if one is waiting.
-pub(crate) struct Gate {
-    pacer: Option<Pacer>,
-    waiting_until: Option<Instant>,
-}
-
-impl Gate {
-    pub(crate) fn new(pacer: Option<Pacer>) -> Self {
-        Gate { pacer, waiting_until: None }
-    }
-
-    #[inline]
-    pub(crate) fn is_open(&mut self, now: Instant) -> bool {
-        let Some(pacer) = &self.pacer else { return true };
-        let ready = pacer.ready_at(now);
-        self.waiting_until = (ready > now).then_some(ready);
-        ready <= now
-    }
-
-    #[inline]
-    pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
-        if let Some(pacer) = &mut self.pacer {
-            pacer.take(now, bytes);
-        }
-    }
-
-    /// The path's rate, if it has one.
-    pub(crate) fn rate(&self) -> Option<BitRate> {
-        self.pacer.as_ref().map(Pacer::rate)
-    }
-
-    /// Paces to `rate` from now on.
-    pub(crate) fn retune(&mut self, now: Instant, rate: BitRate, burst_bytes: u64) {
-        match &mut self.pacer {
-            Some(pacer) => pacer.retune(now, rate, burst_bytes),
-            None => self.pacer = Some(Pacer::new(rate, burst_bytes)),
-        }
-    }
-
-    /// Nobody waits.
-    pub(crate) fn leave(&mut self) {
-        self.waiting_until = None;
-    }
-
-    pub(crate) fn waiting_until(&self) -> Option<Instant> {
-        self.waiting_until
     }
 }

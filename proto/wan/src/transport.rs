@@ -6,13 +6,13 @@ use crate::format::{
     Ack, BODY_MAX, Close, DatagramKind, Header, Outer, ParityBody, Ping, PingStep, VERSION,
     body_of, encapsulate, ping_body_of, take_piece,
 };
-use crate::key::{Map, Pacing, StreamKey, WireKey, map};
+use crate::key::{Clocking, Map, StreamKey, WireKey, map};
 use crate::session::Session;
 use crate::sessions::Sessions;
-use crate::shared::{Body, ControlDatagram, Gate, TransportShared};
+use crate::shared::{Body, ControlDatagram, TransportShared};
 use crate::waiting::Waiting;
 use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
-use longhaul_cc::{Pacer, wire_bytes};
+use longhaul_cc::{Gate, wire_bytes};
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_secret::TagKey;
 use longhaul_units::{Duration, Instant, Rng};
@@ -56,9 +56,7 @@ impl Transport {
     /// A field of `config` out of its range.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
-        let gate = |path: &crate::PathConfig| {
-            Gate::new(path.rate.most().map(|rate| Pacer::new(rate, path.burst_bytes)))
-        };
+        let gate = |path: &crate::PathConfig| Gate::new(&path.rate.most().into(), path.burst_bytes);
         let gates = config.paths.iter().map(gate).collect();
         let mut shared = TransportShared::new(config);
         let config = &shared.config;
@@ -98,8 +96,8 @@ impl Transport {
         let box_of = |local| {
             let mut sessions = self.sessions.iter();
             sessions
-                .find(|session| session.local == local && session.remote.is_some())
-                .map(|s| s.peer.box_id)
+                .find(|session| session.local() == local && session.is_open())
+                .map(|session| session.peer().box_id)
         };
         self.addresses.far(box_of)
     }
@@ -112,10 +110,10 @@ impl Transport {
     /// Ends all sessions; their far boxes are told. What is in flight is lost, and traffic passes
     /// untunnelled until the far boxes are found again.
     pub fn close(&mut self, now: Instant) {
-        let open: Vec<u32> = self.sessions.iter().map(|session| session.local).collect();
+        let open: Vec<u32> = self.sessions.iter().map(Session::local).collect();
         for local in open {
             let Some(session) = self.sessions.get_mut(local) else { continue };
-            let route = session.route;
+            let route = session.route();
             if let Some((header, close)) = session.closing() {
                 self.shared.queue_control(ControlDatagram {
                     side: 1,
@@ -153,11 +151,10 @@ impl Transport {
         self.addresses.forget(now, local, wait);
         self.streams.retain(|_, (of, _)| *of != local);
         self.astray.retain(|_, of| *of != local);
-        if session.remote.is_some() {
+        if session.is_open() {
             self.shared.counters.sessions_closed += 1;
         }
-        self.shared.counters.lost_with_session +=
-            session.out.frames() + session.incoming.waiting() as u64;
+        self.shared.counters.lost_with_session += session.frames();
     }
 
     fn handle_inner(&mut self, now: Instant, frame: &Frame<'_>) {
@@ -169,7 +166,7 @@ impl Transport {
     /// Takes a frame from inside into its stream, if it has one; otherwise it waits, or passes.
     #[inline]
     fn tunnel(&mut self, now: Instant, wait_until: Instant, frame: &Frame<'_>) {
-        let Some((key, pacing, layout)) = tunnelled(frame) else {
+        let Some((key, clocking, layout)) = tunnelled(frame) else {
             return self.shared.pass(INNER, frame);
         };
         let wire_key = WireKey::of(&key);
@@ -187,10 +184,10 @@ impl Transport {
         };
         let held = hold(&mut self.shared.pool, frame, &layout);
         let counters = &mut self.shared.counters;
-        match session.out.push(now, slot, pacing, layout.into(), held) {
+        match session.push(now, slot, clocking, layout.into(), held) {
             Ok(()) => {
                 counters.tunnelled += 1;
-                counters.unpaced += u64::from(pacing == Pacing::None);
+                counters.unpaced += u64::from(clocking == Clocking::None);
             }
             Err(reason) => counters.drops.count(reason),
         }
@@ -253,15 +250,13 @@ impl Transport {
             counters.untunnelable += 1;
             return Stream::None;
         }
-        let Some(session) = self.sessions.get_mut(local).filter(|session| session.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(local).filter(|session| session.is_open()) else {
             return Stream::Soon;
         };
-        let Some(slot) = session.out.open(now, key) else {
+        let Some(slot) = session.open_stream(now, key) else {
             counters.stream_table_full += 1;
             return Stream::None;
         };
-        session.has_carried = true;
         self.streams.insert(wire_key, (local, slot));
         Stream::Open((local, slot))
     }
@@ -290,12 +285,11 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.is_open()) else {
             return self.drop(DropReason::UnknownSession);
         };
         if session.handle_numbered(now, &mut self.shared, side, frame, outer) {
-            let (local, route) = (session.local, outer.udp.path(frame.head));
+            let (local, route) = (session.local(), outer.udp.path(frame.head));
             self.learn_of_host(now, &route.reversed(), local);
         }
     }
@@ -330,8 +324,7 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.is_open()) else {
             return self.handle_stray(now, side, &header, body, return_route);
         };
         let shared = &mut self.shared;
@@ -346,7 +339,7 @@ impl Transport {
             },
             DatagramKind::Ping => match Ping::read(body) {
                 Some(ping) => {
-                    let local = session.local;
+                    let local = session.local();
                     let return_route = Some(return_route).filter(|route| serves(route, local));
                     if !session.handle_ping(now, shared, side, (&header, &ping), return_route) {
                         self.end(now, local, Duration::ZERO);
@@ -355,8 +348,8 @@ impl Transport {
                 None => shared.counters.drops.count(DropReason::Malformed),
             },
             DatagramKind::Close => match Close::read(body) {
-                Some(close) if session.remote == Some(close.session) => {
-                    let (local, pause) = (session.local, shared.config.hello_pause);
+                Some(close) if session.remote() == Some(close.session) => {
+                    let (local, pause) = (session.local(), shared.config.hello_pause);
                     self.end(now, local, pause);
                 }
                 _ => shared.counters.drops.count(DropReason::Unasked),
@@ -376,13 +369,12 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.remote.is_some())
-        else {
+        let Some(session) = self.sessions.get_mut(header.session).filter(|s| s.is_open()) else {
             return self.drop(DropReason::UnknownSession);
         };
         if let Some(route) = session.handle_part(now, &mut self.shared, side, outer, (extent, held))
         {
-            let local = session.local;
+            let local = session.local();
             self.learn_of_host(now, &route.reversed(), local);
         }
     }
@@ -403,7 +395,7 @@ impl Transport {
         if header.version != VERSION {
             return self.drop(DropReason::Version);
         }
-        match self.sessions.get_mut(header.session).filter(|s| s.remote.is_some()) {
+        match self.sessions.get_mut(header.session).filter(|s| s.is_open()) {
             Some(session) => session.handle_parity(now, &mut self.shared, side, outer, &body),
             None => self.drop(DropReason::UnknownSession),
         }
@@ -519,14 +511,11 @@ fn control_route(route: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: route.traffic_class & !ECN_BITS, ..route }
 }
 
-/// The stream of a frame that is tunnelled, what holds its sender back, and where its headers
+/// The stream of a frame that is tunnelled, what paces its sender, and where its headers
 /// stand.
 #[inline]
-fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
-    if frame.trailer.is_empty()
-        || frame.payload.len() > crate::PAYLOAD_MAX
-        || frame.payload.count() > 1
-    {
+fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Clocking, Layout)> {
+    if frame.trailer.is_empty() || !frame.may_be_kept() {
         return None;
     }
     let Ok(Split::Roce { layout, payload_len, pad }) = split(frame.head, frame.len()) else {
@@ -536,8 +525,8 @@ fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Pacing, Layout)> {
         && payload_len == frame.payload.len()
         && pad + ICRC_LEN == frame.trailer.len();
     let packet = Packet::parse(frame.head).ok().flatten().filter(|_| is_whole)?;
-    let (key, pacing) = StreamKey::of(&packet)?;
-    Some((key, pacing, layout))
+    let (key, clocking) = StreamKey::of(&packet)?;
+    Some((key, clocking, layout))
 }
 
 /// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what
@@ -567,10 +556,10 @@ impl Node for Transport {
         let mut over = Vec::new();
         let mut opening = Vec::new();
         for session in self.sessions.iter_mut() {
-            if session.opening.is_some() {
-                opening.push(session.local);
+            if session.opening().is_some() {
+                opening.push(session.local());
             } else if !session.tick(now, &mut self.shared) {
-                over.push(session.local);
+                over.push(session.local());
             }
         }
         let Config { hello_every, hello_pause, .. } = *self.config();
@@ -597,7 +586,7 @@ impl Node for Transport {
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        self.gates.iter_mut().for_each(Gate::leave);
+        self.gates.iter_mut().for_each(Gate::stop_waiting);
         self.send_inner(out);
         self.send_letters(now, out);
         self.send_passed(now, out);
@@ -621,11 +610,7 @@ impl Node for Transport {
         }
         let open = self.sessions.iter().filter(|session| session.is_up() || session.is_beginning());
         let queue_max = self.config().queue_bytes_max;
-        let free = open
-            .map(|session| {
-                session.out.free_bytes().min(queue_max.saturating_sub(session.out.fresh_bytes()))
-            })
-            .min();
+        let free = open.map(|session| session.intake_bytes(queue_max)).min();
         if free.is_none() && self.sessions.iter().any(Session::is_about_to_open) {
             // A round trip later nothing of it can be lost.
             return 0;

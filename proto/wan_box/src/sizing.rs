@@ -1,7 +1,7 @@
 //! The one rule by which boxes are sized.
 
 use crate::config::Identity;
-use longhaul_cc::JointRate;
+use longhaul_cc::{JointRate, Pacing};
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{PathConfig, Rate};
 use std::num::NonZeroUsize;
@@ -113,8 +113,10 @@ impl Sizing {
     pub fn accelerator(&self) -> longhaul_accel::Config {
         let defaults = longhaul_accel::Config::default();
         let total_bytes_max = self.part(self.memory_bytes);
-        let wan_rate = self.capacity();
-        let is_joint = self.cores > NonZeroUsize::MIN;
+        let wan_pacing = match self.capacity() {
+            Some(rate) if self.cores > NonZeroUsize::MIN => Pacing::Shared(JointRate::new(rate)),
+            rate => rate.into(),
+        };
         let packets = self.in_flight_bytes().unwrap_or(0) / 1024;
         let psns = packets.next_power_of_two().clamp(defaults.flow_psns_max.into(), 1 << 22);
         longhaul_accel::Config {
@@ -125,8 +127,7 @@ impl Sizing {
             flows_max: self.part(self.flows_max.into()) as u32,
             connections_max: self.part(defaults.connections_max.into()) as u32,
             passthrough_bytes_max: self.part(defaults.passthrough_bytes_max),
-            wan_rate,
-            wan_joint: wan_rate.filter(|_| is_joint).map(JointRate::new),
+            wan_pacing,
             ..defaults
         }
     }

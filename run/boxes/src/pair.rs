@@ -430,7 +430,7 @@ impl Watch {
     }
 
     fn status(&self, port: &BoxPort, counters: &PortCounters) -> PortStatus {
-        let drops = |drops: &longhaul_port::DropCounters| {
+        let drops = |drops: &longhaul_port::Drops| {
             named(drops.iter().map(|(reason, n)| (reason.name(), n)))
         };
         let (mut rx_drops, mut tx_drops) = (drops(&counters.rx_drops), drops(&counters.tx_drops));
@@ -646,8 +646,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_too_long_is_told_once_with_the_limit_that_it_met() {
-        let told = |drops: fn(&mut PortCounters) -> &mut longhaul_port::DropCounters,
-                    name: &str| {
+        let told = |drops: fn(&mut PortCounters) -> &mut longhaul_port::Drops, name: &str| {
             let mut counters = PortCounters::default();
             drops(&mut counters).count(DropReason::FrameTooLong);
             let mut watch = Watch::new("a".to_string(), name.parse().unwrap());

@@ -1,10 +1,12 @@
 //! What boxes count, in Prometheus' text format.
 
-use crate::state::{Flow, PathState, ReadAheadState, SealState, TransportState};
+use crate::state::{Flow, Named, PathState, ReadAheadState, SealState, TransportState};
 use crate::status::{
     AcceleratorState, BoxStatus, CoreStatus, FibreState, PairStatus, PortStatus, Tenant,
 };
-use longhaul_accel::{Counters, DropReason, FlowState, Mode, PassReason};
+use longhaul_accel::{Counters, FlowCounters, FlowState, Mode, PassReason};
+use longhaul_link::LinkCounters;
+use longhaul_port::PortCounters;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -61,10 +63,15 @@ fn labels(pairs: &[(&str, &str)]) -> String {
     parts.join(",")
 }
 
+/// The description with which a counter is declared.
+fn description(names: &[(&'static str, &'static str)], name: &str) -> &'static str {
+    names.iter().find(|(declared, _)| *declared == name).map_or("", |(_, meaning)| meaning)
+}
+
 impl Metrics {
     fn sample(&mut self, name: &str, kind: &'static str, help: &str, labels: &str, value: f64) {
         let metric = self.0.entry(name.to_string()).or_insert_with(|| Metric {
-            help: help.trim().to_string(),
+            help: help.to_string(),
             kind,
             samples: String::new(),
         });
@@ -77,6 +84,27 @@ impl Metrics {
 
     fn count(&mut self, name: &str, help: &str, labels: &str, value: u64) {
         self.sample(&format!("{name}_total"), "counter", help, labels, value as f64);
+    }
+
+    /// The counters of a part, declared as `names`.
+    fn counters(
+        &mut self,
+        part: &str,
+        names: &[(&'static str, &'static str)],
+        of_part: &[(&str, &str)],
+        values: &Named,
+    ) {
+        for (name, help) in names {
+            let value = values.get(*name).copied().unwrap_or(0);
+            self.count(&format!("longhaul_{part}_{name}"), help, &labels(of_part), value);
+        }
+    }
+
+    fn drops(&mut self, part: &str, help: &str, of_part: &[(&str, &str)], drops: &Named) {
+        for (reason, value) in drops {
+            let with_reason = labels(&[of_part, &[("reason", reason)]].concat());
+            self.count(&format!("longhaul_{part}_drops"), help, &with_reason, *value);
+        }
     }
 
     fn pair(&mut self, box_name: &str, pair: &PairStatus) {
@@ -152,26 +180,19 @@ impl Metrics {
             &plain,
             f64::from(u8::from(port.link_is_up)),
         );
-        for (name, help, value) in [
-            ("rx_frames", "Frames received.", port.rx_frames),
-            ("rx_bytes", "Bytes received, without FCS.", port.rx_bytes),
-            ("tx_frames", "Frames sent.", port.tx_frames),
-            ("tx_bytes", "Bytes sent, without FCS.", port.tx_bytes),
-            ("link_ups", "Times the link came up.", port.link_ups),
+        for (name, value) in [
+            ("rx_frames", port.rx_frames),
+            ("rx_bytes", port.rx_bytes),
+            ("tx_frames", port.tx_frames),
+            ("tx_bytes", port.tx_bytes),
+            ("link_ups", port.link_ups),
         ] {
+            let help = description(PortCounters::NAMES, name);
             self.count(&format!("longhaul_box_port_{name}"), help, &plain, value);
         }
         for (way, drops) in [("rx", &port.rx_drops), ("tx", &port.tx_drops)] {
-            for (reason, value) in drops {
-                let with_reason =
-                    [&of_port[..], &[("direction", way), ("reason", reason)]].concat();
-                self.count(
-                    "longhaul_box_port_drops",
-                    "Frames dropped at a port.",
-                    &labels(&with_reason),
-                    *value,
-                );
-            }
+            let of_way = [&of_port[..], &[("direction", way)]].concat();
+            self.drops("box_port", "Frames dropped at a port.", &of_way, drops);
         }
     }
 
@@ -199,20 +220,8 @@ impl Metrics {
         for tenant in &state.tenants {
             self.tenant(of_half, tenant);
         }
-        for (name, help) in Counters::NAMES {
-            let value = state.counters.get(*name).copied().unwrap_or(0);
-            self.count(&format!("longhaul_accelerator_{name}"), help, &plain, value);
-        }
-        for reason in DropReason::ALL {
-            let with_reason = [of_half, &[("reason", reason.name())]].concat();
-            let value = state.drops.get(reason.name()).copied().unwrap_or(0);
-            self.count(
-                "longhaul_accelerator_drops",
-                "Frames taken off the wire on purpose.",
-                &labels(&with_reason),
-                value,
-            );
-        }
+        self.counters("accelerator", Counters::NAMES, of_half, &state.counters);
+        self.drops("accelerator", "Frames taken off the wire on purpose.", of_half, &state.drops);
     }
 
     /// One of those that store most.
@@ -318,21 +327,14 @@ impl Metrics {
                 self.gauge(&format!("longhaul_accelerator_flow_{name}"), help, &plain, us / 1e6);
             }
         }
-        for (name, help, value) in [
-            ("stored_packets", "Request packets stored.", flow.stored_packets),
-            (
-                "stored_payload_bytes",
-                "Payload bytes of request packets stored.",
-                flow.stored_payload_bytes,
-            ),
-            ("passed_packets", "Request packets passed untouched.", flow.passed_packets),
-            (
-                "delivered_packets",
-                "Request packets known to have reached the responder.",
-                flow.delivered_packets,
-            ),
-            ("pseudo_acks", "Pseudo-ACKs sent.", flow.pseudo_acks),
+        for (name, value) in [
+            ("stored_packets", flow.stored_packets),
+            ("stored_payload_bytes", flow.stored_payload_bytes),
+            ("passed_packets", flow.passed_packets),
+            ("delivered_packets", flow.delivered_packets),
+            ("pseudo_acks", flow.pseudo_acks),
         ] {
+            let help = description(FlowCounters::NAMES, name);
             self.count(&format!("longhaul_accelerator_flow_{name}"), help, &plain, value);
         }
         for (cause, value) in [
@@ -348,16 +350,10 @@ impl Metrics {
     }
 
     fn transport(&mut self, of_pair: [(&str, &str); 2], state: &TransportState) {
-        let plain = labels(&of_pair);
-        for (name, value) in &state.counters {
-            let help = "As docs/wan-transport.md has it.";
-            self.count(&format!("longhaul_transport_{name}"), help, &plain, *value);
-        }
-        for (reason, value) in &state.drops {
-            let with_reason = [&of_pair[..], &[("reason", &**reason)]].concat();
-            let help = "Frames that the transport did not pass on.";
-            self.count("longhaul_transport_drops", help, &labels(&with_reason), *value);
-        }
+        let names = longhaul_wan::Counters::NAMES;
+        self.counters("transport", names, &of_pair, &state.counters);
+        let help = "Frames that the transport did not pass on.";
+        self.drops("transport", help, &of_pair, &state.drops);
         if let Some(seal) = &state.seal {
             self.seal(of_pair, seal);
         }
@@ -413,26 +409,13 @@ impl Metrics {
         let plain = labels(&of_pair);
         let help = "Memory set aside for what has been fetched ahead.";
         self.gauge("longhaul_read_ahead_held_bytes", help, &plain, state.held_bytes as f64);
-        for (name, help) in longhaul_readahead::Counters::NAMES {
-            let value = state.counters.get(*name).copied().unwrap_or(0);
-            self.count(&format!("longhaul_read_ahead_{name}"), help, &plain, value);
-        }
+        let names = longhaul_readahead::Counters::NAMES;
+        self.counters("read_ahead", names, &of_pair, &state.counters);
     }
 
     fn seal(&mut self, of_pair: [(&str, &str); 2], state: &SealState) {
-        for (name, value) in &state.counters {
-            let help = "As docs/wan-encryption.md has it.";
-            self.count(&format!("longhaul_seal_{name}"), help, &labels(&of_pair), *value);
-        }
-        for (reason, value) in &state.drops {
-            let with_reason = labels(&[&of_pair[..], &[("reason", &**reason)]].concat());
-            self.count(
-                "longhaul_seal_drops",
-                "Frames that the seal did not pass on.",
-                &with_reason,
-                *value,
-            );
-        }
+        self.counters("seal", longhaul_seal::Counters::NAMES, &of_pair, &state.counters);
+        self.drops("seal", "Frames that the seal did not pass on.", &of_pair, &state.drops);
         for peer in &state.peers {
             let of_peer = labels(&[&of_pair[..], &[("peer", &*peer.name)]].concat());
             let help = "1 while there are keys with a far box.";
@@ -463,34 +446,19 @@ impl Metrics {
         for direction in &state.directions {
             let way = [&of_pair[..], &[("direction", &*direction.direction)]].concat();
             let labelled = labels(&way);
-            for (name, help, value) in [
-                ("entered_frames", "Frames that came to the queue.", direction.entered_frames),
-                (
-                    "delivered_frames",
-                    "Frames that left at the other end.",
-                    direction.delivered_frames,
-                ),
-                ("delivered_bytes", "Bytes that left at the other end.", direction.delivered_bytes),
-                ("ecn_marked_frames", "Frames that the queue marked.", direction.ecn_marked_frames),
-                ("late_frames", "Frames that others could overtake.", direction.late_frames),
-                ("duplicated_frames", "Frames that arrive twice.", direction.duplicated_frames),
-                (
-                    "corrupted_frames",
-                    "Frames of which a bit was turned over.",
-                    direction.corrupted_frames,
-                ),
+            for (name, value) in [
+                ("entered_frames", direction.entered_frames),
+                ("delivered_frames", direction.delivered_frames),
+                ("delivered_bytes", direction.delivered_bytes),
+                ("ecn_marked_frames", direction.ecn_marked_frames),
+                ("late_frames", direction.late_frames),
+                ("duplicated_frames", direction.duplicated_frames),
+                ("corrupted_frames", direction.corrupted_frames),
             ] {
+                let help = description(LinkCounters::NAMES, name);
                 self.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
             }
-            for (reason, value) in &direction.drops {
-                let with_reason = [&way[..], &[("reason", &**reason)]].concat();
-                self.count(
-                    "longhaul_fibre_drops",
-                    "Frames that did not get through.",
-                    &labels(&with_reason),
-                    *value,
-                );
-            }
+            self.drops("fibre", "Frames that did not get through.", &way, &direction.drops);
             for rule in &direction.rules {
                 let number = rule.number.to_string();
                 let of_rule =
@@ -512,6 +480,8 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::LinkStatus;
+    use longhaul_link::{Link, LinkConfig};
 
     fn flow(number: u32) -> Flow {
         Flow {
@@ -564,6 +534,24 @@ mod tests {
         assert_eq!(retransmits.lines().count(), 3 * FLOWS_LISTED);
         let retransmits = &metrics.0["longhaul_accelerator_flow_retransmits_total"];
         assert_eq!((retransmits.kind, retransmits.help.is_empty()), ("counter", false));
+    }
+
+    #[test]
+    fn a_fibre_is_described_as_its_counters_are_declared() {
+        let directions = LinkStatus::of(&Link::new(LinkConfig::default()).unwrap());
+        let fibre = FibreState {
+            delay_us: 5.0,
+            rate_bits_per_s: 0,
+            memory_bytes: 0,
+            memory_bytes_max: 0,
+            directions,
+        };
+        let mut metrics = Metrics::default();
+        metrics.fibre([("box", "b"), ("pair", "p")], &fibre);
+        assert_eq!(metrics.0["longhaul_fibre_entered_frames_total"].help, "Frames that entered.");
+        assert!(metrics.0.values().all(|metric| !metric.help.is_empty()));
+        let drops = &metrics.0["longhaul_fibre_drops_total"].samples;
+        assert_eq!(drops.lines().count(), 2 * longhaul_link::DropReason::ALL.len());
     }
 
     #[test]

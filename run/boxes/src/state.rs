@@ -111,7 +111,7 @@ impl LinkStatus {
             duplicated_frames: c.duplicated_frames,
             corrupted_frames: c.corrupted_frames,
             queue_bytes_max: c.queue_bytes_max,
-            drops: c.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+            drops: named(c.drops.iter().map(|(reason, n)| (reason.name(), n))),
             rules,
         }
     }
@@ -170,7 +170,10 @@ impl Flow {
             retransmits_nak: f.counters.retransmits_nak,
             retransmits_rnr: f.counters.retransmits_rnr,
             retransmits_timeout: f.counters.retransmits_timeout,
-            drops: f.drops.iter().map(|(reason, n)| (reason.name().to_string(), n)).collect(),
+            // Only those that occurred: there may be thousands of flows.
+            drops: named(
+                f.drops.iter().filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.name(), n)),
+            ),
         }
     }
 }

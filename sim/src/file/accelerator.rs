@@ -128,7 +128,7 @@ impl<'a> Settings<'a> {
                 .map_or(sized.flow_bytes_max, |it| it.min(sized.total_bytes_max)),
             flow_psns_max: self.number("psns").unwrap_or(sized.flow_psns_max),
             passthrough_bytes_max: self.whole("passthrough").unwrap_or(sized.passthrough_bytes_max),
-            lan_rate: self.rate("lan_rate").or(lan_rate),
+            lan_pacing: self.rate("lan_rate").or(lan_rate).into(),
             ack_every: self.number("ack_every").unwrap_or(sized.ack_every),
             ack_hold_max: self.time("ack_hold").unwrap_or(sized.ack_hold_max),
             rto_min,

@@ -255,7 +255,7 @@ mod any_network {
         // 100 Gbit/s over 10 ms are 125 MB.
         assert_eq!(config.ack_window_bytes, 500_000_000);
         assert_eq!(
-            (config.wan_rate, config.lan_rate),
+            (config.wan_pacing.rate(), config.lan_pacing.rate()),
             (BitRate::from_gbps(100), BitRate::from_gbps(100))
         );
         assert!(config.flow_bytes_max / 4 * 3 >= config.ack_window_bytes);

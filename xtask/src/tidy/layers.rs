@@ -8,6 +8,7 @@ use std::process::Command;
 /// The workspace crates that each crate may use. A crate missing here is a fault.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("proto/units", &[]),
+    ("proto/counters", &[]),
     ("proto/wire", &["proto/units"]),
     ("proto/lease", &[]),
     ("proto/node", &["proto/units", "proto/lease", "proto/wire"]),
@@ -34,15 +35,23 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "proto/neighbour",
         ],
     ),
-    ("proto/link", &["proto/units", "proto/wire", "proto/node", "proto/cc"]),
-    ("proto/accel", &["proto/units", "proto/wire", "proto/node", "proto/cc"]),
-    ("proto/readahead", &["proto/units", "proto/wire", "proto/node"]),
+    ("proto/link", &["proto/units", "proto/counters", "proto/wire", "proto/node", "proto/cc"]),
+    ("proto/accel", &["proto/units", "proto/counters", "proto/wire", "proto/node", "proto/cc"]),
+    ("proto/readahead", &["proto/units", "proto/counters", "proto/wire", "proto/node"]),
     ("proto/secret", &["proto/units"]),
     (
         "proto/wan",
-        &["proto/units", "proto/secret", "proto/wire", "proto/node", "proto/cc", "proto/fec"],
+        &[
+            "proto/units",
+            "proto/counters",
+            "proto/secret",
+            "proto/wire",
+            "proto/node",
+            "proto/cc",
+            "proto/fec",
+        ],
     ),
-    ("proto/seal", &["proto/units", "proto/secret", "proto/wire", "proto/node"]),
+    ("proto/seal", &["proto/units", "proto/counters", "proto/secret", "proto/wire", "proto/node"]),
     (
         "proto/wan_box",
         &[
@@ -58,10 +67,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("proto/eswitch", &["proto/units", "proto/wire", "proto/node"]),
     ("proto/neighbour", &["proto/units", "proto/wire", "proto/node"]),
-    ("proto/switch", &["proto/units", "proto/wire", "proto/node", "proto/cc", "proto/link"]),
-    ("ports/port", &["proto/lease"]),
+    (
+        "proto/switch",
+        &["proto/units", "proto/counters", "proto/wire", "proto/node", "proto/cc", "proto/link"],
+    ),
+    ("ports/port", &["proto/counters", "proto/lease"]),
     ("ports/memif", &["ports/port"]),
-    ("ports/udp", &["ports/port"]),
+    ("ports/udp", &["proto/counters", "ports/port"]),
     ("ports/netdev", &["ports/port"]),
     ("ports/af_xdp", &["ports/port", "ports/netdev"]),
     ("ports/dpdk", &["proto/lease", "ports/port"]),

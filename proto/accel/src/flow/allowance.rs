@@ -120,5 +120,5 @@ impl Allowance {
 
 fn first_bytes(config: &Config) -> u64 {
     let first = config.ack_first_bytes;
-    config.wan_rate.map_or(first, |rate| rate.bytes_in(EPOCH_MIN)).clamp(LEAST, first)
+    config.wan_pacing.rate().map_or(first, |rate| rate.bytes_in(EPOCH_MIN)).clamp(LEAST, first)
 }

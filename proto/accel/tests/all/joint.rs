@@ -1,6 +1,6 @@
 //! Accelerators that feed one path share its rate.
 
-use longhaul_accel::{Accelerator, Config, JointRate, LAN, WAN};
+use longhaul_accel::{Accelerator, Config, JointRate, LAN, Pacing, WAN};
 use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_units::{BitRate, Duration, Instant};
 
@@ -25,9 +25,10 @@ impl Transmit for Count {
 /// Accelerators at 1 Gbit/s, with so many frames each that are not RDMA: how many of each leave
 /// within 10 ms.
 fn sent(joint: Option<&JointRate>, frames: [u64; 2]) -> [u64; 2] {
-    let rate = BitRate::from_gbps(1);
-    let config = Config { wan_rate: rate, wan_joint: joint.cloned(), ..Config::default() };
-    let alone = Config { wan_joint: None, ..config.clone() };
+    let own: Pacing = BitRate::from_gbps(1).into();
+    let wan_pacing = joint.cloned().map_or(own.clone(), Pacing::Shared);
+    let config = Config { wan_pacing, ..Config::default() };
+    let alone = Config { wan_pacing: own, ..config.clone() };
     // One is told of the others when it is made, and one later.
     let mut boxes = [config.clone(), alone].map(|config| Accelerator::new(config).unwrap());
     boxes[1].reconfigure(config).unwrap();

@@ -265,7 +265,7 @@ fn perform(row: &mut Row, role: Role, act: &Act) -> bool {
         }
         Act::Window(bytes) => Config { ack_window_bytes: bytes, ..config },
         Act::Memory(bytes) => Config { flow_bytes_max: bytes, total_bytes_max: bytes, ..config },
-        Act::Rate(bps) => Config { wan_rate: bps.and_then(BitRate::from_bps), ..config },
+        Act::Rate(bps) => Config { wan_pacing: bps.and_then(BitRate::from_bps).into(), ..config },
         Act::Policy(mode) => Config { policy: Policy::all(mode), ..config },
         Act::GiveUp(ms) => Config { give_up_after: Duration::from_ms(ms), ..config },
     };

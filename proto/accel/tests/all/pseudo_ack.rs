@@ -2,7 +2,7 @@
 
 use crate::script;
 use crate::script::{Script, config, frames, run, run_with};
-use longhaul_accel::{Config, DropReason, FlowState, LAN, Learnt, PassReason, WAN};
+use longhaul_accel::{Config, DropReason, FlowState, LAN, Learnt, Pacing, PassReason, WAN};
 use longhaul_node::{Frame, Node};
 use longhaul_units::{BitRate, Duration, Qpn};
 use longhaul_wire::{Head, Opcode, Packet, PathTemplate};
@@ -441,7 +441,7 @@ mod real_acks {
              wan: ack 105 msn=6
              > lan ack 105 msn=6          # its requester knows whether it sent that");
         assert_eq!(script.status().stored_frames, 1);
-        let slow = Config { wan_rate: BitRate::from_gbps(1), burst_bytes: 1, ..config() };
+        let slow = Config { wan_pacing: BitRate::from_gbps(1).into(), burst_bytes: 1, ..config() };
         script.accel.reconfigure(slow).expect("valid");
         script.go_on(
             "lan: write_only 101 A
@@ -1443,7 +1443,8 @@ mod pacing {
 
     #[test]
     fn stored_packets_leave_at_the_wan_rate() {
-        let slow = Config { wan_rate: BitRate::from_gbps(1), burst_bytes: 10_000, ..config() };
+        let slow =
+            Config { wan_pacing: BitRate::from_gbps(1).into(), burst_bytes: 10_000, ..config() };
         let mut script = run_with(slow, "connect psn=100 mtu=4096");
         for psn in 100..110 {
             let bytes = script.wire.requester_frame(&format!("write_only {psn} A len=4096"));
@@ -1528,7 +1529,7 @@ mod patience {
         let config = Config {
             flow_bytes_max: 1 << 20,
             ack_window_bytes: 64 << 10,
-            wan_rate: None,
+            wan_pacing: Pacing::Unlimited,
             rto_min: Duration::from_ms(500),
             rto_initial: Duration::from_ms(500),
             ..config()
@@ -1586,7 +1587,7 @@ mod patience {
     fn flows_share_a_paced_wan_by_turns() {
         let rate = BitRate::from_gbps(1).unwrap();
         let mut script = run_with(
-            Config { wan_rate: Some(rate), burst_bytes: 10_000, ..config() },
+            Config { wan_pacing: Pacing::Own(rate), burst_bytes: 10_000, ..config() },
             "connect psn=100 mtu=1024",
         );
         let second =

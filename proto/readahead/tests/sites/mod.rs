@@ -199,7 +199,7 @@ fn link(delay: Duration, loss: f64, seed: u64) -> Box<dyn Node> {
 fn whole_box(setup: &Setup, mode: Mode, number: u64) -> Box<dyn Node> {
     let config = longhaul_accel::Config {
         policy: Policy::all(mode),
-        lan_rate: Some(rate()),
+        lan_pacing: longhaul_accel::Pacing::Own(rate()),
         ..longhaul_accel::Config::default()
     };
     let [near, far] =

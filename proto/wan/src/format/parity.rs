@@ -188,7 +188,7 @@ impl Prefix {
         };
         let is_whole = protected.extent.takes(near.len() + body.len());
         let head = &out[..at + near.len()];
-        (is_whole && body.len() <= crate::PAYLOAD_MAX)
+        (is_whole && body.len() <= longhaul_node::PAYLOAD_MAX)
             .then(|| pool.hold(&Frame { head, payload, trailer: Trailer::None }))
     }
 
@@ -233,7 +233,7 @@ impl Prefix {
             Body::Virtual(len) => Payload::Synthetic { len },
             Body::Bytes(_) => return None,
         };
-        (is_whole && body.len() <= crate::PAYLOAD_MAX)
+        (is_whole && body.len() <= longhaul_node::PAYLOAD_MAX)
             .then(|| pool.hold(&Frame { head, payload, trailer }))
     }
 }

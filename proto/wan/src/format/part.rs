@@ -34,7 +34,7 @@ impl Extent {
     /// takes.
     pub(crate) fn takes(self, len: usize) -> bool {
         let (offset, total) = (usize::from(self.offset), usize::from(self.total));
-        len > 0 && offset + len <= total && total <= crate::PAYLOAD_MAX
+        len > 0 && offset + len <= total && total <= longhaul_node::PAYLOAD_MAX
     }
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn take_piece(
     let constant = Constant::of(frame.head, outer.udp);
     let held = if let Payload::Synthetic { len: far } = frame.payload {
         let is_sound = Header::is_sound_over(header, [constant.bytes(), &extent, near]);
-        if !is_sound || near.len() + far != len || far > crate::PAYLOAD_MAX {
+        if !is_sound || near.len() + far != len || far > longhaul_node::PAYLOAD_MAX {
             return None;
         }
         let mut head = [0; HEAD_MAX];
@@ -192,7 +192,7 @@ pub(crate) fn take_piece(
         let payload = Payload::Synthetic { len: far };
         pool.hold(&Frame { head: &head[..at + near.len()], payload, trailer: Trailer::None })
     } else {
-        if len > crate::PAYLOAD_MAX {
+        if len > longhaul_node::PAYLOAD_MAX {
             return None;
         }
         let mut is_sound = false;
@@ -268,7 +268,7 @@ pub(crate) fn assemble<'a>(
         };
         let payload = Payload::Synthetic { len: payload_len };
         let trailer = Trailer::Sealed { pad_len: pad as u8 };
-        let is_whole = layout.payload == head.len() && payload_len <= crate::PAYLOAD_MAX;
+        let is_whole = layout.payload == head.len() && payload_len <= longhaul_node::PAYLOAD_MAX;
         return is_whole.then(|| pool.hold(&Frame { head, payload, trailer }));
     }
     scratch.clear();

@@ -168,7 +168,7 @@ impl<'a> InBytes<'a> {
             }
             _ => None,
         };
-        let is_short = payload_len <= crate::PAYLOAD_MAX;
+        let is_short = payload_len <= longhaul_node::PAYLOAD_MAX;
         is_short.then_some(InBytes {
             head,
             layout,

@@ -2,6 +2,7 @@
 //! it, and what finds out how long it may be.
 
 use super::Session;
+use super::transmit::Sending;
 use crate::Parity;
 use crate::format::{
     Datagram, DatagramKind, Extent, HEADER_LEN, Header, ParityDatagram, Piece, Ping, PingStep,
@@ -9,10 +10,9 @@ use crate::format::{
 };
 use crate::outgoing::{Next, Record};
 use crate::path::TxPath;
-use crate::shared::{Gate, TransportShared};
-use longhaul_cc::wire_bytes;
+use crate::shared::TransportShared;
 use longhaul_fec::{Body, HEAD_MAX as SYMBOL_HEAD_MAX};
-use longhaul_node::{Frame, Payload, Trailer, Transmit};
+use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{Ecn, HEAD_MAX, Path, Udp};
 use std::net::IpAddr;
@@ -25,34 +25,26 @@ const PARITY_OVER_PART: usize = 24;
 const IPV6_MORE: usize = 20;
 
 impl Session {
-    /// Sends one record by `path`, or makes parts of it. False: nothing is to be sent.
-    pub(super) fn send_next(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        remote: u32,
-        path: usize,
-        out: &mut dyn Transmit,
-    ) -> bool {
-        let Some(next) = self.out.next(now) else { return false };
+    /// Sends the next record by `path`, or splits it. `false`: there is none.
+    pub(super) fn send_next(&mut self, to: &mut Sending<'_>, path: usize) -> bool {
+        let Some(next) = self.out.next(to.now) else { return false };
         let tx_path = &mut self.tx_paths[path];
         if next.is_repeat
             && let Some(record) = self.out.record(next.record)
             && record.part.is_none()
             && record.frame.as_ref().is_some_and(|frame| !frame.as_frame().icrc_is_right())
         {
-            // The far box dropped it for that: it came here so.
-            shared.counters.void += 1;
+            // It arrived here damaged, and the far box dropped it.
+            to.shared.counters.void += 1;
             self.out.void(next.record);
         }
         let Some(record) = self.out.record(next.record) else { return true };
-        let (mtu, reserve) = (usize::from(tx_path.mtu.get()), Reserve::of(shared, &self.route));
+        let (mtu, reserve) = (usize::from(tx_path.mtu.get()), Reserve::of(to.shared, &self.route));
         if !fits_whole(record, mtu, reserve)
             && let Some(parts) = parts_needed(record, mtu, reserve)
         {
             tx_path.split += 1;
-            shared.counters.split += 1;
+            to.shared.counters.split += 1;
             self.out.split(next, parts);
             return true;
         }
@@ -61,13 +53,11 @@ impl Session {
             number: tx_path.flight.next_number() as u32,
             stream: record.stream,
             sequence: record.sequence as u32,
-            ..Header::new(record.kind, remote)
+            ..Header::new(record.kind, to.remote)
         };
-        let port = shared.config.port;
         let sent = match (&record.frame, record.kind, record.part) {
             (Some(held), DatagramKind::Data, None) => {
-                let inner = held.as_frame();
-                send_whole(now, tx_path, port, record.udp, &header, &inner, (path, out))
+                send_whole(to, tx_path, record.udp, &header, &held.as_frame())
             }
             (Some(held), DatagramKind::Data, Some(_)) => {
                 let inner = held.as_frame();
@@ -75,105 +65,73 @@ impl Session {
                 let udp_checksum = record.udp.checksum(inner.head);
                 let flags = flags(inner.head, record.udp);
                 let header = Header { kind: DatagramKind::Part, udp_checksum, flags, ..header };
-                shared.counters.parts_sent += 1;
-                send_piece(now, tx_path, port, &header, &piece, (path, out))
+                to.shared.counters.parts_sent += 1;
+                send_piece(to, tx_path, &header, &piece)
             }
-            _ => Some(send_record(now, tx_path, &self.route, port, &header, (path, out))),
+            _ => Some(send_record(to, tx_path, &self.route, &header)),
         };
         match sent {
-            Some(len) => self.note_sent(now, shared, gates, path, next, len),
-            // Refused when it came.
+            Some(bytes) => self.note_sent(to, path, next, bytes),
+            // Unreachable: the transport refuses streams of such frames.
             None => self.out.release(next.record),
         }
         true
     }
 
-    fn note_sent(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        path: usize,
-        next: Next,
-        len: usize,
-    ) {
-        let tx_path = &mut self.tx_paths[path];
-        let bytes = wire_bytes(len);
-        gates[path].take(now, bytes);
+    /// `next` took `bytes` on the wire.
+    fn note_sent(&mut self, to: &mut Sending<'_>, path: usize, next: Next, bytes: u64) {
+        let (now, tx_path) = (to.now, &mut self.tx_paths[path]);
         tx_path.parity.note_data(now, bytes);
         tx_path.take(now, bytes);
         tx_path.note_sent(now, next.record, bytes);
-        shared.counters.wan_frames_out += 1;
-        shared.counters.sent += 1;
-        shared.counters.repeated += u64::from(next.is_repeat);
+        to.shared.counters.sent += 1;
+        to.shared.counters.repeated += u64::from(next.is_repeat);
         let spacing = tx_path.flight.rtt.smoothed().divided_by(64).min(Duration::from_ms(1));
         self.out.sent(now, next, spacing);
     }
 
     /// Sends the parity that is due on `path`.
-    pub(super) fn send_parity(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        remote: u32,
-        path: usize,
-        out: &mut dyn Transmit,
-    ) {
+    pub(super) fn send_parity(&mut self, to: &mut Sending<'_>, path: usize) {
         let tx_path = &mut self.tx_paths[path];
         let mtu = usize::from(tx_path.mtu.get());
         let Some(parity) = tx_path.parity.next() else { return };
-        let header = Header { path: path as u8, ..Header::new(DatagramKind::Parity, remote) };
-        let datagram = ParityDatagram::new(&self.route, shared.config.port, &header, &parity);
+        let header = Header { path: path as u8, ..Header::new(DatagramKind::Parity, to.remote) };
+        let datagram = ParityDatagram::new(&self.route, to.shared.config.port, &header, &parity);
         let Some(datagram) = datagram else { return };
         let frame = datagram.frame();
         if Udp::find(frame.head).is_none_or(|udp| frame.len() - udp.ip > mtu) {
-            // Its group began when more got through, or has headers of many kinds.
-            shared.counters.parity_too_long += 1;
+            // The path MTU has shrunk since the group began, or its headers differ much.
+            to.shared.counters.parity_too_long += 1;
             return;
         }
-        let bytes = wire_bytes(frame.len());
-        gates[path].take(now, bytes);
-        shared.counters.wan_frames_out += 1;
-        shared.counters.parity_sent += 1;
-        out.transmit(path + 1, &frame);
-        tx_path.take(now, bytes);
-        tx_path.note_parity_sent(now);
+        to.shared.counters.parity_sent += 1;
+        let bytes = to.transmit(path, &frame);
+        tx_path.take(to.now, bytes);
+        tx_path.note_parity_sent(to.now);
     }
 
-    /// Asks how long a datagram may be on `path`, if that is due.
-    pub(super) fn send_probes(
-        &mut self,
-        now: Instant,
-        shared: &mut TransportShared,
-        gates: &mut [Gate],
-        remote: u32,
-        path: usize,
-        out: &mut dyn Transmit,
-    ) {
-        let tx_path = &mut self.tx_paths[path];
-        // Of a far box that does not answer anything nothing can be learnt.
-        let is_silent = !tx_path.is_up || tx_path.is_overdue(now, &shared.config);
-        if is_silent || tx_path.mtu.next_at() > now || out.room(path + 1) == 0 {
+    /// Probes the MTU of `path`, if that is due.
+    pub(super) fn send_probes(&mut self, to: &mut Sending<'_>, path: usize) {
+        let (now, tx_path) = (to.now, &mut self.tx_paths[path]);
+        // A silent far box answers no probe.
+        let is_silent = !tx_path.is_up || tx_path.is_overdue(now, &to.shared.config);
+        if is_silent || tx_path.mtu.next_at() > now || !to.has_room(path) {
             return;
         }
-        let timeout = tx_path.flight.rtt.response_timeout() + shared.config.path_out_after;
-        let rng = &mut shared.rng;
+        let timeout = tx_path.flight.rtt.response_timeout() + to.shared.config.path_out_after;
+        let rng = &mut to.shared.rng;
         let probes = tx_path.mtu.probe(now, timeout, || rng.next_u64() << 4 | path as u64);
         let next_number = tx_path.flight.next_number();
         for probe in probes.into_iter().flatten() {
-            let header = Header { path: path as u8, ..self.control(DatagramKind::Ping, remote) };
+            let control = self.control(DatagramKind::Ping, to.remote);
+            let header = Header { path: path as u8, ..control };
             let ping =
                 Ping { step: PingStep::Ask, session: self.local, nonce: probe.nonce, next_number };
-            let datagram =
-                ProbeDatagram::new(&self.route, shared.config.port, &header, &ping, probe.len);
-            let frame = datagram.frame();
-            let bytes = wire_bytes(frame.len());
-            gates[path].take(now, bytes);
+            let port = to.shared.config.port;
+            let datagram = ProbeDatagram::new(&self.route, port, &header, &ping, probe.len);
+            let bytes = to.transmit(path, &datagram.frame());
             self.tx_paths[path].take(now, bytes);
-            shared.counters.wan_frames_out += 1;
-            shared.counters.mtu_probes += 1;
-            out.transmit(path + 1, &frame);
+            to.shared.counters.mtu_probes += 1;
         }
     }
 }
@@ -222,7 +180,7 @@ fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> 
         }
     };
     let has_options = !udp.is_ipv6 && inner.head[udp.ip] != 0x45;
-    let is_longest = inner.len() - udp.payload() > crate::PAYLOAD_MAX;
+    let is_longest = inner.len() - udp.payload() > longhaul_node::PAYLOAD_MAX;
     if len <= mtu || range.len() <= 1 || has_options || is_longest {
         return None;
     }
@@ -241,81 +199,61 @@ fn flags(head: &[u8], udp: Udp) -> u8 {
     if is_marked { Header::MARKED_BEFORE } else { 0 }
 }
 
-/// Sends a frame as it is. Its length; `None`: it does not fit a tunnel.
+/// Sends a frame as it is. Its bytes on the wire; `None`: it does not fit a tunnel.
 #[inline]
 fn send_whole(
-    now: Instant,
+    to: &mut Sending<'_>,
     tx_path: &mut TxPath,
-    port: u16,
     udp: Udp,
     header: &Header,
     inner: &Frame<'_>,
-    (path, out): (usize, &mut dyn Transmit),
-) -> Option<usize> {
+) -> Option<u64> {
     let header =
         Header { udp_checksum: udp.checksum(inner.head), flags: flags(inner.head, udp), ..*header };
     let mut head = [0; HEAD_MAX];
-    let head_len = encapsulate(inner.head, udp, port, &header, &mut head)?;
-    let frame = Frame { head: &head[..head_len], ..*inner };
-    out.transmit(path + 1, &frame);
+    let head_len = encapsulate(inner.head, udp, to.shared.config.port, &header, &mut head)?;
+    let bytes = to.transmit(header.path.into(), &Frame { head: &head[..head_len], ..*inner });
     if tx_path.parity.is_on() {
-        protect(
-            now,
-            tx_path,
-            &ProtectedHeader::of(&header),
-            Some(inner),
-            &symbol_body(inner),
-            wire_bytes(frame.len()),
-        );
+        let protected = ProtectedHeader::of(&header);
+        protect(to.now, tx_path, &protected, Some(inner), &symbol_body(inner), bytes);
     }
-    Some(frame.len())
+    Some(bytes)
 }
 
-/// Sends a part of a frame. Its length; `None`: it does not fit a tunnel.
+/// Sends a part of a frame. Its bytes on the wire; `None`: it does not fit a tunnel.
 fn send_piece(
-    now: Instant,
+    to: &mut Sending<'_>,
     tx_path: &mut TxPath,
-    port: u16,
     header: &Header,
     piece: &Piece<'_>,
-    (path, out): (usize, &mut dyn Transmit),
-) -> Option<usize> {
+) -> Option<u64> {
     let mut head = [0; HEAD_MAX];
-    let head_len = piece.write_head(port, header, &mut head)?;
+    let head_len = piece.write_head(to.shared.config.port, header, &mut head)?;
     let trailer = piece.trailer();
     let frame = Frame { head: &head[..head_len], payload: piece.payload(), trailer };
-    out.transmit(path + 1, &frame);
+    let bytes = to.transmit(header.path.into(), &frame);
     if tx_path.parity.is_on() {
         let protected = ProtectedHeader { extent: piece.extent, ..ProtectedHeader::of(header) };
         let of_head =
             Frame { head: piece.symbol_head(), payload: Payload::EMPTY, trailer: Trailer::None };
-        protect(
-            now,
-            tx_path,
-            &protected,
-            Some(&of_head),
-            &piece.symbol_body(),
-            wire_bytes(frame.len()),
-        );
+        protect(to.now, tx_path, &protected, Some(&of_head), &piece.symbol_body(), bytes);
     }
-    Some(frame.len())
+    Some(bytes)
 }
 
-/// Sends what takes a sequence number of a stream and has no frame. Its length.
+/// Sends a record without a frame. Its bytes on the wire.
 fn send_record(
-    now: Instant,
+    to: &mut Sending<'_>,
     tx_path: &mut TxPath,
     control_route: &Path,
-    port: u16,
     header: &Header,
-    (path, out): (usize, &mut dyn Transmit),
-) -> usize {
-    let datagram = Datagram::new(control_route, port, header, |_| 0);
-    out.transmit(path + 1, &datagram.frame());
+) -> u64 {
+    let datagram = Datagram::new(control_route, to.shared.config.port, header, |_| 0);
+    let bytes = to.transmit(header.path.into(), &datagram.frame());
     if tx_path.parity.is_on() {
-        protect(now, tx_path, &ProtectedHeader::of(header), None, &Body::EMPTY, 0);
+        protect(to.now, tx_path, &ProtectedHeader::of(header), None, &Body::EMPTY, 0);
     }
-    datagram.frame().len()
+    bytes
 }
 
 /// Puts under parity what is sent under the next number, and takes so many bytes on the wire.

@@ -483,7 +483,7 @@ mod tests {
     use crate::element::Element;
     use crate::plan::{Given, Process, plan};
     use clap::Parser;
-    use longhaul_accel::JointRate;
+    use longhaul_accel::Pacing;
     use std::os::unix::fs::PermissionsExt;
 
     #[derive(Parser)]
@@ -522,16 +522,15 @@ mod tests {
             (one.total_bytes_max / 4, one.flows_max / 4)
         );
         // The rate they share, those that are made together and those that are told of a change.
-        assert_eq!(
-            (four.wan_rate, four.wan_joint.map(|joint| joint.rate())),
-            (one.wan_rate, one.wan_rate)
-        );
-        assert_eq!(one.wan_joint, None);
+        assert_eq!(four.wan_pacing.rate(), one.wan_pacing.rate());
+        assert!(matches!(four.wan_pacing, Pacing::Shared(_)), "{:?}", four.wan_pacing);
+        assert!(matches!(one.wan_pacing, Pacing::Own(_)), "{:?}", one.wan_pacing);
         let built =
             settings("--rate 10G --memory 1G --cores 2").build(&["eth1".parse().unwrap()]).unwrap();
-        let joints = built.iter().map(|one| one.near().config().wan_joint.clone().unwrap());
-        let joints: Vec<JointRate> = joints.collect();
-        assert!(joints.len() == 2 && joints[0] == joints[1], "{joints:?}");
+        let pacings = built.iter().map(|one| one.near().config().wan_pacing.clone());
+        let pacings: Vec<Pacing> = pacings.collect();
+        assert!(pacings.len() == 2 && pacings[0] == pacings[1], "{pacings:?}");
+        assert!(matches!(pacings[0], Pacing::Shared(_)), "{pacings:?}");
         assert_eq!(four.passthrough_bytes_max, one.passthrough_bytes_max / 4);
         assert_eq!(four.connections_max, one.connections_max / 4);
         assert_eq!(four.ack_window_bytes, one.ack_window_bytes, "a flow's is its own");

@@ -1,6 +1,7 @@
 //! Networks that tests use.
 #![allow(dead_code, reason = "each test uses its part")]
 
+use longhaul_accel::Pacing;
 use longhaul_sim::*;
 use longhaul_units::{BitRate, Duration};
 
@@ -30,8 +31,8 @@ pub fn pair(profile: &NicProfile, one_way: Duration, loss: f64) -> Scenario {
 pub fn accelerated_pair(profile: &NicProfile, one_way: Duration, loss: f64) -> Scenario {
     let rate = BitRate::from_bps(profile.rate_bps).unwrap();
     let config = AcceleratorConfig {
-        wan_rate: Some(rate),
-        lan_rate: Some(rate),
+        wan_pacing: Pacing::Own(rate),
+        lan_pacing: Pacing::Own(rate),
         flow_bytes_max: 4 << 30,
         total_bytes_max: 8 << 30,
         ack_window_bytes: 2 << 30,

@@ -221,7 +221,8 @@ pub fn of_near(whole: &WanBox) -> Seen {
     let mut seen = of_accelerator(whole.near());
     if let Some(transport) = whole.transport() {
         let counters = transport.counters();
-        seen.drops.extend(counters.drops.iter().map(|(reason, count)| (reason.name(), count)));
+        let drops = counters.drops.iter().filter(|(_, count)| *count > 0);
+        seen.drops.extend(drops.map(|(reason, count)| (reason.name(), count)));
         seen.counts.extend([
             ("tunnelled_frames", counters.tunnelled),
             ("sent_datagrams", counters.sent),
@@ -240,7 +241,8 @@ fn of_far(whole: &WanBox) -> Seen {
     let mut seen = whole.far().map(of_accelerator).unwrap_or_default();
     if let Some(transport) = whole.transport() {
         let counters = transport.counters();
-        seen.drops.extend(counters.drops.iter().map(|(reason, count)| (reason.name(), count)));
+        let drops = counters.drops.iter().filter(|(_, count)| *count > 0);
+        seen.drops.extend(drops.map(|(reason, count)| (reason.name(), count)));
         seen.counts.extend([
             ("repaired_frames", counters.repaired),
             ("delivered_frames", counters.delivered),
@@ -252,7 +254,8 @@ fn of_far(whole: &WanBox) -> Seen {
 fn of_accelerator(node: &Accelerator) -> Seen {
     let counters = node.counters();
     // Absorbed acknowledgements are not drops.
-    let drops = counters.drops.iter().filter(|(reason, _)| *reason != DropReason::AckAbsorbed);
+    let own = |reason: DropReason| reason != DropReason::AckAbsorbed;
+    let drops = counters.drops.iter().filter(|(reason, count)| *count > 0 && own(*reason));
     let terminated = node.flows().filter(|flow| flow.state == FlowState::Terminated).count();
     Seen {
         drops: drops.map(|(reason, count)| (reason.name(), count)).collect(),

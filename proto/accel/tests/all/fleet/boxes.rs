@@ -1,7 +1,7 @@
 //! What stands between a host and the fibre.
 
 use super::Setup;
-use longhaul_accel::{Accelerator, Config, Policy, Role};
+use longhaul_accel::{Accelerator, Config, Pacing, Policy, Role};
 use longhaul_node::{Chain, Deadline, Frame, Mirrored, Node, Side, Transmit};
 use longhaul_seal::{PeerConfig, PrivateKey, Seal};
 use longhaul_units::{Duration, Instant};
@@ -59,8 +59,8 @@ impl Parts {
     fn new(setup: &Setup, number: usize, lives: u64) -> Parts {
         let mut config = Config {
             policy: Policy::all(setup.mode),
-            wan_rate: Some(setup.rate),
-            lan_rate: Some(setup.rate),
+            wan_pacing: Pacing::Own(setup.rate),
+            lan_pacing: Pacing::Own(setup.rate),
             seed: setup.seed ^ lives << 8 ^ number as u64,
             ..Config::default()
         };
@@ -73,8 +73,8 @@ impl Parts {
             Boxes::Paired => {
                 let far = Config {
                     role: Role::Far,
-                    wan_rate: config.lan_rate,
-                    lan_rate: None,
+                    wan_pacing: config.lan_pacing.clone(),
+                    lan_pacing: Pacing::Unlimited,
                     ..config.clone()
                 };
                 let accelerator = |config| Some(Accelerator::new(config).expect("valid"));

@@ -3,7 +3,7 @@
 
 use crate::host::{self, BASE, Depths, End, LOCAL, REMOTE, Terms};
 use crate::script::{Sink, deliver};
-use longhaul_accel::{Accelerator, Config};
+use longhaul_accel::{Accelerator, Config, Pacing};
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Chain, Deadline, Frame, Gather, Mirrored, Node, Payload, Side, Transmit};
 use longhaul_rnic::{Completion, Memory, Mtu, Rnic};
@@ -203,7 +203,8 @@ impl Line {
                 Bytes(vec![0; setup.memory]),
             )))
         };
-        let config = Config { wan_rate: Some(rate), lan_rate: Some(rate), ..Config::default() };
+        let [wan_pacing, lan_pacing] = [Pacing::Own(rate), Pacing::Own(rate)];
+        let config = Config { wan_pacing, lan_pacing, ..Config::default() };
         let [near, far] = setup
             .boxes
             .map(|wanted| wanted.then(|| Accelerator::new(config.clone()).expect("valid")));

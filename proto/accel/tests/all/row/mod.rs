@@ -15,7 +15,7 @@ pub use fallible::{Crash, Fallible};
 
 use crate::host::{self, BASE, Depths, End, LOCAL, REMOTE, Terms};
 use crate::script::{Sink, deliver};
-use longhaul_accel::{Accelerator, Config, FlowState, LAN, Mode, Policy, Role};
+use longhaul_accel::{Accelerator, Config, FlowState, LAN, Mode, Pacing, Policy, Role};
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Chain, Frame, Gather, Mirrored, Node, Payload, Side, Transmit};
 use longhaul_rnic::{Completion, Memory, Mtu, RecvWr, Rnic, SendOp, SendWr, Sge};
@@ -107,8 +107,8 @@ impl Setup {
         Config {
             policy: self.policy.clone(),
             role,
-            wan_rate: Some(rate()),
-            lan_rate: Some(rate()),
+            wan_pacing: Pacing::Own(rate()),
+            lan_pacing: Pacing::Own(rate()),
             give_up_after: self.give_up_after,
             ack_every: self.ack_every,
             ..Config::default()

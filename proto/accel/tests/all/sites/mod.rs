@@ -4,7 +4,7 @@
 //! Memory of hosts holds nothing: what arrives is only counted.
 
 use crate::host::{self, BASE, Depths, End, Peer};
-use longhaul_accel::{Accelerator, Config, Policy, Role};
+use longhaul_accel::{Accelerator, Config, Pacing, Policy, Role};
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{
     Chain, Deadline, Frame, FrameBuf, FramePool, Gather, Mirrored, Node, Payload, Side, Transmit,
@@ -89,7 +89,7 @@ impl Path {
             ..LinkConfig::default()
         };
         let link = Link::new(link).expect("valid");
-        let config = Config { wan_rate: Some(setup.rate), ..setup.config.clone() };
+        let config = Config { wan_pacing: Pacing::Own(setup.rate), ..setup.config.clone() };
         let accelerator = |config: Config| Accelerator::new(config).expect("valid");
         let half = |role| accelerator(Config { role, ..config.clone() });
         let halves = |number: u64| {

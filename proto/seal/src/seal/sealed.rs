@@ -1,7 +1,7 @@
 //! A node behind a seal on each of its WAN sides.
 
-use crate::Seal;
-use crate::seal::opened;
+use super::Seal;
+use crate::datagram::opened;
 use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 

@@ -5,6 +5,7 @@
 //! its question; nothing is calculated with before a cookie of ours has come back, and no more
 //! often than configured.
 
+use super::Seal;
 use crate::addresses::{AddressKey, Call, TRIES};
 use crate::cipher::Preference;
 use crate::format::{
@@ -13,7 +14,6 @@ use crate::format::{
 };
 use crate::noise::{Initiator, Responder};
 use crate::peers::{Pending, Shaking};
-use crate::seal::Seal;
 use crate::session::{Agreed, Session, Way};
 use crate::{DropReason, NoKeys, PublicKey};
 use longhaul_units::{Duration, Instant, Rng};
@@ -89,7 +89,7 @@ impl Seal {
 
     /// Asks who is behind the destination of `way`, unless that is known to lead nowhere or is
     /// being asked.
-    pub(crate) fn call(&mut self, now: Instant, way: Way, wants_fresh_keys: bool) {
+    pub(super) fn call(&mut self, now: Instant, way: Way, wants_fresh_keys: bool) {
         let key = AddressKey::destination(&way.headers);
         if !self.addresses.may_call(now, &key) {
             return;
@@ -107,7 +107,7 @@ impl Seal {
         self.is_changed = true;
     }
 
-    pub(crate) fn learn(&mut self, now: Instant, key: AddressKey, peer: usize) {
+    pub(super) fn learn(&mut self, now: Instant, key: AddressKey, peer: usize) {
         if !self.addresses.learn(now, key, peer) {
             self.counters.address_table_full += 1;
         }
@@ -117,7 +117,7 @@ impl Seal {
 
     /// A datagram under keys that there are not: its sender learns that. Nothing is kept, and the
     /// notice proves nothing.
-    pub(crate) fn notify(&mut self, now: Instant, way: &Way, header: &Header) {
+    pub(super) fn notify(&mut self, now: Instant, way: &Way, header: &Header) {
         self.drop(DropReason::UnknownKeys);
         if self.sessions.promised(header.index).is_some() {
             // The far box is ahead of its own RESPONSE.
@@ -133,7 +133,7 @@ impl Seal {
 
     /// A message of the seals' own; `way` leads back, `inside` are the keys that it came sealed
     /// with.
-    pub(crate) fn handle_message(
+    pub(super) fn handle_message(
         &mut self,
         now: Instant,
         way: Way,
@@ -204,7 +204,7 @@ impl Seal {
         }
     }
 
-    pub(crate) fn has_keys(&self, now: Instant, peer: usize) -> bool {
+    pub(super) fn has_keys(&self, now: Instant, peer: usize) -> bool {
         let session = self.peers[peer].current.and_then(|local| self.sessions.get(local));
         session.is_some_and(|session| !session.is_over(now))
     }
@@ -232,7 +232,7 @@ impl Seal {
     }
 
     /// Replaces the keys in use with a peer, unless that is under way.
-    pub(crate) fn rekey(&mut self, now: Instant, peer: usize, way: Way) {
+    pub(super) fn rekey(&mut self, now: Instant, peer: usize, way: Way) {
         let of = &self.peers[peer];
         if of.shaking.is_none() && of.pending.is_none() && of.quiet_until <= now {
             self.begin(now, peer, way, None);
@@ -469,7 +469,7 @@ impl Seal {
     }
 
     /// A peer that began has shown that it has the keys.
-    pub(crate) fn confirmed(&mut self, now: Instant, peer: usize) {
+    pub(super) fn confirmed(&mut self, now: Instant, peer: usize) {
         let Some(pending) = self.peers[peer].pending.take() else { return };
         self.abandon(peer);
         self.replace_keys(now, peer, pending.local);
@@ -514,7 +514,7 @@ impl Seal {
     }
 
     /// Does what is due.
-    pub(crate) fn handle_due(&mut self, now: Instant) {
+    pub(super) fn handle_due(&mut self, now: Instant) {
         self.handle_calls(now);
         for _ in 0..self.waiting.drop_due(now) {
             self.drop(DropReason::NoKeys);
