@@ -34,7 +34,7 @@ const ILLS: [&[&str]; 19] = [
     &["--rule", "send: lose 1% bursts 8", "--rule", "write: lose 1% bursts 4"],
     &["--rule", "cm: lose first 2", "--rule", "cm: duplicate", "--rule", "not-roce: lose 10%"],
     &["--rule", "any: lose number 100", "--rule", "roce from b: corrupt icrc every 40"],
-    &["--rule", "roce: corrupt payload at-most 200", "--rule", "nak: lose once"],
+    &["--rule", "send, write: corrupt payload 5% at-most 200", "--rule", "nak: lose once"],
     &["--at", "2s-4s loss 2e-2", "--at", "3s cut 100ms", "--at", "5s rate 200M"],
     &["--at", "1s delay 1ms", "--at", "3s delay 4ms", "--loss", "1e-3"],
 ];

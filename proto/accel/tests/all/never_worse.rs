@@ -276,6 +276,48 @@ fn a_slow_receiver_far_away_is_done_before_its_peer_gives_up() {
     assert!(outcome.is_clean(), "{}", show(&outcome));
 }
 
+/// A path that becomes fifty times slower while a hundred QPs share it: its queue then delays
+/// packets by more than the requesters' ACK timeout.
+mod on_a_path_that_becomes_slow {
+    use super::*;
+
+    fn go_on(boxes: Boxes) {
+        for seed in 1..3 {
+            let setup = Setup::new(seed, boxes);
+            let slow = BitRate::from_bps(200_000_000).expect("not zero");
+            let mut fibre = LinkConfig::fibre_km(1000, setup.rate);
+            let at = Instant::ZERO + Duration::from_ms(60);
+            fibre.changes = vec![Change { at, lasts: None, to: Setting::Rate(slow) }];
+            let outcome = run(&Setup {
+                qps: 100,
+                mix: Mix::Everything,
+                messages: 400,
+                size_max: 4 << 10,
+                depth: 64,
+                receives: 128,
+                fibre,
+                ..setup
+            });
+            assert!(outcome.is_clean(), "seed {seed}: {}", show(&outcome));
+        }
+    }
+
+    #[test]
+    fn without_boxes() {
+        go_on(Boxes::None);
+    }
+
+    #[test]
+    fn through_accelerators() {
+        go_on(Boxes::Both);
+    }
+
+    #[test]
+    fn through_whole_boxes() {
+        go_on(Boxes::Whole);
+    }
+}
+
 /// Anything that the harness can vary, drawn from the seed. Small enough that a run takes
 /// milliseconds.
 fn drawn(seed: u64) -> Setup {
