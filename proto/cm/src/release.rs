@@ -8,9 +8,9 @@ use longhaul_wire::mad::{Drep, Dreq, Header, MessageRejected, Rej, RejectReason}
 use std::net::IpAddr;
 
 impl ConnectionManager {
-    /// Ends an established connection; sends DREQs until one is answered. [`Event::Disconnected`]
-    /// and [`Event::TimewaitExit`] follow. Does nothing if either side has begun to end
-    /// it.
+    /// Ends an established connection; sends DREQs until one is answered.
+    /// [`crate::Event::Disconnected`] and [`crate::Event::TimewaitExit`] follow. Does nothing if
+    /// either side has begun to end it.
     ///
     /// Passive also before the RTU: the peer may count the connection as established.
     pub fn disconnect(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
