@@ -46,6 +46,7 @@ fn recordings_prove_that_nothing_is_promised_that_is_not_kept() {
 }
 
 #[test]
+#[ignore = "minutes: cargo xtask interop"]
 fn programs_run_over_1000_km() {
     let _turn = Turn::take();
     let Some(hosts) = boot() else { return };
