@@ -23,8 +23,11 @@ struct Answer {
     ask: usize,
 }
 
+// Unit tests keep the C library's: AddressSanitizer looks symbols up before instrumented code can
+// run.
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, unsafe(export_name = "interposed_dlsym"))]
 unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
     // A jump leaves the program's return address where the C library looks for it.
     naked_asm!(
@@ -45,7 +48,8 @@ unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
 }
 
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, unsafe(export_name = "interposed_dlvsym"))]
 unsafe extern "C" fn dlvsym(
     library: *mut c_void,
     name: *const c_char,
