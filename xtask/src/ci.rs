@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: every check, cheapest first.
 
 use crate::cargo::{RELEASE, cargo, target};
+use crate::disk;
 use crate::skips::Skips;
 use crate::steps::Steps;
 use crate::tidy;
@@ -45,7 +46,9 @@ const LOOM: (&[&str], &[(&str, &str)]) = (
 /// Runs every step; with `strict` a skipped test is a failure.
 pub fn run(root: &Path, strict: bool) -> Result<(), String> {
     let mut steps = Steps::default();
+    eprintln!("== all checks: about half an hour on two cores");
     let skips = Skips::begin(root)?;
+    disk::check(root)?;
     let outcome = all(root, &mut steps, &skips);
     eprint!("{}", steps.table());
     let skipped = skips.report(strict);

@@ -4,6 +4,7 @@
 mod cargo;
 mod ci;
 mod count;
+mod disk;
 mod fuzz;
 mod interop;
 mod nightly;

@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto/uc", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
     ("proto/ud", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
     ("proto/wire_script", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
-    ("proto/cm", &["proto/units", "proto/wire", "proto/node"]),
+    ("proto/cm", &["proto/units", "proto/counters", "proto/wire", "proto/node"]),
     (
         "proto/rnic",
         &[
@@ -115,6 +115,26 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("planner", &[]),
     ("bench", &[]),
     ("datapath", &["proto/units", "proto/wire", "proto/node", "proto/rnic", "host", "ports/port"]),
+    (
+        "datapath/measure",
+        &[
+            "datapath",
+            "run/boxes",
+            "proto/units",
+            "proto/node",
+            "proto/fec",
+            "proto/rnic",
+            "proto/accel",
+            "proto/link",
+            "proto/wan",
+            "proto/seal",
+            "proto/wan_box",
+            "host",
+            "ports/port",
+            "ports/memif",
+            "ports/af_xdp",
+        ],
+    ),
     (
         "sim",
         &[

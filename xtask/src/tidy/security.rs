@@ -6,7 +6,8 @@ use std::io;
 use std::path::Path;
 
 /// Pages that name tests without their files.
-const PAGES: &[&str] = &["docs/wan-encryption.md", "docs/wan-transport.md"];
+const PAGES: &[&str] =
+    &["docs/wan-encryption.md", "docs/wan-transport.md", "docs/spec/wan-transport.md"];
 /// Folders of those tests.
 const FOLDERS: &[&str] = &["proto/seal", "proto/wan", "checks/tests/attacks"];
 
