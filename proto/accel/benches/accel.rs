@@ -1,4 +1,4 @@
-//! Time per request packet: checked, stored, sent on, pseudo-ACKed and released.
+//! Time per request packet to check, store, forward, pseudo-ACK and release it.
 
 #![allow(missing_docs, reason = "criterion's macros declare public functions")]
 

@@ -1,7 +1,8 @@
-//! Puts packets through flows, for counting instructions: `count FORM PACKETS [PAYLOAD [FLOWS]]`,
-//! with 4096 bytes and one flow unless told.
-//! `perf stat -e instructions:u target/release/examples/count received 100000`, and the same with
-//! `build` at the end to subtract what building the packets takes.
+//! Sends packets through flows, to count instructions: `count FORM PACKETS [PAYLOAD [FLOWS]]`, by
+//! default with 4096 bytes and one flow.
+//!
+//! Run `perf stat -e instructions:u target/release/examples/count received 100000`, and the same
+//! with `build` at the end to subtract the cost of building the packets.
 
 #[path = "../benches/load/mod.rs"]
 mod load;

@@ -1,4 +1,4 @@
-//! The accelerator: which flow a frame belongs to, and when flows are processed.
+//! The accelerator: finds the flow of a frame, and decides when flows are processed.
 
 use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
@@ -15,14 +15,14 @@ use longhaul_node::{Deadline, Frame, Node, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Packet, Pause, Transport, Verb};
 
-/// The side of the requesters that the accelerator answers.
+/// The side of the requesters that the accelerator serves.
 pub const LAN: Side = 0;
 /// The side of the long path.
 pub const WAN: Side = 1;
 
-/// Bytes queued for a side above which a neighbour that can wait has to (back-pressure).
+/// Bytes queued for a side above which the accelerator exerts back-pressure.
 const QUEUE_MAX: u64 = 1 << 20;
-/// Payload of the frames that [`Node::intake`] counts in, in bytes.
+/// Payload bytes of the frames that [`Node::intake`] counts.
 const INTAKE_PAYLOAD: usize = 4096;
 
 /// A transparent box between a LAN and a WAN; see the crate's documentation.
@@ -38,7 +38,7 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// An accelerator without flows.
+    /// Creates an accelerator without flows.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Accelerator {
@@ -53,13 +53,13 @@ impl Accelerator {
         })
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// Applies `policy` to flows that are learnt from now on. Known flows keep their mode: a
-    /// completion cannot be taken back.
+    /// Applies `policy` to flows learnt from here on. Known flows keep their mode, because a
+    /// completion cannot be withdrawn.
     pub fn set_policy(&mut self, policy: Policy) {
         self.shared.config.policy = policy;
     }
@@ -79,12 +79,12 @@ impl Accelerator {
         Ok(())
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// Memory that the stores of all flows take, in bytes.
+    /// Bytes of memory in use by the stores of all flows.
     pub fn stored_bytes(&self) -> u64 {
         self.shared.shares.stored()
     }
@@ -100,19 +100,19 @@ impl Accelerator {
     }
 
     /// A snapshot of each flow in the slots from `first` on, with its slot. A flow keeps its slot
-    /// as long as it lives.
+    /// until it is removed.
     pub fn flows_from(&self, first: u32) -> impl Iterator<Item = (u32, FlowStatus)> + '_ {
         self.flows.from(first).map(|(slot, flow)| (slot, flow.status(&self.shared.config)))
     }
 
-    /// QPNs of each established flow: its responder's, and its requester's once known.
+    /// QPNs of each established flow: the responder's, and the requester's if known.
     pub fn established(&self) -> impl Iterator<Item = (Qpn, Option<Qpn>)> + '_ {
         let flows = self.flows.from(0).map(|(_, flow)| flow).filter(|flow| !flow.is_learning());
         flows.map(|flow| (flow.key().responder_qpn, flow.requester_qpn()))
     }
 
-    /// How often a flow was established or forgotten: [`Accelerator::established`] differs only
-    /// when this does.
+    /// Number of times that a flow was established or removed. [`Accelerator::established`] changes
+    /// only when this number does.
     pub fn flow_changes(&self) -> u64 {
         self.flow_changes
     }
@@ -135,7 +135,8 @@ impl Accelerator {
                 self.handle_wan_response(now, frame, packet)
             }
             Transport::Rc if side == WAN && opcode.is_request() => {
-                // Of another direction, but from the QP that answers: it shows how its frames look.
+                // A request of the opposite direction, from the responder's QP: shows the format of
+                // its frames.
                 let slot = self.flows.by_requester(WireKey::of_wan_packet(packet));
                 if let Some(flow) = slot.and_then(|slot| self.flows.get_mut(slot)) {
                     flow.learn_answer(frame, packet);
@@ -147,7 +148,7 @@ impl Accelerator {
         }
     }
 
-    /// A CNP: both the flow and its requester slow down.
+    /// Handles a CNP: the flow and its requester both slow down.
     fn handle_cnp(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
         if !self.is_sound(WAN, frame, packet) {
             return;
@@ -168,7 +169,8 @@ impl Accelerator {
         }
     }
 
-    /// `false` if the ICRC is wrong; the frame is still forwarded, so that the receiver drops it.
+    /// Returns `false` if the ICRC is wrong; the frame is still forwarded, so that the receiver
+    /// drops it.
     #[inline(always)]
     pub(crate) fn is_sound(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
         let is_sound = frame.icrc_is_right_at(&packet.layout());
@@ -201,7 +203,8 @@ impl Accelerator {
         self.handle_other_request(now, known, frame, packet);
     }
 
-    /// A request for which storing it is not enough. `known`: the flow with its addresses and QPN.
+    /// Handles a request that needs more than storing. `known`: the flow with its addresses and
+    /// QPN.
     #[inline(never)]
     fn handle_other_request(
         &mut self,
@@ -233,8 +236,8 @@ impl Accelerator {
         self.touch(slot);
     }
 
-    /// Updates what unpaired ACKs are compared with, after a request of a flow that is being learnt
-    /// or an answer of its responder.
+    /// Updates the candidate entry of a flow that is being learnt, after a request of the flow or
+    /// an answer of its responder.
     pub(crate) fn follow(&mut self, now: Instant, slot: u32) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if let Some(requester) = flow.fail_if_lost(now, &mut self.shared) {
@@ -269,8 +272,8 @@ impl Accelerator {
         self.flows.insert(flow)
     }
 
-    /// Evicts a flow if the table is full, and adds `flow` to its tenant. `None` if no flow can be
-    /// evicted.
+    /// Evicts a flow if the table is full, and adds `flow` to its tenant. Returns `None` if no flow
+    /// can be evicted.
     pub(crate) fn admit(&mut self, now: Instant, mut flow: Flow) -> Option<Flow> {
         self.evict(now);
         if !self.flows.has_room() {
@@ -346,7 +349,7 @@ impl Accelerator {
         }
     }
 
-    /// Queues what the flow in `slot` has to send, and removes it if it has ended.
+    /// Queues the packets that the flow in `slot` owes, and removes the flow if it has ended.
     pub(crate) fn settle(&mut self, slot: u32) {
         let Some((id, flow)) = self.flows.identified(slot) else { return };
         flow.step_aside_if_draining(&mut self.shared);
@@ -362,7 +365,7 @@ impl Accelerator {
         }
     }
 
-    /// Arms the timers of touched flows: once for all that a batch of frames changed.
+    /// Arms the timers of touched flows, once per batch of frames.
     fn arm(&mut self) {
         for id in self.touched.drain() {
             if let Some(flow) = self.flows.current_mut(id) {
@@ -400,7 +403,7 @@ impl Node for Accelerator {
                 self.shared.counters.drops.count(DropReason::MacControl);
             }
             Ok(None) => self.pass(side, frame),
-            // A frame taken as opaque although it looks like RoCEv2 is one whose lengths are wrong.
+            // RoCEv2 with wrong lengths is opaque to the frame layer.
             Ok(Some(_)) | Err(_) => {
                 self.shared.counters.malformed += 1;
                 self.pass(side, frame);

@@ -1,7 +1,8 @@
-//! Connections with an alternate path (APM): a QP may move to it at any time, and back.
+//! Connections with an alternate path (APM): a QP may move to it, and back, at any time.
 //!
-//! What a box has acknowledged on a path that its QP has left may be undeliverable for good, and
-//! the box on the other path knows nothing of it. So such a connection passes, on both paths.
+//! Packets that a box has acknowledged on a path that its QP has left may be undeliverable for
+//! good, and the box on the other path does not know them. The flows of such a connection therefore
+//! pass, on both paths.
 
 use crate::accelerator::Accelerator;
 use crate::flow::{Beginning, Flow};
@@ -9,7 +10,7 @@ use crate::{FlowKey, FlowState};
 use longhaul_units::Instant;
 
 impl Accelerator {
-    /// The flow is on a connection that is given an alternate path.
+    /// Passes the flow with `key`, whose connection gets an alternate path.
     pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, key: FlowKey) {
         let Some(slot) = self.flows.by_responder(key.wire()) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
@@ -18,8 +19,7 @@ impl Accelerator {
         self.touch(slot);
     }
 
-    /// Sees to it that requests on the alternate path of the flow with `key`, if it has one, pass
-    /// too.
+    /// Passes requests on the alternate path of the flow with `key` too, if it has one.
     pub(crate) fn leave_alternate_path(
         &mut self,
         now: Instant,

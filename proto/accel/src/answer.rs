@@ -1,4 +1,4 @@
-//! The acknowledge packets that a box sends to requesters in the name of their responders.
+//! The acknowledge packets that a box sends to requesters in the responder's name.
 
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Msn, Psn, Qpn};
@@ -8,12 +8,13 @@ const ECN_MASK: u8 = 3;
 const ECN_CE: u8 = 3;
 const ECN_ECT0: u8 = 2;
 
-/// How frames to a requester look: what the real responder sends, as far as it was seen.
+/// Format of the frames to a requester, copied from the responder's own frames once seen.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// The acknowledge packet sent last, or one like it: only numbers differ from one to the next.
+    /// Headers of the last acknowledge packet sent, or equivalent ones: only PSN, syndrome and MSN
+    /// vary.
     head: Option<Head>,
-    /// It looks like real frames of the responder, and is not deduced from requests.
+    /// Copied from the responder's own frames, not deduced from requests.
     real: bool,
     migreq: bool,
     pkey: u16,
@@ -24,12 +25,12 @@ impl Answer {
         Answer { head: None, real: false, migreq, pkey: PKEY_DEFAULT }
     }
 
-    /// True until a real frame of the responder was seen.
+    /// True until a frame of the responder was seen.
     pub(crate) fn is_deduced(&self) -> bool {
         !self.real
     }
 
-    /// Deduces the way back from a request, as long as no real frame showed it.
+    /// Deduces the return path from a request, until a frame of the responder shows it.
     #[inline]
     pub(crate) fn learn_from_request(&mut self, packet: &Packet<'_>) {
         if self.head.is_none() {
@@ -38,7 +39,7 @@ impl Answer {
         }
     }
 
-    /// Takes addresses, ports and flags from a real frame of the responder.
+    /// Copies addresses, ports and flags from a frame of the responder.
     #[inline]
     pub(crate) fn learn_from_responder(&mut self, packet: &Packet<'_>) {
         let bth = packet.bth();
@@ -63,7 +64,8 @@ impl Answer {
         head
     }
 
-    /// Builds an acknowledge packet and hands it to `send`. False when the way back is not known.
+    /// Builds an acknowledge packet and passes it to `send`. Returns `false` if the return path is
+    /// unknown.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -81,12 +83,11 @@ impl Answer {
     }
 }
 
-/// True if `packet` came with the addresses and the source port of the frame whose headers are
-/// `known`.
+/// True if `packet` has the addresses and the source port of the frame with the headers `known`.
 #[inline]
 fn is_on(known: &[u8], packet: &Packet<'_>) -> bool {
     let (layout, seen) = (packet.layout(), packet.head());
-    // Ethernet, then IPv4 addresses and the port, at constant places for nearly every packet.
+    // Fast path for untagged IPv4: Ethernet, addresses and port are at constant offsets.
     if (layout.ip, layout.udp, layout.is_ipv6) == (14, 34, false)
         && let (Some(known), Some(seen)) = (known.first_chunk::<36>(), seen.first_chunk::<36>())
     {
@@ -101,8 +102,7 @@ fn is_on(known: &[u8], packet: &Packet<'_>) -> bool {
     places.into_iter().all(|place| known.get(place.clone()) == seen.get(place))
 }
 
-/// A congestion mark says something about the packet that carried it, not about the ones built
-/// here.
+/// Path template of `packet`, without its congestion mark, which concerns that packet only.
 pub(crate) fn template(packet: &Packet<'_>, reversed: bool) -> PathTemplate {
     let mut path = packet.path();
     if path.traffic_class & ECN_MASK == ECN_CE {

@@ -1,17 +1,17 @@
-//! What an accelerator notes of a flow for itself.
+//! Per-flow bookkeeping of the accelerator.
 
 use longhaul_units::Instant;
 
-/// Where a flow is queued, and what becomes of it.
+/// Where a flow is queued, and whether it is about to end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bookkeeping {
     /// It is processed at the end of the batch.
     pub(crate) is_touched: bool,
     pub(crate) in_lan_ring: bool,
     pub(crate) in_wan_ring: bool,
-    /// What its timer is armed for.
+    /// Time for which its timer is armed.
     pub(crate) armed: Option<Instant>,
-    /// A packet of it came since it was last looked at for eviction.
+    /// It has received a packet since the eviction scan last examined it.
     pub(crate) is_used: bool,
     /// A DREQ waits for its store to be delivered.
     pub(crate) holds_dreq: bool,

@@ -1,22 +1,22 @@
-//! Flows between two addresses whose requesters' QPNs are not known, by the PSNs that an ACK for
-//! them may name.
+//! Flows between two addresses whose requester QPN is unknown, by the PSNs that an ACK for them may
+//! carry.
 
 use longhaul_units::{Instant, Psn};
 
-/// One flow, in twelve bytes: thousands are looked through for one ACK.
+/// One flow, in 12 bytes: a single ACK may scan thousands.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     slot: u32,
     from: Psn,
-    /// PSNs from there on.
+    /// Number of PSNs, starting at `from`.
     span: u32,
 }
 
-/// All flows of one pair of addresses that are not paired.
+/// All unpaired flows of one address pair.
 #[derive(Debug)]
 pub(crate) struct Candidates {
     flows: Vec<Candidate>,
-    /// A requester that is not among them may be acknowledged until then.
+    /// Until this time an ACK may be for a requester that is not among them.
     unfollowed_until: Instant,
 }
 
@@ -27,8 +27,7 @@ impl Default for Candidates {
 }
 
 impl Candidates {
-    /// Puts the flow in `slot` at its `place`, or at a new one, with the PSNs from `range.0` up to
-    /// `range.1`.
+    /// Stores the flow in `slot`, with the PSNs `from..to`, at its `place` or at a new one.
     pub(crate) fn put(&mut self, slot: u32, place: &mut Option<u32>, (from, to): (Psn, Psn)) {
         let span = u32::try_from(to.since(from)).unwrap_or(0);
         let candidate = Candidate { slot, from, span };
@@ -41,7 +40,7 @@ impl Candidates {
         }
     }
 
-    /// Takes the flow at `place` out. Returns the slot of the one that is there now.
+    /// Removes the flow at `place`. Returns the slot of the flow that moved there, if any.
     pub(crate) fn take_out(&mut self, place: u32) -> Option<u32> {
         self.flows.swap_remove(place as usize);
         self.flows.get(place as usize).map(|moved| moved.slot)
@@ -51,7 +50,7 @@ impl Candidates {
         self.unfollowed_until = self.unfollowed_until.max(until);
     }
 
-    /// True if every requester that may be acknowledged is among these.
+    /// True if an ACK can only be for one of these flows.
     pub(crate) fn are_complete(&self, now: Instant) -> bool {
         self.unfollowed_until <= now
     }
@@ -64,12 +63,12 @@ impl Candidates {
         self.flows.len()
     }
 
-    /// Slots of all flows.
+    /// Slots of all candidates.
     pub(crate) fn all(&self) -> impl Iterator<Item = u32> + '_ {
         self.flows.iter().map(|flow| flow.slot)
     }
 
-    /// Slots of flows that an ACK of `psn` may be for.
+    /// Slots of the flows that an ACK of `psn` may be for.
     pub(crate) fn acknowledged_by(&self, psn: Psn) -> impl Iterator<Item = u32> + '_ {
         let holds = move |flow: &&Candidate| {
             u32::try_from(psn.since(flow.from)).is_ok_and(|at| at < flow.span)

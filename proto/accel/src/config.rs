@@ -5,39 +5,39 @@ use longhaul_cc::Pacing;
 use longhaul_units::Duration;
 use thiserror::Error;
 
-/// What an accelerator is given: limits, rates and times.
+/// Limits, rates and times of an accelerator.
 ///
-/// Memory is bounded by `total_bytes_max` (stored requests of all flows) plus twice
-/// `passthrough_bytes_max` plus about 1 KiB per flow of `flows_max` and 16 MiB for the bookkeeping
-/// of stores that are empty. Buffers are pooled and grow with what is held at once.
+/// Memory is bounded by `total_bytes_max` (stored requests of all flows), plus twice
+/// `passthrough_bytes_max`, plus about 1 KiB per flow of `flows_max`, plus 16 MiB for the entry
+/// buffers of empty stores. Buffers are pooled, and the pool grows with the frames held at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Bytes of memory that one flow's store may take, with buffers and bookkeeping. At least 64
-    /// KiB. Beyond it packets are dropped unacknowledged, and their requester retransmits them:
-    /// give it what a requester may have outstanding (perftest with 1 MiB messages: 128 MiB) on top
-    /// of `ack_window_bytes`. Default 256 MiB.
+    /// Bytes of memory that one flow's store may use, buffers and bookkeeping included. At least 64
+    /// KiB. A full store drops packets unacknowledged, and their requester retransmits them: set it
+    /// to the bytes that a requester may have outstanding (perftest with 1 MiB messages: 128 MiB)
+    /// plus `ack_window_bytes`. Default 256 MiB.
     pub flow_bytes_max: u64,
-    /// Bytes of memory in one flow's store above which pseudo-ACKs wait for the responder: the
-    /// requester may run this far ahead of it. Give it twice the path's bandwidth times RTT (25 MB
-    /// for 10 Gbit/s over 1000 km), and twice that again for messages below 1 KiB. It is an upper
-    /// bound: the requester never gets further ahead than the responder takes in about 32 ms or two
-    /// round trips, as measured, so that a READ behind that is answered before its requester gives
-    /// up. Values above three quarters of `flow_bytes_max` count as three quarters. At least 4 KiB.
+    /// Bytes of memory in one flow's store above which pseudo-ACKs wait for the responder: how far
+    /// the requester may run ahead. Set it to twice the path's bandwidth times RTT (25 MB for 10
+    /// Gbit/s over 1000 km), and to four times for messages below 1 KiB. It is an upper bound: the
+    /// measured pace further limits the requester to the bytes that the responder takes in about 32
+    /// ms or two round trips, so that a READ behind them is answered before its requester gives up.
+    /// Values above three quarters of `flow_bytes_max` count as three quarters. At least 4 KiB.
     /// Default 64 MiB.
     pub ack_window_bytes: u64,
-    /// Bytes of memory in a flow's store up to which pseudo-ACKs leave before the responder's pace
-    /// was measured. Give it `ack_window_bytes` where a transport behind the box repairs losses:
-    /// the rate of that path is known. At least 64 KiB. Default 6 MiB, which a lossy path delivers
-    /// while a READ waits.
+    /// Bytes of memory in a flow's store up to which pseudo-ACKs are sent before the responder's
+    /// pace was measured. Set it to `ack_window_bytes` if a transport behind the box repairs
+    /// losses, because the rate of that path is known. At least 64 KiB. Default 6 MiB, which a
+    /// lossy path delivers while a READ waits.
     pub ack_first_bytes: u64,
-    /// Bytes of memory that the stores of all flows may take together; flows that store nothing may
-    /// take 64 KiB beyond it for their first packets. At least `flow_bytes_max`. Default 1 GiB.
+    /// Bytes of memory that the stores of all flows may use together. Flows that store nothing may
+    /// use 64 KiB beyond it for their first packets. At least `flow_bytes_max`. Default 1 GiB.
     pub total_bytes_max: u64,
-    /// Prefix length of the IPv4 addresses of a tenant. Tenants share `total_bytes_max`: a tenant
-    /// that needs more than an equal share has what the others leave. At most 32, the default: each
-    /// address is a tenant.
+    /// Prefix length that defines a tenant among IPv4 addresses. Tenants share `total_bytes_max`: a
+    /// tenant that needs more than an equal share gets the memory that the others leave. At most
+    /// 32, the default: each address is a tenant.
     pub tenant_prefix_ipv4: u8,
-    /// As `tenant_prefix_ipv4`, of IPv6 addresses. At most 128, the default.
+    /// Same as `tenant_prefix_ipv4`, for IPv6 addresses. At most 128, the default.
     pub tenant_prefix_ipv6: u8,
     /// PSNs that one flow may have outstanding, READ ranges included. 1 to 2^22, well under half of
     /// the 24-bit space so that a wrap is safe. Default 2^21.
@@ -46,55 +46,54 @@ pub struct Config {
     /// stores nothing is evicted; if there is none, the traffic passes through. 1 to 2^20. Default
     /// 4096.
     pub flows_max: u32,
-    /// Connections in set-up or teardown known at once, about 200 B each. 1 to 2^20. Default 4096.
+    /// Connections in set-up or teardown to track, about 200 B each. 1 to 2^20. Default 4096.
     pub connections_max: u32,
-    /// Bytes of passed-through frames that may wait for room on one side. Beyond it frames are
-    /// dropped ([`crate::DropReason::QueueFull`]). At least 64 KiB. Default 32 MiB.
+    /// Bytes of passed-through frames that may wait for transmission on one side. Frames beyond it
+    /// are dropped ([`crate::DropReason::QueueFull`]). At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
-    /// Rate limit towards the WAN, in bits per second on the wire. Give it the link's rate, so that
-    /// neither a requester's burst nor a retransmission overruns the link's queue, and share it
-    /// with the other accelerators that feed the link. Default unlimited.
+    /// Rate limit towards the WAN, in bits per second on the wire. Set it to the link's rate, so
+    /// that neither a requester's burst nor a retransmission overruns the link's queue, and share
+    /// it with the other accelerators that feed the link. Default unlimited.
     pub wan_pacing: Pacing,
-    /// Rate limit towards the LAN. Default unlimited, which suits a LAN that is not slower than the
+    /// Rate limit towards the LAN. Default unlimited, which suits a LAN at least as fast as the
     /// WAN.
     pub lan_pacing: Pacing,
     /// Whether a flow whose responder sends congestion notifications (CNPs) slows down by DCQCN,
-    /// from the rate of `wan_pacing` or 100 Gbit/s on. The requester receives them too. Default
-    /// true.
+    /// starting at the rate of `wan_pacing` or at 100 Gbit/s. The requester receives the CNPs in
+    /// any case. Default true.
     pub heed_cnps: bool,
-    /// Bytes that may leave back to back after a pause, for a side with a rate of its own. At least
-    /// 1. Default 64 KiB.
+    /// Bytes that may leave back to back after a pause, on a side with a rate limit. At least 1.
+    /// Default 64 KiB.
     pub burst_bytes: u64,
     /// Retransmission timeout before an RTT was measured. Default 250 ms. A timeout retransmits one
-    /// packet to ask how far the responder is, so that a premature timeout costs little.
+    /// packet as a probe, so that a premature timeout costs little.
     pub rto_initial: Duration,
-    /// Shortest retransmission timeout, above the scheduling noise of responder and ports. Default
-    /// 10 ms.
+    /// Shortest retransmission timeout; must exceed the scheduling noise of responder and ports.
+    /// Default 10 ms.
     pub rto_min: Duration,
     /// Longest retransmission timeout, back-off included. At least `rto_min`. Default 2 s.
     pub rto_max: Duration,
     /// Silence of the responder after which a flow with stored data passes
-    /// ([`crate::PassReason::OneWay`]) and its store is released. An RNR NAK counts as a sign of
-    /// life. Default 20 s.
+    /// ([`crate::PassReason::OneWay`]) and its store is released. An RNR NAK ends the silence.
+    /// Default 20 s.
     pub give_up_after: Duration,
-    /// How long pseudo-ACKs may be withheld while the requester is as far ahead as it may be and
-    /// nothing is released; then 64 KiB are acknowledged nevertheless, so that the requester's
-    /// timer and retry counter start afresh. Keep it well below the requester's local ACK timeout
-    /// (perftest: 67 ms). Default 10 ms.
+    /// Longest time for which pseudo-ACKs are withheld while the requester may run no further ahead
+    /// and nothing is released. The box then acknowledges 64 KiB, so that the requester's timer and
+    /// retry counter restart. Keep it well below the requester's local ACK timeout (perftest: 67
+    /// ms). Default 10 ms.
     pub ack_hold_max: Duration,
-    /// How long a DREQ from the LAN waits while nothing of the store is delivered; while deliveries
-    /// go on it waits for the last of them. Default 3 s, below the 4.3 s after which Linux resends
-    /// it.
+    /// Longest time that a DREQ from the LAN waits without any delivery from the store; each
+    /// delivery restarts it. Default 3 s, below the 4.3 s after which Linux resends a DREQ.
     pub dreq_hold_max: Duration,
-    /// Packets stored since the last pseudo-ACK after which the box sends one that no requester
-    /// asked for. 1 to 128 (kernel rxe stalls without progress within 129). Default 64.
+    /// Packets stored since the last pseudo-ACK after which the box sends one unsolicited. 1 to 128
+    /// (kernel rxe stalls if 129 packets pass without progress). Default 64.
     pub ack_every: u32,
-    /// Which mode each flow has: what its completions say. Default: early for all.
+    /// The mode of each flow, which defines its completions. Default: early for all.
     pub policy: Policy,
-    /// Which of the two boxes of a pair this one is for the requesters on its LAN side. Default:
-    /// near, which suits a box without a peer too.
+    /// Which box of a pair this one is for the requesters on its LAN side. Default: near, which
+    /// also suits a box without a peer.
     pub role: Role,
-    /// Seed of the hash tables, so that a peer cannot aim at collisions and a run can be replayed.
+    /// Seed of the hash tables: a peer cannot force collisions, and a run can be replayed.
     pub seed: u64,
 }
 
@@ -129,7 +128,7 @@ impl Default for Config {
     }
 }
 
-/// Why a [`Config`] is refused.
+/// Why a [`Config`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// A field lies outside its range.
@@ -137,14 +136,14 @@ pub enum ConfigError {
     Range {
         /// Name of the field.
         field: &'static str,
-        /// What it was set to (durations in nanoseconds).
+        /// The value set (durations in nanoseconds).
         value: u64,
-        /// Least value.
+        /// Smallest valid value.
         min: u64,
-        /// Greatest value.
+        /// Greatest valid value.
         max: u64,
     },
-    /// A field of a running accelerator that stays as it was made.
+    /// A field that cannot change while the accelerator runs.
     #[error("{field} cannot change while it runs")]
     Fixed {
         /// Name of the field.
@@ -153,14 +152,14 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Both halves of a box with a transport behind them that repairs what the path loses and knows
-    /// its rate: near, and far with its LAN side to the WAN. `round_trip` is the path's, zero if
-    /// unknown.
+    /// Configurations of the two halves of a box whose transport repairs losses and knows its rate:
+    /// the near half, and the far half with its LAN side to the WAN. `round_trip` is the path's
+    /// RTT, zero if unknown.
     ///
-    /// The near half has no rate towards the transport, which makes it wait. It gives the transport
-    /// time for its repairs before it sends anything again: ten round trips, 250 ms at least. And
-    /// its requesters may run ahead at once. CNPs are for the far half, which sends to the
-    /// responder.
+    /// The near half has no rate limit, because the transport exerts back-pressure. Its
+    /// retransmission timeout leaves time for the transport's repairs: ten round trips, at least
+    /// 250 ms. Its requesters may run ahead at once. Only the far half, which sends to the
+    /// responder, obeys CNPs.
     pub fn halves(self, round_trip: Duration) -> [Config; 2] {
         let rto_min = round_trip.times(10).max(Duration::from_ms(250)).max(self.rto_min);
         let near = Config {
@@ -182,7 +181,7 @@ impl Config {
         [near, far]
     }
 
-    /// Holds every field against its range.
+    /// Checks every field against its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let fields = [
             ("flow_bytes_max", self.flow_bytes_max, 64 << 10, u64::MAX >> 8),
@@ -209,8 +208,8 @@ impl Config {
         Ok(())
     }
 
-    /// Holds `to`, for an accelerator that runs with these values, against its ranges and against
-    /// what cannot change: sizes of tables and queues, the role and the seed.
+    /// Checks `to` as a new configuration of an accelerator that runs with these values. Sizes of
+    /// tables and queues, the role and the seed cannot change.
     ///
     /// # Errors
     /// [`ConfigError::Range`], or [`ConfigError::Fixed`].

@@ -1,5 +1,5 @@
-//! Watches the connection manager's messages in both directions: who connects with which QPNs and
-//! PSNs, and when a connection ends.
+//! Tracks connections from the connection manager's messages in both directions: their QPNs and
+//! PSNs, and their end.
 
 use crate::FlowKey;
 use crate::Learnt;
@@ -12,22 +12,22 @@ use longhaul_wire::Packet;
 use longhaul_wire::mad::{Mad, Message, Opaque, Rep, Req, ReqPath, TransportService, ip_of_gid};
 use std::net::IpAddr;
 
-/// What a REP says of an alternate path that is taken.
+/// Failover status of a REP that accepts the alternate path.
 const FAILOVER_ACCEPTED: u8 = 0;
-/// Where a LAP has the alternate GIDs of its sender and of its receiver, behind the ids.
+/// Offsets in a LAP of the alternate GIDs of its sender and of its receiver, behind the ids.
 const LAP_GIDS: [usize; 2] = [16, 32];
 
-/// What a message of the connection manager asks of the accelerator. The message itself is passed
-/// on, unless held.
+/// Action of the accelerator on a message of the connection manager. The message is forwarded
+/// unless it is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     /// Nothing.
     Pass,
-    /// A connection is being established: its flow starts from these numbers.
+    /// A connection is being established: its flow begins with these numbers.
     Begin(FlowKey, Beginning),
     /// The LAN side disconnects: the message waits until this flow's store is delivered.
     Hold(FlowKey),
-    /// The connection is to have an alternate path, as `Beginning` says it now.
+    /// The connection is to get the alternate path that `Beginning` holds.
     Alternate(FlowKey, Beginning),
     /// The connection is over.
     End(FlowKey, Beginning),
@@ -35,21 +35,21 @@ pub(crate) enum Action {
 
 #[derive(Clone, Copy, Debug)]
 struct Connection {
-    /// Place in the ring of all connections.
+    /// Position in the ring of all connections.
     place: usize,
     initiator_on_lan: bool,
     qpn: Qpn,
-    /// First PSN that the target is to send.
+    /// First PSN of the target's requests.
     psn: Psn,
     path_mtu: Option<u32>,
-    /// Of an alternate path: the initiator's and the target's address.
+    /// The initiator's and the target's address on the alternate path.
     alternate: Option<[IpAddr; 2]>,
     migreq: bool,
-    /// The target's answer, and the flow that follows from both.
+    /// The target's answer, and the resulting flow.
     answered: Option<(Qpn, Psn, FlowKey, Beginning)>,
 }
 
-/// Connections by who asked; the oldest make room for new ones.
+/// Connections by initiator; a new one evicts the oldest.
 pub(crate) struct Connections {
     known: Map<WireKey, Connection>,
     ring: Vec<Option<WireKey>>,
@@ -62,7 +62,7 @@ impl Connections {
         Connections { known: map(seed ^ 3), ring: Vec::new(), next: 0, max: max as usize }
     }
 
-    /// A packet for QP1 with a right ICRC came in by `side`.
+    /// Handles a packet for QP1 with a valid ICRC, received on `side`.
     pub(crate) fn handle(&mut self, side: Side, packet: &Packet<'_>, payload: &[u8]) -> Action {
         let Ok(mad) = <&Mad>::try_from(payload) else { return Action::Pass };
         let Ok((_, message)) = Message::read(mad) else { return Action::Pass };
@@ -140,7 +140,7 @@ impl Connections {
     fn note_rep(&mut self, side: Side, packet: &Packet<'_>, key: WireKey, rep: &Rep<'_>) -> Action {
         let Some(connection) = self.known.get_mut(&key) else { return Action::Pass };
         if connection.initiator_on_lan == (side == LAN) {
-            // An answer from the side that asked: no flow crosses here.
+            // An answer from the side that asked: no flow crosses this box.
             return Action::Pass;
         }
         let repeated = |(qpn, psn, ..): (Qpn, Psn, _, _)| qpn == rep.qpn && psn == rep.starting_psn;
@@ -174,7 +174,7 @@ impl Connections {
         Action::Begin(flow, beginning)
     }
 
-    /// An established connection is to get an alternate path.
+    /// Handles a LAP: an established connection is to get an alternate path.
     fn note_lap(&mut self, side: Side, packet: &Packet<'_>, lap: &Opaque<'_>) -> Action {
         let key = self.find(packet, lap.local_comm_id, lap.remote_comm_id);
         let known = key.and_then(|key| self.known.get_mut(&key)?.answered.as_mut());
@@ -191,8 +191,7 @@ impl Connections {
         Action::Alternate(*flow, *beginning)
     }
 
-    /// The connection that a message names by its sender's and its receiver's id; either may have
-    /// asked for it.
+    /// Returns the connection with its sender's and its receiver's id; either may be the initiator.
     fn find(&self, packet: &Packet<'_>, local_id: u32, remote_id: u32) -> Option<WireKey> {
         let (source, destination) = (packet.source_ip(), packet.destination_ip());
         let vlan = vlan(packet).unwrap_or_default();
@@ -214,7 +213,7 @@ impl Connections {
     }
 }
 
-/// The addresses of an alternate path: sender's and receiver's. `None` when it is none.
+/// Returns the sender's and the receiver's address on an alternate path, `None` if there is none.
 fn alternate(path: &ReqPath) -> Option<[IpAddr; 2]> {
     let is_none = path.local_lid == 0
         && path.remote_lid == 0
@@ -223,7 +222,7 @@ fn alternate(path: &ReqPath) -> Option<[IpAddr; 2]> {
     (!is_none).then(|| [path.local_gid, path.remote_gid].map(ip_of_gid))
 }
 
-/// Bytes of an MTU code, 1 to 5.
+/// Bytes of an MTU code (1 to 5).
 fn mtu_bytes(code: u8) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)
 }

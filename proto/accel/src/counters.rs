@@ -1,26 +1,26 @@
-//! Counters of an accelerator, and its drop reasons.
+//! Counters and drop reasons of an accelerator.
 
 longhaul_counters::counters! {
-    /// What an accelerator has done since it was made. Free-running, never reset.
+    /// Activity of an accelerator since it was created. Free-running, never reset.
     pub struct Counters {
-        /// Frames that came in from the LAN.
+        /// Frames received from the LAN.
         lan_frames_in,
-        /// Bytes that came in from the LAN, without FCS.
+        /// Bytes received from the LAN, without FCS.
         lan_bytes_in,
-        /// Frames that came in from the WAN.
+        /// Frames received from the WAN.
         wan_frames_in,
-        /// Bytes that came in from the WAN, without FCS.
+        /// Bytes received from the WAN, without FCS.
         wan_bytes_in,
         /// Frames sent to the LAN.
         lan_frames_out,
         /// Frames sent to the WAN.
         wan_frames_out,
-        /// Frames passed on without being understood or needed.
+        /// Frames passed through.
         passed,
-        /// RoCEv2 frames whose headers contradict their length; passed on untouched.
+        /// RoCEv2 frames whose headers contradict their length; passed through.
         malformed,
-        /// RoCEv2 packets with a wrong ICRC; passed on untouched, never stored, acknowledged or
-        /// believed.
+        /// RoCEv2 packets with a wrong ICRC; passed through, never stored, acknowledged or used as
+        /// evidence.
         rx_icrc_encapsulated,
         /// Request packets stored.
         stored_packets,
@@ -28,77 +28,75 @@ longhaul_counters::counters! {
         stored_payload_bytes,
         /// Pseudo-ACKs sent to requesters.
         pseudo_acks,
-        /// Pseudo-ACKs whose delay was measured: from the request that first wanted one to its
-        /// leaving.
+        /// Pseudo-ACKs whose delay was measured, from the first request that wants one to its
+        /// transmission.
         ack_delays,
-        /// The sum of these delays, in nanoseconds.
+        /// Sum of these delays, in nanoseconds.
         ack_delay_ns,
         /// Sequence NAKs sent to requesters.
         sequence_naks,
         /// RNR NAKs sent to requesters that wait for an acknowledgement while their responder is
-        /// not ready, or there is no room.
+        /// not ready or the store is full.
         rnr_naks,
-        /// Fatal NAKs sent to requesters: the accelerator could not keep what it had promised.
+        /// Fatal NAKs sent to requesters because pseudo-ACKed data could not be delivered.
         fatal_naks,
-        /// Duplicate request packets that were acknowledged again.
+        /// Duplicate request packets, acknowledged again.
         duplicate_request,
-        /// Gaps in what came from requesters.
+        /// Gaps in the requests of requesters.
         out_of_sequence,
-        /// Real ACKs absorbed: the requester had been answered, or is answered by a pseudo-ACK.
+        /// ACKs of responders absorbed, because a pseudo-ACK has answered or answers the requester.
         acks_absorbed,
-        /// ACKs for packets that this box has not seen, forwarded for the requester to judge.
+        /// ACKs for packets that this box has not seen, forwarded for the requester to process.
         acks_unseen,
         /// Sequence NAKs from responders, answered from the store.
         packet_seq_err,
         /// RNR NAKs from responders, waited out and answered from the store.
         rnr_nak_absorbed,
-        /// Congestion notifications that slowed down a flow; they are passed on too.
+        /// Congestion notifications that slowed a flow down; they are forwarded too.
         rp_cnp_handled,
-        /// Fatal NAKs from responders that were passed on, for packets that had not been
-        /// pseudo-ACKed.
+        /// Fatal NAKs of responders forwarded, for packets that had not been pseudo-ACKed.
         fatal_naks_passed,
         /// Retransmission timeouts.
         local_ack_timeout_err,
-        /// Packets sent again because the responder asked for them by a sequence NAK.
+        /// Packets retransmitted after a sequence NAK.
         retransmits_nak,
-        /// Packets sent again after an RNR NAK.
+        /// Packets retransmitted after an RNR NAK.
         retransmits_rnr,
-        /// Packets sent again after a timeout.
+        /// Packets retransmitted after a timeout.
         retransmits_timeout,
-        /// READs and atomics sent again because their responses had a gap.
+        /// READs and atomics retransmitted because their responses had a gap.
         retransmits_read,
-        /// Duplicate READs and atomics of requesters passed on.
+        /// Duplicate READs and atomics of requesters forwarded.
         reads_replayed,
         /// Flows learnt from the connection manager.
         flows_from_cm,
         /// Flows whose directions were paired by their traffic.
         flows_from_traffic,
-        /// ACKs that fitted several candidate flows and paired none.
+        /// ACKs that fit several candidate flows and paired none.
         pairing_ambiguous,
-        /// Responders asked how far they are, for requesters whose packets lead nowhere.
+        /// Questions sent to responders, for requesters that make no progress.
         questions,
-        /// Flows given up: pseudo-ACKed data could not be delivered.
+        /// Flows failed: pseudo-ACKed data could not be delivered.
         flows_failed,
-        /// Flows that pass because no answer of their responder comes by.
+        /// Flows that pass because no response of their responder reaches the box.
         flows_one_way,
         /// Connections with an alternate path (APM), whose flows pass.
         alternate_paths,
-        /// Flows removed to make room for others.
+        /// Flows evicted to make room for others.
         flows_evicted,
-        /// Flows sent back to learning: their PSNs no longer fitted.
+        /// Flows returned to learning because their PSNs did not fit.
         flows_reset,
-        /// Requests that began another life of a flow's QPs while data of the one before was still
-        /// to be delivered.
+        /// Requests that began another life of a flow's QPs while data of the previous life was
+        /// undelivered.
         other_lives,
-        /// Requests of connections that found no room in the flow table and pass untouched.
+        /// Requests passed through because their connection found no room in the flow table.
         flow_table_full,
-        /// Requests of unknown connections that pass untouched because the accelerator drains.
+        /// Requests of unknown connections passed through because the accelerator drains.
         passed_draining,
-        /// Pseudo-ACKed packets that were discarded undelivered: flow failed, reset or
-        /// disconnected.
+        /// Pseudo-ACKed packets discarded undelivered: flow failed, reset or disconnected.
         stored_lost,
-        /// Pseudo-ACKed packets of one-way flows that were sent several times and let go: nobody
-        /// here can tell whether they arrived.
+        /// Pseudo-ACKed packets of one-way flows that were retransmitted several times and
+        /// released; whether they arrived is unknown.
         stored_unconfirmed,
         /// DREQs held until the store was delivered.
         dreqs_held,
@@ -109,34 +107,33 @@ longhaul_counters::counters! {
 }
 
 longhaul_counters::drops! {
-    /// Why the accelerator did not pass a frame on.
+    /// Why the accelerator dropped a frame.
     pub enum DropReason {
-        /// The store is at its limit; the requester is brought back by a sequence NAK when there is
-        /// room.
+        /// The store is at its limit; a sequence NAK brings the requester back when there is room.
         StoreFull = "store_full",
         /// A request packet behind a gap; a sequence NAK was sent.
         PsnGap = "psn_gap",
-        /// A request packet that came while its requester is to wait: the responder is not ready.
-        /// Answered by an RNR NAK.
+        /// A request packet whose requester must wait because the responder is not ready; answered
+        /// by an RNR NAK.
         NotReady = "not_ready",
-        /// A request packet that is stored or delivered already; acknowledged again.
+        /// A request packet already stored or delivered; acknowledged again.
         Duplicate = "duplicate",
         /// A duplicate READ or atomic whose original is in flight.
         ReadInFlight = "read_in_flight",
         /// A request packet of a flow that has failed; answered by a fatal NAK.
         FlowFailed = "flow_failed",
-        /// A real ACK or NAK that the accelerator has taken over from the requester.
+        /// An ACK or NAK of a responder that the accelerator has processed for the requester.
         AckAbsorbed = "ack_absorbed",
         /// An ACK or NAK for a packet that was never sent.
         AckOutside = "ack_outside",
         /// A queue for passed-through frames is full.
         QueueFull = "queue_full",
-        /// A frame longer than 16 KiB, or one without any bytes.
+        /// A frame longer than 16 KiB, or an empty one.
         Oversized = "oversized",
-        /// A MAC control frame, such as a pause: it concerns the two ends of one link alone, and
-        /// the accelerator is one of them.
+        /// A MAC control frame, such as a pause: it is valid on one link only, and the accelerator
+        /// is an end of that link.
         MacControl = "mac_control",
-        /// A DREQ that repeats one already held.
+        /// A repetition of a DREQ that is already held.
         DreqHeld = "dreq_held",
     }
 }

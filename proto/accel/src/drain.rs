@@ -1,21 +1,23 @@
-//! Draining: an accelerator hands its flows back, so that it can go and no connection notices.
+//! Draining: an accelerator returns its flows, so that it can be removed without effect on
+//! connections.
 //!
-//! From then on no request is acknowledged before the responder has it, but for a little now and
-//! then while there is much to be delivered, so that no requester gives up. What was acknowledged
-//! earlier is delivered from the store as ever. Once nothing of that is left, a flow passes: its
-//! requester has everything that the responder may still miss. No PSN or MSN differs between the
-//! two then, so that either may go on with the other at once.
+//! While it drains, the accelerator acknowledges no request before the responder has it, except a
+//! few packets at intervals while much is undelivered, so that no requester gives up. It delivers
+//! earlier acknowledged packets from the store as before. A flow passes once none of them is left:
+//! its requester then still has every packet that the responder may miss. Both ends agree on PSN
+//! and MSN, so that they continue directly with each other.
 
 use crate::Accelerator;
 use longhaul_units::Instant;
 
 impl Accelerator {
-    /// Adds no more flows, and lets each known one pass as soon as everything acknowledged to its
-    /// requester is delivered. With `false`, flows are learnt again, those that pass from their
-    /// traffic.
+    /// Accepts no new flows, and lets each known flow pass as soon as every packet acknowledged to
+    /// its requester is delivered. With `false`, flows are learnt again; those that pass, from
+    /// their traffic.
     ///
-    /// Done when [`Accelerator::stored_bytes`] is 0, which needs responders that accept their
-    /// packets. A completion says no less than the flow's mode meanwhile. Looks at each flow once.
+    /// Draining is complete when [`Accelerator::stored_bytes`] is 0, which needs responders that
+    /// accept their packets. Completions keep the meaning of the flow's mode. Visits each flow
+    /// once.
     pub fn set_draining(&mut self, now: Instant, draining: bool) {
         self.shared.draining = draining;
         for slot in 0..self.flows.slots() {

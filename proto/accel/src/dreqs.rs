@@ -7,11 +7,11 @@ use longhaul_node::{Deadline, FrameBuf};
 use longhaul_units::Instant;
 use std::collections::VecDeque;
 
-/// One DREQ.
 pub(crate) struct HeldDreq {
     pub(crate) frame: FrameBuf,
     pub(crate) flow: SlotId,
-    /// The PSN behind the last delivered packet when the wait began, or was extended.
+    /// The PSN behind the last delivered packet at the start, or at the last extension, of the
+    /// wait.
     pub(crate) delivered_to: u64,
     pub(crate) until: Instant,
 }
@@ -30,7 +30,7 @@ impl HeldDreqs {
         self.0.front().map(|held| Deadline { at: held.until, reason: "held DREQ" })
     }
 
-    /// Forwards the DREQs whose flow is delivered, or has delivered nothing within
+    /// Forwards each DREQ whose flow is delivered, or had no delivery within
     /// [`Config::dreq_hold_max`](crate::Config::dreq_hold_max).
     pub(crate) fn release(
         &mut self,

@@ -3,20 +3,20 @@
 use crate::store::Entry;
 use std::hint::black_box;
 
-/// How many entries ahead of the one that is written the place for one is fetched into the cache:
-/// over a long path it was last touched a round trip ago, and the count of the frame that is kept
-/// next waits for all that is written before it.
+/// How many entries ahead of a write the target of a later write is prefetched. Over a long path an
+/// entry was last accessed a round trip earlier, and the atomic reference count of the next stored
+/// frame waits for all earlier writes.
 const FETCH_AHEAD: usize = 8;
-/// Entries that the first room is for.
+/// Entries in the first allocation.
 const ROOM_MIN: usize = 4;
 
-/// The entries of a store, in order: a ring that doubles when it is full. Bounded by its user.
+/// The entries of a store, in order: a ring that doubles when full. The caller bounds its length.
 ///
-/// Unlike in a `VecDeque` an entry is written where it stays, so that nothing is moved in other
-/// pieces than it was stored in, and the place for one that is yet to come can be fetched.
+/// Unlike in a `VecDeque`, an entry is written in place, so that no store-to-load forwarding fails
+/// on a moved entry, and the target of a later write can be prefetched.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    /// As many as a power of two, or none. Those not in use keep no frame.
+    /// A power of two of slots, or none. Unused slots hold no frame.
     slots: Vec<Entry>,
     /// Free-running.
     first: usize,
@@ -61,12 +61,12 @@ impl Entries {
         self.get_mut(self.len.checked_sub(1)?)
     }
 
-    /// From `index` on.
+    /// Entries from `index` on.
     pub(crate) fn from(&self, index: usize) -> impl DoubleEndedIterator<Item = &Entry> {
         (index..self.len).filter_map(|index| self.get(index))
     }
 
-    /// The first entry of which `is_before` does not hold; it holds of none behind that.
+    /// Index of the first entry for which `is_before` is false; it must be false for all behind it.
     pub(crate) fn partition_point(&self, is_before: impl Fn(&Entry) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len);
         while low < high {
@@ -76,8 +76,8 @@ impl Entries {
         low
     }
 
-    /// Appends an entry, to be written: what it holds is left over, but for the frame, of which
-    /// there is none.
+    /// Appends an entry for the caller to fill. Its fields are stale, except `frame`, which is
+    /// `None`.
     #[inline]
     pub(crate) fn push_back(&mut self) -> &mut Entry {
         if self.len == self.slots.len() {
@@ -103,7 +103,7 @@ impl Entries {
         (self.slots, self.first) = (slots, 0);
     }
 
-    /// Lets go of all but the first entries.
+    /// Releases all but the first `len` entries.
     pub(crate) fn truncate(&mut self, len: usize) {
         for index in len..self.len {
             let place = self.place(index);
@@ -112,7 +112,7 @@ impl Entries {
         self.len = self.len.min(len);
     }
 
-    /// Lets go of the first entries, so many at most.
+    /// Releases up to `count` entries from the front.
     #[inline]
     pub(crate) fn drop_front(&mut self, count: usize) {
         for _ in 0..count.min(self.len) {

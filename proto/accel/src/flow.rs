@@ -46,31 +46,31 @@ use state::{Failed, Passing, State};
 use std::net::IpAddr;
 use window::Window;
 
-/// Sequence numbers start this far up, so that PSNs before the first one have one too.
+/// Offset of all sequence numbers, so that PSNs before a flow's first one are not negative.
 const SEQUENCE_BASE: u64 = 1 << 32;
 
-/// The 64-bit sequence number that a flow beginning at `psn` starts with.
+/// The 64-bit sequence number of a flow's first PSN.
 pub(crate) fn first_sequence(psn: Psn) -> u64 {
     SEQUENCE_BASE + u64::from(psn.get())
 }
 
-/// Numbers that a flow starts with.
+/// Initial values of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beginning {
     pub(crate) learnt: Learnt,
     pub(crate) requester_qpn: Option<Qpn>,
     pub(crate) psn: Psn,
-    /// What the connection manager's messages say; its end points may use another one.
+    /// According to the connection manager's messages; the end points may use another one.
     pub(crate) path_mtu: Option<u32>,
     /// The requester's and the responder's address on an alternate path.
     pub(crate) alternate: Option<[IpAddr; 2]>,
     pub(crate) migreq: bool,
-    /// DSCP of the packet that shows them.
+    /// DSCP of the packet that carries these values.
     pub(crate) dscp: u8,
 }
 
 impl Beginning {
-    /// Of a flow that is learnt from its traffic, from `packet` on.
+    /// For a flow learnt from its traffic, starting with `packet`.
     pub(crate) fn of_traffic(packet: &Packet<'_>) -> Self {
         Beginning {
             learnt: Learnt::Traffic,
@@ -84,29 +84,29 @@ impl Beginning {
     }
 }
 
-/// Frames in the queues that must leave before a flow's own: neither stored packets nor pseudo-ACKs
-/// overtake what was passed on before.
+/// Queued frames that must leave before the flow's own, so that neither stored packets nor
+/// pseudo-ACKs overtake frames forwarded earlier.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     lan: u64,
     wan: u64,
 }
 
-/// One flow: its state, what is stored of it, and its two sides.
+/// One flow: its state, its store and its two sides.
 pub(crate) struct Flow {
     key: FlowKey,
-    /// Whose memory its store takes.
+    /// The tenant that its store's memory counts for.
     tenant: TenantId,
     requester_qpn: Option<Qpn>,
     state: State,
     mode: FlowMode,
     learnt: Learnt,
-    /// Its connection has an alternate path.
+    /// The connection has an alternate path.
     has_alternate: bool,
     reads: Reads,
     answer: Answer,
     store: Store,
-    /// MSN at which the store counts no messages.
+    /// MSN that corresponds to zero messages in the store.
     msn_base: Msn,
     /// The store has held a request of this life.
     started: bool,
@@ -121,7 +121,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// A flow in the mode that the policy has for it, until its first request decides.
+    /// Creates a flow in the mode that the policy announces; its first request settles the mode.
     pub(crate) fn new(now: Instant, config: &Config, key: FlowKey, beginning: Beginning) -> Self {
         let start = first_sequence(beginning.psn);
         let has_alternate = beginning.alternate.is_some();
@@ -159,7 +159,7 @@ impl Flow {
         self.tenant
     }
 
-    /// Its store takes memory of `tenant` from here on; it is empty.
+    /// Counts its memory for `tenant` from here on. The store must be empty.
     pub(crate) fn join(&mut self, tenant: TenantId) {
         self.tenant = tenant;
     }
@@ -182,41 +182,41 @@ impl Flow {
         self.store.is_empty()
     }
 
-    /// The PSN behind the last packet that the responder is known to have.
+    /// The PSN behind the last packet known to be delivered.
     pub(crate) fn delivered_to(&self) -> u64 {
         self.store.responder_next
     }
 
-    /// Stored packets must not overtake the requests that have passed.
+    /// Stored packets must not overtake requests already forwarded.
     pub(crate) fn follow_passed_requests(&mut self, shared: &AccelShared) {
         self.marks.wan = shared.to_wan.mark();
     }
 
-    /// Pseudo-ACKs must not overtake the responses that have passed.
+    /// Pseudo-ACKs must not overtake responses already forwarded.
     fn follow_passed_responses(&mut self, shared: &AccelShared) {
         self.marks.lan = shared.to_lan.mark();
     }
 
-    /// True if an answer to the requester overtakes nothing.
+    /// True if an answer to the requester would overtake nothing.
     #[inline]
     pub(crate) fn may_answer(&self, shared: &AccelShared) -> bool {
         shared.to_lan.has_passed(self.marks.lan)
     }
 
-    /// True if a stored packet overtakes nothing.
+    /// True if a stored packet would overtake nothing.
     #[inline]
     pub(crate) fn may_deliver(&self, shared: &AccelShared) -> bool {
         shared.to_wan.has_passed(self.marks.wan)
     }
 
-    /// A request from the responder's QP shows how its frames look.
+    /// Learns the format of the responder's frames from a request of its QP.
     pub(crate) fn learn_answer(&mut self, frame: &Frame<'_>, packet: &Packet<'_>) {
         if self.answer.is_deduced() && frame.icrc_is_right_at(&packet.layout()) {
             self.answer.learn_from_responder(packet);
         }
     }
 
-    /// The last ACK is to be sent again.
+    /// Has the last ACK sent once more.
     pub(crate) fn repeat_ack(&mut self) {
         self.requester.acks.repeat();
     }
@@ -231,13 +231,13 @@ impl Flow {
         self.msn_base.plus(messages as u32)
     }
 
-    /// Sets the mode by the DSCP of the first request, whatever that of the CM's messages.
+    /// Sets the mode by the DSCP of the first request, which overrides that of the CM's messages.
     pub(crate) fn settle_mode(&mut self, config: &Config, packet: &Packet<'_>) {
         self.mode = FlowMode::requested(config, &self.key, dscp(packet));
         self.state.settle(&self.mode, self.has_alternate);
     }
 
-    /// Discards the store and learns the flow anew, from `packet` on.
+    /// Discards the store and learns the flow again, from `packet` on.
     pub(crate) fn restart_learning(
         &mut self,
         now: Instant,
@@ -256,7 +256,7 @@ impl Flow {
         self.responder.credits = Credits::default();
     }
 
-    /// Owes neither side anything any more, and awaits nothing: a state ends.
+    /// Clears all debts and timers of both sides at the end of a state.
     fn begin_sides_afresh(&mut self) {
         self.reads = self.reads.afresh();
         self.lives = self.lives.afresh();
@@ -264,7 +264,7 @@ impl Flow {
         self.responder = self.responder.afresh();
     }
 
-    /// Discards the store, which begins at `start` now. Counts what was acknowledged and is lost.
+    /// Discards the store, which restarts at `start`, and counts acknowledged packets as lost.
     pub(crate) fn discard_store(&mut self, shared: &mut AccelShared, start: u64) {
         match self.state {
             State::Terminated => {
@@ -286,8 +286,8 @@ impl Flow {
         self.discard_store(shared, end);
     }
 
-    /// Fails the flow. `nak_is_owed`: its requester has to learn so, by a fatal NAK of this `code`
-    /// on the first packet that it was not acknowledged.
+    /// Fails the flow. If `nak_is_owed`, its requester gets a fatal NAK with `code` for the first
+    /// packet that was not acknowledged.
     pub(crate) fn fail(
         &mut self,
         now: Instant,
@@ -316,7 +316,7 @@ impl Flow {
         self.state.name()
     }
 
-    /// What is learnt of it, while its requester is not certain.
+    /// Learning state, while the requester is not certain.
     pub(crate) fn learning(&self) -> Option<&Learning> {
         self.state.learning()
     }
@@ -325,7 +325,7 @@ impl Flow {
         self.state.learning_mut()
     }
 
-    /// True if an acknowledge packet is to be sent to the requester.
+    /// True if an acknowledge packet must be sent to the requester.
     pub(crate) fn owes_requester(&self) -> bool {
         if self.lives.is_orphan() {
             return false;
@@ -343,17 +343,16 @@ impl Flow {
         }
     }
 
-    /// True if an RNR NAK is to be sent.
+    /// True if an RNR NAK must be sent.
     #[inline]
     fn owes_wait(&self) -> bool {
         self.requester.hold.is_due(&self.store, &self.requester.missing)
     }
 
-    /// True if a sequence NAK is owed, and can be sent: it acknowledges all before the PSN that
-    /// it names.
+    /// True if a sequence NAK is owed and can be sent: a NAK acknowledges all PSNs before its own.
     ///
-    /// In mode tail that PSN is the first whose message the responder has not taken. The requester
-    /// sends again more than is missing, but need not wait for a round trip.
+    /// In mode tail its PSN is the first whose message the responder has not taken. The requester
+    /// then retransmits more than is missing, but need not wait for a round trip.
     pub(crate) fn nak_is_due(&self) -> bool {
         let is_end_to_end = || self.store.frontier_waits_for(RequestKind::EndToEnd);
         self.requester.missing.owes_nak()
@@ -383,7 +382,7 @@ impl Flow {
         };
         let Requester { sent, acks, allowance, .. } = &self.requester;
         let Responder { retransmission, credits, .. } = &self.responder;
-        // Of a flow that passes only what its requester sent is known.
+        // For a passing flow only the requester's progress is known.
         let psn = |seq| Psn::from_sequence(if pass_reason.is_some() { sent.next() } else { seq });
         FlowStatus {
             key: self.key,
@@ -414,13 +413,12 @@ impl Flow {
         }
     }
 
-    /// Unwraps a PSN near what the requester sends now.
+    /// Unwraps the PSN of `packet` near the end of the store.
     pub(crate) fn sequence_of(&self, packet: &Packet<'_>) -> u64 {
         packet.psn().unwrap_near(self.store.end()).unwrap_or(0)
     }
 }
 
-/// The DSCP of `packet`.
 pub(crate) fn dscp(packet: &Packet<'_>) -> u8 {
     packet.traffic_class() >> 2
 }

@@ -5,10 +5,10 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
 
-/// Finds slots of flows by a key that the flow itself keeps.
+/// Maps a key to a slot of the flow table; the flow in the slot holds the key.
 ///
-/// An entry is eight bytes, without the key: a look-up reads the flow anyway, and the tables of
-/// many flows exceed the cache.
+/// An entry is 8 bytes, without the key: a look-up reads the flow anyway, and the tables of many
+/// flows exceed the cache.
 #[derive(Debug)]
 pub(crate) struct Index {
     slots: HashTable<TaggedSlot>,
@@ -23,7 +23,7 @@ struct TaggedSlot {
 }
 
 impl TaggedSlot {
-    /// The hash in the table, which uses both its ends.
+    /// The hash used in the table, which needs entropy in both its high and its low bits.
     #[inline]
     fn hash(&self) -> u64 {
         u64::from(self.tag) << 32 | u64::from(self.tag)
@@ -40,7 +40,7 @@ impl Index {
         TaggedSlot { tag: self.state.hash_one(key) as u32, slot }
     }
 
-    /// The slot of `key`; `has_key` tells whether the flow in a slot has that key.
+    /// The slot of `key`; `has_key` returns whether the flow in a slot has that key.
     #[inline]
     pub(crate) fn get(&self, key: &WireKey, has_key: impl Fn(u32) -> bool) -> Option<u32> {
         let sought = self.tagged(key, 0);
@@ -86,8 +86,8 @@ mod tests {
         #[test]
         fn is_as_a_map(steps in prop::collection::vec((0..3_u8, 0..40_u32, 0..60_u32), 0..300)) {
             let (mut index, mut model) = (Index::new(7), HashMap::new());
-            // The key of each slot's flow: a slot whose key another one has taken keeps it, as a
-            // flow does.
+            // Key of each slot's flow. A slot whose entry was taken over keeps its key, as a flow
+            // does.
             let mut keys = HashMap::new();
             for (step, number, slot) in steps {
                 let has_key = |keys: &HashMap<u32, u32>, slot| keys.get(&slot) == Some(&number);

@@ -1,4 +1,4 @@
-//! Keys by which flows and connections are found.
+//! Keys of flows and connections.
 
 use foldhash::fast::FixedState;
 use longhaul_units::Qpn;
@@ -6,7 +6,7 @@ use longhaul_wire::{Packet, address_bits};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Names a flow: who asks, and which QP answers.
+/// Identifies a flow: its requester, responder and responder QP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FlowKey {
     /// Address of the requester, on the LAN side.
@@ -15,15 +15,15 @@ pub struct FlowKey {
     pub responder: IpAddr,
     /// The responder's QP: destination QP of every request.
     pub responder_qpn: Qpn,
-    /// VLAN that all frames of the flow are in, both ways; 0: none. Addresses may mean others in
-    /// each.
+    /// VLAN of all frames of the flow, in both directions; 0: none. The same address may belong to
+    /// another host in each VLAN.
     pub vlan: u16,
 }
 
-/// The VLAN that `packet` is in; 0: none.
+/// VLAN of `packet`; 0: none.
 ///
-/// `None` for a packet that answers cannot be built for: behind two tags, or a tag that is not of
-/// 802.1Q.
+/// `None` if answers to the packet cannot be built: it is behind two tags, or behind a tag that is
+/// not 802.1Q.
 #[inline]
 pub(crate) fn vlan(packet: &Packet<'_>) -> Option<u16> {
     const UNTAGGED: usize = 14;
@@ -39,7 +39,7 @@ pub(crate) fn vlan(packet: &Packet<'_>) -> Option<u16> {
     }
 }
 
-/// Two addresses, their VLAN and a QPN in a form that hashes and compares in a few instructions.
+/// Two addresses, their VLAN and a QPN, in a form that hashes and compares in a few instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct WireKey {
     lan: u128,
@@ -54,7 +54,7 @@ impl WireKey {
         WireKey { lan, wan, number: u64::from(vlan) << 32 | u64::from(number) }
     }
 
-    /// Key of a connection: who asked for it, whom, and the asker's communication id.
+    /// Key of a connection: initiator, target and the initiator's communication id.
     pub(crate) fn of_connection(
         initiator: IpAddr,
         target: IpAddr,
@@ -64,21 +64,21 @@ impl WireKey {
         WireKey::new(address_bits(initiator), address_bits(target), vlan, comm_id)
     }
 
-    /// Key of a request from the LAN: responder's QPN.
+    /// Key of a request from the LAN, with the responder's QPN.
     #[inline]
     pub(crate) fn of_lan_packet(packet: &Packet<'_>) -> Self {
         let vlan = vlan(packet).unwrap_or_default();
         WireKey::new(packet.source_bits(), packet.destination_bits(), vlan, packet.dest_qp().get())
     }
 
-    /// Key of a packet from the WAN: requester's QPN.
+    /// Key of a packet from the WAN, with the requester's QPN.
     #[inline]
     pub(crate) fn of_wan_packet(packet: &Packet<'_>) -> Self {
         let vlan = vlan(packet).unwrap_or_default();
         WireKey::new(packet.destination_bits(), packet.source_bits(), vlan, packet.dest_qp().get())
     }
 
-    /// Key of a packet from the WAN whose requester is not known: addresses alone.
+    /// Key of a packet from the WAN to an unknown requester: addresses only.
     pub(crate) fn of_wan_pair(packet: &Packet<'_>) -> Self {
         let vlan = vlan(packet).unwrap_or_default();
         WireKey::new(packet.destination_bits(), packet.source_bits(), vlan, 0)
@@ -91,7 +91,7 @@ impl FlowKey {
         self.to_requester(self.responder_qpn)
     }
 
-    /// Key of what goes to the flow's requester.
+    /// Key of packets to the flow's requester.
     #[inline]
     pub(crate) fn to_requester(self, qpn: Qpn) -> WireKey {
         WireKey::new(
@@ -102,7 +102,7 @@ impl FlowKey {
         )
     }
 
-    /// The same between the requester's and the responder's address on another path.
+    /// The same key with the requester's and the responder's address on another path.
     pub(crate) fn on_path(self, [requester, responder]: [IpAddr; 2]) -> FlowKey {
         FlowKey { requester, responder, ..self }
     }

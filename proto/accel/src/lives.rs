@@ -1,10 +1,11 @@
-//! One life of a QP after another.
+//! Successive lives of a QP.
 //!
-//! A QP that is reset, or created anew under a number that was in use before, begins at a PSN of
-//! its own. What the box still has to deliver may belong to the life before. So a request that does
-//! not go on from there changes nothing for the flow: it passes, as does all that follows it, and
-//! is watched as a flow of its own, the *successor*. When the responder's ACKs show that it is in
-//! that life, the flow before goes, and with it what nobody can take any more.
+//! A QP that is reset, or created with a QPN that was in use before, begins at an unrelated PSN,
+//! while the box may still have packets of the previous life to deliver. A request that cannot
+//! continue the stored ones therefore does not affect the flow: the box forwards it and all that
+//! follow it, and follows them as a separate flow, the *successor*. When the responder's ACKs show
+//! that it is in the successor's life, the box removes the previous flow with its undeliverable
+//! packets.
 
 use crate::accelerator::{Accelerator, WAN};
 use crate::flow::{Beginning, Flow};
@@ -15,8 +16,8 @@ use longhaul_units::Instant;
 use longhaul_wire::{Aeth, Packet, Syndrome, Verb};
 
 impl Accelerator {
-    /// The flow of a request: the one in `slot`, or another life of its QPs. `None` if there is no
-    /// room for that.
+    /// The flow of a request: the one in `slot`, or another life of its QPs. `None` if the table
+    /// has no room for the latter.
     #[cold]
     pub(crate) fn life_of(
         &mut self,
@@ -43,7 +44,7 @@ impl Accelerator {
             if !is_expected && !is_another_life {
                 return Some(slot);
             }
-            // The life before goes on, or yet another one begins.
+            // The previous life continues, or a third one begins.
             self.remove_flow(id.slot);
         }
         let key = *self.flows.get(slot)?.key();
@@ -93,7 +94,7 @@ impl Accelerator {
         if aeth.is_none() || !flow.is_over_for(now, packet) || !self.try_to_pair(now, packet) {
             return false;
         }
-        // The requester's QPN lives again, with another responder.
+        // Another connection uses the requester's QPN, with another responder.
         if self.flows.by_requester(WireKey::of_wan_packet(packet)) != Some(slot) {
             self.orphan(slot);
         }
@@ -101,7 +102,7 @@ impl Accelerator {
         true
     }
 
-    /// The responder is in the life of the flow in `slot`: the life before ends.
+    /// Removes the previous life, because the responder is in that of the flow in `slot`.
     pub(crate) fn supersede(&mut self, slot: u32) {
         let Some(key) = self.flows.get(slot).map(|flow| flow.key().wire()) else { return };
         let Some(before) = self.flows.by_responder(key).filter(|&before| before != slot) else {
@@ -113,8 +114,8 @@ impl Accelerator {
         }
     }
 
-    /// The QPN of the requester of the flow in `slot` has another owner: what is stored is
-    /// delivered, and nobody is answered.
+    /// Makes the flow in `slot` an orphan, because its requester's QPN has another owner: stored
+    /// packets are delivered, and nobody is answered.
     pub(crate) fn orphan(&mut self, slot: u32) {
         self.flows.let_requester_go(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };

@@ -1,4 +1,4 @@
-//! Connections as the connection manager establishes and ends them.
+//! Flows that the connection manager begins and ends.
 
 use crate::accelerator::Accelerator;
 use crate::connections::Action;
@@ -10,7 +10,7 @@ use longhaul_units::Instant;
 use longhaul_wire::Packet;
 
 impl Accelerator {
-    /// A packet for QP1.
+    /// Handles a packet for QP1.
     pub(crate) fn handle_management(
         &mut self,
         now: Instant,
@@ -75,7 +75,7 @@ impl Accelerator {
         }
     }
 
-    /// `true` if the DREQ is held until the store of its flow is delivered.
+    /// Holds a DREQ until the store of its flow is delivered. Returns `false` if it is not held.
     fn hold_dreq(&mut self, now: Instant, frame: &Frame<'_>, key: &FlowKey) -> bool {
         let Some(slot) = self.flows.by_responder(key.wire()) else { return false };
         let id = self.flows.id(slot);

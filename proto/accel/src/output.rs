@@ -1,4 +1,4 @@
-//! What an accelerator sends, in which order: frames that pass, pseudo-ACKs and stored packets.
+//! Transmission order of an accelerator: passed-through frames, pseudo-ACKs and stored packets.
 
 use crate::Config;
 use crate::accelerator::{Accelerator, LAN, WAN};
@@ -12,17 +12,17 @@ use std::collections::VecDeque;
 /// Round-robin quantum, in frames.
 const QUANTUM: usize = 16;
 
-/// Who sends next on each side.
+/// Transmission queues of each side.
 pub(crate) struct Output {
-    /// Flows that owe their requester an answer.
+    /// Flows that owe their requester a packet.
     lan_ring: VecDeque<SlotId>,
-    /// Flows that have something to send to their responder.
+    /// Flows that have a packet for their responder.
     wan_ring: VecDeque<SlotId>,
     lan_gate: Gate,
     wan_gate: Gate,
-    /// Stored packets are sent, not frames that pass.
+    /// It is the stored packets' turn, not that of passed-through frames.
     flows_turn: bool,
-    /// Frames left of the quantum.
+    /// Frames left in the quantum.
     turn_left: usize,
 }
 
@@ -46,7 +46,7 @@ impl Output {
         }
     }
 
-    /// Replaces the gates whose rate differs in `config`; the others keep account of what passed.
+    /// Replaces the gates whose rate differs in `config`; the others keep their state.
     pub(crate) fn reconfigure(&mut self, before: &Config, config: &Config) {
         let is_same_burst = before.burst_bytes == config.burst_bytes;
         if !is_same_burst || before.lan_pacing != config.lan_pacing {
@@ -57,7 +57,7 @@ impl Output {
         }
     }
 
-    /// Puts `flow` into the ring of each side that it has something to send to.
+    /// Adds `flow` to the ring of each side to which it has a packet to send.
     pub(crate) fn enqueue(&mut self, id: SlotId, flow: &mut Flow) {
         if !flow.bookkeeping.in_lan_ring && flow.owes_requester() {
             flow.bookkeeping.in_lan_ring = true;
@@ -69,7 +69,7 @@ impl Output {
         }
     }
 
-    /// When the next waiting frame may leave by its side's rate.
+    /// When the next waiting frame may leave under its side's rate limit.
     pub(crate) fn deadline(&self) -> Option<Deadline> {
         let deadline = |gate: &Gate, reason| gate.waiting_until().map(|at| Deadline { at, reason });
         Deadline::earliest(
@@ -105,8 +105,8 @@ impl Accelerator {
         }
     }
 
-    /// Answers the first requester that is owed an answer. `None` if there is none, or a frame
-    /// must leave first; `Some(0)` if the flow owes nothing any more.
+    /// Answers the first requester in the ring. `None` if there is none, or if a frame must leave
+    /// first; `Some(0)` if the flow owes nothing any more.
     fn answer_next(&mut self, now: Instant, out: &mut dyn Transmit) -> Option<u64> {
         let &id = self.output.lan_ring.front()?;
         let Some(flow) = self.flows.current_mut(id) else {
@@ -125,7 +125,7 @@ impl Accelerator {
                 bytes = wire_bytes(frame.len());
             });
             if self.shared.draining {
-                // It may owe nothing any more.
+                // The flow may owe nothing any more.
                 self.settle(id.slot);
             }
         }
@@ -156,7 +156,7 @@ impl Accelerator {
         }
     }
 
-    /// Sends at most `most` frames that pass. Returns how many.
+    /// Sends up to `most` passed-through frames. Returns their number.
     fn send_passed(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
         let mut sent = 0;
         while sent < most && self.output.wan_gate.is_open(now) {
@@ -168,7 +168,7 @@ impl Accelerator {
         sent
     }
 
-    /// Sends at most `most` stored packets of the first flow. Returns how many.
+    /// Sends up to `most` stored packets of the first flow. Returns their number.
     fn send_stored(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
         let Some(&id) = self.output.wan_ring.front() else { return 0 };
         let Some(flow) = self.flows.current_mut(id) else { return 0 };
@@ -190,7 +190,7 @@ impl Accelerator {
         sent
     }
 
-    /// Ends the turn of the first flow; it stays in the ring if it has more to send.
+    /// Ends the turn of the first flow, which stays in the ring if it has more to send.
     fn next_flow(&mut self) {
         let Some(id) = self.output.wan_ring.pop_front() else { return };
         let Some(flow) = self.flows.current_mut(id) else { return };

@@ -1,9 +1,9 @@
-//! Whose requester an ACK to an unknown QP goes to.
+//! Finds the requester to which an ACK to an unknown QP belongs.
 //!
-//! A wrong answer would acknowledge one flow's requests to another one's requester, so none is a
-//! guess: the owner of an ACK is the only flow between these addresses that can have sent what it
-//! names, and all flows between them are followed. What leaves several pairs none, and everything
-//! goes on passing.
+//! A wrong pairing would acknowledge one flow's requests to another flow's requester, so the box
+//! never guesses. An ACK belongs to a flow only if no other flow between its addresses can have
+//! sent the acknowledged packet, and all flows between them are followed. An ambiguous ACK pairs
+//! none, and the flows keep passing.
 
 use crate::accelerator::Accelerator;
 use crate::key::WireKey;
@@ -11,19 +11,18 @@ use crate::trace::{Count, Fit};
 use longhaul_units::{Duration, Instant, Msn};
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
 
-/// How long a requester that is not followed may still be acknowledged.
+/// Time for which ACKs to an unfollowed requester may still arrive.
 const UNFOLLOWED_FOR: Duration = Duration::from_ms(1000);
 
-/// Candidates looked at per millisecond for ACKs to unknown QPs: about a hundredth of a core's
-/// time.
+/// Candidates examined per millisecond for ACKs to unknown QPs: about 1 % of a core.
 const LOOKS_PER_MS: usize = 1 << 15;
 
-/// Bounds the work on ACKs that no known flow claims.
+/// Bounds the work on ACKs to unknown QPs.
 #[derive(Debug)]
 pub(crate) struct Looks {
     left: usize,
     since: Instant,
-    /// Answers to questions may come until then.
+    /// Answers to questions may arrive until then.
     pub(crate) answers_until: Instant,
 }
 
@@ -34,7 +33,7 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// True if `candidates` may be looked through now.
+    /// True if `candidates` may be examined, which it counts.
     pub(crate) fn take(&mut self, now: Instant, candidates: usize) -> bool {
         if now.since(self.since) >= Duration::from_ms(1) {
             (self.since, self.left) = (now, LOOKS_PER_MS);
@@ -48,8 +47,7 @@ impl Looks {
 }
 
 impl Accelerator {
-    /// An ACK for an unknown QP names the requester of the one flow that it fits. True if there
-    /// is one.
+    /// Pairs the only flow that an ACK to an unknown QP fits. Returns `true` if there is one.
     pub(crate) fn try_to_pair(&mut self, now: Instant, packet: &Packet<'_>) -> bool {
         let Some(aeth) = packet.aeth().filter(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }))
         else {
@@ -64,11 +62,11 @@ impl Accelerator {
         true
     }
 
-    /// The only flow that an ACK to an unknown QP can be for, and the messages that its requester
-    /// has completed by then.
+    /// Returns the only flow that an ACK to an unknown QP fits, with the messages that its
+    /// requester has completed by then.
     ///
-    /// A flow that has used the PSN is ruled out if it has completed more messages than its
-    /// responder counts, a number that no gap in its trace explains.
+    /// A flow that has used the PSN is ruled out if it has completed more messages than `msn`: a
+    /// gap in its trace could only make the number smaller.
     fn owner_of_ack(
         &mut self,
         now: Instant,
@@ -98,8 +96,8 @@ impl Accelerator {
         owner.filter(|_| possible == 1)
     }
 
-    /// An ACK to the requester of a flow that is learnt. False when it cannot be for that flow, so
-    /// that the QP is unknown again.
+    /// Processes an ACK to the requester of a flow that is being learnt. Returns `false` if it
+    /// cannot be for that flow, which is then unpaired.
     pub(crate) fn take_over(
         &mut self,
         now: Instant,
@@ -124,13 +122,13 @@ impl Accelerator {
         true
     }
 
-    /// Requests pass that belong to no flow in the table.
+    /// Notes that requests between these addresses pass without a flow in the table.
     pub(crate) fn note_unfollowed(&mut self, now: Instant, pair: WireKey) {
         self.flows.note_unfollowed(pair, now + UNFOLLOWED_FOR);
     }
 
-    /// A sequence NAK for an unknown QP, or an answer to a question, may show that a responder
-    /// lacks what a box before this one has acknowledged.
+    /// Notes a sequence NAK for an unknown QP, or an answer to a question: the responder may lack
+    /// packets that a box before this one has acknowledged.
     pub(crate) fn note_asked(&mut self, now: Instant, packet: &Packet<'_>) {
         let Some(aeth) = packet.aeth() else { return };
         let next = match aeth.syndrome {
@@ -148,7 +146,7 @@ impl Accelerator {
             if flow.begins_behind(next) && behind.is_none() {
                 behind = Some(slot);
             } else if flow.begins_behind(next) || flow.may_have_asked(next) {
-                // It can be of several flows.
+                // Several flows may have sent the missing packet.
                 return;
             }
         }

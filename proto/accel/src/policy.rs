@@ -1,4 +1,4 @@
-//! What a completion is to say, flow by flow: modes, and the rules that choose one.
+//! Modes, and the policy that chooses one for each flow.
 
 use crate::FlowKey;
 use longhaul_wire::Prefix;
@@ -7,34 +7,35 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Rules of one policy at most: each is looked at once for each flow that is learnt.
+/// Most rules of a policy; each is evaluated once per learnt flow.
 pub const RULES_MAX: usize = 256;
 /// The largest QPN.
 const QPN_MAX: u32 = 0xff_ffff;
 /// The largest DSCP.
 const DSCP_MAX: u8 = 63;
 
-/// Who acknowledges the requests of a flow, and so what a completion says; docs/semantics.md has it
-/// in full.
+/// Which node acknowledges the requests of a flow, and so the meaning of its completions; see
+/// docs/semantics.md.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
-    /// Each box acknowledges what it has stored: the box near the requester holds it.
+    /// Each box acknowledges the packets that it has stored: the box near the requester has the
+    /// message.
     #[default]
     Early,
-    /// The far box alone acknowledges: the box near the responder holds it. Without a far box as
-    /// [`Mode::Off`].
+    /// Only the far box acknowledges: the box near the responder has the message. Without a far box
+    /// equal to [`Mode::Off`].
     Far,
     /// Boxes acknowledge all but the last packet of each message: the responder has the message.
     Tail,
-    /// Boxes pass everything: the responder has it.
+    /// Boxes pass everything: the responder has the message.
     Off,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 4] = [Mode::Early, Mode::Far, Mode::Tail, Mode::Off];
 
-    /// Lower-case name, as files, options and reports have it.
+    /// Lower-case name used in files, options and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Early => "early",
@@ -44,7 +45,7 @@ impl Mode {
         }
     }
 
-    /// What a box in `role` does about a flow in this mode.
+    /// Duty of a box in `role` for a flow in this mode.
     pub(crate) const fn duty(self, role: Role) -> Duty {
         match (self, role) {
             (Mode::Early, _) | (Mode::Far, Role::Far) => Duty::Acknowledge,
@@ -69,14 +70,14 @@ impl FromStr for Mode {
     }
 }
 
-/// Where in a pair an accelerator stands, seen from the requesters that it serves.
+/// Position of an accelerator in a pair, seen from the requesters that it serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Role {
-    /// The requesters are on its LAN, the long path lies behind it.
+    /// The requesters are on its LAN, the responders beyond the long path.
     #[default]
     Near,
     /// The requesters are beyond the long path, the responders on its LAN. Its side [`crate::LAN`]
-    /// is still that of the requesters: in a row of nodes it stands mirrored.
+    /// is still that of the requesters: in a chain of nodes it is mirrored.
     Far,
 }
 
@@ -90,7 +91,7 @@ impl Role {
     }
 }
 
-/// What a box does about the requests of one flow.
+/// What a box does with the requests of one flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Duty {
     /// Stores and acknowledges them.
@@ -101,7 +102,7 @@ pub(crate) enum Duty {
     Pass,
 }
 
-/// Which flows have which mode. What is left out fits all.
+/// Condition and mode of a policy rule. An absent field matches every flow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// The requester's address.
@@ -110,10 +111,10 @@ pub struct Rule {
     pub destination: Option<Prefix>,
     /// The responder's QPN: destination QP of the requests. 0 to 2^24 − 1.
     pub qpns: Option<RangeInclusive<u32>>,
-    /// DSCP of the flow's first request that the box sees, 0 to 63. Boxes of a pair agree on it
-    /// only where the path between them leaves it alone.
+    /// DSCP (0 to 63) of the flow's first request that the box sees. Two boxes see the same value
+    /// only if the path between them preserves it.
     pub dscp: Option<u8>,
-    /// The mode of flows that fit.
+    /// The mode of matching flows.
     pub mode: Mode,
 }
 
@@ -130,7 +131,7 @@ impl Rule {
             && self.dscp.is_none_or(|of_rule| of_rule == dscp)
     }
 
-    /// True if every flow that fits `other` fits this rule.
+    /// True if every flow that matches `other` matches this rule.
     fn covers(&self, other: &Rule) -> bool {
         let prefix = |one: Option<Prefix>, other: Option<Prefix>| {
             one.is_none_or(|one| other.is_some_and(|other| one.covers(&other)))
@@ -199,10 +200,9 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Rules in their order, of which the first that fits a flow decides, and the mode of flows that
-/// none fits.
+/// An ordered list of rules, of which the first match decides, and a default mode.
 ///
-/// As text it is the same for the same rules, so that two boxes can compare theirs.
+/// Equal policies have equal text, so that two boxes can compare theirs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -215,11 +215,11 @@ impl Policy {
         Policy { rules: Vec::new(), default: mode }
     }
 
-    /// `rules`, and `default` where none fits.
+    /// A policy of `rules`, with the mode `default` for flows that match none.
     ///
     /// # Errors
-    /// [`PolicyError`] for a rule that no flow can fit or that comes to nothing because of one
-    /// before it, and for more than [`RULES_MAX`].
+    /// [`PolicyError`] for a rule that matches no flow or is shadowed by an earlier one, and for
+    /// more than [`RULES_MAX`] rules.
     pub fn new(rules: Vec<Rule>, default: Mode) -> Result<Self, PolicyError> {
         if rules.len() > RULES_MAX {
             return Err(PolicyError::TooMany(rules.len()));
@@ -252,12 +252,12 @@ impl Policy {
         &self.rules
     }
 
-    /// The mode of flows that no rule fits.
+    /// The mode of flows that match no rule.
     pub const fn default_mode(&self) -> Mode {
         self.default
     }
 
-    /// The mode of `flow`, whose requests come with `dscp`.
+    /// The mode of `flow`, whose requests carry `dscp`.
     pub fn mode_of(&self, flow: &FlowKey, dscp: u8) -> Mode {
         self.rules.iter().find(|rule| rule.fits(flow, dscp)).map_or(self.default, |rule| rule.mode)
     }
@@ -272,19 +272,19 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Why a policy is refused.
+/// Why a policy is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// No mode has this name.
     #[error("'{0}' is no mode: say early, far, tail or off")]
     Mode(String),
-    /// A rule that makes no sense.
+    /// A rule that is contradictory or has no effect.
     #[error("policy rule {number}: {why}")]
     Rule {
-        /// Its place, counted from 1.
+        /// Its position, counted from 1.
         number: usize,
-        /// What is wrong, and what to do.
+        /// The problem and its remedy.
         why: String,
     },
     /// More rules than [`RULES_MAX`].

@@ -1,13 +1,13 @@
-//! Asking a responder how far it is, on behalf of a requester whose packets lead nowhere.
+//! Asking a responder which PSN it expects, when its requester makes no progress.
 //!
-//! A responder sends one sequence NAK for a gap. If that passed while a box was away, the box that
-//! is back sees a requester repeat one packet, and no answer. But every responder answers a
-//! duplicate WRITE or SEND with its latest ACK, which names the PSN that it has come to. So the box
-//! sends one: a WRITE MIDDLE without payload, of a PSN far behind.
+//! A responder sends one sequence NAK per gap. If the NAK passed while a box was down, the
+//! restarted box sees a requester repeat one packet without an answer. But every responder answers
+//! a duplicate WRITE or SEND with its latest ACK, which carries its expected PSN minus 1. The box
+//! therefore sends a duplicate: a WRITE MIDDLE without payload, with a PSN far behind.
 //!
-//! Nothing can be taken from it. Behind what is expected it is a duplicate, before it the gap is
-//! there already, and as the packet that is expected it is refused: a middle packet is as long as
-//! the path MTU.
+//! A responder never executes it. Behind the expected PSN it is a duplicate; ahead of it, the gap
+//! exists already; and at the expected PSN the responder refuses it, because a middle packet must
+//! be as long as the path MTU.
 
 use crate::accelerator::{Accelerator, LAN};
 use crate::answer::template;
@@ -17,14 +17,14 @@ use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{Bth, Head, Opcode, Packet};
 
-/// PSNs that a question lies behind the packet that is repeated: more than are lost with a box, and
-/// few enough that a box that knows the flow does not take it for another life's.
+/// Distance in PSNs of a question behind the repeated packet: more than a box can lose, and few
+/// enough that a box that knows the flow does not mistake it for another life.
 const BEHIND: u64 = OUTSTANDING_MAX / 2;
 
-/// Longest time that an answer takes.
+/// Longest time until an answer.
 const ANSWERED_WITHIN: Duration = Duration::from_ms(2000);
 
-/// Sends the responder of `packet`, a request at `seq`, a question.
+/// Sends a question to the responder of `packet`, a request at `seq`.
 #[cold]
 pub(crate) fn ask_instead_of(
     now: Instant,
@@ -49,14 +49,13 @@ pub(crate) fn ask_instead_of(
     shared.counters.questions += 1;
 }
 
-/// True for a question, of this box's or of one before it: no NIC sends a middle packet without
-/// payload.
+/// True for a question of this or another box: no NIC sends a middle packet without payload.
 pub(crate) fn is_question(frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
     packet.opcode() == Opcode::RC_WRITE_MIDDLE && frame.payload.is_empty()
 }
 
 impl Accelerator {
-    /// Another box's question: whoever has terminated the flow answers it.
+    /// Answers another box's question if this box has terminated the flow, or forwards it.
     #[cold]
     pub(crate) fn handle_question(&mut self, known: Option<u32>, frame: &Frame<'_>) {
         let terminated =

@@ -1,4 +1,4 @@
-//! What all flows of an accelerator share: configuration, memory, counters and queues.
+//! State that all flows of an accelerator share: configuration, memory, counters and queues.
 
 use crate::pairing::Looks;
 use crate::shares::Shares;
@@ -8,17 +8,17 @@ use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue};
 use longhaul_units::BitRate;
 
-/// Configuration, memory, counters and queues that all flows share.
+/// State that all flows share.
 pub(crate) struct AccelShared {
     pub(crate) config: Config,
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
-    /// Memory that stores take.
+    /// Memory used by the stores.
     pub(crate) shares: Shares,
     pub(crate) spare: Spare,
-    /// No packet is acknowledged early and no flow is added.
+    /// No packet is acknowledged early, and no flow is added.
     pub(crate) draining: bool,
-    /// Rates of flows that receive CNPs.
+    /// DCQCN parameters of flows that receive CNPs.
     pub(crate) dcqcn: Dcqcn,
     pub(crate) to_lan: FrameQueue,
     pub(crate) to_wan: FrameQueue,
@@ -46,7 +46,7 @@ impl AccelShared {
         self.config = config;
     }
 
-    /// `false`, and counted, if `frame` cannot be kept.
+    /// Returns `false` and counts a drop if `frame` cannot be stored.
     #[inline]
     pub(crate) fn may_hold(&mut self, frame: &Frame<'_>) -> bool {
         let may = frame.may_be_kept();
@@ -56,7 +56,7 @@ impl AccelShared {
         may
     }
 
-    /// Keeps `frame` if it can be kept.
+    /// Stores `frame` in a buffer if possible.
     #[inline]
     pub(crate) fn hold(&mut self, frame: &Frame<'_>) -> Option<FrameBuf> {
         self.may_hold(frame).then(|| self.pool.hold(frame))
@@ -74,7 +74,7 @@ impl AccelShared {
         }
     }
 
-    /// `false` if the frame was dropped.
+    /// Returns `false` if the frame was dropped.
     pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) -> bool {
         let Some(frame) = self.hold(frame) else { return false };
         let passed = self.to_lan.push(frame);

@@ -1,42 +1,42 @@
-//! Shares of the store: how much of its memory each tenant may take.
+//! Sharing of the store's memory between tenants.
 //!
-//! A tenant is a prefix of requesters' addresses. Its limits are multiples of the memory that is
-//! free (dynamic thresholds, Choudhury and Hahne 1998), so that a lone tenant may take nearly
-//! everything, `n` busy ones converge on equal shares, one that needs less than its share leaves
-//! the rest to the others, and some memory is free for the next one to come. Nothing stored is
-//! evicted: a tenant above its limits is acknowledged nothing further, and then refused, until its
-//! responders have taken enough.
+//! A tenant is a prefix of requesters' addresses. Its limits are multiples of the free memory
+//! (dynamic thresholds, Choudhury and Hahne 1998): a lone tenant may use nearly all memory, `n`
+//! busy ones converge on equal shares, a tenant that needs less than its share leaves the rest to
+//! the others, and some memory is always free for a new tenant. Stored packets are never evicted:
+//! for a tenant above its limits the box first stops acknowledging early, then refuses packets,
+//! until its responders have taken enough.
 
 use crate::Config;
 use crate::key::{Map, map};
 use longhaul_wire::Prefix;
 use std::net::IpAddr;
 
-/// A tenant that stores more than this multiple of the free memory runs ahead of its responders no
-/// further: a lone one may take three quarters of the memory.
+/// A tenant that stores more than this multiple of the free memory may not run further ahead of its
+/// responders: a lone tenant may use three quarters of the memory.
 const AHEAD_OF_FREE: u64 = 3;
-/// A tenant's requests are stored, unacknowledged ones included, up to this multiple of the free
+/// A tenant may store requests, unacknowledged ones included, up to this multiple of the free
 /// memory.
 const STORED_OF_FREE: u64 = 31;
 
-/// Memory beyond a tenant's limit for first packets of flows that store nothing.
+/// Memory beyond `total_bytes_max` for the first packets of flows that store nothing, in bytes.
 const RESERVE: u64 = 64 << 10;
 
-/// Names a tenant that has flows.
+/// Identifies a tenant that has flows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TenantId(u32);
 
-/// Snapshot of one tenant: the flows of requesters whose addresses begin alike.
+/// Snapshot of one tenant: the flows of requesters under one prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TenantStatus {
-    /// Addresses of its requesters.
+    /// Prefix of its requesters' addresses.
     pub prefix: Prefix,
-    /// Flows known.
+    /// Number of flows.
     pub flows: u32,
-    /// Memory that their stores take, in bytes.
+    /// Bytes of memory that their stores use.
     pub stored_bytes: u64,
-    /// Memory above which its requests are acknowledged no sooner than delivered, in bytes. It
-    /// follows from what is free.
+    /// Bytes of memory above which its requests are acknowledged only once delivered. Depends on
+    /// the free memory.
     pub share_bytes: u64,
     /// Request packets refused for lack of memory since the tenant's first flow was learnt.
     pub refused_packets: u64,
@@ -51,11 +51,11 @@ struct Tenant {
 
 /// See the module.
 pub(crate) struct Shares {
-    /// By [`TenantId`]; those without flows are free.
+    /// Indexed by [`TenantId`]; those without flows are in `free`.
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     by_prefix: Map<Prefix, u32>,
-    /// Memory that all tenants take.
+    /// Memory that all tenants use.
     stored: u64,
 }
 
@@ -87,7 +87,7 @@ impl Shares {
         TenantId(number)
     }
 
-    /// A flow of the tenant, which stores nothing any more, is gone.
+    /// Removes a flow of the tenant. The flow must store nothing.
     pub(crate) fn leave(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get_mut(id.0 as usize) else { return };
         tenant.flows -= 1;
@@ -120,7 +120,7 @@ impl Shares {
         }
     }
 
-    /// Memory that all tenants take.
+    /// Memory that all tenants use.
     pub(crate) fn stored(&self) -> u64 {
         self.stored
     }
@@ -133,17 +133,16 @@ impl Shares {
         config.total_bytes_max.saturating_sub(self.stored)
     }
 
-    /// Memory that a tenant may take before its requests are acknowledged no sooner than delivered.
+    /// Memory above which a tenant's requests are acknowledged only once delivered.
     fn share(&self, config: &Config) -> u64 {
         AHEAD_OF_FREE * self.free_bytes(config)
     }
 
-    /// Bytes that one flow of a tenant may have acknowledged and undelivered, of `flow_high` that
-    /// it may have otherwise. A tenant above its share leaves each of its flows a sixteenth of
-    /// that.
+    /// Bytes that one flow of a tenant may have acknowledged and undelivered, at most `flow_high`.
+    /// Each flow of a tenant above its share has a sixteenth of the share.
     #[inline]
     pub(crate) fn flow_high(&self, config: &Config, id: TenantId, flow_high: u64) -> u64 {
-        // No tenant can be above its share then.
+        // Below this no tenant can exceed its share.
         if self.stored <= config.total_high() {
             flow_high
         } else {
@@ -166,7 +165,7 @@ impl Shares {
         bytes: u64,
         is_first: bool,
     ) -> bool {
-        // No tenant can be above its limit then.
+        // Below this no tenant can exceed its limit.
         let is_plenty =
             self.stored + bytes <= config.total_bytes_max / (STORED_OF_FREE + 1) * STORED_OF_FREE;
         is_plenty || self.has_scarce_room(config, id, bytes, is_first)
@@ -178,13 +177,13 @@ impl Shares {
         fits || (is_first && self.stored + bytes <= config.total_bytes_max + RESERVE)
     }
 
-    /// True if a tenant stores so little that requests which were refused may come again.
+    /// True if a tenant stores so little that refused requests may be retransmitted.
     pub(crate) fn is_roomy(&self, config: &Config, id: TenantId) -> bool {
         self.stored_by(id) <= STORED_OF_FREE / 4 * self.free_bytes(config)
     }
 
-    /// True if a flow that is only watched may be remembered: it leaves room for what has been
-    /// promised.
+    /// True if a followed flow may be remembered; it leaves memory for flows with acknowledged
+    /// packets.
     pub(crate) fn may_watch(&self, config: &Config, id: TenantId) -> bool {
         self.stored_by(id) < self.free_bytes(config)
     }
@@ -216,7 +215,7 @@ mod tests {
         (1..=count).map(|host| shares.join(&config(), IpAddr::from([10, 0, 0, host]))).collect()
     }
 
-    /// Each takes all that it may, by turns.
+    /// Each tenant in turn takes all that it may.
     fn fill(shares: &mut Shares, ids: &[TenantId]) {
         loop {
             let mut taken = 0;
@@ -260,7 +259,7 @@ mod tests {
         let ids = tenants(&mut shares, 2);
         fill(&mut shares, &ids[..1]);
         assert!(shares.has_room(&config(), ids[1], 1 << 20, false));
-        // For each chunk of the hog's that is delivered, both may store again.
+        // For each delivered chunk of the hog, both tenants may store again.
         for _ in 0..32 << 20 >> 12 {
             shares.sub(ids[0], CHUNK);
             fill(&mut shares, &ids[1..]);

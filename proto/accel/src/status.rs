@@ -1,24 +1,24 @@
-//! Snapshots of flows, and the names that reports use.
+//! Snapshots of flows, and their names in reports.
 
 use crate::{Drops, FlowKey, Mode, Role};
 use longhaul_units::{Duration, Msn, Psn, Qpn};
 
-/// What the accelerator does with a flow.
+/// State of a flow in the accelerator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlowState {
-    /// Everything passes untouched while PSN, MSN and the requester's QPN are being learnt.
+    /// Everything passes through while PSN, MSN and the requester's QPN are being learnt.
     Learning,
-    /// Requests are stored and pseudo-ACKed; delivery is the accelerator's duty.
+    /// Requests are stored and pseudo-ACKed; the accelerator delivers them.
     Terminated,
-    /// Everything passes; [`PassReason`] says why. Nothing is stored or owed but what was
-    /// acknowledged before, in [`PassReason::OneWay`].
+    /// Everything passes; [`PassReason`] says why. Nothing is stored or owed, except, in
+    /// [`PassReason::OneWay`], packets acknowledged before.
     Passing,
     /// Pseudo-ACKed data could not be delivered: every further request is answered by a fatal NAK.
     Failed,
 }
 
 impl FlowState {
-    /// All of them.
+    /// All states.
     pub const ALL: [FlowState; 4] =
         [FlowState::Learning, FlowState::Terminated, FlowState::Passing, FlowState::Failed];
 
@@ -33,25 +33,25 @@ impl FlowState {
     }
 }
 
-/// Why a flow passes untouched.
+/// Why a flow passes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PassReason {
-    /// The flow's mode says so.
+    /// The flow's mode requires it.
     Mode,
     /// The accelerator drains.
     Draining,
-    /// Its traffic named no requester within 10 s and 1000 requests: no ACK came by, or each could
-    /// be another flow's.
+    /// The traffic did not identify the requester within 10 s and 1000 requests: no ACK passed, or
+    /// each fitted another flow too.
     NotLearnt,
-    /// No answer of the responder comes by this box: answers take another way, or there are none.
+    /// No response passes this box: responses take another path, or there are none.
     OneWay,
-    /// Its connection has an alternate path (APM), or was asked to take one: requests may move to a
-    /// way that this box does not see, and back.
+    /// The connection has an alternate path (APM), or was asked to take one: requests may move to a
+    /// path that this box does not see, and back.
     AlternatePath,
 }
 
 impl PassReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [PassReason; 5] = [
         PassReason::Mode,
         PassReason::Draining,
@@ -72,7 +72,7 @@ impl PassReason {
     }
 }
 
-/// Where a flow's numbers come from.
+/// Source of a flow's PSNs and QPNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Learnt {
     /// The connection manager's REQ and REP.
@@ -98,39 +98,39 @@ pub struct FlowStatus {
     pub key: FlowKey,
     /// The requester's QPN, once known.
     pub requester_qpn: Option<Qpn>,
-    /// What is done with it.
+    /// The flow's state.
     pub state: FlowState,
     /// Why it passes, if it does.
     pub pass_reason: Option<PassReason>,
-    /// What its completions say, by the policy in force when it was learnt.
+    /// The meaning of its completions, by the policy in force when it was learnt.
     pub mode: Mode,
-    /// Which of two boxes this one is for it.
+    /// Position of this box in the pair.
     pub role: Role,
-    /// Where its numbers come from.
+    /// Source of its PSNs and QPNs.
     pub learnt: Learnt,
     /// Path MTU in bytes, once known.
     pub path_mtu: Option<u32>,
-    /// Smoothed round trip to the responder and back, once measured.
+    /// Smoothed RTT to the responder, once measured.
     pub rtt: Option<Duration>,
-    /// Shortest round trip measured.
+    /// Shortest RTT measured.
     pub rtt_min: Option<Duration>,
-    /// How long requests wait for their pseudo-ACK, smoothed, once measured: from the first request
-    /// that wants one to the ACK's leaving. One at a time is measured. What the responder must
-    /// answer itself, in mode tail say, counts in full.
+    /// Smoothed delay of pseudo-ACKs, once measured: from the first request that wants one to its
+    /// transmission. One request at a time is measured. If only the responder can answer, as in
+    /// mode tail, the delay includes the round trip.
     pub ack_delay: Option<Duration>,
     /// Retransmission timeout in force.
     pub rto: Duration,
-    /// Memory that the store takes, in bytes.
+    /// Bytes of memory that the store uses.
     pub stored_bytes: u64,
-    /// Frames stored: not known to have reached the responder.
+    /// Frames stored: not known to be delivered.
     pub stored_frames: usize,
-    /// Frames stored of which none was sent yet, or which are to be sent again.
+    /// Stored frames that are to be sent for the first time or retransmitted.
     pub unsent_frames: usize,
     /// READs and atomics without their last response.
     pub outstanding_reads: usize,
     /// The next PSN expected from the requester.
     pub expected_psn: Psn,
-    /// The first PSN that was not acknowledged to the requester.
+    /// The first PSN not acknowledged to the requester.
     pub unacknowledged_psn: Psn,
     /// The first PSN that the responder has not acknowledged.
     pub undelivered_psn: Psn,
@@ -138,32 +138,32 @@ pub struct FlowStatus {
     pub msn: Msn,
     /// MSN of the last real ACK.
     pub responder_msn: Msn,
-    /// Messages that finite credits of the responder still allow, `None` when it set no limit.
+    /// Messages that the responder's credits still allow; `None`: unlimited.
     pub credits: Option<u32>,
-    /// True while pseudo-ACKs are withheld because the store is above its high watermark.
+    /// True while pseudo-ACKs are withheld because too much is acknowledged and undelivered.
     pub back_pressure: bool,
     /// Activity of this flow.
     pub counters: FlowCounters,
-    /// Frames of this flow taken off the wire, by reason.
+    /// Frames of this flow that were dropped, by reason.
     pub drops: Drops,
 }
 
 longhaul_counters::counters! {
-    /// What was done for one flow since it was learnt; names as in [`crate::Counters`].
+    /// Activity of one flow since it was learnt; names as in [`crate::Counters`].
     pub struct FlowCounters {
         /// Request packets stored.
         stored_packets,
         /// Payload bytes of request packets stored.
         stored_payload_bytes,
-        /// Request packets passed untouched because the flow's mode says so.
+        /// Request packets passed through unacknowledged.
         passed_packets,
-        /// Request packets known to have reached the responder.
+        /// Request packets known to be delivered.
         delivered_packets,
         /// Pseudo-ACKs sent.
         pseudo_acks,
         /// Pseudo-ACKs whose delay was measured.
         ack_delays,
-        /// The sum of these delays, in nanoseconds.
+        /// Sum of these delays, in nanoseconds.
         ack_delay_ns,
         /// Sequence NAKs sent.
         sequence_naks,
@@ -177,13 +177,13 @@ longhaul_counters::counters! {
         rnr_nak_absorbed,
         /// Retransmission timeouts.
         timeouts,
-        /// Packets sent again after a sequence NAK.
+        /// Packets retransmitted after a sequence NAK.
         retransmits_nak,
-        /// Packets sent again after an RNR NAK.
+        /// Packets retransmitted after an RNR NAK.
         retransmits_rnr,
-        /// Packets sent again after a timeout.
+        /// Packets retransmitted after a timeout.
         retransmits_timeout,
-        /// READs and atomics sent again because their responses had a gap.
+        /// READs and atomics retransmitted because their responses had a gap.
         retransmits_read,
     }
 }

@@ -1,8 +1,8 @@
-//! The store of one flow: request packets in PSN order, from the first that the responder may not
-//! have to the last that the requester sent.
+//! The store of one flow: its request packets in PSN order, from the first that may be undelivered
+//! to the last that the requester sent.
 //!
-//! Three positions move through it: what the responder has (the front), what is to be sent next
-//! (the cursor) and what may be acknowledged to the requester (the frontier).
+//! Three positions move through it: the front (first undelivered packet), the cursor (next to send)
+//! and the frontier (end of the packets that may be acknowledged to the requester).
 
 use crate::entries::Entries;
 use longhaul_node::FrameBuf;
@@ -10,34 +10,34 @@ use longhaul_units::Instant;
 use longhaul_wire::Packet;
 use std::collections::VecDeque;
 
-/// What a box awaits before it acknowledges a request.
+/// What a box waits for before it acknowledges a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum RequestKind {
-    /// Nothing: SEND or WRITE with data.
+    /// Nothing: a SEND, or a WRITE with data.
     #[default]
     Plain,
-    /// READ or atomic: its own response answers it.
+    /// Its own response: a READ or atomic.
     Response,
-    /// The responder's own ACK answers it: a zero-length WRITE, which asks whether the peer is
-    /// alive, or in mode tail the last packet of a message.
+    /// The responder's ACK: a zero-length WRITE (keep-alive) or, in mode tail, the last packet of a
+    /// message.
     EndToEnd,
 }
 
-/// One stored request packet, in a line of the cache.
+/// One stored request packet, in one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Entry {
-    /// There always is one, but in a place that holds no packet.
+    /// `None` in unused slots only.
     pub(crate) frame: Option<FrameBuf>,
     /// First PSN.
     pub(crate) first: u64,
     /// Messages completed once this packet is executed, counted from the flow's start.
     pub(crate) messages: u64,
     pub(crate) sent_at: Instant,
-    /// PSNs, at least 1; a READ takes one for each of its response packets.
+    /// Number of PSNs, at least 1; a READ takes one per response packet.
     pub(crate) span: u32,
     pub(crate) bytes: u32,
-    /// It completes a message itself.
+    /// It completes a message.
     pub(crate) ends: bool,
     pub(crate) times_sent: u8,
     pub(crate) kind: RequestKind,
@@ -68,34 +68,34 @@ pub(crate) struct Awaited {
     pub(crate) next: u64,
     /// When the request was last sent.
     pub(crate) sent_at: Option<Instant>,
-    /// A gap was seen: when to resend the request, unless the requester does so first.
+    /// A gap was seen: when to retransmit the request, unless the requester does so first.
     pub(crate) recover_at: Option<Instant>,
 }
 
-/// What [`Store::release`] let go.
+/// Result of [`Store::release`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Released {
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
-    /// When the packet that was acknowledged by name had been sent, if it was sent once and asked
-    /// for an ACK.
+    /// When the packet with the acknowledged PSN was sent, if it was sent once and asked for an
+    /// ACK.
     pub(crate) sample: Option<Instant>,
 }
 
-/// Bookkeeping per entry beyond the frame itself.
+/// Bookkeeping per entry, excluding the frame.
 pub(crate) const ENTRY_OVERHEAD: usize = size_of::<Entry>() - size_of::<FrameBuf>();
 
-/// Room for entries of stores that are empty: a flow that rests keeps none, and one that begins
-/// again allocates none.
+/// Entry buffers of empty stores: an idle flow keeps none, and a flow that becomes busy allocates
+/// none.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     rooms: Vec<Entries>,
-    /// Entries that they have room for.
+    /// Total capacity of `rooms`.
     entries: usize,
 }
 
-/// Entries that rooms nobody uses may have room for, 16 MiB: those of many flows that fill and
-/// empty by turns over a long path.
+/// Largest total capacity of spare buffers (16 MiB): enough for many flows that fill and empty by
+/// turns over a long path.
 const SPARE_ENTRIES_MAX: usize = 1 << 18;
 
 impl Spare {
@@ -117,11 +117,14 @@ impl Spare {
 pub(crate) struct Store {
     entries: Entries,
     cursor: usize,
-    /// Entries before this one lie below the frontier; `frontier_bytes` is their memory.
+    /// Entries before this index are below the frontier; `frontier_bytes` is their memory.
     frontier_index: usize,
     frontier_bytes: u64,
     frontier: u64,
     frontier_messages: u64,
+    /// PSN and messages behind the last request below the frontier that is not answered by its own
+    /// responses.
+    ack_end: (u64, u64),
     bytes: u64,
     end: u64,
     messages: u64,
@@ -140,6 +143,7 @@ impl Store {
             frontier_bytes: 0,
             frontier: start,
             frontier_messages: 0,
+            ack_end: (start, 0),
             bytes: 0,
             end: start,
             messages: 0,
@@ -149,7 +153,7 @@ impl Store {
         }
     }
 
-    /// Forgets everything and expects `start` next. Returns the bytes let go.
+    /// Discards everything and expects `start` next. Returns the bytes released.
     pub(crate) fn restart(&mut self, start: u64) -> u64 {
         std::mem::replace(self, Store::new(start)).bytes
     }
@@ -162,70 +166,76 @@ impl Store {
         self.entries.len()
     }
 
-    /// Memory that the entries take.
+    /// Bytes of memory that the entries use.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The PSN behind the last packet: what is expected from the requester.
+    /// The PSN behind the last packet, which is expected next from the requester.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Messages completed by everything stored so far.
+    /// Messages completed by all packets stored so far.
     pub(crate) fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// The first PSN that the responder is not known to have.
+    /// The first PSN not released.
     pub(crate) fn start(&self) -> u64 {
         self.entries.front().map_or(self.end, |e| e.first)
     }
 
-    /// PSNs outstanding.
+    /// PSNs stored, `end - start`.
     pub(crate) fn psns(&self) -> u64 {
         self.end - self.start()
     }
 
-    /// Everything below may be acknowledged; with it the messages that this completes.
+    /// The PSN below which everything may be acknowledged, and the messages completed there.
     pub(crate) fn frontier(&self) -> (u64, u64) {
         (self.frontier, self.frontier_messages)
     }
 
-    /// The PSN behind the last packet ever sent.
+    /// The PSN behind that of a pseudo-ACK, and the messages before it. A pseudo-ACK never carries
+    /// the PSN of a READ or atomic, because kernel rxe mistakes an ACK with the last PSN of a READ
+    /// for its responses (`rxe_comp.c`, `check_ack`).
+    pub(crate) fn ack_end(&self) -> (u64, u64) {
+        self.ack_end
+    }
+
+    /// The PSN behind the last packet sent so far.
     pub(crate) fn sent_to(&self) -> u64 {
         self.sent_to
     }
 
-    /// The PSN behind the last packet sent and not taken back for sending again.
+    /// The PSN behind the last packet that is sent and not to be retransmitted.
     #[inline]
     pub(crate) fn sent_before(&self) -> u64 {
         let last = self.cursor.checked_sub(1).and_then(|index| self.entries.get(index));
         last.map_or(self.responder_next, |entry| entry.last() + 1)
     }
 
-    /// PSNs that are sent and not to be sent again, and of which the responder is not known to have
-    /// any.
+    /// PSNs sent, not to be retransmitted, and not known to be delivered.
     pub(crate) fn outstanding(&self) -> u64 {
         self.sent_before().saturating_sub(self.responder_next)
     }
 
-    /// Entries not sent, or to be sent again.
+    /// Number of entries to be sent or retransmitted.
     pub(crate) fn unsent(&self) -> usize {
         self.entries.len() - self.cursor
     }
 
-    /// True if at least the front entry has been sent and not been taken back for sending again.
+    /// True if at least the front entry is sent and not to be retransmitted.
     pub(crate) fn is_outstanding(&self) -> bool {
         self.cursor > 0
     }
 
-    /// True while something that may have been acknowledged is not known to be delivered.
+    /// True while a packet below the frontier is not known to be delivered.
     pub(crate) fn owes_delivery(&self) -> bool {
         self.frontier_index > 0
     }
 
-    /// Frames to be sent, in their order.
+    /// Frames to be sent or retransmitted, in order.
     pub(crate) fn waiting_frames(&self) -> impl Iterator<Item = &FrameBuf> {
         self.entries.from(self.cursor).filter_map(|entry| entry.frame.as_ref())
     }
@@ -238,15 +248,14 @@ impl Store {
         self.entries.get(index)
     }
 
-    /// Index of the first entry that ends at or behind `seq`.
+    /// Index of the first entry whose last PSN is at or behind `seq`.
     pub(crate) fn index_of(&self, seq: u64) -> usize {
         self.entries.partition_point(|e| e.last() < seq)
     }
 
-    /// True if another request than `packet` is stored under its number: its QP number has a new
-    /// owner.
+    /// True if the stored request at `seq` differs from `packet`: the QPN has a new owner.
     ///
-    /// READs are not compared: one that is repeated may ask for what is left of it.
+    /// READs are not compared, because a repeated READ may request only the rest.
     pub(crate) fn contradicts(&self, seq: u64, packet: &Packet<'_>, payload_len: usize) -> bool {
         let Some(entry) = self.entries.get(self.index_of(seq)) else { return false };
         if entry.kind == RequestKind::Response || entry.last() != seq {
@@ -258,7 +267,7 @@ impl Store {
             != (packet.opcode(), packet.reth(), payload_len)
     }
 
-    /// Gives up the room for entries when there are none.
+    /// Returns the entry buffer to `spare` if the store is empty.
     #[inline]
     pub(crate) fn rest(&mut self, spare: &mut Spare) {
         if self.entries.is_empty() && self.entries.capacity() > 0 {
@@ -266,7 +275,7 @@ impl Store {
         }
     }
 
-    /// Takes room for entries before the first.
+    /// Takes an entry buffer if the store has none.
     #[inline]
     pub(crate) fn wake(&mut self, spare: &mut Spare) {
         if self.entries.capacity() == 0 {
@@ -274,7 +283,7 @@ impl Store {
         }
     }
 
-    /// Appends the packet at [`Store::end`]. Returns the memory that it takes.
+    /// Appends the packet at [`Store::end`]. Returns the bytes of memory that it uses.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -301,7 +310,7 @@ impl Store {
         }
         let messages = self.messages;
         let entry = self.entries.push_back();
-        // One by one, as they are read.
+        // Written field by field, as it is read.
         entry.frame = Some(frame);
         entry.first = first;
         entry.messages = messages;
@@ -316,7 +325,7 @@ impl Store {
         bytes as u64
     }
 
-    /// Gives the last entry, a READ, `span` PSNs.
+    /// Sets the span of the last entry, a READ.
     pub(crate) fn resolve_span(&mut self, span: u64) {
         if let (Some(entry), Some(awaited)) = (self.entries.back_mut(), self.awaited.back_mut()) {
             entry.span = span as u32;
@@ -328,7 +337,7 @@ impl Store {
         }
     }
 
-    /// Takes everything as sent at `now` by somebody else.
+    /// Marks all entries as sent at `now`, because their frames were forwarded.
     pub(crate) fn count_all_as_sent(&mut self, now: Instant) {
         for index in self.cursor..self.entries.len() {
             if let Some(entry) = self.entries.get_mut(index) {
@@ -343,8 +352,8 @@ impl Store {
         self.sent_to = self.end;
     }
 
-    /// Moves the frontier as far as nothing is awaited and stored bytes below it stay within
-    /// `bytes_max`. True if it was the bytes that stopped it.
+    /// Advances the frontier up to an entry that awaits an answer, and while the bytes below it
+    /// stay within `bytes_max`. Returns `true` if `bytes_max` stopped it.
     pub(crate) fn advance_frontier(&mut self, bytes_max: u64) -> bool {
         while let Some(entry) = self.entries.get(self.frontier_index) {
             if entry.kind != RequestKind::Plain && !entry.answered {
@@ -356,24 +365,27 @@ impl Store {
             self.frontier_bytes += u64::from(entry.bytes);
             self.frontier = entry.last() + 1;
             self.frontier_messages = entry.messages;
+            if entry.kind != RequestKind::Response {
+                self.ack_end = self.frontier();
+            }
             self.frontier_index += 1;
         }
         false
     }
 
-    /// True if the frontier stands at a packet of this kind.
+    /// True if the entry at the frontier is of this kind.
     pub(crate) fn frontier_waits_for(&self, kind: RequestKind) -> bool {
         self.entries.get(self.frontier_index).is_some_and(|entry| entry.kind == kind)
     }
 
-    /// Moves the frontier by at least one packet and about `bytes`, if nothing is awaited.
+    /// Advances the frontier by at least one packet and about `bytes`, unless an answer is awaited.
     pub(crate) fn advance_frontier_by(&mut self, bytes: u64) {
         let next = self.entries.get(self.frontier_index).map_or(0, |entry| u64::from(entry.bytes));
         self.advance_frontier(self.frontier_bytes + bytes.max(next));
     }
 
-    /// Lets go of what the responder has: everything below `limit`, up to the first READ or atomic
-    /// whose responses are still awaited (or past it when `forced`).
+    /// Releases the delivered entries below `limit`, up to the first READ or atomic whose responses
+    /// are awaited (or past it if `forced`).
     pub(crate) fn release(&mut self, limit: u64, forced: bool) -> Released {
         let mut released = Released::default();
         let mut count = 0;
@@ -396,6 +408,9 @@ impl Store {
             } else {
                 self.frontier = entry.last() + 1;
                 self.frontier_messages = entry.messages;
+                if entry.kind != RequestKind::Response {
+                    self.ack_end = self.frontier();
+                }
             }
         }
         self.entries.drop_front(count);
@@ -407,8 +422,8 @@ impl Store {
         released
     }
 
-    /// Lets go of what lies at `to` and behind it; the `messages` before that stay acknowledged.
-    /// Returns the memory let go.
+    /// Releases all entries from `to` on; the `messages` before it stay acknowledged. Returns the
+    /// bytes released.
     pub(crate) fn truncate(&mut self, to: u64, messages: u64) -> u64 {
         let keep = self.entries.partition_point(|entry| entry.first < to);
         let freed: u64 = self.entries.from(keep).map(|entry| u64::from(entry.bytes)).sum();
@@ -418,17 +433,18 @@ impl Store {
         self.cursor = self.cursor.min(keep);
         (self.frontier_index, self.frontier_bytes) = (keep, self.bytes);
         (self.end, self.frontier) = (to, to);
+        self.ack_end = self.ack_end.min((to, messages));
         (self.messages, self.frontier_messages) = (messages, messages);
         self.sent_to = self.sent_to.min(to);
         freed
     }
 
-    /// Sends again from `seq` on.
+    /// Moves the cursor back to `seq`.
     pub(crate) fn rewind_to(&mut self, seq: u64) {
         self.cursor = self.cursor.min(self.index_of(seq));
     }
 
-    /// The next packet to send. What the responder is known to have is skipped.
+    /// The next packet to send, skipping packets known to be delivered.
     pub(crate) fn next_to_send(&mut self) -> Option<&Entry> {
         while let Some(entry) = self.entries.get(self.cursor) {
             if entry.last() >= self.responder_next {
@@ -439,7 +455,8 @@ impl Store {
         self.entries.get(self.cursor)
     }
 
-    /// The packet of [`Store::next_to_send`] was sent. True if it had been sent before.
+    /// Notes that the packet of [`Store::next_to_send`] was sent. Returns `true` for a
+    /// retransmission.
     pub(crate) fn count_sent(&mut self, now: Instant) -> bool {
         let Some(entry) = self.entries.get_mut(self.cursor) else { return false };
         let again = entry.times_sent > 0;
@@ -454,7 +471,7 @@ impl Store {
         again
     }
 
-    /// The READ or atomic that holds `seq` was sent.
+    /// Notes that the READ or atomic whose range holds `seq` was sent.
     pub(crate) fn count_request_sent(&mut self, seq: u64, now: Instant) {
         if let Some(awaited) = self.awaited_at(seq) {
             awaited.sent_at = Some(now);
@@ -468,11 +485,18 @@ impl Store {
         self.awaited.get_mut(index).filter(|a| a.first <= seq)
     }
 
-    /// Puts `frame`, a retry for the rest of a READ from `seq` on, in place of the stored request.
+    /// True if a READ or atomic whose range holds `seq` is awaited. Packets behind it may be
+    /// delivered already.
+    pub(crate) fn awaits(&self, seq: u64) -> bool {
+        let index = self.awaited.partition_point(|a| a.last < seq);
+        self.awaited.get(index).is_some_and(|a| a.first <= seq)
+    }
+
+    /// Replaces the stored READ by `frame`, which requests its rest from `seq` on.
     ///
-    /// The next response stays the next when the retry asks for earlier ones again: its requester
-    /// may have sent it before these came, and takes what follows them. One that lost them asks for
-    /// all that follows as well, whatever is counted here.
+    /// The expected response does not move back if `frame` requests earlier ones again: the
+    /// requester may have sent it before these arrived, and takes the responses that follow them. A
+    /// requester that lost them requests all later ones too, whatever is expected here.
     pub(crate) fn replace_request(&mut self, seq: u64, frame: FrameBuf) {
         let index = self.index_of(seq);
         if let Some(entry) = self.entries.get_mut(index) {
@@ -487,7 +511,7 @@ impl Store {
         }
     }
 
-    /// The last response of the front awaited request, which ends at `last`, has passed.
+    /// Notes that the last response of the first awaited request, which ends at `last`, has passed.
     pub(crate) fn count_answered(&mut self, last: u64) {
         let index = self.index_of(last);
         if let Some(entry) = self.entries.get_mut(index) {
@@ -498,7 +522,7 @@ impl Store {
 }
 
 impl Store {
-    /// The PSN behind the last stored packet that asked for an ACK.
+    /// The PSN behind the last stored packet with AckReq.
     pub(crate) fn last_wish(&self) -> Option<u64> {
         let wish =
             self.entries.from(0).rev().find(|e| e.ack_request && e.kind != RequestKind::Response);

@@ -1,4 +1,4 @@
-//! The flows: slots, and the ways to find one.
+//! The flow table: slots, and indices of their flows.
 
 use crate::candidates::Candidates;
 use crate::flow::Flow;
@@ -7,7 +7,7 @@ use crate::key::{Map, WireKey, map};
 use crate::timers::SlotId;
 use longhaul_units::{Instant, Psn, Qpn};
 
-/// Slots examined for an eviction.
+/// Slots examined per eviction, at least.
 const LOOKS_MAX: usize = 64;
 
 struct Slot {
@@ -19,19 +19,19 @@ pub(crate) struct FlowTable {
     slots: Vec<Slot>,
     free: Vec<u32>,
     flows_max: usize,
-    /// Where the next search for a flow to evict begins.
+    /// Slot at which the next search for a victim begins.
     hand: usize,
     by_responder: Index,
     by_requester: Index,
-    /// Flows without a known requester QPN, by the pair of addresses.
+    /// Flows whose requester's QPN is unknown, by address pair.
     unpaired: Map<WireKey, Candidates>,
-    /// Flows whose requester's QPN has another owner, and that still have data to deliver.
+    /// Flows whose requester's QPN has another owner, with data to deliver.
     orphans: Vec<u32>,
     last_lan: Option<(WireKey, u32)>,
     last_wan: Option<(WireKey, u32)>,
 }
 
-/// Whether the flow in a slot is the one that requests with `key` belong to.
+/// True if requests with `key` belong to the flow in a slot.
 fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
     |slot| {
         slots
@@ -41,7 +41,7 @@ fn has_responder<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> boo
     }
 }
 
-/// Whether the flow in a slot is the one that responses with `key` belong to.
+/// True if responses with `key` belong to the flow in a slot.
 fn has_requester<'a>(slots: &'a [Slot], key: &'a WireKey) -> impl Fn(u32) -> bool + 'a {
     |slot| {
         let flow = slots.get(slot as usize).and_then(|s| s.flow.as_deref());
@@ -67,7 +67,7 @@ impl FlowTable {
         }
     }
 
-    /// Finds the flow of a request from the LAN.
+    /// Returns the flow of a request from the LAN.
     #[inline(always)]
     pub(crate) fn by_responder(&mut self, key: WireKey) -> Option<u32> {
         match self.last_lan {
@@ -82,7 +82,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Finds the flow whose requester a packet from the WAN goes to.
+    /// Returns the flow to whose requester a packet from the WAN goes.
     #[inline(always)]
     pub(crate) fn by_requester(&mut self, key: WireKey) -> Option<u32> {
         match self.last_wan {
@@ -115,27 +115,27 @@ impl FlowTable {
         self.current(id).is_some()
     }
 
-    /// The flow in `slot`, with its id.
+    /// The flow in `slot`, with its [`SlotId`].
     #[inline]
     pub(crate) fn identified(&mut self, slot: u32) -> Option<(SlotId, &mut Flow)> {
         let place = self.slots.get_mut(slot as usize)?;
         Some((SlotId { slot, generation: place.generation }, place.flow.as_deref_mut()?))
     }
 
-    /// The flow with this `id`, if it is still in the table.
+    /// The flow with this id, if it is still in the table.
     pub(crate) fn current(&self, id: SlotId) -> Option<&Flow> {
         let slot = self.slots.get(id.slot as usize)?;
         slot.flow.as_deref().filter(|_| slot.generation == id.generation)
     }
 
-    /// The flow with this `id`, if it is still in the table.
+    /// The flow with this id, if it is still in the table.
     #[inline]
     pub(crate) fn current_mut(&mut self, id: SlotId) -> Option<&mut Flow> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         slot.flow.as_deref_mut().filter(|_| slot.generation == id.generation)
     }
 
-    /// Flows in the table.
+    /// Number of flows.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -151,9 +151,9 @@ impl FlowTable {
         (first..).zip(slots).filter_map(|(number, slot)| Some((number, slot.flow.as_deref()?)))
     }
 
-    /// The flow to evict for a new one; `None` if there is room, or if none can be evicted. Flows
-    /// that showed a single packet are evicted first, then flows that are not terminated: no flood
-    /// evicts what is known.
+    /// The flow to evict for a new one; `None` if there is room, or if no flow can be evicted.
+    /// Strays are evicted first, then flows that deliver nothing, so that no flood evicts
+    /// terminated flows.
     pub(crate) fn victim(&mut self) -> Option<u32> {
         if self.has_room() {
             return None;
@@ -181,7 +181,7 @@ impl FlowTable {
         !self.free.is_empty() || self.slots.len() < self.flows_max
     }
 
-    /// Adds a flow, whose key must not be known. `None` if the table is full.
+    /// Adds a flow, whose key must be unknown. `None` if the table is full.
     pub(crate) fn insert(&mut self, flow: Flow) -> Option<u32> {
         let key = flow.key().wire();
         let slot = self.insert_successor(flow)?;
@@ -189,8 +189,8 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Adds another life of a known flow: requests find the known one first. `None` if the table is
-    /// full.
+    /// Adds another life of a known flow; requests still map to the known one. `None` if the table
+    /// is full.
     pub(crate) fn insert_successor(&mut self, flow: Flow) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -207,7 +207,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Maps the requests of another life to the flow in `slot`.
+    /// Maps the requests with its key to the flow in `slot`.
     pub(crate) fn take_requests(&mut self, slot: u32) {
         let Some(key) = self.get(slot).map(|flow| flow.key().wire()) else { return };
         self.by_responder.insert(&key, slot, has_responder(&self.slots, &key));
@@ -220,8 +220,7 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// Updates the PSNs that unpaired ACKs are compared with for the flow in `slot`, unless it is
-    /// paired.
+    /// Updates the candidate entry of the flow in `slot`, unless it is paired.
     pub(crate) fn nominate(&mut self, slot: u32) {
         let Some(flow) =
             self.slots.get_mut(slot as usize).and_then(|slot| slot.flow.as_deref_mut())
@@ -253,10 +252,10 @@ impl FlowTable {
         }
     }
 
-    /// A requester between these addresses is not followed: until `until` an ACK that fits one flow
-    /// may be for that requester.
+    /// Notes an unfollowed requester between these addresses: until `until`, an ACK that fits one
+    /// flow may be for that requester.
     pub(crate) fn note_unfollowed(&mut self, pair: WireKey, until: Instant) {
-        // Where none is followed, none can be mistaken.
+        // Without candidates no ACK is attributed.
         if let Some(candidates) = self.unpaired.get_mut(&pair) {
             candidates.note_unfollowed(until);
         }
@@ -278,7 +277,7 @@ impl FlowTable {
         self.last_wan = None;
     }
 
-    /// Forgets the requester of the flow in `slot`, which may be another one.
+    /// Forgets the requester of the flow in `slot`, which may have changed.
     pub(crate) fn unpair(&mut self, slot: u32) {
         let Some(flow) = self.get_mut(slot) else { return };
         let key = *flow.key();
@@ -287,8 +286,7 @@ impl FlowTable {
         }
     }
 
-    /// Responses to the requester of the flow in `slot` are no longer its own: its QPN has another
-    /// owner.
+    /// Unmaps responses to the requester of the flow in `slot`, because its QPN has another owner.
     pub(crate) fn let_requester_go(&mut self, slot: u32) {
         let Some(flow) = self.get(slot) else { return };
         if let Some(qpn) = flow.requester_qpn() {
@@ -303,7 +301,7 @@ impl FlowTable {
         !self.orphans.is_empty()
     }
 
-    /// The flow without a requester that an ACK or NAK with `key` for `psn` is for.
+    /// The orphan to which an ACK or NAK with `key` for `psn` belongs.
     pub(crate) fn orphan(&self, key: WireKey, psn: Psn) -> Option<u32> {
         let is_for = |flow: &Flow| {
             flow.requester_qpn().is_some_and(|qpn| flow.key().to_requester(qpn) == key)
@@ -312,7 +310,7 @@ impl FlowTable {
         self.orphans.iter().copied().find(|&slot| self.get(slot).is_some_and(is_for))
     }
 
-    /// Flows that an unpaired response between these addresses could belong to.
+    /// Candidates for an unpaired response between these addresses.
     pub(crate) fn candidates(&self, pair: WireKey) -> Option<&Candidates> {
         self.unpaired.get(&pair)
     }

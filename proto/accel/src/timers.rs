@@ -1,11 +1,12 @@
-//! When flows are processed: at the end of a batch of frames, and at their deadlines.
+//! Scheduling of flows: at the end of a batch of frames, and at their deadlines.
 
 use crate::flow::Flow;
 use longhaul_units::Instant;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Names one use of a slot in the flow table, so that what refers to an earlier use is recognised.
+/// Identifies one use of a slot in the flow table, so that references to an earlier use are
+/// detected.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub(crate) struct SlotId {
     pub(crate) slot: u32,
@@ -17,7 +18,7 @@ pub(crate) struct SlotId {
 pub(crate) struct Touched(Vec<SlotId>);
 
 impl Touched {
-    /// Adds `flow`, once.
+    /// Adds `flow` unless it is in the list.
     #[inline]
     pub(crate) fn add(&mut self, id: SlotId, flow: &mut Flow) {
         if !std::mem::replace(&mut flow.bookkeeping.is_touched, true) {
@@ -38,15 +39,15 @@ impl Touched {
     }
 }
 
-/// When to look at which flow.
+/// Heap of the times at which flows must be examined.
 ///
-/// A flow's deadline mostly moves later (each ACK restarts it). The heap keeps the earlier moment,
-/// at which the flow is looked at and put back: cost per packet is a comparison.
+/// A flow's deadline mostly moves later (each ACK restarts it). The heap keeps the earlier time, at
+/// which the flow is examined and re-armed; the cost per packet is one comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, SlotId)>>);
 
 impl Timers {
-    /// Arms `id` for `at`, given that it is armed for `armed`; returns what it is armed for now.
+    /// Arms `id`, armed for `armed`, for `at`. Returns the time for which it is armed afterwards.
     #[inline]
     pub(crate) fn arm(
         &mut self,
@@ -64,7 +65,7 @@ impl Timers {
         }
     }
 
-    /// Forgets what `is_armed` does not know any more, once that has become much.
+    /// Removes the entries for which `is_armed` is false, once the heap has grown large.
     pub(crate) fn tidy(&mut self, len_usual: usize, is_armed: impl Fn(SlotId, Instant) -> bool) {
         if self.0.len() > 4 * len_usual + 1024 {
             self.0.retain(|&Reverse((at, id))| is_armed(id, at));

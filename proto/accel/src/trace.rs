@@ -1,27 +1,24 @@
-//! Which PSNs a requester has used lately and where its messages end: all that is needed to tell
-//! whose ACK one is.
+//! The recent PSNs of a requester and the ends of its messages: enough to attribute ACKs.
 //!
-//! A trace keeps numbers, no frames, so that thousands of flows between two hosts can be followed
+//! A trace keeps PSNs but no frames, so that thousands of flows between two hosts can be followed
 //! at once.
 
 use longhaul_units::{Duration, Instant, Msn, Psn};
 use std::collections::VecDeque;
 
-/// Runs of equal messages kept: 16 bytes each, and one is enough while all messages are of a
-/// length.
+/// Most runs of equal messages, 16 bytes each; one suffices while all messages have one length.
 const RUNS_MAX: usize = 1024;
-/// PSNs that a run may take, well below half of what its numbers count to.
+/// Most PSNs in a run, well below half of the range of its 32-bit numbers.
 const RUN_MAX: u32 = 1 << 24;
-/// Longest time from a request to the last ACK for it that is allowed for.
+/// Longest time from a request to the last ACK for it.
 const ACK_LATE: Duration = Duration::from_ms(1000);
-/// PSNs that a requester may have outstanding: one that is further from the latest belongs to
+/// Most PSNs that a requester may have outstanding: a PSN further from the latest belongs to
 /// another life of its QP.
 pub(crate) const OUTSTANDING_MAX: u64 = 1 << 18;
-/// A gap of more PSNs than this, with nothing undelivered, is a QP that begins anew rather than
-/// loss on a LAN.
+/// A gap of more PSNs than this, with nothing undelivered, means a restarted QP, not loss on a LAN.
 pub(crate) const GAP_MAX: u64 = 4096;
 
-/// Messages that are held against an MSN: an MSN that came round is below this once in 4096 times.
+/// Largest count compared with an MSN: a wrapped MSN is below this once in 4096 times.
 const COUNTED_MAX: u32 = 1 << 12;
 
 /// The requests of one flow, by number.
@@ -34,45 +31,45 @@ pub(crate) struct Trace {
     first: u64,
     latest: u64,
     runs: VecDeque<Run>,
-    /// One more for each gap: counts of messages compare within an epoch alone.
+    /// Incremented at each gap: message counts are comparable within an epoch only.
     epoch: u32,
-    /// PSNs a last READ may take, while its path MTU is not known.
+    /// Most PSNs of the last READ, while its path MTU is unknown.
     open_read: u64,
-    /// When PSNs below `known` or above `end` were last forgotten.
+    /// Time at which PSNs below `known` or above `end` were last forgotten.
     forgotten_at: Option<Instant>,
 }
 
-/// Messages of equal length one behind another. Sequence numbers are the low 32 bits.
+/// Consecutive messages of equal length. Sequence numbers are the low 32 bits.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// Last PSN of its first message.
     ends_at: u32,
     stride: u32,
     count: u32,
-    /// Messages before its first, since the epoch began.
+    /// Messages before the first one of the run, since the epoch began.
     before: u32,
 }
 
-/// A request packet as a trace sees it.
+/// Properties of a request packet that a trace needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requested {
     pub(crate) seq: u64,
-    /// PSNs that it takes; `None` for a READ whose path MTU is not known.
+    /// PSNs that it takes; `None` for a READ whose path MTU is unknown.
     pub(crate) span: Option<u64>,
-    /// PSNs that it takes at the shortest path MTU.
+    /// PSNs that it takes at the smallest path MTU.
     pub(crate) span_max: u64,
     /// It completes a message.
     pub(crate) ends: bool,
 }
 
-/// Whether an acknowledged PSN can be a flow's.
+/// Whether an acknowledged PSN can belong to a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fit {
-    /// The flow never used it.
+    /// The flow has not used it.
     No,
-    /// The flow may have used it; no more is known.
+    /// The flow may have used it.
     Maybe,
-    /// The flow has used it.
+    /// The flow has used it; the messages completed up to it.
     Yes(Count),
 }
 
@@ -84,20 +81,20 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Messages from `before` to this; `None` where the two do not compare.
+    /// Messages from `before` to this count; `None` if the two are not comparable.
     pub(crate) fn since(self, before: Count) -> Option<u32> {
         (self.epoch == before.epoch).then(|| self.messages.wrapping_sub(before.messages))
     }
 
-    /// True if these are more messages than `msn` counts. A trace may have missed messages, but has
-    /// none too many. False where an MSN, of 24 bits, may have come round.
+    /// True if this count exceeds `msn`. A trace may have missed messages, but never counts too
+    /// many. `false` if the 24-bit MSN may have wrapped.
     pub(crate) fn exceeds(self, msn: Msn) -> bool {
         self.messages <= COUNTED_MAX && self.messages > msn.get()
     }
 }
 
 impl Trace {
-    /// Of a flow whose first packet is `start`.
+    /// For a flow whose first packet is `start`.
     pub(crate) fn new(start: u64) -> Self {
         Trace {
             known: start,
@@ -121,18 +118,18 @@ impl Trace {
         self.first
     }
 
-    /// True if the requester may send `seq`: it goes on, goes back, or the LAN lost packets
-    /// before it.
+    /// True if the requester may send `seq` next: it continues, goes back, or the LAN lost packets
+    /// before `seq`.
     pub(crate) fn goes_on_with(&self, seq: u64) -> bool {
         (self.first..=self.latest + GAP_MAX).contains(&seq)
     }
 
-    /// Unwraps a PSN near what the requester sends now.
+    /// Unwraps a PSN near the end of the trace.
     pub(crate) fn sequence_of(&self, psn: Psn) -> u64 {
         psn.unwrap_near(self.end).unwrap_or(0)
     }
 
-    /// True if the requester has sent `seq`, or sends it next.
+    /// True if the requester has sent `seq`, or may send it next.
     pub(crate) fn may_hold(&self, seq: u64) -> bool {
         (self.first..=self.latest).contains(&seq)
     }
@@ -142,8 +139,8 @@ impl Trace {
         seq < self.first && seq + OUTSTANDING_MAX > self.first
     }
 
-    /// The lowest and the highest PSN (exclusive) that an ACK for this flow may name:
-    /// [`Trace::fit`] says no to all others.
+    /// The lowest and the highest PSN (exclusive) that an ACK for this flow may carry:
+    /// [`Trace::fit`] is `No` for all others.
     pub(crate) fn range(&self) -> (Psn, Psn) {
         let lowest = if self.forgotten_at.is_some() { self.forgotten_from() } else { self.known };
         (Psn::from_sequence(lowest), Psn::from_sequence(self.latest.max(self.end)))
@@ -153,11 +150,11 @@ impl Trace {
         self.first.max(self.known.saturating_sub(OUTSTANDING_MAX))
     }
 
-    /// Takes a request in.
+    /// Processes a request.
     pub(crate) fn note(&mut self, now: Instant, request: Requested) {
         let Requested { seq, span, span_max, ends } = request;
         let next = seq + span.unwrap_or(1);
-        // Where the READ before this one ended shows now.
+        // This request shows where the READ before it ended.
         let closes_read = seq > self.end && seq - self.end < self.open_read;
         match seq {
             _ if seq == self.end || closes_read => {}
@@ -173,7 +170,7 @@ impl Trace {
         }
     }
 
-    /// Begins again at `seq`, behind a gap or before all that is known.
+    /// Restarts at `seq`, behind a gap or before all known PSNs.
     fn forget(&mut self, now: Instant, seq: u64) {
         if seq.abs_diff(self.latest) < OUTSTANDING_MAX {
             self.forgotten_at = Some(now);
@@ -186,7 +183,7 @@ impl Trace {
         self.runs.clear();
     }
 
-    /// Lets go what no ACK names any more, so that PSNs in the range of the trace tell it apart.
+    /// Forgets PSNs that no ACK carries any more, so that the range of the trace stays distinctive.
     fn shorten(&mut self) {
         self.known = self.known.max(self.end.saturating_sub(OUTSTANDING_MAX));
         let known = self.known as u32;
@@ -195,7 +192,7 @@ impl Trace {
         }
     }
 
-    /// A message ends with `last`.
+    /// Counts a message that ends with `last`.
     fn count(&mut self, now: Instant, last: u64) {
         let last = last as u32;
         let before = self.runs.back().map_or(0, |run| run.before.wrapping_add(run.count));
@@ -219,7 +216,7 @@ impl Trace {
         self.runs.push_back(Run { ends_at: last, stride: 0, count: 1, before });
     }
 
-    /// Whether an ACK of `psn` can be for this flow's requests.
+    /// Whether an ACK of `psn` can be for this flow.
     pub(crate) fn fit(&self, now: Instant, psn: Psn) -> Fit {
         let Some(seq) = psn.unwrap_near(self.end) else { return Fit::No };
         if (self.known..self.end).contains(&seq) {
@@ -232,7 +229,7 @@ impl Trace {
         }
     }
 
-    /// Messages that end at or before `seq`, which is known.
+    /// Messages that end at or before `seq`, which must be known.
     fn messages_to(&self, seq: u64) -> u32 {
         let distance = |run: &Run| (seq as u32).wrapping_sub(run.ends_at) as i32;
         let at = self.runs.partition_point(|run| distance(run) >= 0);
@@ -261,8 +258,8 @@ mod tests {
         Instant::from_ns(ms * 1_000_000)
     }
 
-    /// Notes messages of these lengths in packets, one behind another; returns the trace and where
-    /// each ends.
+    /// Notes messages of these lengths in packets, one after another. Returns the trace and the end
+    /// of each.
     fn traced(lengths: &[u64]) -> (Trace, Vec<u64>) {
         let mut trace = Trace::new(START);
         let (mut seq, mut ends) = (START, Vec::new());

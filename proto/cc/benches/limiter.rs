@@ -1,4 +1,4 @@
-//! What a packet costs in a QP's limiter: with nothing to limit, under a program's limit, and while
+//! Cost per packet of a QP's limiter: without a limit, under a program's limit, and while
 //! congested.
 
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]

@@ -1,19 +1,16 @@
-//! DCQCN: what a sender does on congestion notification packets (the reaction point, one per QP),
-//! and when a receiver sends them (the notification point, one per QP).
+//! DCQCN: the sender's reaction to congestion notification packets (the reaction point, one per
+//! QP), and the receiver's notifications (the notification point, one per QP).
 //!
 //! The algorithm is that of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
-//! SIGCOMM 2015; the parameters, their names, units and defaults are those of NVIDIA's adapters
-//! ("DCQCN Parameters", Mellanox community DOC-2790, and "DCQCN CC Parameters" in the DOCA
-//! documentation), because those are what operators know and what
-//! `/sys/class/net/DEVICE/ecn/roce_rp` and `roce_np` show.
+//! SIGCOMM 2015. Parameters, their names, units and defaults are those of NVIDIA's adapters ("DCQCN
+//! Parameters", Mellanox community DOC-2790, and "DCQCN CC Parameters" in the DOCA documentation),
+//! which operators know and `/sys/class/net/DEVICE/ecn/roce_rp` and `roce_np` show.
 //!
-//! A sender that no notification has reached has no state and costs nothing. One that was told to
-//! slow down is evaluated when somebody asks: the increases that its timer would have made are
-//! caught up on at once, in a bounded number of steps however long it was idle, and the outcome
-//! does not depend on how often it was asked.
+//! A sender without notifications has no state and no cost. A notified sender is evaluated on
+//! demand: the increases that its timer would have made are applied at once, in a bounded number of
+//! steps after any idle time, and the result does not depend on the number of evaluations.
 //!
-//! Marking belongs to whoever holds the queue, counters to the owner, pacing to
-//! [`crate::RateLimiter`].
+//! The owner of a queue marks, the owner of a QP counts, and [`crate::RateLimiter`] paces.
 
 mod config;
 mod notification;

@@ -1,22 +1,22 @@
-//! How a sender is paced, and the gate in front of it.
+//! Pacing of a sender, and the gate that enforces it.
 
 use crate::{JointPacer, JointRate, Pacer};
 use longhaul_units::{BitRate, Instant};
 
-/// The rate limit of a sender.
+/// Rate limit of a sender.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Pacing {
-    /// As fast as the port takes frames.
+    /// The rate at which the port accepts frames.
     #[default]
     Unlimited,
     /// A rate of its own.
     Own(BitRate),
-    /// A rate that other senders share: each takes what the others leave.
+    /// A rate shared with other senders: each may use what the others leave.
     Shared(JointRate),
 }
 
 impl Pacing {
-    /// The rate that is not exceeded, of all senders together.
+    /// The rate that all senders together do not exceed, if there is one.
     pub fn rate(&self) -> Option<BitRate> {
         match self {
             Pacing::Unlimited => None,
@@ -47,8 +47,8 @@ enum GatePacer {
 }
 
 impl Gate {
-    /// A gate that has admitted nothing. `burst_bytes` may leave back to back after a pause; a
-    /// shared rate has no burst.
+    /// Creates a gate. `burst_bytes` may be sent back to back after a pause; a shared rate has no
+    /// burst.
     pub fn new(pacing: &Pacing, burst_bytes: u64) -> Self {
         let pacer = match pacing {
             Pacing::Unlimited => GatePacer::Unlimited,
@@ -58,7 +58,7 @@ impl Gate {
         Gate { pacer, waiting_until: None }
     }
 
-    /// True if a frame may leave at `now`; otherwise one waits.
+    /// `true` if a frame may be sent at `now`; otherwise a frame counts as waiting.
     #[inline]
     pub fn is_open(&mut self, now: Instant) -> bool {
         let ready = match &self.pacer {
@@ -80,8 +80,8 @@ impl Gate {
         }
     }
 
-    /// Paces to a rate of its own from `now` on. What an own rate earned or owed stays, as in
-    /// [`Pacer::retune`].
+    /// Paces to a rate of its own from `now` on. Credit and debt of a previous own rate carry over,
+    /// as in [`Pacer::retune`].
     pub fn retune(&mut self, now: Instant, rate: BitRate, burst_bytes: u64) {
         match &mut self.pacer {
             GatePacer::Own(pacer) => pacer.retune(now, rate, burst_bytes),
@@ -97,12 +97,12 @@ impl Gate {
         }
     }
 
-    /// No frame waits.
+    /// Notes that no frame waits.
     pub fn stop_waiting(&mut self) {
         self.waiting_until = None;
     }
 
-    /// When the gate admits the frame that waits.
+    /// Time at which the gate admits the frame that waits.
     pub fn waiting_until(&self) -> Option<Instant> {
         self.waiting_until
     }

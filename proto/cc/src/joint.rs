@@ -1,4 +1,4 @@
-//! Rate of a path that several senders share, across threads.
+//! Rate of a path shared by several senders, on one or more threads.
 
 use longhaul_units::{BitRate, Instant};
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// each frame.
 const BATCH_BYTES: u64 = 16 << 10;
 
-/// The rate of a path that several senders share, on one thread or several: each may take what the
+/// Rate of a path that several senders share, on one thread or more: each may use the rate that the
 /// others leave.
 ///
 /// The senders share one number: the time until which the path is reserved. Clones share it, and
-/// are equal.
+/// compare equal.
 #[derive(Clone, Debug)]
 pub struct JointRate {
     rate: BitRate,
-    /// In picoseconds, as [`Instant`].
+    /// In picoseconds, like [`Instant`].
     reserved_until: Arc<AtomicU64>,
 }
 
@@ -27,8 +27,7 @@ impl PartialEq for JointRate {
 }
 
 impl JointRate {
-    /// A path of this rate, in bytes on the wire ([`crate::wire_bytes`]), of which nothing is
-    /// reserved.
+    /// A path with this rate, in bytes on the wire ([`crate::wire_bytes`]), without reservations.
     pub fn new(rate: BitRate) -> Self {
         JointRate { rate, reserved_until: Arc::default() }
     }
@@ -38,12 +37,11 @@ impl JointRate {
         self.rate
     }
 
-    /// Reserves transmission time for `bytes` after all earlier reservations. Returns when it
-    /// begins.
+    /// Reserves transmission time for `bytes` after all earlier reservations. Returns its start.
     fn reserve(&self, now: Instant, bytes: u64) -> Instant {
         let takes = self.rate.time_for_bytes(bytes).as_ps();
         let later = |until: u64| Some(until.max(now.as_ps()).saturating_add(takes));
-        // The number orders no other memory.
+        // The number orders no other memory accesses.
         let reserved =
             self.reserved_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         let (Ok(before) | Err(before)) = reserved;
@@ -51,28 +49,28 @@ impl JointRate {
     }
 }
 
-/// One sender's account with a [`JointRate`], used as a [`crate::Pacer`] is.
+/// One sender of a [`JointRate`], used like a [`crate::Pacer`].
 ///
-/// A sender reserves time for what it has sent once that comes to 16 KiB, and continues when its
-/// reservation begins: when all earlier ones have passed. So busy senders get equal parts, in turns
-/// of 16 KiB, and none waits for an idle one. Over any time `t` all senders together send at most
-/// `rate * t`, and each of them 32 KiB and two frames beyond that: twice what it reserves at once.
-/// A pause earns nothing.
+/// A sender that has sent 16 KiB reserves transmission time for them, and continues when its
+/// reservation begins, after all earlier ones. Busy senders therefore get equal shares, in turns of
+/// 16 KiB, and none waits for an idle one. In any time `t` they together send at most `rate * t`,
+/// plus 32 KiB and two frames each, twice the amount of one reservation. An idle sender earns no
+/// credit.
 #[derive(Debug)]
 pub struct JointPacer {
     joint: JointRate,
-    /// Sent without a reservation yet, in bytes on the wire.
+    /// Bytes on the wire sent without a reservation.
     unreserved: u64,
     ready: Instant,
 }
 
 impl JointPacer {
-    /// A sender that has sent nothing.
+    /// Creates a sender that has sent nothing.
     pub fn new(joint: JointRate) -> Self {
         JointPacer { joint, unreserved: 0, ready: Instant::ZERO }
     }
 
-    /// When the next frame may go; `now` when one may go right away.
+    /// Time at which the next frame may be sent, at least `now`.
     #[inline]
     pub fn ready_at(&self, now: Instant) -> Instant {
         self.ready.max(now)
@@ -100,8 +98,8 @@ mod tests {
         (0..count).map(|_| JointPacer::new(joint.clone())).collect()
     }
 
-    /// Has the senders of `who`, which always have something, send frames until `end`: bytes of
-    /// each.
+    /// Lets the senders in `who`, which are always busy, send frames until `end`. Returns the bytes
+    /// of each.
     fn run(pacers: &mut [JointPacer], who: &[usize], mut now: Instant, end: Instant) -> Vec<u64> {
         let mut sent = vec![0; pacers.len()];
         loop {
@@ -157,7 +155,7 @@ mod tests {
                 });
             }
         });
-        // Each reservation counted, however they met.
+        // Each reservation counted, however the threads interleaved.
         let reserved = 4 * (10_000 / 4) * 4 * FRAME;
         let until = joint.reserved_until.load(Ordering::Relaxed);
         assert!(until >= rate.time_for_bytes(reserved).as_ps(), "{until}");

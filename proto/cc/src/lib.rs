@@ -1,11 +1,10 @@
-//! How fast to send: what a frame costs on the wire, the pacing of a sender to a rate, and the rate
-//! that congestion leaves it.
+//! Sending rates: the cost of a frame on the wire, pacing, and congestion control.
 //!
-//! A sender that feeds a link paces itself to the link's rate, so that no queue fills on the path:
-//! a [`Gate`] admits its frames at its [`Pacing`], a rate of its own ([`Pacer`]) or one that it
-//! shares with others ([`JointRate`]). A QP that its program or its path limits has a
-//! [`RateLimiter`]; [`dcqcn`] is how a path limits it. [`PathRate`] finds what a long path has room
-//! for. Nothing here looks into a frame.
+//! A sender that feeds a link paces itself to the link's rate, so that no queue builds on the path:
+//! a [`Gate`] admits its frames at its [`Pacing`], either a rate of its own ([`Pacer`]) or one
+//! shared with others ([`JointRate`]). A [`RateLimiter`] limits a QP, by its program or, through
+//! [`dcqcn`], by its path. [`PathRate`] measures the rate that a long path has room for. The crate
+//! does not parse frames.
 #![forbid(unsafe_code)]
 
 pub mod dcqcn;
@@ -25,17 +24,17 @@ pub use path_rate::{Heard, PathRate, RateLimitedBy};
 pub use red::{Red, RedConfig};
 pub use rtt::RttEstimate;
 
-/// Shortest Ethernet frame without FCS, in bytes: shorter ones are padded by the sender.
+/// Minimum Ethernet frame without FCS, in bytes; the sender pads shorter ones.
 pub const FRAME_LEN_MIN: usize = 60;
 
-/// What Ethernet adds to each frame on the wire, in bytes: preamble and start delimiter 8, FCS 4,
+/// Bytes that Ethernet adds to each frame on the wire: preamble and start delimiter 8, FCS 4,
 /// inter-packet gap 12.
 ///
 /// Source: IEEE 802.3, clauses 3.2 and 4.4.2.
 pub const WIRE_OVERHEAD: usize = 24;
 
-/// Bytes of wire time that a frame of `frame_len` bytes (destination MAC to last byte, without FCS)
-/// takes: at least [`FRAME_LEN_MIN`], plus [`WIRE_OVERHEAD`]. Every rate is counted in these bytes.
+/// Wire time, in bytes, of a frame of `frame_len` bytes (destination MAC to last byte, without
+/// FCS): at least [`FRAME_LEN_MIN`], plus [`WIRE_OVERHEAD`]. Every rate counts these bytes.
 pub const fn wire_bytes(frame_len: usize) -> u64 {
     let padded = if frame_len < FRAME_LEN_MIN { FRAME_LEN_MIN } else { frame_len };
     padded as u64 + WIRE_OVERHEAD as u64

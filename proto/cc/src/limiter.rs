@@ -4,13 +4,11 @@ use crate::Pacer;
 use crate::dcqcn::{CnpOutcome, Dcqcn, ReactionPoint};
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// The burst in bytes where the program names none or congestion limits the QP: 15 full-size
-/// frames.
+/// Burst in bytes if the program specifies none, or congestion limits the QP: 15 full-size frames.
 const BURST_BYTES: u64 = 65_536;
 
-/// How late the loop that sends may come to a waiting packet without losing rate, where the program
-/// leaves the burst to the device. On shared cores a thread that was due can wait for a
-/// millisecond.
+/// How late the sending loop may process a waiting packet without losing rate, if the program
+/// leaves the burst to the device. On shared cores a runnable thread can wait for a millisecond.
 const LATENESS: Duration = Duration::from_ms(1);
 
 /// The limit that a program sets for a QP: `ibv_modify_qp_rate_limit`, or `rate_limit` of
@@ -18,26 +16,26 @@ const LATENESS: Duration = Duration::from_ms(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     rate: BitRate,
-    /// What may be saved up while nothing is to be sent.
+    /// Maximum credit while nothing waits to be sent.
     burst_bytes: u64,
-    /// What may be saved up while a packet waits for a loop that comes late.
+    /// Maximum credit while a packet waits for a loop that is late.
     late_bytes: u64,
 }
 
 impl RateLimit {
-    /// From the fields of `struct ibv_qp_rate_limit_attr`: kbit/s and bytes. `None` when
+    /// From the fields of `struct ibv_qp_rate_limit_attr`, in kbit/s and bytes. `None` if
     /// `rate_limit` is 0, which lifts the limit.
     ///
-    /// The rate is counted in bytes on the wire, as every rate of a port is ([`crate::wire_bytes`]:
-    /// headers, FCS, preamble and gap), so that a limit equal to the port's rate is none. Goodput
-    /// is lower by the headers' share: WRITEs over IPv4 with a path MTU of 4096 get 98.0 %, with
-    /// 1024 92.6 %.
+    /// The rate counts bytes on the wire, as every port rate does ([`crate::wire_bytes`]: headers,
+    /// FCS, preamble and gap), so that a limit equal to the port's rate has no effect. Goodput is
+    /// lower by the share of the headers: WRITEs over IPv4 reach 98.0 % with a path MTU of 4096,
+    /// and 92.6 % with 1024.
     ///
-    /// `max_burst_sz` is what may go back to back, kept strictly: a sender that is called late
-    /// loses the rate of the time that its burst did not cover. 0 leaves it to the device: 64 KiB
-    /// after a pause, and up to what the rate carries in a millisecond to make up for a late call.
-    /// `typical_pkt_sz` helps devices that pace by an assumed size; each packet is counted with its
-    /// own here, so that it changes nothing.
+    /// `max_burst_sz` strictly bounds a back-to-back burst: a sender that is called late loses the
+    /// rate of the time that its burst did not cover. 0 leaves it to the device: 64 KiB after a
+    /// pause, and up to a millisecond's worth of the rate to make up for a late call.
+    /// `typical_pkt_sz` is for devices that pace by an assumed size; it has no effect here, because
+    /// each packet is counted with its own size.
     pub fn from_verbs(rate_limit: u32, max_burst_sz: u32, _typical_pkt_sz: u16) -> Option<Self> {
         let rate = BitRate::from_bps(u64::from(rate_limit) * 1000)?;
         let (burst_bytes, late_bytes) = match max_burst_sz {
@@ -47,18 +45,18 @@ impl RateLimit {
         Some(RateLimit { rate, burst_bytes, late_bytes })
     }
 
-    /// The rate, in bits on the wire.
+    /// The rate, in bits per second on the wire.
     pub fn rate(&self) -> BitRate {
         self.rate
     }
 }
 
-/// What holds a QP back, when anything does: the program's limit, congestion, or both, as one pacer
-/// at the lower rate. A QP that nothing limits has a null pointer here.
+/// Limits a QP's rate to the lower of the program's limit and the rate that congestion control
+/// allows, with one pacer. A QP without a limit has a null pointer here.
 ///
-/// The owner asks [`RateLimiter::ready_at`] before it sends a packet for the QP and reports what
-/// went out to [`RateLimiter::take`]. What the owner lets past it (acknowledgements, CNPs) it just
-/// does not report.
+/// The owner calls [`RateLimiter::ready_at`] before it sends a packet for the QP, and reports each
+/// packet sent to [`RateLimiter::take`]. It does not report packets that are exempt
+/// (acknowledgements, CNPs).
 #[derive(Clone, Debug, Default)]
 pub struct RateLimiter {
     active: Option<Box<Active>>,
@@ -68,16 +66,16 @@ pub struct RateLimiter {
 struct Active {
     limit: Option<RateLimit>,
     reaction: ReactionPoint,
-    /// What congestion left when the pacer was set.
+    /// Congestion-controlled rate for which the pacer is configured.
     paced_to: Option<BitRate>,
     pacer: Pacer,
-    /// A packet was told to wait, and nothing was sent since.
+    /// A packet has been told to wait, and nothing was sent since.
     is_waiting: bool,
     sent_at: Instant,
 }
 
 impl RateLimiter {
-    /// No limit.
+    /// A limiter without a limit.
     pub const fn new() -> Self {
         RateLimiter { active: None }
     }
@@ -88,12 +86,12 @@ impl RateLimiter {
         self.active.is_some()
     }
 
-    /// The rate in force as of the last call, in bits on the wire; `None` for the port's.
+    /// The rate in force as of the last call, in bits per second on the wire; `None`: the port's.
     pub fn rate(&self) -> Option<BitRate> {
         self.active.as_ref().map(|active| active.pacer.rate())
     }
 
-    /// Sets or lifts the program's limit. What congestion imposes stays.
+    /// Sets or lifts the program's limit. The congestion-controlled rate is unaffected.
     pub fn set_limit(&mut self, now: Instant, limit: Option<RateLimit>) {
         match &mut self.active {
             Some(active) => {
@@ -114,7 +112,7 @@ impl RateLimiter {
         }
     }
 
-    /// A CNP for this QP arrived.
+    /// Handles a CNP for this QP.
     pub fn on_cnp(&mut self, now: Instant, dcqcn: &Dcqcn) -> CnpOutcome {
         if let Some(active) = &mut self.active {
             let outcome = active.reaction.on_cnp(now, dcqcn);
@@ -125,15 +123,15 @@ impl RateLimiter {
         let outcome = reaction.on_cnp(now, dcqcn);
         if let Some(rate) = reaction.rate() {
             let mut pacer = Pacer::new(rate, BURST_BYTES);
-            // It was sending at line rate just now: nothing is saved up.
+            // The QP was sending at line rate, so there is no credit.
             pacer.take(now, BURST_BYTES);
             self.active = Some(Active::boxed(now, None, reaction, pacer));
         }
         outcome
     }
 
-    /// `now` when a packet may go; otherwise when to ask again, which is when it may go or when the
-    /// rate changes before.
+    /// Returns `now` if a packet may be sent, and otherwise the time at which to ask again: when a
+    /// packet may be sent, or when the rate changes if that is earlier.
     #[inline]
     pub fn ready_at(&mut self, now: Instant, dcqcn: &Dcqcn) -> Instant {
         if self.active.is_none() { now } else { self.limited_ready_at(now, dcqcn) }
@@ -157,7 +155,7 @@ impl RateLimiter {
         }
         active.is_waiting = true;
         match active.reaction.poll_timeout(dcqcn) {
-            // A change before now is that of a clock that stepped back.
+            // A change before `now` results from a clock that stepped back.
             Some(change) if change > now => ready.min(change),
             _ => ready,
         }
@@ -191,7 +189,7 @@ impl Active {
         Box::new(Active { limit, reaction, paced_to, pacer, is_waiting: false, sent_at: now })
     }
 
-    /// The rate that holds and what may be saved up at most; `None` when nothing limits.
+    /// The rate in force and the maximum credit; `None` without a limit.
     fn limits(&self) -> Option<(BitRate, u64)> {
         match (self.reaction.rate(), self.limit) {
             (None, None) => None,
@@ -203,7 +201,7 @@ impl Active {
         }
     }
 
-    /// Sets the pacer anew when congestion has changed the rate.
+    /// Retunes the pacer if congestion has changed the rate.
     #[inline]
     fn follow(&mut self, now: Instant) {
         if self.reaction.rate() != self.paced_to {

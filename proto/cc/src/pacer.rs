@@ -7,53 +7,52 @@ use longhaul_units::{BitRate, Duration, Instant};
 /// 10^-12 bit.
 const UNITS_PER_BYTE: u128 = 8_000_000_000_000;
 
-/// The longest RoCEv2 frame: VLAN tag, IPv6 and a payload of 4096 B leave room to spare for any
-/// header stack.
+/// Length of the longest RoCEv2 frame: VLAN tag, IPv6 and a payload of 4096 bytes, with a margin
+/// for any header stack.
 const FULL_FRAME_LEN: usize = 4096 + 128;
 
-/// A token bucket in exact integer arithmetic: no rounding adds up, however long it runs.
+/// A token bucket in exact integer arithmetic: rounding errors never accumulate.
 ///
-/// The bucket starts full. A frame may go whenever [`Pacer::ready_at`] is not in the future; the
-/// caller then reports what it sent by [`Pacer::take`], in bytes on the wire ([`wire_bytes`]).
-/// "Ready" means tokens for one full-size RoCEv2 frame (4096 B of payload), or for `burst_bytes`
-/// when that is less.
+/// The bucket starts full. A frame may be sent if [`Pacer::ready_at`] is not in the future; the
+/// caller then reports it to [`Pacer::take`], in bytes on the wire ([`wire_bytes`]). "Ready" means
+/// tokens for one full-size RoCEv2 frame (4096 bytes of payload), or for `burst_bytes` if that is
+/// less.
 ///
-/// Over any stretch of time `t` no more than `rate * t + burst_bytes` goes out, rounded up to what
-/// passes in the next picosecond, as long as no frame is longer than what it waits for. A longer
-/// frame puts the bucket into debt, which later frames wait for: the mean rate holds, and the bound
-/// is exceeded by that one frame at most.
+/// In any time `t` at most `rate * t + burst_bytes` are sent, rounded up to the tokens of the next
+/// picosecond, as long as no frame is longer than the tokens that it waits for. A longer frame puts
+/// the bucket into debt, which later frames wait for: the mean rate holds, and the bound is
+/// exceeded by at most that one frame.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     rate: BitRate,
-    /// Capacity of the bucket, in token units: the burst, and less than a picosecond's earnings on
-    /// top, so that a sender who comes at the first whole picosecond loses nothing.
+    /// Capacity of the bucket in token units: the burst, plus less than a picosecond's earnings, so
+    /// that a sender that calls at the first whole picosecond loses nothing.
     capacity: i128,
-    /// Tokens that a frame waits for while frames flow.
+    /// Tokens required for a frame while frames flow.
     frame: i128,
-    /// Tokens that the first frame waits for after the bucket ran dry.
+    /// Tokens required for the first frame after the bucket ran dry.
     quantum: i128,
     is_dry: bool,
-    /// Tokens at `at`; negative when in debt.
+    /// Tokens at time `at`; negative in debt.
     level: i128,
     at: Instant,
 }
 
 impl Pacer {
-    /// Paces to `rate`, counted in bytes on the wire, with at most `burst_bytes` sent back to back
-    /// after a pause.
+    /// Paces to `rate`, in bytes on the wire, with at most `burst_bytes` back to back after a
+    /// pause.
     ///
-    /// `burst_bytes` below a full-size frame, down to 0, spaces frames exactly one serialisation
-    /// time apart.
+    /// With `burst_bytes` below a full-size frame, down to 0, frames are spaced exactly one
+    /// serialisation time apart.
     pub fn new(rate: BitRate, burst_bytes: u64) -> Self {
         Pacer::in_batches(rate, burst_bytes, 0)
     }
 
-    /// As [`Pacer::new`], but once the bucket has run dry frames wait until `batch_bytes` of tokens
-    /// have come together, and then go back to back: a sender who is called for each frame anew
-    /// pays for each call.
+    /// Like [`Pacer::new`], but after the bucket runs dry, frames wait until `batch_bytes` of
+    /// tokens have accumulated, and are then sent back to back. This saves a sender the cost of a
+    /// call for each frame.
     ///
-    /// `batch_bytes` above `burst_bytes` count as those; below a full-size frame they change
-    /// nothing.
+    /// `batch_bytes` is capped at `burst_bytes`; below a full-size frame it has no effect.
     pub fn in_batches(rate: BitRate, burst_bytes: u64, batch_bytes: u64) -> Self {
         let burst = units(burst_bytes);
         let frame = burst.min(units(wire_bytes(FULL_FRAME_LEN)));
@@ -62,8 +61,8 @@ impl Pacer {
         Pacer { rate, capacity, frame, quantum, is_dry: false, level: burst, at: Instant::ZERO }
     }
 
-    /// Paces to `rate` from `now` on, with at most `burst_bytes` back to back. What was earned or
-    /// owed stays, up to the new burst; batches end.
+    /// Paces to `rate` from `now` on, with at most `burst_bytes` back to back. Credit, up to the
+    /// new burst, and debt carry over; batches end.
     pub fn retune(&mut self, now: Instant, rate: BitRate, burst_bytes: u64) {
         let level = self.level_at(now);
         let at = self.at.max(now);
@@ -73,18 +72,18 @@ impl Pacer {
         self.is_dry = self.level < self.frame;
     }
 
-    /// Gives up what was saved beyond `burst_bytes`.
+    /// Forfeits credit beyond `burst_bytes`.
     pub fn forfeit(&mut self, now: Instant, burst_bytes: u64) {
         self.level = self.level_at(now).min(units(burst_bytes));
         self.at = self.at.max(now);
     }
 
-    /// The rate that it paces to.
+    /// The rate.
     pub fn rate(&self) -> BitRate {
         self.rate
     }
 
-    /// When the next frame of full size may go; `now` when one may go right away.
+    /// Time at which the next full-size frame may be sent, at least `now`.
     #[inline]
     pub fn ready_at(&self, now: Instant) -> Instant {
         let needed = if self.is_dry { self.quantum } else { self.frame };
@@ -93,7 +92,7 @@ impl Pacer {
             return now;
         }
         let rate = self.rate.as_bps();
-        // Up to 2 MB fit 64 bits, where division is many times faster.
+        // Up to 2 MB fit in 64 bits, where division is many times faster.
         let wait = match u64::try_from(missing) {
             Ok(missing) => missing.div_ceil(rate),
             Err(_) => {
@@ -114,13 +113,13 @@ impl Pacer {
     #[inline]
     fn level_at(&self, now: Instant) -> i128 {
         let earned = u128::from(now.since(self.at).as_ps()) * u128::from(self.rate.as_bps());
-        // Not negative: the level never exceeds the capacity.
+        // Not negative: `level <= capacity`.
         let space = (self.capacity - self.level).unsigned_abs();
         if earned >= space { self.capacity } else { self.level + earned as i128 }
     }
 }
 
-/// Fits: 64 bits of bytes times 43 bits.
+/// Does not overflow: 64 bits of bytes times 43 bits.
 fn units(bytes: u64) -> i128 {
     (u128::from(bytes) * UNITS_PER_BYTE) as i128
 }
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     fn does_not_drift_over_a_hundred_days() {
-        // 3 bit/s and frames of 1 byte: 2 2/3 s each, which no picosecond clock can hold.
+        // 3 bit/s and frames of 1 byte: 2 2/3 s each, not a whole number of picoseconds.
         let rate = rate(3);
         let mut pacer = Pacer::new(rate, 0);
         let mut now = Instant::ZERO;
@@ -191,7 +190,7 @@ mod tests {
     fn retuned_it_keeps_what_it_owes() {
         let mut pacer = Pacer::new(rate(8_000_000_000), 0);
         pacer.take(Instant::ZERO, 1000);
-        // 400 ns have paid off 400 B; 600 B at a tenth of the rate take 6 µs.
+        // 400 ns have repaid 400 bytes; the other 600 at a tenth of the rate take 6 µs.
         pacer.retune(Instant::from_ns(400), rate(800_000_000), 0);
         assert_eq!(pacer.ready_at(Instant::from_ns(400)), Instant::from_ns(6400));
         pacer.retune(Instant::from_ns(6400), rate(800_000_000), 10_000);

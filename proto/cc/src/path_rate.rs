@@ -1,148 +1,148 @@
-//! The rate of one sender over a path whose bottleneck it does not know and may share.
+//! Rate control for one sender on a path with an unknown bottleneck, possibly shared.
 //!
-//! **What it seeks.** The rate at which sending more no longer brings more across. It sends at a
-//! level for about a round trip, then at another a few per cent higher or lower, at random, and
-//! compares: where what arrives follows what is sent, the path has room (*gain* 1); where it does
-//! not follow at all, the path is full of its own frames (gain 0); and where others fill it too,
-//! sending more takes from them, so that the gain is the part of the bottleneck that is theirs.
-//! Each round trip changes what may be under way by `GROWTH` times the gain's cube, less a *price*:
-//! the delay of the queue in round trips, marked frames, and loss beyond what the path loses
-//! anyway. What may be under way, by the round trip, is the rate.
+//! **Goal.** The controller seeks the rate beyond which sending more does not deliver more. It
+//! sends at one level for about a round trip, then at another a few per cent higher or lower, at
+//! random, and compares. The *gain* is the share of the additional sending rate that arrives. It is
+//! 1 while the path has room, and 0 when this sender's frames alone fill the path. If others fill
+//! it too, sending more takes from them, and the gain is their share of the bottleneck. Each round
+//! trip changes the in-flight limit by `GROWTH` times the cube of the gain, less a *price*: the
+//! queuing delay in round trips, marked frames, and loss beyond the path's own. The rate is the
+//! in-flight limit divided by the RTT.
 //!
-//! **What follows.** Alone it ends at a full path with next to no queue. Several see the same price
-//! and grow by what the others have, so that the smaller grows faster, until shares are equal, also
-//! where round trips differ by a factor of two. The cube lets a small share grow fast without a
-//! long queue between equals; the queue is bounded by `GROWTH / PRICE`, however many they are. Loss
-//! that has nothing to do with the rate costs nothing: what arrives still follows what is sent. Nor
-//! does a shallow queue mislead: what it drops does not arrive, and there is no gain.
+//! **Results.** A lone sender fills the path with next to no queue. Several senders see the same
+//! price and grow by the others' share, so the smallest grows fastest until shares are equal, even
+//! if RTTs differ by a factor of two. The cube lets a small share grow fast without a long queue
+//! between equals. `GROWTH / PRICE` bounds the queue for any number of senders. Loss unrelated to
+//! the rate costs nothing, because arrivals still follow the sending rate. A shallow queue does not
+//! mislead either: frames that it drops do not arrive, so there is no gain.
 //!
-//! **Beside those who fill any queue** (TCP's CUBIC) a price on delay would leave nothing. A queue
-//! that stays although it is paid for is somebody else's: then the price no longer depends on it,
-//! and a part of the bottleneck is held, by the gain alone. It is a quarter to a sixth beside one
-//! CUBIC. BBR's first version, which keeps two round trips under way whatever is lost, leaves less
-//! where the queue is shorter than that; so it does to CUBIC.
+//! **Senders that fill any queue** (TCP's CUBIC) would leave nothing to a sender that pays for
+//! delay. A queue that persists although this sender pays for it belongs to others. The price then
+//! ignores the queue, and the gain alone maintains a share of the bottleneck: a quarter to a sixth
+//! beside one CUBIC flow. BBR's first version, which keeps two round trips in flight whatever the
+//! loss, leaves less if the queue is shorter than that, as it does to CUBIC.
 //!
-//! **The least round trip** is that of the last windows of some seconds. At the end of each the
-//! sender stays below the bottleneck for two levels, so that it sees the path without its queue;
-//! all do so together after a surge of the queue that all have seen, as at the start of another.
-//! One that comes late and took the others' queue for the path would otherwise take more than its
+//! **The minimum RTT** is that of the last windows of a few seconds. At the end of each window the
+//! sender stays below the bottleneck for two levels, to see the path without its queue. All senders
+//! do so together after a surge of the queue that all have seen, such as another sender's start.
+//! Otherwise a late sender would mistake the others' queue for the path, and take more than its
 //! share.
 //!
-//! **Kin.** Micro-experiments are those of PCC Vivace (Dong et al., NSDI 2018), which climbs a
-//! utility; the price of delay is that of FAST (Wei et al., 2006); delivery is measured between
-//! what was sent first and last as in BBR (draft-cheng-iccrg-delivery-rate-estimation). Why not BBR
-//! itself: its rate is the greatest of late, so that two of them keep a queue of a round trip
-//! unless the path marks or drops, and a queue of a tenth is the goal here.
+//! **Related work.** The micro-experiments are those of PCC Vivace (Dong et al., NSDI 2018), which
+//! climbs a utility. The price of delay is that of FAST (Wei et al., 2006). Delivery is measured
+//! between the first and last frame sent, as in BBR (draft-cheng-iccrg-delivery-rate-estimation).
+//! BBR itself uses the maximum recent delivery rate, so that two BBR senders keep a queue of a
+//! round trip unless the path marks or drops; the goal here is a tenth of that.
 //!
-//! It keeps no clock and no frames: the owner tells running totals with each acknowledgement, asks
-//! for the rate, and paces itself.
+//! The controller has no clock and handles no frames: the owner passes running totals with each
+//! acknowledgement, reads the rate, and paces itself.
 
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 
-/// Growth of what may be under way, for each level, at a gain of 1 and without a price.
+/// Growth of the in-flight limit per round trip at a gain of 1 and without a price.
 const GROWTH: f64 = 0.13;
-/// What a queue of a round trip costs of it, for each level.
+/// Price per round trip of a queue of one round trip.
 const PRICE: f64 = 0.45;
-/// The most that the queue costs.
+/// Maximum price of the queue.
 const PRICE_MAX: f64 = 0.12;
-/// What it costs if all frames are marked.
+/// Price if all frames are marked.
 const PRICE_MARKED: f64 = 0.08;
-/// Levels after that before they cost again: what they ask for shows only then.
+/// Levels after a priced mark during which marks are free: the reduction takes effect only then.
 const MARKED_WAIT: u32 = 2;
-/// Levels in a row with nothing against it after which it grows faster from level to level, and the
-/// most.
+/// Consecutive unimpeded levels after which growth accelerates from level to level, the factor, and
+/// the maximum.
 const FREE_LEVELS: u32 = 4;
 const GROWTH_FASTER: f64 = 1.3;
 const GROWTH_MAX: f64 = 0.2;
-/// Round trips that a longer level counts as, for growth and for the price, at most.
+/// Maximum number of round trips that a longer level counts as, for growth and for the price.
 const RTTS_MAX: f64 = 4.0;
 const PRICED_RTTS_MAX: f64 = 2.0;
-/// A level is so much above or below what may be under way.
+/// Relative distance of a level from the in-flight limit.
 const STEP: f64 = 0.025;
-/// Frames of a level, at least: fewer do not tell a step from chance.
+/// Minimum frames of a level: fewer do not distinguish a step from chance.
 const LEVEL_FRAMES: u64 = 64;
-/// Round trips that a level lasts at most, where fewer frames are sent.
+/// Maximum duration of a level in round trips, if fewer frames are sent.
 const LEVEL_RTTS_MAX: u64 = 8;
-/// What a comparison still counts after the next one.
+/// Weight of a comparison after the next one.
 const MEMORY: f64 = 0.94;
-/// How far from 0.5 one comparison's gain is believed; beside those whose rate swings it must not
-/// be cut off on one side.
+/// Maximum distance from 0.5 of one comparison's gain. Beside senders whose rate fluctuates it must
+/// not be cut off on one side.
 const REACH: f64 = 1.0;
 const REACH_FOREIGN: f64 = 2.5;
-/// Queue, in round trips, that several senders of this kind never keep; and round trips after which
-/// it is somebody else's.
+/// Queue, in round trips, that senders of this kind never keep, and round trips after which it is
+/// attributed to others.
 const FOREIGN_QUEUE: f64 = 0.16;
 const FOREIGN_RTTS: f64 = 10.0;
-/// Beside those: growth, and the gain at which there is none. What is held is the rest of it.
+/// Beside such others: growth, and the gain at which there is none. The share held is the
+/// complement of that gain.
 const GROWTH_FOREIGN: f64 = 0.15;
 const GAIN_FOREIGN: f64 = 0.55;
-/// Beyond this gain the share is so small that loss is the others'.
+/// Above this gain the share is so small that loss is attributed to others.
 const GAIN_SMALL: f64 = 0.8;
-/// Delay that is not a queue, in a path however short: what clocks and threads add.
+/// Delay that does not count as a queue on any path: jitter of clocks and threads.
 const DELAY_FLOOR: Duration = Duration::from_us(200);
-/// Queue, in round trips, that is a surge, and levels between two that are heeded.
+/// Queue, in round trips, that counts as a surge, and the minimum number of levels between two
+/// reactions.
 const SURGE: f64 = 0.3;
 const SURGES_APART: u32 = 48;
-/// Round trips of which the least tells the queue: fewer may all be late by chance.
+/// RTT samples whose minimum shows the queue: fewer may all be late by chance.
 const LATELY_SAMPLES: u32 = 4;
-/// Queue, in round trips, that ends the start.
+/// Queue, in round trips, that ends the start phase.
 const START_QUEUE: f64 = 0.125;
-/// Round trips in a row that show it.
+/// Consecutive RTT samples that must show it.
 const START_SAMPLES: u32 = 3;
-/// Part of what is sent that must arrive for the start to go on.
+/// Share of the sending rate that must arrive for the start phase to continue.
 const START_ARRIVES: f64 = 0.7;
-/// Windows of the least round trip: least length, and in round trips.
+/// Window of the minimum RTT: its minimum length, and its length in round trips.
 const WINDOW: Duration = Duration::from_ms(4000);
 const WINDOW_RTTS: u64 = 40;
-/// What may be under way, in bytes: least, at the start, most.
+/// In-flight limit in bytes: minimum, initial value, maximum.
 const UNDER_WAY_MIN: f64 = 16_384.0;
 const UNDER_WAY_START: f64 = 65_536.0;
 const UNDER_WAY_MAX: f64 = 1e12;
 
-/// What the sender knows at an acknowledgement: running totals since the path began, and what is
-/// under way.
+/// Information at an acknowledgement: running totals since the path began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// Number of the next frame to be sent: frames sent so far.
+    /// Number of the next frame: frames sent so far.
     pub next: u64,
-    /// The least number behind all that arrived.
+    /// Lowest number above all that arrived.
     pub arrived_to: u64,
     /// Frames that arrived.
     pub arrived: u64,
-    /// Frames taken for lost.
+    /// Frames presumed lost.
     pub lost: u64,
     /// Frames that arrived with a congestion mark.
     pub marked: u64,
-    /// Bytes on the wire of all frames sent, parity and control included.
+    /// Bytes on the wire of all frames sent, including parity and control datagrams.
     pub sent_bytes: u64,
     /// Bytes on the wire of frames that arrived.
     pub arrived_bytes: u64,
-    /// Round trip of the newest frame that arrived, without the far end's wait. Zero: none was
-    /// measured.
+    /// RTT of the newest frame that arrived, without the far end's delay. Zero: no sample.
     pub rtt: Duration,
 }
 
-/// What holds a path's sender back.
+/// What limits a path's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateLimitedBy {
-    /// Nothing yet: it looks for the bottleneck.
+    /// Nothing yet: the start phase searches for the bottleneck.
     Start,
-    /// It has less to send.
+    /// The sender offers less.
     Sender,
     /// The bottleneck.
     Path,
-    /// Frames are marked.
+    /// Congestion marks.
     Marks,
-    /// More is lost than at lower rates.
+    /// Loss above that at lower rates.
     Loss,
-    /// A queue that others keep.
+    /// A queue kept by others.
     Others,
-    /// The configuration.
+    /// The configured maximum.
     Most,
 }
 
 impl RateLimitedBy {
-    /// A word for it.
+    /// Name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             RateLimitedBy::Start => "start",
@@ -164,7 +164,8 @@ struct Point {
 }
 
 impl Point {
-    /// Bytes per second between this and a later point, of one total. `None`: no time has passed.
+    /// Rate of one total between this point and a later one, in bytes per second. `None`: no time
+    /// has passed.
     fn rate_to(&self, later: &Point, total: fn(&Heard) -> u64) -> Option<f64> {
         let seconds = later.at.since(self.at).as_secs_f64();
         let bytes = total(&later.heard).saturating_sub(total(&self.heard));
@@ -172,7 +173,7 @@ impl Point {
     }
 }
 
-/// Rates of a level in bytes per second: sent, and arrived of that.
+/// Rates of a level in bytes per second: sent, and arrived of those.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     sent: f64,
@@ -182,13 +183,13 @@ struct Measured {
 }
 
 impl Measured {
-    /// So much less arrived than was sent that it is not by chance.
+    /// `true` if fewer bytes arrived than sent by more than chance explains.
     fn falls_short(&self) -> bool {
         self.frames >= LEVEL_FRAMES / 2 && self.arrived < START_ARRIVES * self.sent
     }
 }
 
-/// Least round trip of the window before and of this one.
+/// Minimum RTT of the previous window and of this one.
 #[derive(Clone, Copy, Debug)]
 struct LeastRtt {
     before: Duration,
@@ -207,7 +208,7 @@ impl LeastRtt {
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// Begins another window, of this length. One in which nothing was measured goes on.
+    /// Starts another window of this length. Without a sample, the previous minimum remains.
     fn turn(&mut self, now: Instant, window: Duration) {
         if let Some(this) = self.this.take() {
             self.before = this;
@@ -217,7 +218,7 @@ impl LeastRtt {
     }
 }
 
-/// How much of what is sent more arrives: a regression through 0 that forgets.
+/// Share of additional sending that arrives: a regression through 0 with exponential forgetting.
 #[derive(Clone, Copy, Debug)]
 struct Gain {
     products: f64,
@@ -225,77 +226,79 @@ struct Gain {
 }
 
 impl Gain {
-    /// One that is taken for `gain`, and soon learns better.
+    /// A gain with the initial value `gain`, which samples soon outweigh.
     fn of(gain: f64) -> Self {
         let squares = STEP * STEP;
         Gain { products: gain * squares, squares }
     }
 
-    /// What is sent has changed by the part `sent`, what arrives by `arrived`. One gain is taken
-    /// for at most `reach` from 0.5.
+    /// Adds a comparison: the sending rate changed by the fraction `sent`, the arrival rate by
+    /// `arrived`. Their ratio is limited to `reach` from 0.5.
     fn note(&mut self, sent: f64, arrived: f64, reach: f64) {
         let times =
             if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(0.5 - reach, 0.5 + reach) };
-        // A great change says no more than two steps do.
+        // A great change counts no more than two steps.
         let weight = sent.abs().min(2.0 * STEP).powi(2);
         self.squares = MEMORY * self.squares + weight;
         self.products = MEMORY * self.products + weight * times;
     }
 
-    /// 0 to 1.
+    /// The gain, 0 to 1.
     fn get(&self) -> f64 {
         if self.squares < 1e-12 { 0.5 } else { (self.products / self.squares).clamp(0.0, 1.0) }
     }
 }
 
-/// The controller; see the module.
+/// The controller; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct PathRate {
     rng: SplitMix64,
     most: Option<BitRate>,
-    /// Bytes that may be under way, and the same with the step of this level.
+    /// In-flight limit in bytes, and the same with the step of this level.
     under_way: f64,
     level: f64,
     is_starting: bool,
     rtt_least: Option<LeastRtt>,
-    /// Smoothed over some eight samples.
+    /// Smoothed RTT, over about eight samples.
     rtt: Duration,
-    /// Least of the last quarter of a round trip, or two.
+    /// Minimum RTT of the last quarter of a round trip, or two.
     rtt_lately: Option<LeastRtt>,
-    /// When this level began, when its first frame arrived, and the same of the level before.
+    /// Beginning of this level, and the first arrival of one of its frames.
     began: Option<Point>,
     heard_first: Option<Point>,
-    /// What was sent of the level whose arrival is awaited, and when its first arrived.
+    /// Sending rate of the level whose arrival is being measured, and the first arrival of its
+    /// frames.
     awaited: Option<(f64, Point)>,
     measured: Option<Measured>,
     gain: Gain,
     growth: f64,
-    /// Levels in a row with nothing against more.
+    /// Consecutive unimpeded levels.
     free: u32,
-    /// Round trips in a row that show a queue at the start.
+    /// Consecutive RTT samples of the start phase that show a queue.
     start_queued: u32,
-    /// Queue, in round trips, of the last level.
+    /// Queue of the last level, in round trips.
     queue: f64,
     queue_delay: Duration,
-    /// Round trips in a row with a queue that senders of this kind do not keep.
+    /// Consecutive round trips with a queue that senders of this kind do not keep.
     foreign: f64,
-    /// Levels for which marks cost nothing more.
+    /// Levels for which marks remain free.
     marked_wait: u32,
-    /// Least loss of the level groups before and now, and levels left of this one.
+    /// Minimum loss of the previous group of levels and of this one, and the levels left in this
+    /// one.
     loss_least: (f64, f64),
     loss_levels: u32,
-    /// Levels below the bottleneck that are left, and how far below.
+    /// Levels left below the bottleneck, and the factor by which they are below.
     drain: u32,
     drain_to: f64,
-    /// Levels since then.
+    /// Levels since the last drain.
     since_drain: u32,
     has_surged: bool,
     limited_by: RateLimitedBy,
 }
 
 impl PathRate {
-    /// A controller that has measured nothing. Senders that share a bottleneck need different
-    /// seeds. It never exceeds `most`.
+    /// Creates a controller without measurements that never exceeds `most`. Senders that share a
+    /// bottleneck need different seeds.
     pub fn new(seed: u64, most: Option<BitRate>) -> Self {
         PathRate {
             rng: SplitMix64::new(seed),
@@ -328,8 +331,8 @@ impl PathRate {
         }
     }
 
-    /// A round trip that was measured otherwise than by what is told to [`PathRate::hear`], as
-    /// while nothing was sent yet.
+    /// Adds an RTT sample from another source than [`PathRate::hear`], for example before anything
+    /// was sent.
     pub fn note_rtt(&mut self, now: Instant, rtt: Duration) {
         if rtt == Duration::ZERO {
             return;
@@ -348,7 +351,7 @@ impl PathRate {
         };
     }
 
-    /// What an acknowledgement says.
+    /// Handles an acknowledgement.
     pub fn hear(&mut self, now: Instant, heard: &Heard) {
         self.note_rtt(now, heard.rtt);
         if self.rtt == Duration::ZERO {
@@ -377,7 +380,7 @@ impl PathRate {
         }
     }
 
-    /// All of a level has arrived: how it did, and against the one before.
+    /// Measures a level, all of which has arrived, and compares it with the previous one.
     fn compare(&mut self, first_of_next: &Point) {
         let Some((sent, first)) = self.awaited.take() else { return };
         let Some(arrived) = first.rate_to(first_of_next, |heard| heard.arrived_bytes) else {
@@ -391,7 +394,7 @@ impl PathRate {
         self.gain.note(change(before.sent, this.sent), change(before.arrived, this.arrived), reach);
     }
 
-    /// The start ends as soon as there is a queue, or less arrives than is sent.
+    /// Ends the start phase if there is a queue, or if less arrives than is sent.
     fn look_at_start(&mut self, point: &Point) {
         let stays = !self.measured.is_some_and(|measured| measured.falls_short());
         let is_queued = self.queue_of(point.heard.rtt) > START_QUEUE;
@@ -415,7 +418,7 @@ impl PathRate {
         self.since_drain = SURGES_APART;
     }
 
-    /// More is lost of what arrives of this level than can be by chance.
+    /// `true` if this level's losses exceed what chance explains.
     fn loses_at_start(&self, point: &Point) -> bool {
         let Some(first) = self.heard_first else { return false };
         let lost = point.heard.lost.saturating_sub(first.heard.lost);
@@ -447,7 +450,7 @@ impl PathRate {
         self.heard_first = None;
     }
 
-    /// What may be under way from here on.
+    /// Updates the in-flight limit.
     fn adjust(&mut self, began: &Point, point: &Point, is_used: bool) {
         let (before, heard) = (&began.heard, &point.heard);
         let arrived = heard.arrived.saturating_sub(before.arrived).max(1) as f64;
@@ -499,7 +502,7 @@ impl PathRate {
         self.heed_most();
     }
 
-    /// The queue is somebody else's.
+    /// `true` if the queue is attributed to others.
     fn is_foreign(&self) -> bool {
         self.foreign > FOREIGN_RTTS
     }
@@ -513,8 +516,7 @@ impl PathRate {
         PRICE_MARKED * marked
     }
 
-    /// The price of loss, 0 to 0.1: half of what is lost beyond twice the least of late and a
-    /// hundredth.
+    /// Price of loss, 0 to 0.1: half of the loss beyond one per cent plus twice the recent minimum.
     fn excess_loss(&mut self, loss: f64) -> f64 {
         if self.loss_levels == 0 {
             self.loss_least = (self.loss_least.1, loss);
@@ -535,7 +537,7 @@ impl PathRate {
         }
     }
 
-    /// Another window of the least round trip, which begins with a look at the path without this
+    /// Starts another window of the minimum RTT when one ends, with a look at the path without this
     /// sender's queue.
     fn turn_window(&mut self, now: Instant) {
         let Some(least) = &mut self.rtt_least else { return };
@@ -546,7 +548,7 @@ impl PathRate {
         self.go_below();
     }
 
-    /// Two levels without a queue of its own.
+    /// Starts a drain: two levels without a queue of its own.
     fn go_below(&mut self) {
         let own = (1.0 - self.gain.get()).max(0.2);
         self.drain = 2;
@@ -555,8 +557,8 @@ impl PathRate {
         self.has_surged = false;
     }
 
-    /// A queue that came and went, as with the start of another sender, is one that all have seen:
-    /// if they go below the bottleneck together now, they see it empty.
+    /// Drains after a surge of the queue, such as at the start of another sender. All senders see
+    /// it, and if all drain together, they see the path empty.
     fn heed_surge(&mut self) {
         self.since_drain = self.since_drain.saturating_add(1);
         self.has_surged |= self.queue > SURGE;
@@ -565,7 +567,7 @@ impl PathRate {
         }
     }
 
-    /// The queue that a round trip shows, in round trips.
+    /// Queue that an RTT sample shows, in round trips.
     fn queue_of(&self, rtt: Duration) -> f64 {
         let least = self.rtt_least();
         let queue = if rtt > least { rtt - least } else { Duration::ZERO };
@@ -578,41 +580,41 @@ impl PathRate {
         self.most.map_or(rate, |most| rate.min(most.as_bps() as f64 / 8.0))
     }
 
-    /// The rate to pace to, in bits on the wire per second.
+    /// Rate to pace to, in bits per second on the wire.
     pub fn rate(&self) -> BitRate {
         let bps = (self.bytes_per_s() * 8.0).clamp(1e3, 1e15) as u64;
         BitRate::from_bps(bps).unwrap_or(BitRate::from_bps(1000).expect("not zero"))
     }
 
-    /// Bytes on the wire that may be under way, for when acknowledgements fail to come: half as
-    /// much again as the rate needs.
+    /// Limit of bytes on the wire in flight, for when acknowledgements stop: one and a half times
+    /// the need of the rate, and 128 KiB.
     pub fn in_flight_max(&self) -> u64 {
         (1.5 * self.level) as u64 + 128 * 1024
     }
 
-    /// What the path carries of it as last measured, in bits on the wire per second. `None`:
-    /// nothing was measured.
+    /// Delivery rate as last measured, in bits per second on the wire. `None` without a
+    /// measurement.
     pub fn delivered(&self) -> Option<BitRate> {
         self.measured
             .and_then(|measured| BitRate::from_bps((measured.arrived * 8.0).min(1e15) as u64))
     }
 
-    /// Least round trip of the last windows; zero before any was measured.
+    /// Minimum RTT of the last windows; zero before the first sample.
     pub fn rtt_least(&self) -> Duration {
         self.rtt_least.map_or(Duration::ZERO, |least| least.get())
     }
 
-    /// Delay of the bottleneck's queue, over the last level.
+    /// Queuing delay at the bottleneck, over the last level.
     pub fn queue_delay(&self) -> Duration {
         self.queue_delay
     }
 
-    /// Part of what is sent more that arrives, 0 to 1.
+    /// Share of additional sending that arrives, 0 to 1.
     pub fn gain(&self) -> f64 {
         self.gain.get()
     }
 
-    /// What holds it back.
+    /// What limits the rate.
     pub fn limited_by(&self) -> RateLimitedBy {
         self.limited_by
     }

@@ -1,43 +1,39 @@
-//! ECN marking of a queue by random early detection.
+//! ECN marking of a queue by random early detection (RED).
 
 use longhaul_units::{BitRate, Duration, Rng, SplitMix64};
 
-/// When a queue marks: random early detection on the length of the queue at this moment, as DCQCN
-/// wants it.
+/// RED parameters for the instantaneous queue length, as DCQCN requires.
 ///
 /// Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section
 /// 3.1 and figure 5; Floyd and Jacobson 1993 for the name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RedConfig {
     /// Kmin, in bytes on the wire: a queue up to this length marks nothing. In real time frames
-    /// come in batches: it must exceed what one turn of a frame loop hands over, or an uncongested
-    /// queue marks.
+    /// arrive in batches, and Kmin must exceed one turn's batch, or an uncongested queue marks.
     pub kmin_bytes: u64,
-    /// Kmax, in bytes on the wire, not below Kmin: a longer queue marks every frame.
+    /// Kmax, in bytes on the wire, at least Kmin: a longer queue marks every frame.
     pub kmax_bytes: u64,
-    /// Pmax, 0 to 1: the probability of a mark at Kmax; between Kmin and Kmax it rises from 0 in
-    /// proportion.
+    /// Pmax, 0 to 1: the marking probability at Kmax; it rises linearly from 0 at Kmin.
     pub pmax: f64,
 }
 
 impl RedConfig {
     /// Thresholds for a queue of `queue_bytes`: Kmin a sixteenth of it, Kmax a quarter, Pmax 0.1.
-    /// The rest of the queue is for what is under way when the first marks are answered.
+    /// The rest of the queue holds the frames in flight until the first marks take effect.
     pub const fn for_queue(queue_bytes: u64) -> Self {
         RedConfig { kmin_bytes: queue_bytes / 16, kmax_bytes: queue_bytes / 4, pmax: 0.1 }
     }
 
-    /// True when each field is within its bounds.
+    /// `true` if each field is within its bounds.
     pub fn is_valid(&self) -> bool {
         self.kmin_bytes <= self.kmax_bytes && (0.0..=1.0).contains(&self.pmax)
     }
 }
 
-/// Decides for each frame that comes to a queue whether it is to be marked. The same seed and the
-/// same waits give the same marks.
+/// Decides for each frame that arrives at a queue whether to mark it. Equal seeds and equal waits
+/// yield equal marks.
 ///
-/// It measures the queue by the time that it takes to send, which is what a queue in front of a
-/// serialiser knows.
+/// The queue is measured as transmission time, which a queue before a serialiser knows.
 #[derive(Clone, Debug)]
 pub struct Red {
     kmin: Duration,
@@ -48,8 +44,7 @@ pub struct Red {
 }
 
 impl Red {
-    /// For a queue that empties at `rate`. Thresholds the wrong way round mark as if both were
-    /// Kmin.
+    /// Creates a marker for a queue that drains at `rate`. If Kmax < Kmin, both count as Kmin.
     pub fn new(config: &RedConfig, rate: BitRate, seed: u64) -> Self {
         let kmin = rate.time_for_bytes(config.kmin_bytes);
         let kmax = rate.time_for_bytes(config.kmax_bytes).max(kmin);
@@ -57,8 +52,8 @@ impl Red {
         Red { kmin, kmax, slope_per_ps: config.pmax / span_ps as f64, rng: SplitMix64::new(seed) }
     }
 
-    /// True when a frame that finds `wait` of queue in front of it is to be marked. To be asked
-    /// only for frames that can be marked: others would use up randomness.
+    /// `true` if a frame that finds `wait` of queue before it must be marked. Call it only for
+    /// frames that can be marked: each call may consume randomness.
     #[inline]
     pub fn marks(&mut self, wait: Duration) -> bool {
         if wait <= self.kmin {
@@ -82,7 +77,7 @@ mod tests {
         BitRate::from_gbps(10).unwrap()
     }
 
-    /// The share of 100,000 frames that are marked behind `queue_bytes`.
+    /// Share of 100,000 frames that are marked behind `queue_bytes`.
     fn share(queue_bytes: u64) -> f64 {
         let mut red = Red::new(&CONFIG, rate(), 7);
         let wait = rate().time_for_bytes(queue_bytes);
@@ -102,7 +97,7 @@ mod tests {
             [(175_000, 0.05), (250_000, 0.1), (325_000, 0.15), (400_000, 0.2)]
         {
             let share = share(queue_bytes);
-            // Five standard deviations of 100,000 draws are below 0.0064.
+            // Five standard deviations of 100,000 draws are less than 0.0064.
             assert!((share - expected).abs() < 0.0064, "{share} at {queue_bytes} bytes");
         }
     }

@@ -1,9 +1,9 @@
-//! Estimate of a round trip (RFC 6298).
+//! RTT estimation (RFC 6298).
 
 use longhaul_units::Duration;
 
-/// Round-trip time: smoothed, its variation, and the shortest (RFC 6298, section 2, which calls the
-/// first two SRTT and RTTVAR). Timeouts are the caller's.
+/// RTT estimate: smoothed RTT, its variation, and the shortest sample (RFC 6298, section 2, which
+/// calls the first two SRTT and RTTVAR). The caller derives timeouts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RttEstimate {
     smoothed: Option<Duration>,
@@ -12,7 +12,7 @@ pub struct RttEstimate {
 }
 
 impl RttEstimate {
-    /// Takes a sample, of a packet that was sent exactly once (Karn's rule).
+    /// Adds a sample of a packet that was sent exactly once (Karn's rule).
     pub fn sample(&mut self, rtt: Duration) {
         self.shortest = Some(self.shortest.map_or(rtt, |shortest| shortest.min(rtt)));
         match self.smoothed {
@@ -28,12 +28,12 @@ impl RttEstimate {
         }
     }
 
-    /// Lowers the shortest round trip to `rtt`, once there was a sample.
+    /// Lowers the shortest RTT to `rtt`, if there is a sample.
     pub fn shorten(&mut self, rtt: Duration) {
         self.shortest = self.shortest.map(|shortest| shortest.min(rtt));
     }
 
-    /// SRTT, once there was a sample.
+    /// SRTT, after the first sample.
     pub fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }

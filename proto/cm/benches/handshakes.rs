@@ -1,5 +1,5 @@
-//! One connection, set up and torn down, beside a number of established ones: the cost must hardly
-//! grow.
+//! Set-up and teardown of one connection beside a number of established ones; the cost must hardly
+//! depend on that number.
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -99,7 +99,7 @@ impl Ends {
         id
     }
 
-    /// One whole life of a connection, time-wait included.
+    /// Runs one connection from set-up to the end of its time-wait.
     fn life(&mut self) {
         let id = self.set_up();
         self.cm[0].disconnect(self.now, id).expect("established");

@@ -1,11 +1,11 @@
-//! The active side: asking for a connection, REPs, readiness.
+//! The active side: connecting, REPs, readiness.
 
 use crate::connection::Connection;
 use crate::event::PrivateData;
 use crate::manager::{fits, same_family};
 use crate::state::{State, Unanswered};
 use crate::{
-    CallError, ConnectError, ConnectRequest, ConnectionId, ConnectionManager, Drop, Event,
+    CallError, ConnectError, ConnectRequest, ConnectionId, ConnectionManager, DropReason, Event,
     ReplyInfo, Role, message,
 };
 use longhaul_units::Instant;
@@ -13,8 +13,8 @@ use longhaul_wire::mad::{Header, MessageRejected, RejectReason, Rep, Req};
 use std::net::IpAddr;
 
 impl ConnectionManager {
-    /// Asks a peer for a connection; sends a REQ. [`Event::ConnectResponse`], [`Event::Rejected`]
-    /// or [`Event::Unreachable`] follows.
+    /// Requests a connection from a peer; sends a REQ. [`Event::ConnectResponse`],
+    /// [`Event::Rejected`] or [`Event::Unreachable`] follows.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -67,19 +67,19 @@ impl ConnectionManager {
         ip: IpAddr,
         header: &Header,
         rep: &Rep<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let id = ConnectionId(rep.remote_comm_id);
         let ids = (rep.remote_comm_id, rep.local_comm_id);
         let Some(c) = self.tables.get(id) else {
             let reason = RejectReason::INVALID_COMM_ID;
             self.reject_unknown(ip, header, ids, MessageRejected::Rep, reason);
-            return Err(Drop::UnknownConnection);
+            return Err(DropReason::UnknownConnection);
         };
         if c.peer_ip != ip {
-            return Err(Drop::WrongPeer);
+            return Err(DropReason::WrongPeer);
         }
         if c.role != Role::Active {
-            return Err(Drop::UnexpectedInState);
+            return Err(DropReason::UnexpectedInState);
         }
         if !matches!(c.state, State::ReqSent(_)) {
             return Err(self.handle_duplicate_rep(now, id, ip, header, rep));
@@ -95,7 +95,7 @@ impl ConnectionManager {
                 MessageRejected::Rep,
                 RejectReason::STALE_CONNECTION,
             );
-            return Err(Drop::Stale);
+            return Err(DropReason::Stale);
         }
         self.tables.set_peer(id, rep.local_comm_id, rep.qpn);
         self.enter_rep_received(now, id);
@@ -111,8 +111,8 @@ impl ConnectionManager {
         ip: IpAddr,
         header: &Header,
         rep: &Rep<'_>,
-    ) -> Drop {
-        let Some(c) = self.tables.get(id) else { return Drop::UnknownConnection };
+    ) -> DropReason {
+        let Some(c) = self.tables.get(id) else { return DropReason::UnknownConnection };
         if c.peer_comm_id != rep.local_comm_id {
             // A duplicate of our REQ began a second connection, which must not stay half-open.
             let ids = (rep.remote_comm_id, rep.local_comm_id);
@@ -123,7 +123,7 @@ impl ConnectionManager {
                 MessageRejected::Rep,
                 RejectReason::STALE_CONNECTION,
             );
-            return Drop::Stale;
+            return DropReason::Stale;
         }
         match c.state {
             State::Established => {
@@ -136,7 +136,7 @@ impl ConnectionManager {
             State::Timewait { .. } => self.queue_kept(id),
             _ => {}
         }
-        Drop::Duplicate
+        DropReason::Duplicate
     }
 }
 

@@ -1,11 +1,11 @@
-//! Arguments of the connection manager's calls, and the reasons for which they are refused.
+//! Arguments of the connection manager's calls, and the errors that they return.
 
 use crate::ConnectionState;
 use longhaul_units::{Psn, Qpn};
 use std::net::IpAddr;
 use thiserror::Error;
 
-/// What kind of connection a REQ asks for.
+/// Transport of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Transport {
     /// Reliable connection.
@@ -15,36 +15,37 @@ pub enum Transport {
     Uc,
 }
 
-/// What [`crate::ConnectionManager::connect`] asks for: a REQ's fields that are the program's.
+/// Arguments of [`crate::ConnectionManager::connect`]: the fields of a REQ that the program
+/// chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectRequest<'a> {
-    /// Where the peer is.
+    /// Address of the peer.
     pub destination_ip: IpAddr,
     /// Our address, of the same family.
     pub source_ip: IpAddr,
     /// The service, usually [`crate::ServiceId::tcp`].
     pub service_id: u64,
-    /// Kind of our QP, and of the one wanted.
+    /// Transport of our QP, and of the one requested.
     pub transport: Transport,
     /// Our QP, in state INIT or later.
     pub local_qpn: Qpn,
-    /// First PSN that the peer is to send (our `rq_psn`).
+    /// First PSN of the peer's requests (our `rq_psn`).
     pub starting_psn: Psn,
-    /// READs and atomics at once that we serve (our `max_dest_rd_atomic`).
+    /// READs and atomics that we serve at once (our `max_dest_rd_atomic`).
     pub responder_resources: u8,
-    /// READs and atomics at once that we want to have outstanding (our `max_rd_atomic`).
+    /// READs and atomics that we want to have outstanding (our `max_rd_atomic`).
     pub initiator_depth: u8,
-    /// We observe end-to-end credits.
+    /// We obey end-to-end credits.
     pub flow_control: bool,
     /// Retries on timeouts and sequence errors that both sides use, 0 to 7.
     pub retry_count: u8,
-    /// RNR retries that the peer should do, 0 to 7; 7 for ever.
+    /// RNR retries for the peer, 0 to 7; 7 means unlimited.
     pub rnr_retry_count: u8,
     /// Path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096, and at most
-    /// [`crate::Config::path_mtu_code_max`]. The peer may want a smaller one:
-    /// [`crate::ReplyInfo::path_mtu_code`] is what holds.
+    /// [`crate::Config::path_mtu_code_max`]. The peer may want a smaller one;
+    /// [`crate::ReplyInfo::path_mtu_code`] is the result.
     pub path_mtu_code: u8,
-    /// Local ACK timeout that the peer should use: 4.096 µs times 2^code, 0 to 31.
+    /// Local ACK timeout for the peer: 4.096 µs times 2^code, 0 to 31.
     pub local_ack_timeout: u8,
     /// Our QP has a shared receive queue.
     pub srq: bool,
@@ -59,20 +60,20 @@ pub struct ConnectRequest<'a> {
     pub private_data: &'a [u8],
 }
 
-/// What [`crate::ConnectionManager::accept`] answers: a REP's fields that are the program's.
+/// Arguments of [`crate::ConnectionManager::accept`]: the fields of a REP that the program chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct Accept<'a> {
     /// Our QP, in state RTR or RTS.
     pub local_qpn: Qpn,
-    /// First PSN that the peer is to send (our `rq_psn`).
+    /// First PSN of the peer's requests (our `rq_psn`).
     pub starting_psn: Psn,
-    /// READs and atomics at once that we serve.
+    /// READs and atomics that we serve at once.
     pub responder_resources: u8,
-    /// READs and atomics at once that we want to have outstanding.
+    /// READs and atomics that we want to have outstanding.
     pub initiator_depth: u8,
-    /// We observe end-to-end credits.
+    /// We obey end-to-end credits.
     pub flow_control: bool,
-    /// RNR retries that the peer should do, 0 to 7; 7 for ever.
+    /// RNR retries for the peer, 0 to 7; 7 means unlimited.
     pub rnr_retry_count: u8,
     /// Our QP has a shared receive queue.
     pub srq: bool,
@@ -80,10 +81,11 @@ pub struct Accept<'a> {
     pub private_data: &'a [u8],
 }
 
-/// What [`crate::ConnectionManager::sidr_request`] asks for: the datagram QP of a service.
+/// Arguments of [`crate::ConnectionManager::sidr_request`], which requests the datagram QP of a
+/// service.
 #[derive(Clone, Copy, Debug)]
 pub struct SidrRequest<'a> {
-    /// Where the peer is.
+    /// Address of the peer.
     pub destination_ip: IpAddr,
     /// Our address, of the same family.
     pub source_ip: IpAddr,
@@ -97,19 +99,18 @@ pub struct SidrRequest<'a> {
 /// Why a listener was not opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ListenError {
-    /// Somebody listens to that service (`EADDRINUSE`).
+    /// The service has a listener already (`EADDRINUSE`).
     #[error("service {0:#018x} has a listener already")]
     InUse(u64),
-    /// The bound of [`crate::Config::listeners_max`] is reached (`ENOMEM`).
+    /// [`crate::Config::listeners_max`] is reached (`ENOMEM`).
     #[error("{0} listeners are open, which is the limit")]
     TooMany(usize),
 }
 
-/// Why a connection or a datagram service was not asked for.
+/// Why a request for a connection or a datagram service failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ConnectError {
-    /// The bound of [`crate::Config::connections_max`], or of [`crate::Config::sidr_max`], is
-    /// reached (`ENOMEM`).
+    /// [`crate::Config::connections_max`] or [`crate::Config::sidr_max`] is reached (`ENOMEM`).
     #[error("{0} connections or requests are open or remembered, which is the limit")]
     TooMany(usize),
     /// More private data than the message holds (`EINVAL`).
@@ -125,17 +126,16 @@ pub enum ConnectError {
     Families(IpAddr, IpAddr),
 }
 
-/// Why a call on a connection was refused.
+/// Why a call on a connection failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CallError {
     /// No such connection: destroyed, or ended by a terminal event (`EINVAL`).
     #[error("no such connection")]
     Unknown,
-    /// Not in this state (`EINVAL`).
+    /// Not possible in this state (`EINVAL`).
     #[error("not possible in state {0:?}")]
     State(ConnectionState),
-    /// A datagram service's request that is not the peer's to us, and so not ours to answer
-    /// (`EINVAL`).
+    /// Not an unanswered request of the peer for a datagram service (`EINVAL`).
     #[error("not a request that waits for our answer")]
     NotAsked,
     /// More additional rejection information than the message holds (`EINVAL`).

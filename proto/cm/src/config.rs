@@ -2,80 +2,79 @@
 
 use longhaul_units::Duration;
 
-/// How a [`crate::ConnectionManager`] behaves.
+/// Configuration of a [`crate::ConnectionManager`].
 ///
-/// The defaults are Linux's and suit any distance on Earth. A laboratory that loses messages on
-/// purpose wants a shorter `response_timeout_code`; it must stay above the round trip plus the
-/// peer's thinking time, or messages are retransmitted needlessly (which does no harm).
+/// The defaults are Linux's and suit any distance on Earth. A laboratory with deliberate losses
+/// needs a shorter `response_timeout_code`; below the round trip plus the peer's processing time,
+/// messages are retransmitted needlessly (which does no harm).
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This adapter's GUID, sent in REQ, REP and timeouts; the same for all processes of a host.
     pub ca_guid: u64,
-    /// Wait for an answer before a message is retransmitted: 4.096 µs times 2^code, plus twice the
-    /// packet lifetime. 1 to 31; default 20 (4.3 s), as Linux has it. Also announced to peers as
-    /// our own limit.
+    /// Time until an unanswered message is retransmitted: 4.096 µs times 2^code, plus twice the
+    /// packet lifetime. 1 to 31; default 20 (4.3 s), as in Linux. Also announced to peers as our
+    /// own limit.
     pub response_timeout_code: u8,
-    /// Repetitions before the peer counts as unreachable. 0 to 15; default 15.
+    /// Retransmissions before the peer counts as unreachable. 0 to 15; default 15.
     pub retries_max: u8,
-    /// One-way lifetime of a packet: 4.096 µs times 2^code, 0 to 31; default 18 (1.07 s), as Linux
-    /// has it for RoCE. Added (twice) to the response timeout of REQ, DREQ and SIDR_REQ.
+    /// One-way lifetime of a packet: 4.096 µs times 2^code, 0 to 31; default 18 (1.07 s), as in
+    /// Linux for RoCE. Added (twice) to the response timeout of REQ, DREQ and SIDR_REQ.
     pub packet_lifetime_code: u8,
     /// Largest response timeout and MRA service timeout code that a peer may impose on us. 8 to 31;
     /// default 22 (17 s). Bounds how long a silent peer holds a connection's memory (about 550
     /// bytes).
     pub peer_timeout_code_max: u8,
-    /// How long the program may take over a peer's request before it is given up. Default 5
-    /// minutes.
+    /// How long the program may take to decide on a peer's request before the request is given up.
+    /// Default 5 minutes.
     pub decision_timeout: Duration,
-    /// A peer that retransmits its REQ or REP while our program decides is sent an MRA with this
-    /// service timeout: 4.096 µs times 2^code, 0 to 31; `None` for never. Default 24 (69 s), as
-    /// Linux's RDMA connection manager. Not before a quarter of our own response timeout has
-    /// passed: what comes earlier is no retransmission.
+    /// A peer that retransmits its REQ or REP while our program decides gets an MRA with this
+    /// service timeout: 4.096 µs times 2^code, 0 to 31; `None` for never. Default 24 (69 s), as in
+    /// Linux's RDMA connection manager. No MRA is sent within a quarter of our own response
+    /// timeout: earlier duplicates are no retransmissions.
     pub mra_timeout_code: Option<u8>,
     /// How long an ended connection's ids and QPNs stay reserved, so that late packets and
-    /// duplicate messages are recognised. Default 2.15 s (packet lifetime code plus one, as Linux
-    /// has it); at least the largest round trip.
+    /// duplicate messages are recognised. At least the largest round trip. Default 2.15 s (packet
+    /// lifetime code plus one, as in Linux).
     pub timewait: Duration,
     /// Connections in any state, time-wait included. Default 65,536; about 550 bytes each while one
     /// waits for an answer, 300 when established.
     pub connections_max: usize,
-    /// Passive connections that are not established, over all listeners. Default 16,384. Beyond it
+    /// Passive connections that are not established, over all listeners. Default 16,384. Further
     /// requests are dropped, and the peer retransmits them.
     pub half_open_max: usize,
-    /// Requests for datagram services, the peers' and ours, answered ones that are still remembered
-    /// included. Default 16,384; about 500 bytes each. At most half of them wait for a decision of
-    /// the program; what was answered makes room for new ones.
+    /// Requests for datagram services: the peers' and ours, including answered ones that are still
+    /// remembered. Default 16,384; about 500 bytes each. At most half of them wait for the
+    /// program's decision; answered ones are evicted for new ones.
     pub sidr_max: usize,
-    /// How long the answer to a request for a datagram service is kept, to be repeated when the
-    /// peer asks again. Default 15 s: more than two of the peer's waits.
+    /// How long the answer to a request for a datagram service is kept, to be repeated if the peer
+    /// repeats the request. Default 15 s: more than two of the peer's timeouts.
     pub sidr_memory: Duration,
-    /// Requests per listener that the program has neither accepted nor rejected, where `listen` is
-    /// given a backlog of 0. Default 1024, as Linux.
+    /// Default backlog of a listener: requests that the program has neither accepted nor rejected.
+    /// Default 1024, as in Linux.
     pub backlog_default: usize,
     /// Listeners. Default 1024.
     pub listeners_max: usize,
-    /// Replies to unknown peers and to duplicates that wait to be sent; RTUs and the first DREPs,
-    /// of which each connection gives one, are bounded by `connections_max` besides. Default 1024,
-    /// 300 bytes each; further ones are dropped, and the peer retransmits its request.
+    /// Replies to unknown peers and to duplicates that wait to be sent. RTUs and first DREPs, one
+    /// per connection, are bounded by `connections_max` in addition. Default 1024, 300 bytes each;
+    /// further ones are dropped, and the peer retransmits its request.
     pub replies_max: usize,
-    /// Leading bits of every communication id of this instance, right-aligned: what several
-    /// processes behind one host address are told apart by. Default 0.
+    /// Leading bits of every communication id of this instance, right-aligned. They distinguish
+    /// several processes behind one host address. Default 0.
     pub comm_id_prefix: u32,
     /// Width of `comm_id_prefix` in bits, 0 to 16; default 0: all ids are ours. Messages with
     /// another prefix are dropped unanswered.
     pub comm_id_prefix_bits: u8,
-    /// Answer requests for a service that nobody listens to with a rejection (code 8). Default
-    /// true; false where another process behind the same address may be the listener.
+    /// Answer requests for a service without a listener with a rejection (code 8). Default true;
+    /// false if another process behind the same address may be the listener.
     pub reject_unknown_services: bool,
     /// Largest path MTU, as `ibv_mtu`: 1 for 256 bytes to 5 for 4096; default 5. A request for a
-    /// larger one is rejected (code 26) with this in the rejection information; one of ours that is
-    /// rejected so is repeated with what the peer takes.
+    /// larger one is rejected (code 26), with this value in the rejection information. If a peer
+    /// rejects ours in this way, it is repeated with the peer's value.
     pub path_mtu_code_max: u8,
-    /// Our delay before an ACK, sent in REP: 4.096 µs times 2^code, 0 to 31; default 15, as kernel
-    /// rxe.
+    /// Our ACK delay, sent in REP: 4.096 µs times 2^code, 0 to 31; default 15, as in kernel rxe.
     pub ack_delay_code: u8,
-    /// Source of the unpredictable start of communication and transaction ids. Must differ between
-    /// processes and runs on real networks; equal seeds give equal runs.
+    /// Seed of the initial communication and transaction ids. Must be unpredictable and differ
+    /// between processes and runs on real networks; equal seeds give equal runs.
     pub seed: u64,
 }
 
@@ -120,7 +119,7 @@ impl Config {
         self.backlog_default = self.backlog_default.max(1);
         self.replies_max = self.replies_max.max(1);
         self.comm_id_prefix_bits = self.comm_id_prefix_bits.min(16);
-        // Together at most half of the ids, so that a free one is found soon.
+        // At most half of the ids together, so that a free one is found quickly.
         let ids_max = 1 << (self.comm_id_bits() - 2);
         self.connections_max = self.connections_max.clamp(1, ids_max);
         self.sidr_max = self.sidr_max.clamp(2, ids_max);
@@ -139,18 +138,18 @@ impl Config {
         u64::from(comm_id) >> self.comm_id_bits() == u64::from(self.comm_id_prefix)
     }
 
-    /// Wait for the answer to our REQ, DREQ or SIDR_REQ.
+    /// Timeout of our REQ, DREQ or SIDR_REQ.
     pub(crate) fn response_timeout(&self) -> Duration {
         code_duration(self.response_timeout_code) + self.round_trip()
     }
 
-    /// Wait for the answer to a REP: what the peer announced, within our bounds.
+    /// Timeout of our REP: the value that the peer announced, within our bounds.
     pub(crate) fn peer_timeout(&self, code: u8) -> Duration {
         code_duration(code.clamp(TIMEOUT_CODE_MIN, self.peer_timeout_code_max)) + self.round_trip()
     }
 
-    /// Wait that an MRA of ours with `code` imposes on the peer, and for its next message to
-    /// arrive.
+    /// Extension of the peer's timeout by an MRA of ours with `code`, plus the time until its next
+    /// message arrives.
     pub(crate) fn mra_timeout(&self, code: u8) -> Duration {
         code_duration(code) + self.response_timeout()
     }
@@ -160,7 +159,8 @@ impl Config {
     }
 }
 
-/// A peer that announces less (8: 1 ms) would only make us retransmit in vain.
+/// Smallest timeout code accepted from a peer (8: 1 ms); a smaller one would cause needless
+/// retransmissions.
 const TIMEOUT_CODE_MIN: u8 = 8;
 
 /// 4.096 µs times 2^code; unlike an ACK timeout, code 0 is no special case.

@@ -1,4 +1,4 @@
-//! What is known of one connection.
+//! The state of one connection.
 
 use crate::queue::Key;
 use crate::state::State;
@@ -15,7 +15,7 @@ pub enum Role {
     Passive,
 }
 
-/// Where a connection stands. Source: IBTA, volume 1, section 12.9.
+/// State of a connection. Source: IBTA, volume 1, section 12.9.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ConnectionState {
     /// Active: REQ sent, no answer yet.
@@ -30,11 +30,11 @@ pub enum ConnectionState {
     RepSent,
     /// Passive: the peer extended our timeout (MRA) before its RTU.
     RepAcknowledged,
-    /// Both ways usable.
+    /// Both directions are usable.
     Established,
     /// DREQ sent, no answer yet.
     DreqSent,
-    /// Over; ids and QPNs are reserved for a while.
+    /// Ended; ids and QPNs are reserved for a while.
     Timewait,
 }
 
@@ -55,12 +55,12 @@ impl ConnectionState {
     }
 }
 
-/// A connection as a snapshot shows it.
+/// Snapshot of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionInfo {
     /// Its id.
     pub connection: ConnectionId,
-    /// Where it stands.
+    /// Its state.
     pub state: ConnectionState,
     /// Which side we are.
     pub role: Role,
@@ -68,15 +68,15 @@ pub struct ConnectionInfo {
     pub peer_ip: IpAddr,
     /// Service of the REQ.
     pub service_id: u64,
-    /// The peer's communication id; 0 until it is known.
+    /// The peer's communication id; 0 while unknown.
     pub peer_comm_id: u32,
-    /// Our QP; 0 until it is known.
+    /// Our QP; 0 while unknown.
     pub local_qpn: Qpn,
-    /// The peer's QP; 0 until it is known.
+    /// The peer's QP; 0 while unknown.
     pub peer_qpn: Qpn,
-    /// Repetitions of the message that waits for an answer.
+    /// Retransmissions of the unanswered message.
     pub retries: u8,
-    /// The owner destroyed it; it only finishes its duties towards the peer.
+    /// The program destroyed it; only its duties towards the peer remain.
     pub orphan: bool,
 }
 
@@ -86,13 +86,13 @@ pub(crate) struct Connection {
     pub id: ConnectionId,
     pub role: Role,
     pub state: State,
-    /// Its events that the program has not polled: a request or reply, the establishment, the end.
+    /// Its unpolled events: a request or reply, the establishment, the end.
     pub events: [Option<Key>; 3],
-    /// Service timeout of our MRA, which is resent for a duplicate.
+    /// Service timeout of our MRA, which is repeated for a duplicate.
     pub mra_sent: Option<u8>,
-    /// Code for the wait after our REP, as the peer announced.
+    /// Timeout code of our REP, as announced by the peer.
     pub peer_timeout_code: u8,
-    /// Retries of our REP, as the peer announced.
+    /// Retries of our REP, as announced by the peer.
     pub peer_retries_max: u8,
     pub peer_ip: IpAddr,
     pub service_id: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Connection {
     pub peer_comm_id: u32,
     pub local_qpn: Qpn,
     pub peer_qpn: Qpn,
-    /// Transaction of the REQ.
+    /// Transaction id of the REQ.
     pub transaction: u64,
     /// Path MTU of our REQ, as `ibv_mtu`.
     pub path_mtu_code: u8,
@@ -113,7 +113,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// A connection of which only the peer is known.
+    /// A connection of which only the peer's address is known.
     pub(crate) fn new(id: ConnectionId, role: Role, state: State, peer_ip: IpAddr) -> Self {
         Connection {
             id,

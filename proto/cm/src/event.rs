@@ -5,20 +5,21 @@ use longhaul_units::{Psn, Qpn};
 use longhaul_wire::mad::{
     MessageRejected, RdmaCmHeader, RejectReason, ServiceId, SidrReq, SidrStatus,
 };
+use std::fmt;
 use std::net::IpAddr;
 
-/// What a [`crate::ConnectionManager`] tells its owner.
+/// Events of a [`crate::ConnectionManager`] for its program.
 ///
 /// "Terminal" events are the last of their connection or request: its id is unknown afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Passive: somebody wants a connection. Answer with `accept` or `reject`.
+    /// Passive: a peer requests a connection. Answer with `accept` or `reject`.
     ConnectRequest {
-        /// Who is asked.
+        /// The listener.
         listen: ListenId,
         /// The new connection.
         connection: ConnectionId,
-        /// What is asked for.
+        /// The peer's request.
         info: Box<RequestInfo>,
     },
     /// Active: the peer accepted. Move the QP to RTR and RTS, then call `ready_to_use`, or
@@ -26,83 +27,83 @@ pub enum Event {
     ConnectResponse {
         /// The connection.
         connection: ConnectionId,
-        /// What the peer offers.
+        /// The peer's reply.
         info: Box<ReplyInfo>,
     },
-    /// Passive: the peer is ready, told by its RTU or by its first data.
+    /// Passive: the peer is ready, as its RTU or its first data show.
     Established {
         /// The connection.
         connection: ConnectionId,
     },
-    /// The handshake was refused by the peer. Terminal.
+    /// The peer rejected the handshake. Terminal.
     Rejected {
         /// The connection.
         connection: ConnectionId,
-        /// Why.
+        /// The reason.
         reason: RejectReason,
-        /// What was refused.
+        /// The rejected message.
         rejected: MessageRejected,
-        /// Additional rejection information, at most 72 bytes; usually none. What it means depends
-        /// on the reason.
+        /// Additional rejection information, at most 72 bytes; usually none. Its meaning depends on
+        /// the reason.
         info: Box<[u8]>,
-        /// 148 bytes; all zero unless the peer's program gave some.
+        /// 148 bytes; all zero unless the peer's program set some.
         private_data: PrivateData,
     },
-    /// The handshake got no answer in time. Terminal.
+    /// The handshake timed out. Terminal.
     Unreachable {
         /// The connection.
         connection: ConnectionId,
-        /// What was waited for.
+        /// The missing message or decision.
         waited: Waited,
     },
-    /// The connection ended, whoever began it. Move the QP to the error state. Its ids stay
-    /// reserved until [`Event::TimewaitExit`].
+    /// The connection ended, on either side's initiative. Move the QP to the error state. The ids
+    /// stay reserved until [`Event::TimewaitExit`].
     Disconnected {
         /// The connection.
         connection: ConnectionId,
-        /// How.
+        /// The cause.
         cause: DisconnectCause,
     },
-    /// The ids and QPNs of an ended connection may be used again. Terminal.
+    /// The ids and QPNs of an ended connection may be reused. Terminal.
     TimewaitExit {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Passive: somebody wants the datagram QP of a service. Answer with `sidr_accept` or
+    /// Passive: a peer requests the datagram QP of a service. Answer with `sidr_accept` or
     /// `sidr_reject`.
     SidrRequest {
-        /// Who is asked.
+        /// The listener.
         listen: ListenId,
         /// The new request.
         id: SidrId,
-        /// What is asked for.
+        /// The peer's request.
         info: Box<SidrRequestInfo>,
     },
     /// Active: the peer answered. Terminal.
     SidrResponse {
         /// The request.
         id: SidrId,
-        /// [`SidrStatus::Valid`]: `qpn` and `qkey` are the service's. Otherwise it was refused.
+        /// [`SidrStatus::Valid`]: `qpn` and `qkey` are the service's. Otherwise the peer refused.
         status: SidrStatus,
         /// QP of the service.
         qpn: Qpn,
         /// Its queue key.
         qkey: u32,
-        /// 136 bytes; all zero unless the peer's program gave some.
+        /// 136 bytes; all zero unless the peer's program set some.
         private_data: PrivateData,
     },
-    /// Active: the peer does not answer. Passive: our program did not in time. Terminal.
+    /// Active: the peer does not answer. Passive: our program did not decide in time. Terminal.
     SidrUnreachable {
         /// The request.
         id: SidrId,
-        /// What was waited for: `ForReply` or `ForDecision`.
+        /// The missing answer or decision: `ForReply` or `ForDecision`.
         waited: Waited,
     },
 }
 
 impl Event {
-    /// The connection that the event is about; where that is a request for a datagram service, its
-    /// number: the two kinds share one space of numbers.
+    /// The connection of the event. For a request for a datagram service, its number as a
+    /// [`ConnectionId`]: both kinds share one number space.
     pub fn connection(&self) -> ConnectionId {
         match *self {
             Event::ConnectRequest { connection, .. }
@@ -119,18 +120,28 @@ impl Event {
     }
 }
 
-/// What [`Event::Unreachable`] waited for in vain.
+/// The answer or decision that an [`Event::Unreachable`] reports as missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
     /// An answer to our REQ or SIDR_REQ.
     ForReply,
     /// An RTU, or data, after our REP.
     ForReadyToUse,
-    /// Our own program's decision over a request.
+    /// Our own program's decision on a request.
     ForDecision,
 }
 
-/// How a connection ended.
+impl fmt::Display for Waited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Waited::ForReply => "no REP",
+            Waited::ForReadyToUse => "no RTU and no data after the REP",
+            Waited::ForDecision => "the program neither accepted nor rejected the REQ",
+        })
+    }
+}
+
+/// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DisconnectCause {
     /// The peer sent a DREQ.
@@ -143,34 +154,46 @@ pub enum DisconnectCause {
     Rejected(RejectReason),
 }
 
+impl fmt::Display for DisconnectCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DisconnectCause::ByPeer => f.write_str("the peer sent a DREQ"),
+            DisconnectCause::ByUs => f.write_str("disconnected here"),
+            DisconnectCause::NoAnswer => f.write_str("the peer answered no DREQ"),
+            DisconnectCause::Rejected(reason) => {
+                write!(f, "the peer sent a REJ: {}", reason.text())
+            }
+        }
+    }
+}
+
 /// A REQ, as the passive side sees it.
 ///
-/// "Ours" and "peer's" are from the reader's view: `responder_resources` is what we are asked to
-/// serve.
+/// "Ours" and "peer's" are from the reader's view: `responder_resources` is our limit as a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestInfo {
-    /// Where the peer is.
+    /// Address of the peer.
     pub peer_ip: IpAddr,
-    /// The address that the peer asked for: ours.
+    /// The address that the peer requested: ours.
     pub local_ip: IpAddr,
     /// The service.
     pub service_id: u64,
-    /// Kind of the peer's QP, and of the one wanted. Reject where the program's is another.
+    /// Transport of the peer's QP, and of the one requested. Reject if the program's differs.
     pub transport: Transport,
     /// Peer's QP (our `dest_qpn`).
     pub peer_qpn: Qpn,
-    /// First PSN that we are to send (our `sq_psn`).
+    /// First PSN of our requests (our `sq_psn`).
     pub peer_psn: Psn,
-    /// READs and atomics at once that the peer wants to have outstanding (limit of our
+    /// READs and atomics that the peer wants to have outstanding (limit of our
     /// `max_dest_rd_atomic`).
     pub responder_resources: u8,
-    /// READs and atomics at once that the peer serves (limit of our `max_rd_atomic`).
+    /// READs and atomics that the peer serves at once (limit of our `max_rd_atomic`).
     pub initiator_depth: u8,
-    /// The peer observes end-to-end credits.
+    /// The peer obeys end-to-end credits.
     pub flow_control: bool,
     /// Retries on timeouts and sequence errors to use, 0 to 7.
     pub retry_count: u8,
-    /// RNR retries to do, 0 to 7; 7 for ever.
+    /// RNR retries to use, 0 to 7; 7 means unlimited.
     pub rnr_retry_count: u8,
     /// Path MTU, as `ibv_mtu`; 1 to 5.
     pub path_mtu_code: u8,
@@ -193,14 +216,14 @@ pub struct RequestInfo {
 }
 
 impl RequestInfo {
-    /// Addresses and source port that the RDMA connection manager put in front of the program's
-    /// data; `None` with other service ids, or when it is malformed.
+    /// Addresses and source port, from the header that the RDMA connection manager puts before the
+    /// program's data; `None` for other service ids, or if it is malformed.
     pub fn header(&self) -> Option<RdmaCmHeader> {
         header(self.service_id, &self.private_data)
     }
 
-    /// The program's own private data: 56 bytes behind the header, 92 with service ids that have
-    /// none.
+    /// The program's own private data: 56 bytes behind the header, or all 92 for service ids
+    /// without one.
     pub fn user_data(&self) -> &[u8] {
         user_data(self.service_id, &self.private_data)
     }
@@ -209,7 +232,7 @@ impl RequestInfo {
 /// A SIDR_REQ, as the passive side sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SidrRequestInfo {
-    /// Where the peer is.
+    /// Address of the peer.
     pub peer_ip: IpAddr,
     /// The service; its low 16 bits are our port in the port spaces of the RDMA connection manager.
     pub service_id: u64,
@@ -220,14 +243,14 @@ pub struct SidrRequestInfo {
 }
 
 impl SidrRequestInfo {
-    /// Addresses and source port that the RDMA connection manager put in front of the program's
-    /// data; `None` with other service ids, or when it is malformed.
+    /// Addresses and source port, from the header that the RDMA connection manager puts before the
+    /// program's data; `None` for other service ids, or if it is malformed.
     pub fn header(&self) -> Option<RdmaCmHeader> {
         header(self.service_id, &self.private_data)
     }
 
-    /// The program's own private data: 180 bytes behind the header, 216 with service ids that have
-    /// none.
+    /// The program's own private data: 180 bytes behind the header, or all 216 for service ids
+    /// without one.
     pub fn user_data(&self) -> &[u8] {
         user_data(self.service_id, &self.private_data)
     }
@@ -248,36 +271,36 @@ fn user_data(service_id: u64, private_data: &PrivateData) -> &[u8] {
 /// A REP, as the active side sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplyInfo {
-    /// Where the peer is.
+    /// Address of the peer.
     pub peer_ip: IpAddr,
     /// Peer's QP (our `dest_qpn`).
     pub peer_qpn: Qpn,
-    /// First PSN that we are to send (our `sq_psn`).
+    /// First PSN of our requests (our `sq_psn`).
     pub peer_psn: Psn,
-    /// READs and atomics at once that the peer wants to have outstanding (limit of our
+    /// READs and atomics that the peer wants to have outstanding (limit of our
     /// `max_dest_rd_atomic`).
     pub responder_resources: u8,
-    /// READs and atomics at once that the peer serves (limit of our `max_rd_atomic`).
+    /// READs and atomics that the peer serves at once (limit of our `max_rd_atomic`).
     pub initiator_depth: u8,
-    /// Path MTU, as `ibv_mtu`: what we asked for, or the smaller one that the peer wanted.
+    /// Path MTU, as `ibv_mtu`: the one that we requested, or the smaller one that the peer wanted.
     pub path_mtu_code: u8,
-    /// The peer's delay before an ACK: 4.096 µs times 2^code.
+    /// The peer's ACK delay: 4.096 µs times 2^code.
     pub ack_delay_code: u8,
-    /// The peer observes end-to-end credits.
+    /// The peer obeys end-to-end credits.
     pub flow_control: bool,
-    /// RNR retries to do, 0 to 7; 7 for ever.
+    /// RNR retries to use, 0 to 7; 7 means unlimited.
     pub rnr_retry_count: u8,
     /// The peer's QP has a shared receive queue.
     pub srq: bool,
     /// Peer's adapter.
     pub ca_guid: u64,
-    /// All 196 bytes: the program's.
+    /// All 196 bytes, which are the program's.
     pub private_data: PrivateData,
 }
 
 /// A copy of a message's private data, at most 216 bytes.
 ///
-/// The wire carries no length: the whole field of the message is here, zeros included.
+/// The wire carries no length, so this is the whole field of the message, trailing zeros included.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     len: u8,

@@ -1,12 +1,12 @@
-//! The connection manager: REQ, REP, RTU and what ends a connection, as a pure state machine over
-//! MADs.
+//! The connection manager, as a pure state machine over MADs: set-up and teardown of connections,
+//! and resolution of datagram services.
 //!
-//! A [`ConnectionManager`] holds many connections. Its owner feeds it received MADs
-//! ([`ConnectionManager::handle_mad`]) and the time, sends what it asks for
-//! ([`ConnectionManager::poll_mad`]) and hands events on ([`ConnectionManager::poll_event`]). It
-//! knows no QP: when an event says so, the owner moves its QP.
+//! A [`ConnectionManager`] holds many connections. Its owner passes it received MADs
+//! ([`ConnectionManager::handle_mad`]) and the time, sends its MADs
+//! ([`ConnectionManager::poll_mad`]) and processes its events ([`ConnectionManager::poll_event`]).
+//! It has no QPs: the owner moves its QP when an event requires it.
 //!
-//! The calls and events are those of librdmacm, one to one:
+//! Calls and events correspond to those of librdmacm:
 //!
 //! | librdmacm | here |
 //! |---|---|
@@ -34,11 +34,9 @@
 //! | `RDMA_CM_EVENT_UNREACHABLE` | [`Event::SidrResponse`] with another status, [`Event::SidrUnreachable`] |
 //! | `rdma_destroy_id` before that | [`ConnectionManager::sidr_destroy`] |
 //!
-//! Deliberately absent: alternate paths (RoCE has none; LAP and APR are ignored, as Linux does),
-//! and XRC.
+//! Not implemented: alternate paths (RoCE has none; LAP and APR are ignored, as in Linux) and XRC.
 //!
-//! Source: IBTA, volume 1, chapter 12; timers, defaults and unclear corners as Linux `ib_cm` has
-//! them.
+//! Source: IBTA, volume 1, chapter 12. Timers, defaults and unspecified cases follow Linux `ib_cm`.
 #![forbid(unsafe_code)]
 
 mod active;
@@ -69,7 +67,7 @@ pub use call::{
 };
 pub use config::Config;
 pub use connection::{ConnectionInfo, ConnectionState, Role};
-pub use counters::{Counters, Drop};
+pub use counters::{ByAttribute, Counters, DropReason, Drops};
 pub use event::{
     DisconnectCause, Event, PrivateData, ReplyInfo, RequestInfo, SidrRequestInfo, Waited,
 };
@@ -77,13 +75,13 @@ pub use longhaul_wire::mad::{Mad, RdmaCmHeader, RejectReason, ServiceId, SidrSta
 pub use manager::ConnectionManager;
 pub use sidr::SidrId;
 
-/// One listener of a [`ConnectionManager`]; never used twice.
+/// Identifies a listener of a [`ConnectionManager`]; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ListenId(pub(crate) u64);
 
-/// One connection of a [`ConnectionManager`]: its local communication id on the wire.
+/// Identifies a connection of a [`ConnectionManager`] by its local communication id on the wire.
 ///
-/// Not used again before the 2^24 (without prefix 2^32) following connections have been.
+/// Reused only after 2^24 (without prefix 2^32) further connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ConnectionId(pub(crate) u32);
 

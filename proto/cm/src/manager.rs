@@ -3,7 +3,7 @@
 use crate::connection::Connection;
 use crate::output::Outgoing;
 use crate::queue::Queue;
-use crate::sidr::{Resolutions, SidrId};
+use crate::sidr::{Resolutions, SidrId, SidrState};
 use crate::state::State;
 use crate::tables::Tables;
 use crate::{
@@ -14,16 +14,16 @@ use longhaul_units::{Instant, Rng, SplitMix64};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Many connections, driven by MADs and time. See the crate's documentation for the sequence of
+/// A set of connections, driven by MADs and time. See the crate's documentation for the sequence of
 /// calls.
 ///
 /// After any call: drain [`ConnectionManager::poll_mad`] and [`ConnectionManager::poll_event`],
-/// then ask [`ConnectionManager::poll_timeout`].
+/// then query [`ConnectionManager::poll_timeout`].
 ///
-/// Bounds: connections, half-open connections, requests for datagram services, listeners and
-/// waiting answers by [`Config`]; waiting events by the connections and requests (at most four of
-/// each). A received MAD, an expired timer and a call cost a few tree look-ups each, however many
-/// connections there are.
+/// [`Config`] bounds the connections, half-open connections, requests for datagram services,
+/// listeners and waiting replies; at most four events per connection or request wait. A received
+/// MAD, an expired timer and a call cost a few tree look-ups each, whatever the number of
+/// connections.
 #[derive(Debug)]
 pub struct ConnectionManager {
     pub(crate) config: Config,
@@ -49,7 +49,7 @@ pub(crate) struct Listener {
 
 impl ConnectionManager {
     /// A manager without listeners or connections. Fields of `config` outside their range are
-    /// forced into it.
+    /// clamped to it.
     pub fn new(config: Config) -> Self {
         let config = config.clamped();
         let mut rng = SplitMix64::new(config.seed);
@@ -70,12 +70,14 @@ impl ConnectionManager {
         }
     }
 
-    /// The next event.
+    /// Removes and returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let (key, event) = self.events.pop_front()?;
         if let Event::SidrRequest { id, .. } = event {
-            if let Some(resolution) = self.resolutions.get_mut(id) {
-                resolution.event = None;
+            if let Some(resolution) = self.resolutions.get_mut(id)
+                && let SidrState::Undecided { event, .. } = &mut resolution.state
+            {
+                *event = None;
             }
         } else if let Some(c) = self.tables.get_mut(event.connection()) {
             if let Some(place) = c.events.iter_mut().find(|place| **place == Some(key)) {
@@ -112,12 +114,12 @@ impl ConnectionManager {
         }
     }
 
-    /// One connection; `None` when the id is gone.
+    /// One connection; `None` if the id is unknown.
     pub fn connection(&self, connection: ConnectionId) -> Option<ConnectionInfo> {
         self.known(connection).ok().map(Connection::info)
     }
 
-    /// Every connection, orphans and time-waits included, in the order of their ids.
+    /// Every connection in id order, orphans and time-waits included.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionInfo> {
         self.tables.iter().map(Connection::info)
     }
@@ -138,7 +140,7 @@ impl ConnectionManager {
         found.ok_or(CallError::Unknown)
     }
 
-    /// A communication id that no connection and no request has, never 0.
+    /// A communication id that no connection and no request uses, never 0.
     pub(crate) fn fresh_id(&mut self) -> ConnectionId {
         let bits = self.config.comm_id_bits();
         let prefix = u64::from(self.config.comm_id_prefix) << bits;
@@ -152,12 +154,12 @@ impl ConnectionManager {
         }
     }
 
-    /// All that we begin over one connection shares a transaction id, as with Linux.
+    /// Our messages of one connection share a transaction id, as in Linux.
     pub(crate) fn transaction_of(&self, id: ConnectionId) -> u64 {
         self.transaction_base | u64::from(id.0)
     }
 
-    /// Queues an event of a connection that lives on.
+    /// Queues an event of a connection that continues to exist.
     pub(crate) fn tell(&mut self, id: ConnectionId, event: Event) {
         let key = self.events.push_back(event);
         if let Some(c) = self.tables.get_mut(id)
@@ -167,7 +169,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes the events of a connection that the program has not polled out of the queue.
+    /// Removes the unpolled events of a connection from the queue.
     pub(crate) fn cancel_events(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get_mut(id) else { return };
         for key in std::mem::take(&mut c.events).into_iter().flatten() {
@@ -176,7 +178,7 @@ impl ConnectionManager {
     }
 }
 
-/// `Err` when the addresses are of different families.
+/// Returns an error if the addresses are of different families.
 pub(crate) fn same_family(source: IpAddr, destination: IpAddr) -> Result<(), ConnectError> {
     if source.is_ipv4() == destination.is_ipv4() {
         Ok(())
@@ -185,7 +187,7 @@ pub(crate) fn same_family(source: IpAddr, destination: IpAddr) -> Result<(), Con
     }
 }
 
-/// `Err` with the length and the limit when `data` is too long.
+/// Returns the length and the limit as an error if `data` is too long.
 pub(crate) fn fits(data: &[u8], max: usize) -> Result<(), (usize, usize)> {
     if data.len() > max { Err((data.len(), max)) } else { Ok(()) }
 }

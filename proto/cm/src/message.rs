@@ -1,7 +1,7 @@
-//! The messages that the manager sends, from what it knows of a connection.
+//! The messages that the manager sends, built from a connection's state.
 
 use crate::connection::Connection;
-use crate::sidr::Resolution;
+use crate::sidr::PeerRequest;
 use crate::{Accept, Config, ConnectRequest, SidrRequest, Transport};
 use longhaul_units::Qpn;
 use longhaul_wire::PKEY_DEFAULT;
@@ -19,7 +19,7 @@ pub(crate) fn build(transaction_id: u64, message: &Message<'_>) -> Box<Mad> {
     mad
 }
 
-/// Which message `mad` is.
+/// The attribute of `mad`.
 pub(crate) fn attribute(mad: &Mad) -> Option<Attribute> {
     Header::read(mad).ok().map(|(_, attribute)| attribute)
 }
@@ -100,7 +100,7 @@ pub(crate) fn rtu(c: &Connection) -> Box<Mad> {
     build(c.transaction, &Message::Rtu(message))
 }
 
-/// `transaction` is a fresh one: a DREQ begins its own.
+/// `transaction` is a new one: a DREQ begins its own transaction.
 pub(crate) fn dreq(c: &Connection, transaction: u64) -> Box<Mad> {
     let message = Dreq {
         local_comm_id: c.id.0,
@@ -111,7 +111,7 @@ pub(crate) fn dreq(c: &Connection, transaction: u64) -> Box<Mad> {
     build(transaction, &Message::Dreq(message))
 }
 
-/// Answers a DREQ by its own ids: works for unknown connections too.
+/// Answers a DREQ with its own ids; also valid for unknown connections.
 pub(crate) fn drep(header: &Header, dreq: &Dreq<'_>) -> Box<Mad> {
     let message = Drep {
         local_comm_id: dreq.remote_comm_id,
@@ -132,8 +132,8 @@ pub(crate) fn mra(c: &Connection, received: MessageRejected, service_timeout: u8
     build(c.transaction, &Message::Mra(message))
 }
 
-/// A rejection on behalf of a connection. With reason timeout it names our adapter, by which Linux
-/// finds the connection. `said`: rejection information and private data.
+/// Rejects a message of a connection. With reason timeout it carries our adapter's GUID, by which
+/// Linux finds the connection. `said`: rejection information and private data.
 pub(crate) fn rej(
     config: &Config,
     c: &Connection,
@@ -144,7 +144,7 @@ pub(crate) fn rej(
     let guid = config.ca_guid.to_be_bytes();
     let info: &[u8] = if reason == RejectReason::TIMEOUT { &guid } else { info };
     let message = Rej {
-        // A REQ is rejected by somebody who never gave the peer an id.
+        // The sender of a rejected REQ never got an id of ours.
         local_comm_id: if rejected == MessageRejected::Req { 0 } else { c.id.0 },
         remote_comm_id: c.peer_comm_id,
         rejected,
@@ -156,7 +156,7 @@ pub(crate) fn rej(
     build(c.transaction, &Message::Rej(message))
 }
 
-/// A rejection of a message that leads to no connection of ours.
+/// Rejects a message that belongs to no connection of ours.
 pub(crate) fn rej_unknown(
     header: &Header,
     local_comm_id: u32,
@@ -176,7 +176,7 @@ pub(crate) fn rej_unknown(
     build(header.transaction_id, &Message::Rej(message))
 }
 
-/// A rejection of a REQ for its path MTU, which names the largest one that we take as `ibv_mtu`.
+/// Rejects a REQ for its path MTU. Carries the largest one that we accept, as `ibv_mtu`.
 pub(crate) fn rej_path_mtu(
     header: &Header,
     remote_comm_id: u32,
@@ -194,7 +194,7 @@ pub(crate) fn rej_path_mtu(
     build(header.transaction_id, &Message::Rej(message))
 }
 
-/// The largest path MTU that a REJ names, as `ibv_mtu`, when that is what a REQ was rejected for.
+/// The largest path MTU in a REJ of a REQ for its path MTU, as `ibv_mtu`.
 pub(crate) fn path_mtu_wanted(rej: &Rej<'_>) -> Option<u8> {
     let is_about_it = rej.reason == RejectReason::INVALID_PATH_MTU
         && rej.rejected == MessageRejected::Req
@@ -202,7 +202,7 @@ pub(crate) fn path_mtu_wanted(rej: &Rej<'_>) -> Option<u8> {
     rej.info.first().copied().filter(|code| is_about_it && (1..=5).contains(code))
 }
 
-/// The same REQ with another path MTU; `None` when `kept` is none.
+/// The same REQ with another path MTU; `None` if `kept` is no REQ.
 pub(crate) fn req_with_path_mtu(kept: &Mad, path_mtu: u8) -> Option<Box<Mad>> {
     match Message::read(kept) {
         Ok((header, Message::Req(req))) => {
@@ -212,8 +212,7 @@ pub(crate) fn req_with_path_mtu(kept: &Mad, path_mtu: u8) -> Option<Box<Mad>> {
     }
 }
 
-/// The REJ that a connection keeps, for a peer that retransmits its REQ: such a peer does not know
-/// our id yet.
+/// The kept REJ, addressed to a peer that retransmits its REQ and does not know our id yet.
 pub(crate) fn rej_of_req(kept: &Mad) -> Option<Box<Mad>> {
     match Message::read(kept) {
         Ok((header, Message::Rej(rej))) => {
@@ -234,7 +233,7 @@ pub(crate) fn sidr_req(id: u32, transaction: u64, r: &SidrRequest<'_>) -> Box<Ma
     build(transaction, &Message::SidrReq(message))
 }
 
-/// What a request for a datagram service is answered with.
+/// Answer to a request for a datagram service.
 #[derive(Clone, Copy)]
 pub(crate) struct SidrAnswer<'a> {
     pub status: SidrStatus,
@@ -249,8 +248,11 @@ impl<'a> SidrAnswer<'a> {
     }
 }
 
-pub(crate) fn sidr_rep(r: &Resolution, answer: SidrAnswer<'_>) -> Box<Mad> {
-    build(r.transaction, &Message::SidrRep(answer_to(r.request_id, r.service_id, answer)))
+pub(crate) fn sidr_rep(asked: &PeerRequest, answer: SidrAnswer<'_>) -> Box<Mad> {
+    build(
+        asked.transaction,
+        &Message::SidrRep(answer_to(asked.request_id, asked.service_id, answer)),
+    )
 }
 
 /// Answers a request that is not kept.

@@ -1,14 +1,14 @@
 //! MRAs: one side extends the other's timeout while its program decides.
 
 use crate::state::State;
-use crate::{CallError, ConnectionId, ConnectionManager, Drop, message};
+use crate::{CallError, ConnectionId, ConnectionManager, DropReason, message};
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::mad::{MessageRejected, Mra};
 use std::net::IpAddr;
 
 impl ConnectionManager {
-    /// Extends the peer's timeout (MRA) while the program decides on a request or a reply;
-    /// sends an MRA. `service_timeout_code`: time wanted, 4.096 µs times 2^code, 0 to 31.
+    /// Extends the peer's timeout while the program decides on a request or a reply; sends an MRA.
+    /// `service_timeout_code`: extension, 4.096 µs times 2^code, 0 to 31.
     pub fn mra(
         &mut self,
         connection: ConnectionId,
@@ -25,8 +25,8 @@ impl ConnectionManager {
     }
 
     /// Answers a duplicate REQ or REP while the program decides: repeats our MRA, or sends the
-    /// configured one. An early duplicate was made by the network; an MRA for it would make the
-    /// peer wait, should our answer be lost.
+    /// configured one. An early duplicate was created by the network; an MRA for it would make the
+    /// peer wait if our answer were lost.
     pub(crate) fn resend_mra(
         &mut self,
         id: ConnectionId,
@@ -48,22 +48,29 @@ impl ConnectionManager {
         self.reply(ip, mad);
     }
 
-    pub(crate) fn on_mra(&mut self, now: Instant, ip: IpAddr, mra: &Mra<'_>) -> Result<(), Drop> {
-        let c =
-            self.tables.get_mut(ConnectionId(mra.remote_comm_id)).ok_or(Drop::UnknownConnection)?;
+    pub(crate) fn on_mra(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        mra: &Mra<'_>,
+    ) -> Result<(), DropReason> {
+        let c = self
+            .tables
+            .get_mut(ConnectionId(mra.remote_comm_id))
+            .ok_or(DropReason::UnknownConnection)?;
         if c.peer_ip != ip {
-            return Err(Drop::WrongPeer);
+            return Err(DropReason::WrongPeer);
         }
         let id = c.id;
         let is_peers = c.peer_comm_id == mra.local_comm_id;
         let extended = match (&mut c.state, mra.received) {
-            // One MRA per message sent, or a peer could extend the wait for ever.
+            // One MRA per message sent, or a peer could extend the wait without limit.
             (State::ReqSent(sent) | State::RepSent(sent), _) if sent.is_extended => {
-                return Err(Drop::Duplicate);
+                return Err(DropReason::Duplicate);
             }
             (State::ReqSent(req), MessageRejected::Req) => req,
             (State::RepSent(rep), MessageRejected::Rep) if is_peers => rep,
-            _ => return Err(Drop::UnexpectedInState),
+            _ => return Err(DropReason::UnexpectedInState),
         };
         extended.is_extended = true;
         let wait = self.config.peer_timeout(mra.service_timeout);

@@ -1,4 +1,4 @@
-//! MADs to send: replies, and messages that are retransmitted.
+//! MADs to send: replies, and messages that are retransmitted until answered.
 
 use crate::sidr::SidrId;
 use crate::state::State;
@@ -10,17 +10,17 @@ use std::net::IpAddr;
 /// An entry of the output queue.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
-    /// The message that a connection keeps.
+    /// The message kept by a connection.
     Kept(ConnectionId),
-    /// The message that a request for a datagram service keeps.
+    /// The message kept by a request for a datagram service.
     Sidr(SidrId),
     /// A reply that is not kept.
     Reply(IpAddr, Box<Mad>),
 }
 
 impl ConnectionManager {
-    /// Hands the next MAD to `send`, with its destination. False when none waits; ask for room
-    /// first.
+    /// Passes the next MAD to `send`, with its destination. Returns `false` if none waits. Check
+    /// for room first.
     ///
     /// MADs go to QP 1, from QP 1, with queue key [`longhaul_wire::mad::GSI_QKEY`].
     pub fn poll_mad(&mut self, now: Instant, send: impl FnOnce(IpAddr, &Mad)) -> bool {
@@ -39,18 +39,18 @@ impl ConnectionManager {
         true
     }
 
-    /// True when [`ConnectionManager::poll_mad`] has something to send.
+    /// True if [`ConnectionManager::poll_mad`] has a MAD to send.
     pub fn has_mad(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Queues a reply that is never retransmitted: the peer retransmits its request if it is lost.
+    /// Queues a reply that is never retransmitted: if it is lost, the peer retransmits its request.
     pub(crate) fn reply(&mut self, ip: IpAddr, mad: Box<Mad>) {
         self.reply_within(self.config.replies_max, ip, mad);
     }
 
-    /// Queues an answer that each connection gives once: not to be dropped because many ask at a
-    /// time.
+    /// Queues a reply that each connection sends once, so that a burst of other replies does not
+    /// displace it.
     pub(crate) fn reply_once(&mut self, ip: IpAddr, mad: Box<Mad>) {
         self.reply_within(self.config.replies_max + self.config.connections_max, ip, mad);
     }
@@ -64,7 +64,7 @@ impl ConnectionManager {
         self.out.push_back(Outgoing::Reply(ip, mad));
     }
 
-    /// Queues the message that the connection keeps, unless it is queued.
+    /// Queues the message kept by a connection, unless it is queued already.
     pub(crate) fn queue_kept(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get_mut(id) else { return };
         if let Some(kept) = c.state.kept_mut().filter(|kept| kept.queued.is_none()) {
@@ -72,16 +72,16 @@ impl ConnectionManager {
         }
     }
 
-    /// Queues the message that the connection keeps, and starts its timer.
+    /// Queues the message kept by a connection, and starts its timer.
     pub(crate) fn send_kept(&mut self, now: Instant, id: ConnectionId) {
         let wait = self.answer_timeout(id);
         self.tables.set_deadline(id, Some(now + wait));
         self.queue_kept(id);
     }
 
-    /// Hands over the message that a connection keeps.
+    /// Passes the message kept by a connection to `send`.
     fn transmit_kept(&mut self, now: Instant, id: ConnectionId, send: impl FnOnce(IpAddr, &Mad)) {
-        // A message leaves the queue with the state that keeps it.
+        // Leaving the state that keeps a message also removes it from the queue.
         let Some(c) = self.tables.get_mut(id) else {
             unreachable!("queued for a forgotten connection")
         };
@@ -94,14 +94,14 @@ impl ConnectionManager {
             self.counters.count_sent(attribute);
         }
         if rearm {
-            // The wait begins when the message is sent, not when it was queued.
+            // The timeout starts when the message is sent, not when it was queued.
             let wait = self.answer_timeout(id);
             self.tables.set_deadline(id, Some(now + wait));
         }
     }
 
-    /// Retransmits the message of a connection. Returns `false` if it awaits no answer, or if no
-    /// retries are left. A message that is still queued takes no retry.
+    /// Retransmits the message of a connection. Returns `false` if no answer is expected, or if no
+    /// retries are left. A message that is still queued consumes no retry.
     pub(crate) fn retransmit(&mut self, now: Instant, id: ConnectionId) -> bool {
         let Some(c) = self.tables.get_mut(id) else { return false };
         let Some(unanswered) = c.state.unanswered_mut() else { return false };

@@ -5,7 +5,7 @@ use crate::event::PrivateData;
 use crate::manager::{Listener, fits};
 use crate::state::State;
 use crate::{
-    Accept, CallError, ConnectionId, ConnectionManager, Drop, Event, ListenError, ListenId,
+    Accept, CallError, ConnectionId, ConnectionManager, DropReason, Event, ListenError, ListenId,
     RequestInfo, Role, ServiceId, Transport, message,
 };
 use longhaul_units::{Instant, Qpn};
@@ -15,10 +15,9 @@ use longhaul_wire::mad::{
 use std::net::IpAddr;
 
 impl ConnectionManager {
-    /// Takes requests for `service_id` from this moment on: for connections, in the UDP and IPoIB
-    /// port spaces for datagram services, with ids outside the TCP, UDP and IPoIB port spaces for
-    /// both. `backlog`: requests at a time that the program has neither accepted nor rejected; 0
-    /// for the default.
+    /// Accepts requests for `service_id` from here on: for connections; for datagram services in
+    /// the UDP and IPoIB port spaces; for both with ids outside the TCP, UDP and IPoIB port spaces.
+    /// `backlog`: requests that the program has neither accepted nor rejected; 0 for the default.
     pub fn listen(&mut self, service_id: u64, backlog: usize) -> Result<ListenId, ListenError> {
         if self.listeners.contains_key(&service_id) {
             return Err(ListenError::InUse(service_id));
@@ -34,7 +33,7 @@ impl ConnectionManager {
     }
 
     /// Removes a listener. Requests whose event has not been polled are rejected; other connections
-    /// stay. The service may have another listener at once. Returns `false` if there is no such
+    /// remain. The service may get another listener at once. Returns `false` if there is no such
     /// listener.
     pub fn unlisten(&mut self, now: Instant, listen: ListenId) -> bool {
         let before = self.listeners.len();
@@ -59,9 +58,8 @@ impl ConnectionManager {
         self.listeners.len() < before
     }
 
-    /// Changes the backlog of the listener to `service_id`, as given to
-    /// [`ConnectionManager::listen`]. Requests already taken stay. Returns `false` if there is no
-    /// listener.
+    /// Changes the backlog of the listener for `service_id`; see [`ConnectionManager::listen`].
+    /// Requests already received remain. Returns `false` if there is no listener.
     pub fn set_backlog(&mut self, service_id: u64, backlog: usize) -> bool {
         let backlog = if backlog == 0 { self.config.backlog_default } else { backlog };
         self.listener(service_id).map(|listener| listener.backlog = backlog).is_some()
@@ -92,9 +90,10 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Passive: the first packet came in on `local_qpn`, so the peer is ready though its RTU is
-    /// late or lost. True when that established a connection; [`Event::Established`] follows then.
-    /// Costs a tree look-up: call it on a QP's first packet, not on each.
+    /// Passive: notes the first packet on `local_qpn`, which shows that the peer is ready even if
+    /// its RTU is late or lost. Returns `true` if this established a connection;
+    /// [`Event::Established`] follows. Costs a tree look-up: call it on a QP's first packet, not on
+    /// each.
     pub fn established_by_traffic(&mut self, local_qpn: Qpn) -> bool {
         match self.tables.by_local_qpn(local_qpn) {
             Some(Connection { id, state: State::RepSent(_), .. }) => {
@@ -122,7 +121,7 @@ impl ConnectionManager {
         ip: IpAddr,
         header: &Header,
         req: &Req<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         self.known_request(now, ip, header, req)?;
         let reject = |s: &mut Self, reason| {
             s.reject_unknown(ip, header, (0, req.local_comm_id), MessageRejected::Req, reason);
@@ -131,28 +130,30 @@ impl ConnectionManager {
             if self.config.reject_unknown_services {
                 reject(self, RejectReason::INVALID_SERVICE_ID);
             }
-            return Err(Drop::NoListener);
+            return Err(DropReason::NoListener);
         }
         if let Err(reason) = acceptable(ip, req) {
             reject(self, reason);
-            return Err(Drop::Unacceptable);
+            return Err(DropReason::Unacceptable);
         }
         let path_mtu_code_max = self.config.path_mtu_code_max;
         if !(1..=path_mtu_code_max).contains(&req.path_mtu) {
             self.reply(ip, message::rej_path_mtu(header, req.local_comm_id, path_mtu_code_max));
-            return Err(Drop::Unacceptable);
+            return Err(DropReason::Unacceptable);
         }
         if self.is_stale(now, ip, req.qpn) {
             reject(self, RejectReason::STALE_CONNECTION);
-            return Err(Drop::Stale);
+            return Err(DropReason::Stale);
         }
         let half_open_full = self.tables.half_open() >= self.config.half_open_max;
         if half_open_full || self.tables.len() >= self.config.connections_max {
-            return Err(Drop::TableFull);
+            return Err(DropReason::TableFull);
         }
-        let Some(listener) = self.listener(req.service_id) else { return Err(Drop::NoListener) };
+        let Some(listener) = self.listener(req.service_id) else {
+            return Err(DropReason::NoListener);
+        };
         if listener.undecided >= listener.backlog {
-            return Err(Drop::BacklogFull);
+            return Err(DropReason::BacklogFull);
         }
         listener.undecided += 1;
         let listen = listener.id;
@@ -179,14 +180,15 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Handles a REQ whose sender and id belong to a connection. `Ok`: they do not, or no longer.
+    /// Handles a REQ whose sender and id may belong to a connection. `Ok`: they do not, or no
+    /// longer do.
     fn known_request(
         &mut self,
         now: Instant,
         ip: IpAddr,
         header: &Header,
         req: &Req<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let Some(c) = self.tables.by_peer_id(ip, req.local_comm_id) else { return Ok(()) };
         let id = c.id;
         let same = c.role == Role::Passive
@@ -212,7 +214,7 @@ impl ConnectionManager {
                 }
                 _ => {}
             }
-            return Err(Drop::Duplicate);
+            return Err(DropReason::Duplicate);
         }
         if matches!(c.state, State::Timewait { .. }) {
             // The peer reuses an id for another connection.
@@ -223,7 +225,7 @@ impl ConnectionManager {
         let reason = RejectReason::DUPLICATE_COMM_ID;
         self.reject_unknown(ip, header, ids, MessageRejected::Req, reason);
         self.disconnect_stale(now, id);
-        Err(Drop::Stale)
+        Err(DropReason::Stale)
     }
 
     pub(crate) fn on_rtu(
@@ -231,11 +233,11 @@ impl ConnectionManager {
         ip: IpAddr,
         header: &Header,
         rtu: &Rtu<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let c = match self.find(ip, rtu.remote_comm_id, rtu.local_comm_id) {
             Ok(c) => c,
             Err(reason) => {
-                // The peer took too long. It must not count the connection as established.
+                // The peer was too late. It must not count the connection as established.
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
                 let why = RejectReason::INVALID_COMM_ID;
                 self.reject_unknown(ip, header, ids, MessageRejected::Other, why);
@@ -250,32 +252,32 @@ impl ConnectionManager {
             }
             State::Timewait { rej: Some(_), .. } => {
                 self.queue_kept(id);
-                Err(Drop::Duplicate)
+                Err(DropReason::Duplicate)
             }
             State::Timewait { rej: None, .. } => {
                 // Our DREQ overtook our REP or this RTU. If it overtook the REP, the peer does not
-                // know that the connection is over.
+                // know that the connection has ended.
                 let ids = (rtu.remote_comm_id, rtu.local_comm_id);
                 let why = RejectReason::STALE_CONNECTION;
                 self.reject_unknown(ip, header, ids, MessageRejected::Other, why);
-                Err(Drop::Duplicate)
+                Err(DropReason::Duplicate)
             }
-            State::Established | State::DreqSent { .. } => Err(Drop::Duplicate),
-            _ => Err(Drop::UnexpectedInState),
+            State::Established | State::DreqSent { .. } => Err(DropReason::Duplicate),
+            _ => Err(DropReason::UnexpectedInState),
         }
     }
 }
 
-/// `Err` with the reason when a REQ cannot be served.
+/// Returns the reason as an error if a REQ cannot be served.
 fn acceptable(ip: IpAddr, req: &Req<'_>) -> Result<(), RejectReason> {
     if !ServiceId::has_connections(req.service_id) {
-        // The listener wants datagrams: Linux has its connection manager's user refuse.
+        // The listener serves datagrams only: in Linux the CM's consumer rejects.
         return Err(RejectReason::CONSUMER);
     }
     if transport_of(req).is_none() {
         return Err(RejectReason::INVALID_TRANSPORT);
     }
-    // The path would lead our data to a third party.
+    // Otherwise the path would lead our data to a third party.
     if ip_of_gid(req.primary.local_gid) != ip {
         return Err(RejectReason::INVALID_GID);
     }

@@ -1,15 +1,15 @@
-//! Queue whose entries can be removed by key in constant time.
+//! A queue whose entries can be removed by key in constant time.
 
 use std::num::NonZeroU32;
 
-/// An entry of a [`Queue`], as long as that is in it.
+/// Identifies an entry of a [`Queue`] while it is queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Key(NonZeroU32);
 
-/// A queue of which any entry can be taken out at once: a list in a slab.
+/// A doubly linked list in a slab.
 ///
-/// What waits to be sent or told may be overtaken by events, ten thousand at a time, and then must
-/// not cost a walk each.
+/// An event may cancel ten thousand waiting messages or events at once, so that each removal must
+/// not cost a walk.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     slots: Vec<Slot<T>>,
@@ -23,7 +23,7 @@ pub(crate) struct Queue<T> {
 struct Slot<T> {
     item: Option<T>,
     previous: Option<Key>,
-    /// The next one in the queue, or among the free ones.
+    /// The next slot in the queue, or in the free list.
     next: Option<Key>,
 }
 
@@ -55,7 +55,7 @@ impl<T> Queue<T> {
             }
             None => {
                 self.slots.push(slot);
-                // Bounded by what the manager's tables hold, far below 2^32.
+                // Bounded by the manager's tables, far below 2^32.
                 Key(NonZeroU32::new(self.slots.len() as u32).expect("not empty after a push"))
             }
         };
@@ -72,7 +72,7 @@ impl<T> Queue<T> {
         self.remove(key).map(|item| (key, item))
     }
 
-    /// Takes an entry out; `None` when it is not there.
+    /// Removes an entry; `None` if it is not queued.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let item = self.slots.get_mut(key.0.get() as usize - 1)?.item.take()?;
         let (previous, next) = (self.slot(key).previous, self.slot(key).next);

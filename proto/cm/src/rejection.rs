@@ -4,7 +4,9 @@ use crate::connection::Connection;
 use crate::event::PrivateData;
 use crate::manager::fits;
 use crate::state::State;
-use crate::{CallError, ConnectionId, ConnectionManager, DisconnectCause, Drop, Event, message};
+use crate::{
+    CallError, ConnectionId, ConnectionManager, DisconnectCause, DropReason, Event, message,
+};
 use longhaul_units::Instant;
 use longhaul_wire::mad::{Rej, RejectReason};
 use std::net::IpAddr;
@@ -13,8 +15,9 @@ use std::net::IpAddr;
 pub(crate) const NOTHING: (&[u8], &[u8]) = (&[], &[]);
 
 impl ConnectionManager {
-    /// Refuses a connection request, or (active) a reply; sends a REJ. The id is gone.
-    /// `rdma_reject` gives [`RejectReason::CONSUMER`] and at most 148 bytes of private data.
+    /// Rejects a connection request, or (active) a reply; sends a REJ. The id is invalid
+    /// afterwards. `rdma_reject` uses [`RejectReason::CONSUMER`] and at most 148 bytes of private
+    /// data.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -25,9 +28,9 @@ impl ConnectionManager {
         self.reject_with_info(now, connection, reason, &[], private_data)
     }
 
-    /// As [`ConnectionManager::reject`], with at most 72 bytes of additional rejection information,
-    /// which the standard defines for each reason. A REJ for
-    /// [`RejectReason::TIMEOUT`] names our adapter there instead.
+    /// Same as [`ConnectionManager::reject`], with at most 72 bytes of additional rejection
+    /// information, which the standard defines for each reason. A REJ for [`RejectReason::TIMEOUT`]
+    /// carries our adapter's GUID instead.
     pub fn reject_with_info(
         &mut self,
         now: Instant,
@@ -49,7 +52,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The peer ends a handshake: forgets the connection and tells the program.
+    /// The peer ended a handshake: removes the connection and reports an event.
     pub(crate) fn rejected(&mut self, id: ConnectionId, rej: &Rej<'_>) {
         self.remove(id);
         self.counters.rejected += 1;
@@ -65,25 +68,36 @@ impl ConnectionManager {
         });
     }
 
-    /// The connection that a REJ names. Its sender need not have an id, and if it takes back its
-    /// REQ, it does not know ours.
-    fn find_rejected(&self, ip: IpAddr, rej: &Rej<'_>) -> Result<&Connection, Drop> {
+    /// Returns the connection that a REJ refers to. Its sender need not have an id and, if it
+    /// withdraws its REQ, does not know ours.
+    fn find_rejected(&self, ip: IpAddr, rej: &Rej<'_>) -> Result<&Connection, DropReason> {
         if rej.remote_comm_id == 0 {
             if rej.reason != RejectReason::TIMEOUT {
-                return Err(Drop::UnknownConnection);
+                return Err(DropReason::UnknownConnection);
             }
-            return self.tables.by_peer_id(ip, rej.local_comm_id).ok_or(Drop::UnknownConnection);
+            return self
+                .tables
+                .by_peer_id(ip, rej.local_comm_id)
+                .ok_or(DropReason::UnknownConnection);
         }
-        let c = self.tables.get(ConnectionId(rej.remote_comm_id)).ok_or(Drop::UnknownConnection)?;
+        let c = self
+            .tables
+            .get(ConnectionId(rej.remote_comm_id))
+            .ok_or(DropReason::UnknownConnection)?;
         let ids_agree =
             rej.local_comm_id == 0 || c.peer_comm_id == 0 || c.peer_comm_id == rej.local_comm_id;
         if c.peer_ip != ip || !ids_agree {
-            return Err(Drop::WrongPeer);
+            return Err(DropReason::WrongPeer);
         }
         Ok(c)
     }
 
-    pub(crate) fn on_rej(&mut self, now: Instant, ip: IpAddr, rej: &Rej<'_>) -> Result<(), Drop> {
+    pub(crate) fn on_rej(
+        &mut self,
+        now: Instant,
+        ip: IpAddr,
+        rej: &Rej<'_>,
+    ) -> Result<(), DropReason> {
         let c = self.find_rejected(ip, rej)?;
         let id = c.id;
         let path_mtu_wanted = message::path_mtu_wanted(rej);
@@ -92,9 +106,9 @@ impl ConnectionManager {
                 self.rejected_for_path_mtu(now, id, rej)
             }
             // It rejects a duplicate of our first REQ.
-            _ if path_mtu_wanted.is_some() && c.path_mtu_lowered => Err(Drop::Duplicate),
+            _ if path_mtu_wanted.is_some() && c.path_mtu_lowered => Err(DropReason::Duplicate),
             State::ReqReceived { is_unseen: true, .. } => {
-                // The peer took its request back before the program saw it.
+                // The peer withdrew its request before the program saw it.
                 self.cancel_events(id);
                 self.remove(id);
                 Ok(())
@@ -110,19 +124,19 @@ impl ConnectionManager {
                 self.disconnected(now, id, DisconnectCause::Rejected(rej.reason));
                 Ok(())
             }
-            State::Timewait { .. } => Err(Drop::Duplicate),
+            State::Timewait { .. } => Err(DropReason::Duplicate),
         }
     }
 
-    /// Our REQ was rejected for its path MTU: sends another with the path MTU that the peer takes.
+    /// Handles the rejection of our REQ for its path MTU: sends another with the peer's path MTU.
     fn rejected_for_path_mtu(
         &mut self,
         now: Instant,
         id: ConnectionId,
         rej: &Rej<'_>,
-    ) -> Result<(), Drop> {
-        let Some(c) = self.tables.get_mut(id) else { return Err(Drop::UnknownConnection) };
-        let State::ReqSent(req) = &mut c.state else { return Err(Drop::UnexpectedInState) };
+    ) -> Result<(), DropReason> {
+        let Some(c) = self.tables.get_mut(id) else { return Err(DropReason::UnknownConnection) };
+        let State::ReqSent(req) = &mut c.state else { return Err(DropReason::UnexpectedInState) };
         let lower = message::path_mtu_wanted(rej).filter(|wanted| *wanted < c.path_mtu_code);
         let another = lower.and_then(|wanted| {
             Some((wanted, message::req_with_path_mtu(&req.message.mad, wanted)?))
@@ -135,7 +149,7 @@ impl ConnectionManager {
                 Ok(())
             }
             // It rejects a duplicate of our first REQ.
-            None if c.path_mtu_lowered => Err(Drop::Duplicate),
+            None if c.path_mtu_lowered => Err(DropReason::Duplicate),
             None => {
                 self.rejected(id, rej);
                 Ok(())

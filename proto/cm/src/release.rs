@@ -1,8 +1,8 @@
-//! The end of connections: disconnecting, destroying, DREQs and DREPs.
+//! Teardown of connections: disconnecting, destroying, DREQs and DREPs.
 
 use crate::rejection::NOTHING;
 use crate::state::State;
-use crate::{CallError, ConnectionId, ConnectionManager, DisconnectCause, Drop, message};
+use crate::{CallError, ConnectionId, ConnectionManager, DisconnectCause, DropReason, message};
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::mad::{Drep, Dreq, Header, MessageRejected, Rej, RejectReason};
 use std::net::IpAddr;
@@ -10,9 +10,10 @@ use std::net::IpAddr;
 impl ConnectionManager {
     /// Ends an established connection; sends DREQs until one is answered.
     /// [`crate::Event::Disconnected`] and [`crate::Event::TimewaitExit`] follow. Does nothing if
-    /// either side has begun to end it.
+    /// either side has begun the teardown.
     ///
-    /// Passive also before the RTU: the peer may count the connection as established.
+    /// On the passive side also valid before the RTU: the peer may count the connection as
+    /// established.
     pub fn disconnect(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
         let c = self.known(connection)?;
         match &c.state {
@@ -25,9 +26,10 @@ impl ConnectionManager {
         }
     }
 
-    /// Forgets a connection in any state, and tells the peer: a REJ during the handshake, DREQs if
-    /// the peer may count it as established. The id is gone, and no further event names it, queued
-    /// events included. The manager finishes its duties towards the peer by itself.
+    /// Destroys a connection in any state, and tells the peer: by a REJ during the handshake, by
+    /// DREQs if the peer may count it as established. The id is invalid afterwards, and no further
+    /// event carries it, queued events included. The manager completes the exchange with the peer
+    /// itself.
     pub fn destroy(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CallError> {
         self.known(connection)?;
         self.cancel_events(connection);
@@ -47,8 +49,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// True when the peer's QP belongs to a live connection of ours: that one is over for the peer,
-    /// so it is ended here too. Source: IBTA, volume 1, section 12.9.8.3.1.
+    /// True if the peer's QP belongs to a live connection of ours. That connection has ended for
+    /// the peer, so it is ended here too. Source: IBTA, volume 1, section 12.9.8.3.1.
     pub(crate) fn is_stale(&mut self, now: Instant, ip: IpAddr, qpn: Qpn) -> bool {
         let Some(id) = self.tables.by_peer_qpn(ip, qpn).map(|c| c.id) else { return false };
         self.disconnect_stale(now, id);
@@ -69,12 +71,12 @@ impl ConnectionManager {
         ip: IpAddr,
         header: &Header,
         dreq: &Dreq<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let c = match self.find(ip, dreq.remote_comm_id, dreq.local_comm_id) {
-            Ok(c) if c.local_qpn != dreq.remote_qpn => return Err(Drop::WrongQpn),
+            Ok(c) if c.local_qpn != dreq.remote_qpn => return Err(DropReason::WrongQpn),
             Ok(c) => c,
             Err(reason) => {
-                // The connection is over here. An answer ends the peer's retransmissions.
+                // The connection has ended here. An answer ends the peer's retransmissions.
                 self.reply(ip, message::drep(header, dreq));
                 if self.ends_our_request(ip, dreq) {
                     let id = ConnectionId(dreq.remote_comm_id);
@@ -105,14 +107,14 @@ impl ConnectionManager {
             }
             State::Timewait { .. } => {
                 self.reply(ip, message::drep(header, dreq));
-                Err(Drop::Duplicate)
+                Err(DropReason::Duplicate)
             }
-            State::ReqSent(_) | State::ReqReceived { .. } => Err(Drop::UnexpectedInState),
+            State::ReqSent(_) | State::ReqReceived { .. } => Err(DropReason::UnexpectedInState),
         }
     }
 
-    /// True if a DREQ ends a connection whose REP has not arrived: the DREQ overtook it, or it was
-    /// lost.
+    /// True if a DREQ ends a connection whose REP has not arrived: the DREQ overtook the REP, or
+    /// the REP was lost.
     fn ends_our_request(&self, ip: IpAddr, dreq: &Dreq<'_>) -> bool {
         self.tables.get(ConnectionId(dreq.remote_comm_id)).is_some_and(|c| {
             matches!(c.state, State::ReqSent(_))
@@ -126,7 +128,7 @@ impl ConnectionManager {
         now: Instant,
         ip: IpAddr,
         drep: &Drep<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let c = self.find(ip, drep.remote_comm_id, drep.local_comm_id)?;
         let id = c.id;
         match c.state {
@@ -134,8 +136,8 @@ impl ConnectionManager {
                 self.disconnected(now, id, DisconnectCause::ByUs);
                 Ok(())
             }
-            State::Timewait { .. } => Err(Drop::Duplicate),
-            _ => Err(Drop::UnexpectedInState),
+            State::Timewait { .. } => Err(DropReason::Duplicate),
+            _ => Err(DropReason::UnexpectedInState),
         }
     }
 }

@@ -4,9 +4,10 @@ use crate::event::PrivateData;
 use crate::manager::{fits, same_family};
 use crate::message::{self, SidrAnswer};
 use crate::output::Outgoing;
-use crate::sidr::{Resolution, SidrId, SidrState};
+use crate::sidr::{PeerRequest, Resolution, SidrId, SidrState};
+use crate::state::Kept;
 use crate::{
-    CallError, ConnectError, ConnectionManager, Drop, Event, ServiceId, SidrRequest,
+    CallError, ConnectError, ConnectionManager, DropReason, Event, ServiceId, SidrRequest,
     SidrRequestInfo, Waited,
 };
 use longhaul_node::Deadline;
@@ -15,7 +16,7 @@ use longhaul_wire::mad::{Header, Mad, SidrRep, SidrReq, SidrStatus};
 use std::net::IpAddr;
 
 impl ConnectionManager {
-    /// Asks a peer for the datagram QP of a service; sends SIDR_REQs until one is answered.
+    /// Requests the datagram QP of a service from a peer; sends SIDR_REQs until one is answered.
     /// [`Event::SidrResponse`] or [`Event::SidrUnreachable`] follows.
     pub fn sidr_request(
         &mut self,
@@ -33,25 +34,22 @@ impl ConnectionManager {
         let id = SidrId(fresh.0);
         self.resolutions.insert(Resolution {
             id,
-            state: SidrState::Asked,
             peer_ip: request.destination_ip,
-            request_id: 0,
-            service_id: request.service_id,
-            transaction,
-            listen: None,
-            retries: 0,
-            rearm: true,
-            queued: None,
-            event: None,
             deadline: Some(now + self.config.response_timeout()),
-            kept: Some(message::sidr_req(id.0, transaction, request)),
+            state: SidrState::Asked {
+                message: Kept {
+                    rearm: true,
+                    ..Kept::new(message::sidr_req(id.0, transaction, request))
+                },
+                retries: 0,
+            },
         });
         self.queue_kept_sidr(id);
         Ok(id)
     }
 
-    /// Passive: names the datagram QP of the service and its queue key, with at most 136 bytes of
-    /// private data; sends a SIDR_REP. The id is gone, without a further event.
+    /// Passive: answers with the datagram QP of the service, its queue key and at most 136 bytes of
+    /// private data; sends a SIDR_REP. The id is invalid afterwards, without a further event.
     pub fn sidr_accept(
         &mut self,
         now: Instant,
@@ -63,8 +61,8 @@ impl ConnectionManager {
         self.answer(now, id, SidrAnswer { status: SidrStatus::Valid, qpn, qkey, private_data })
     }
 
-    /// Passive: refuses, with at most 136 bytes of private data; sends a SIDR_REP. The id is gone.
-    /// `rdma_reject` gives [`SidrStatus::Rejected`].
+    /// Passive: refuses, with at most 136 bytes of private data; sends a SIDR_REP. The id is
+    /// invalid afterwards. `rdma_reject` uses [`SidrStatus::Rejected`].
     pub fn sidr_reject(
         &mut self,
         now: Instant,
@@ -75,21 +73,23 @@ impl ConnectionManager {
         self.answer(now, id, SidrAnswer::refusal(status, private_data))
     }
 
-    /// Forgets our own request, or refuses a peer's. The id is gone and no further event names it,
-    /// queued ones included.
+    /// Cancels our own request, or refuses a peer's. The id is invalid afterwards, and no further
+    /// event carries it, queued ones included.
     pub fn sidr_destroy(&mut self, now: Instant, id: SidrId) -> Result<(), CallError> {
-        match self.resolutions.get(id).map(|r| r.state) {
-            Some(SidrState::Asked) => {
+        match self.resolutions.get(id).map(|r| &r.state) {
+            Some(SidrState::Asked { .. }) => {
                 self.remove_sidr(id);
                 Ok(())
             }
-            Some(SidrState::Undecided) => self.sidr_reject(now, id, SidrStatus::Rejected, &[]),
-            Some(SidrState::Answered) | None => Err(CallError::Unknown),
+            Some(SidrState::Undecided { .. }) => {
+                self.sidr_reject(now, id, SidrStatus::Rejected, &[])
+            }
+            Some(SidrState::Answered { .. }) | None => Err(CallError::Unknown),
         }
     }
 
-    /// Requests for datagram services that are held: ours without an answer, and the peers',
-    /// answered ones that are remembered included.
+    /// Number of stored requests for datagram services: unanswered ones of ours, and the peers',
+    /// including answered ones that are remembered.
     pub fn sidr_count(&self) -> usize {
         self.resolutions.len()
     }
@@ -102,19 +102,17 @@ impl ConnectionManager {
     ) -> Result<(), CallError> {
         fits(answer.private_data, SidrRep::PRIVATE_LEN)
             .map_err(|(len, max)| CallError::PrivateData { len, max })?;
-        let r = self.resolutions.get_mut(id).ok_or(CallError::Unknown)?;
-        match r.state {
-            SidrState::Undecided => {}
-            SidrState::Asked => return Err(CallError::NotAsked),
-            SidrState::Answered => return Err(CallError::Unknown),
-        }
-        r.kept = Some(message::sidr_rep(r, answer));
-        let (service_id, listen) = (r.service_id, r.listen);
-        if let Some(key) = r.event.take() {
+        let (asked, listen, event) = match self.resolutions.get(id).map(|r| &r.state) {
+            Some(&SidrState::Undecided { asked, listen, event }) => (asked, listen, event),
+            Some(SidrState::Asked { .. }) => return Err(CallError::NotAsked),
+            Some(SidrState::Answered { .. }) | None => return Err(CallError::Unknown),
+        };
+        if let Some(key) = event {
             self.events.remove(key);
         }
-        self.release_backlog(service_id, listen);
-        self.resolutions.set_answered(id, now + self.config.sidr_memory);
+        self.release_backlog(asked.service_id, Some(listen));
+        let answer = message::sidr_rep(&asked, answer);
+        self.resolutions.set_answered(id, answer, now + self.config.sidr_memory);
         self.queue_kept_sidr(id);
         Ok(())
     }
@@ -125,36 +123,43 @@ impl ConnectionManager {
         ip: IpAddr,
         header: &Header,
         req: &SidrReq<'_>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
+        let asked = PeerRequest {
+            request_id: req.request_id,
+            service_id: req.service_id,
+            transaction: header.transaction_id,
+        };
         if let Some(r) = self.resolutions.by_peer(ip, req.request_id) {
-            let (id, state) = (r.id, r.state);
-            let same = r.transaction == header.transaction_id && r.service_id == req.service_id;
-            if same || state == SidrState::Undecided {
-                // Of an answered one the answer was lost, or has crossed this repetition.
-                if state == SidrState::Answered {
+            let id = r.id;
+            match &r.state {
+                // The answer was lost, or this repetition has crossed it.
+                SidrState::Answered { asked: known, .. } if *known == asked => {
                     self.queue_kept_sidr(id);
+                    return Err(DropReason::Duplicate);
                 }
-                return Err(Drop::Duplicate);
+                SidrState::Undecided { .. } => return Err(DropReason::Duplicate),
+                // The peer reuses the request id for another request.
+                _ => self.remove_sidr(id),
             }
-            // The peer began anew with an old number.
-            self.remove_sidr(id);
         }
         if !self.is_listening(req.service_id) {
             if self.config.reject_unknown_services {
                 self.reply(ip, message::sidr_rep_unknown(header, req, SidrStatus::Unsupported));
             }
-            return Err(Drop::NoListener);
+            return Err(DropReason::NoListener);
         }
         if !ServiceId::has_datagrams(req.service_id) {
             self.reply(ip, message::sidr_rep_unknown(header, req, SidrStatus::Rejected));
-            return Err(Drop::Unacceptable);
+            return Err(DropReason::Unacceptable);
         }
         if self.resolutions.undecided() >= self.config.sidr_max / 2 || !self.make_room_for_sidr() {
-            return Err(Drop::TableFull);
+            return Err(DropReason::TableFull);
         }
-        let Some(listener) = self.listener(req.service_id) else { return Err(Drop::NoListener) };
+        let Some(listener) = self.listener(req.service_id) else {
+            return Err(DropReason::NoListener);
+        };
         if listener.undecided >= listener.backlog {
-            return Err(Drop::BacklogFull);
+            return Err(DropReason::BacklogFull);
         }
         listener.undecided += 1;
         let listen = listener.id;
@@ -168,30 +173,21 @@ impl ConnectionManager {
         let event = self.events.push_back(Event::SidrRequest { listen, id, info });
         self.resolutions.insert(Resolution {
             id,
-            state: SidrState::Undecided,
             peer_ip: ip,
-            request_id: req.request_id,
-            service_id: req.service_id,
-            transaction: header.transaction_id,
-            listen: Some(listen),
-            retries: 0,
-            rearm: false,
-            queued: None,
-            event: Some(event),
             deadline: Some(now + self.config.decision_timeout),
-            kept: None,
+            state: SidrState::Undecided { asked, listen, event: Some(event) },
         });
         Ok(())
     }
 
-    pub(crate) fn on_sidr_rep(&mut self, ip: IpAddr, rep: &SidrRep<'_>) -> Result<(), Drop> {
+    pub(crate) fn on_sidr_rep(&mut self, ip: IpAddr, rep: &SidrRep<'_>) -> Result<(), DropReason> {
         let id = SidrId(rep.request_id);
-        let r = self.resolutions.get(id).ok_or(Drop::UnknownConnection)?;
-        if r.state != SidrState::Asked {
-            return Err(Drop::UnexpectedInState);
+        let r = self.resolutions.get(id).ok_or(DropReason::UnknownConnection)?;
+        if !matches!(r.state, SidrState::Asked { .. }) {
+            return Err(DropReason::UnexpectedInState);
         }
         if r.peer_ip != ip {
-            return Err(Drop::WrongPeer);
+            return Err(DropReason::WrongPeer);
         }
         self.remove_sidr(id);
         match rep.status {
@@ -206,23 +202,23 @@ impl ConnectionManager {
 
     pub(crate) fn sidr_timeout(&self) -> Option<Deadline> {
         let (at, id) = self.resolutions.first_timer()?;
-        let reason = match self.resolutions.get(id).map(|r| r.state) {
-            Some(SidrState::Asked) => "CM: answer to SIDR_REQ",
-            Some(SidrState::Undecided) => "CM: program's decision over SIDR_REQ",
-            Some(SidrState::Answered) | None => "CM: end of memory of SIDR_REP",
+        let reason = match self.resolutions.get(id).map(|r| &r.state) {
+            Some(SidrState::Asked { .. }) => "CM: answer to SIDR_REQ",
+            Some(SidrState::Undecided { .. }) => "CM: program's decision over SIDR_REQ",
+            Some(SidrState::Answered { .. }) | None => "CM: end of memory of SIDR_REP",
         };
         Some(Deadline { at, reason })
     }
 
     pub(crate) fn expire_sidr(&mut self, now: Instant, id: SidrId) {
         let Some(r) = self.resolutions.get_mut(id) else { return };
-        let waited = match r.state {
-            SidrState::Asked => {
-                let waits = r.queued.is_some();
-                if waits || r.retries < self.config.retries_max {
+        let waited = match &mut r.state {
+            SidrState::Asked { message, retries } => {
+                let waits = message.queued.is_some();
+                if waits || *retries < self.config.retries_max {
                     if !waits {
-                        r.retries += 1;
-                        r.rearm = true;
+                        *retries += 1;
+                        message.rearm = true;
                         self.counters.retransmitted += 1;
                     }
                     let wait = self.config.response_timeout();
@@ -232,9 +228,9 @@ impl ConnectionManager {
                 }
                 Some(Waited::ForReply)
             }
-            // A request that the program has not even seen is none for it.
-            SidrState::Undecided => r.event.is_none().then_some(Waited::ForDecision),
-            SidrState::Answered => None,
+            // A request whose event was not polled ends without an event.
+            SidrState::Undecided { event, .. } => event.is_none().then_some(Waited::ForDecision),
+            SidrState::Answered { .. } => None,
         };
         self.remove_sidr(id);
         if let Some(waited) = waited {
@@ -243,17 +239,18 @@ impl ConnectionManager {
         }
     }
 
-    /// Hands over the message that a request keeps.
+    /// Passes the message kept by a request to `send`.
     pub(crate) fn send_sidr(&mut self, now: Instant, id: SidrId, send: impl FnOnce(IpAddr, &Mad)) {
-        // Whatever ends the request takes the entry out of the queue.
+        // Removing a request also removes its message from the queue.
         let Some(r) = self.resolutions.get_mut(id) else {
             unreachable!("queued for a forgotten request")
         };
-        r.queued = None;
-        let rearm = std::mem::take(&mut r.rearm);
-        let Some(mad) = r.kept.as_deref() else { unreachable!("queued without a message") };
-        send(r.peer_ip, mad);
-        if let Some(attribute) = message::attribute(mad) {
+        let ip = r.peer_ip;
+        let Some(kept) = r.state.kept_mut() else { unreachable!("queued without a message") };
+        kept.queued = None;
+        let rearm = std::mem::take(&mut kept.rearm);
+        send(ip, &kept.mad);
+        if let Some(attribute) = message::attribute(&kept.mad) {
             self.counters.count_sent(attribute);
         }
         if rearm {
@@ -262,16 +259,15 @@ impl ConnectionManager {
         }
     }
 
-    /// Queues the message that the request keeps, once.
+    /// Queues the message kept by a request, unless it is queued already.
     fn queue_kept_sidr(&mut self, id: SidrId) {
-        if let Some(r) = self.resolutions.get_mut(id)
-            && r.queued.is_none()
-        {
-            r.queued = Some(self.out.push_back(Outgoing::Sidr(id)));
+        let Some(r) = self.resolutions.get_mut(id) else { return };
+        if let Some(kept) = r.state.kept_mut().filter(|kept| kept.queued.is_none()) {
+            kept.queued = Some(self.out.push_back(Outgoing::Sidr(id)));
         }
     }
 
-    /// True when one more request fits; an answered one is forgotten for it where need be.
+    /// True if one more request fits. Evicts the oldest answered request if the table is full.
     fn make_room_for_sidr(&mut self) -> bool {
         if self.resolutions.len() < self.config.sidr_max {
             return true;
@@ -285,17 +281,21 @@ impl ConnectionManager {
         }
     }
 
-    /// Forgets a request without a word.
+    /// Removes a request, its queued message and its event.
     fn remove_sidr(&mut self, id: SidrId) {
         let Some(r) = self.resolutions.remove(id) else { return };
-        if let Some(key) = r.queued {
-            self.out.remove(key);
-        }
-        if let Some(key) = r.event {
-            self.events.remove(key);
-        }
-        if r.state == SidrState::Undecided {
-            self.release_backlog(r.service_id, r.listen);
+        match r.state {
+            SidrState::Asked { message: kept, .. } | SidrState::Answered { answer: kept, .. } => {
+                if let Some(key) = kept.queued {
+                    self.out.remove(key);
+                }
+            }
+            SidrState::Undecided { asked, listen, event } => {
+                if let Some(key) = event {
+                    self.events.remove(key);
+                }
+                self.release_backlog(asked.service_id, Some(listen));
+            }
         }
     }
 }

@@ -1,72 +1,96 @@
-//! Requests for datagram services (SIDR): what is known of each, and by what it is found.
+//! Requests for datagram services (SIDR), indexed by id, by peer and by deadline.
 
 use crate::queue::Key;
+use crate::state::Kept;
 use crate::{ConnectionId, ListenId};
 use longhaul_units::Instant;
 use longhaul_wire::mad::Mad;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// One request for a datagram service, ours or a peer's; of one space of numbers with
+/// Identifies a request for a datagram service, ours or a peer's. Shares its numbers with
 /// [`ConnectionId`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct SidrId(pub(crate) u32);
 
 impl SidrId {
-    /// The number, which is the request id on the wire where the request is ours.
+    /// The number; for our requests, the request id on the wire.
     pub const fn comm_id(self) -> u32 {
         self.0
     }
 }
 
 impl From<SidrId> for ConnectionId {
-    /// The same number, by which [`crate::Event::connection`] names a request.
+    /// The same number, as [`crate::Event::connection`] returns it.
     fn from(id: SidrId) -> Self {
         ConnectionId(id.0)
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(crate) enum SidrState {
-    /// Ours, not answered yet.
-    Asked,
-    /// A peer's, which our program has not answered yet.
-    Undecided,
-    /// A peer's that was answered: over for the program, kept for a peer that did not get the
-    /// answer.
-    Answered,
+    /// Our request without an answer, and the number of its retransmissions.
+    Asked { message: Kept, retries: u8 },
+    /// A peer's request that our program has not answered.
+    Undecided {
+        asked: PeerRequest,
+        listen: ListenId,
+        /// Its entry in the event queue, until the program polls it.
+        event: Option<Key>,
+    },
+    /// A peer's request that our program has answered. The answer is retransmitted if the peer
+    /// repeats its request.
+    Answered { asked: PeerRequest, answer: Kept },
+}
+
+/// Contents of a peer's SIDR_REQ; a repetition has the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PeerRequest {
+    pub request_id: u32,
+    pub service_id: u64,
+    pub transaction: u64,
+}
+
+impl SidrState {
+    /// The peer's request; `None` for ours.
+    pub fn asked(&self) -> Option<&PeerRequest> {
+        match self {
+            SidrState::Asked { .. } => None,
+            SidrState::Undecided { asked, .. } | SidrState::Answered { asked, .. } => Some(asked),
+        }
+    }
+
+    /// Our request or our answer.
+    pub fn kept_mut(&mut self) -> Option<&mut Kept> {
+        match self {
+            SidrState::Asked { message: kept, .. } | SidrState::Answered { answer: kept, .. } => {
+                Some(kept)
+            }
+            SidrState::Undecided { .. } => None,
+        }
+    }
+
+    fn is_undecided(&self) -> bool {
+        matches!(self, SidrState::Undecided { .. })
+    }
 }
 
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Resolution {
     pub id: SidrId,
-    pub state: SidrState,
     pub peer_ip: IpAddr,
-    /// The peer's number of its request; 0 where the request is ours.
-    pub request_id: u32,
-    pub service_id: u64,
-    pub transaction: u64,
-    pub listen: Option<ListenId>,
-    pub retries: u8,
-    /// The wait for the answer begins when the queued message leaves.
-    pub rearm: bool,
-    /// Where `kept` waits in the output queue.
-    pub queued: Option<Key>,
-    /// The peer's request, as long as the program has not polled it.
-    pub event: Option<Key>,
     pub deadline: Option<Instant>,
-    /// Our request, or our answer.
-    pub kept: Option<Box<Mad>>,
+    pub state: SidrState,
 }
 
-/// All requests, with the indexes that messages and timers find them by.
+/// All requests and their indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Resolutions {
     all: BTreeMap<SidrId, Box<Resolution>>,
     by_peer: BTreeMap<(IpAddr, u32), SidrId>,
     timers: BTreeSet<(Instant, SidrId)>,
-    /// By the end of their memory.
+    /// Answered requests, by the time at which they are forgotten.
     answered: BTreeSet<(Instant, SidrId)>,
     undecided: usize,
 }
@@ -88,7 +112,7 @@ impl Resolutions {
         self.all.get(&id).map(Box::as_ref)
     }
 
-    /// For fields that no index depends on: not the state, the deadline or the peer.
+    /// For fields that no index depends on: not the variant of the state, the deadline or the peer.
     pub fn get_mut(&mut self, id: SidrId) -> Option<&mut Resolution> {
         self.all.get_mut(&id).map(Box::as_mut)
     }
@@ -101,7 +125,7 @@ impl Resolutions {
         self.timers.first().copied()
     }
 
-    /// The answered one that will be forgotten first.
+    /// The answered request that expires first.
     pub fn oldest_answered(&self) -> Option<SidrId> {
         self.answered.first().map(|(_, id)| *id)
     }
@@ -111,29 +135,29 @@ impl Resolutions {
         if let Some(at) = resolution.deadline {
             self.timers.insert((at, id));
         }
-        if resolution.state != SidrState::Asked {
-            self.by_peer.insert((resolution.peer_ip, resolution.request_id), id);
+        if let Some(asked) = resolution.state.asked() {
+            self.by_peer.insert((resolution.peer_ip, asked.request_id), id);
         }
-        self.undecided += usize::from(resolution.state == SidrState::Undecided);
+        self.undecided += usize::from(resolution.state.is_undecided());
         self.all.insert(id, Box::new(resolution));
     }
 
     pub fn remove(&mut self, id: SidrId) -> Option<Box<Resolution>> {
         self.set_deadline(id, None);
         let resolution = self.all.remove(&id)?;
-        self.undecided -= usize::from(resolution.state == SidrState::Undecided);
-        let key = (resolution.peer_ip, resolution.request_id);
-        if self.by_peer.get(&key) == Some(&id) {
-            self.by_peer.remove(&key);
+        self.undecided -= usize::from(resolution.state.is_undecided());
+        if let Some(asked) = resolution.state.asked() {
+            self.by_peer.remove(&(resolution.peer_ip, asked.request_id));
         }
         Some(resolution)
     }
 
-    /// The program has answered; `until` when that is remembered.
-    pub fn set_answered(&mut self, id: SidrId, until: Instant) {
+    /// Answers a peer's undecided request with `answer`, which is kept until `until`.
+    pub fn set_answered(&mut self, id: SidrId, answer: Box<Mad>, until: Instant) {
         let Some(resolution) = self.all.get_mut(&id) else { return };
-        self.undecided -= usize::from(resolution.state == SidrState::Undecided);
-        resolution.state = SidrState::Answered;
+        let SidrState::Undecided { asked, .. } = resolution.state else { return };
+        resolution.state = SidrState::Answered { asked, answer: Kept::new(answer) };
+        self.undecided -= 1;
         self.set_deadline(id, Some(until));
         self.answered.insert((until, id));
     }
@@ -149,7 +173,7 @@ impl Resolutions {
         }
     }
 
-    /// Entries of all indexes, to be held against the requests.
+    /// Number of entries of each index.
     #[cfg(test)]
     pub fn index_sizes(&self) -> [usize; 4] {
         [self.by_peer.len(), self.timers.len(), self.answered.len(), self.undecided]

@@ -1,11 +1,11 @@
-//! The states of a connection, each with the data that exist in it alone.
+//! The states of a connection, each with the data that exist in that state only.
 
 use crate::ConnectionState;
 use crate::queue::Key;
 use longhaul_units::Instant;
 use longhaul_wire::mad::Mad;
 
-/// Where a connection stands. Source: IBTA, volume 1, section 12.9.7.
+/// State of a connection. Source: IBTA, volume 1, section 12.9.7.
 ///
 /// ```text
 ///  active                              passive
@@ -28,20 +28,20 @@ use longhaul_wire::mad::Mad;
 /// function, in `transitions.rs`; all go through `ConnectionManager::enter`.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// Active: the REP is awaited.
+    /// Active: waiting for the REP.
     ReqSent(Unanswered),
     /// Active: the REP arrived at `since`; the program decides.
     RepReceived { since: Instant },
     /// Passive: the REQ arrived at `since`; the program decides. `is_unseen`: its event is still
     /// queued.
     ReqReceived { since: Instant, is_unseen: bool },
-    /// Passive: the RTU is awaited.
+    /// Passive: waiting for the RTU.
     RepSent(Unanswered),
     /// Both directions are usable.
     Established,
-    /// The DREP is awaited. `is_orphan`: the program has destroyed the connection.
+    /// Waiting for the DREP. `is_orphan`: the program has destroyed the connection.
     DreqSent { dreq: Unanswered, is_orphan: bool },
-    /// Over; ids and QPNs are reserved for a while. A REJ is resent for each duplicate of the
+    /// Ended; ids and QPNs are reserved for a while. A REJ is resent for each duplicate of the
     /// message that it rejects.
     Timewait { rej: Option<Kept>, is_orphan: bool },
 }
@@ -56,13 +56,13 @@ pub(crate) struct Unanswered {
     pub is_extended: bool,
 }
 
-/// A message that may be sent again.
+/// A message that may be retransmitted.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub mad: Box<Mad>,
     /// Its entry in the output queue.
     pub queued: Option<Key>,
-    /// The wait for the answer begins when the queued message is sent.
+    /// The timeout starts when the queued message is sent.
     pub rearm: bool,
 }
 
@@ -73,13 +73,13 @@ impl Kept {
 }
 
 impl Unanswered {
-    /// A message that is about to be sent for the first time.
+    /// A message before its first transmission.
     pub fn new(mad: Box<Mad>, retries_max: u8) -> Self {
         let message = Kept { rearm: true, ..Kept::new(mad) };
         Unanswered { message, retries: 0, retries_max, is_extended: false }
     }
 
-    /// Sends `mad` instead, as if for the first time.
+    /// Replaces the message by `mad`, as if for a first transmission.
     pub fn replace(&mut self, mad: Box<Mad>) {
         let message = Kept { mad, rearm: true, queued: self.message.queued };
         *self = Unanswered { message, retries: 0, is_extended: false, ..*self };
@@ -87,7 +87,7 @@ impl Unanswered {
 }
 
 impl State {
-    /// Its name.
+    /// Public name of the state.
     pub fn name(&self) -> ConnectionState {
         match self {
             State::ReqSent(req) if req.is_extended => ConnectionState::ReqAcknowledged,
@@ -102,12 +102,12 @@ impl State {
         }
     }
 
-    /// Passive and not yet established: what the half-open bound counts.
+    /// True if passive and not yet established; the half-open bound counts these.
     pub fn is_half_open(&self) -> bool {
         matches!(self, State::ReqReceived { .. } | State::RepSent(_))
     }
 
-    /// The program has destroyed the connection, or has been told that it failed.
+    /// True if the program has destroyed the connection, or knows that it failed.
     pub fn is_orphan(&self) -> bool {
         match self {
             State::DreqSent { is_orphan, .. } | State::Timewait { is_orphan, .. } => *is_orphan,
@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// What its deadline waits for.
+    /// Reason of its deadline.
     pub fn reason(&self) -> &'static str {
         match self {
             State::ReqSent(_) => "CM: answer to REQ",

@@ -1,4 +1,4 @@
-//! Connections by local id, by id or QPN at the peer, and by their next timer.
+//! Connections by local id, by the peer's id or QPN, and by their next timer.
 
 use crate::ConnectionId;
 use crate::connection::Connection;
@@ -7,9 +7,9 @@ use longhaul_units::{Instant, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// All connections, with the indexes that messages, timers and the data path find them by.
+/// All connections, with the indexes used by messages, timers and the data path.
 ///
-/// Trees, because unauthenticated peers choose the keys.
+/// The indexes are trees, because unauthenticated peers choose the keys.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     connections: BTreeMap<ConnectionId, Box<Connection>>,
@@ -50,7 +50,7 @@ impl Tables {
         self.by_peer_id.get(&(ip, comm_id)).and_then(|id| self.get(*id))
     }
 
-    /// The live connection with the peer's QP; time-wait does not count.
+    /// The live connection with the peer's QP; connections in time-wait do not count.
     pub fn by_peer_qpn(&self, ip: IpAddr, qpn: Qpn) -> Option<&Connection> {
         self.by_peer_qpn.get(&(ip, qpn)).and_then(|id| self.get(*id))
     }
@@ -63,7 +63,7 @@ impl Tables {
         self.timers.first().copied()
     }
 
-    /// Adds a connection; its indexed fields are taken as they stand.
+    /// Adds a connection, with index entries for its present field values.
     pub fn insert(&mut self, connection: Connection) {
         let id = connection.id;
         let (ip, comm_id, peer_qpn) =
@@ -132,7 +132,7 @@ impl Tables {
         }
     }
 
-    /// Duplicate requests of the peer no longer lead to this connection.
+    /// Removes the index entries by which the peer's duplicate requests find this connection.
     pub fn forget_peer(&mut self, id: ConnectionId) {
         self.forget_peer_qpn(id);
         let Some(connection) = self.connections.get(&id) else { return };
@@ -152,13 +152,13 @@ impl Tables {
 
     fn index_peer(&mut self, id: ConnectionId, ip: IpAddr, comm_id: u32, qpn: Qpn) {
         self.by_peer_id.insert((ip, comm_id), id);
-        // QPN 0 is no QP of a connection: peers that manage their QPs elsewhere leave it out.
+        // QPN 0 is no connection's QP: peers that manage their QPs elsewhere send it.
         if qpn != Qpn::default() {
             self.by_peer_qpn.insert((ip, qpn), id);
         }
     }
 
-    /// Entries of all indexes, to be held against the connections.
+    /// Sizes of all indexes, for consistency checks.
     #[cfg(test)]
     pub fn index_sizes(&self) -> [usize; 4] {
         [self.by_peer_id.len(), self.by_peer_qpn.len(), self.by_local_qpn.len(), self.timers.len()]

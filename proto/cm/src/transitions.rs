@@ -7,7 +7,7 @@ use longhaul_units::{Duration, Instant};
 use longhaul_wire::mad::{Mad, MessageRejected, RejectReason};
 
 impl ConnectionManager {
-    /// Enters `state` until `deadline`. The message of the previous state is not sent any more; a
+    /// Enters `state` until `deadline`. Removes the message of the previous state from the queue; a
     /// decided request no longer counts against its listener's backlog.
     fn enter(&mut self, id: ConnectionId, state: State, deadline: Option<Instant>) {
         self.tables.set_deadline(id, deadline);
@@ -28,7 +28,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Forgets a connection without an event or a message.
+    /// Removes a connection without an event or a message.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         if let Some(c) = self.tables.remove(id) {
             let listener = Some((c.service_id, c.listen));
@@ -98,19 +98,19 @@ impl ConnectionManager {
         let (ip, mad) = (c.peer_ip, message::rej(&self.config, c, rejected, reason, said));
         let asked_for = c.mra_sent.map_or(Duration::ZERO, |code| self.config.mra_timeout(code));
         if self.tables.len() > self.config.connections_max / 2 {
-            // Under pressure live connections need the memory: a lost REJ is not resent.
+            // With a full table live connections need the memory: a lost REJ is not resent.
             self.remove(id);
             self.reply(ip, mad);
             return;
         }
-        // Long enough to see the peer's retransmissions.
+        // Covers the peer's retransmissions.
         let repeats = self.config.response_timeout().times(2).max(asked_for);
         let over = State::Timewait { rej: Some(Kept::new(mad)), is_orphan: true };
         self.enter(id, over, Some(now + self.config.timewait + repeats));
         self.queue_kept(id);
     }
 
-    /// ReqSent, removed: the peer may have a half-open connection, which a REJ ends.
+    /// Ends ReqSent: a REJ ends the half-open connection that the peer may have.
     pub(crate) fn take_request_back(&mut self, id: ConnectionId) {
         let Some(c) = self.tables.get(id) else { return };
         let mad =
@@ -120,7 +120,7 @@ impl ConnectionManager {
         self.reply(ip, mad);
     }
 
-    /// The deadline of a connection has passed.
+    /// Handles the expired deadline of a connection.
     pub(crate) fn expire(&mut self, now: Instant, id: ConnectionId) {
         if self.retransmit(now, id) {
             return;

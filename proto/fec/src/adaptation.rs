@@ -208,7 +208,8 @@ impl Search {
 }
 
 /// Follows a path's reports and adapts the choice: at once to more protection, after 16 consecutive
-/// reports to less, never for a change of loss within a factor of 1.5.
+/// reports to less, never for a change of loss within a factor of 1.5, nor of packets per round
+/// trip within a factor of 2.
 #[derive(Clone, Debug)]
 pub struct Adaptation {
     /// Average over the last few reports.
@@ -303,9 +304,11 @@ impl Adaptation {
         let is_needless = self.choice.layout.is_some()
             && measured.goal.is_none()
             && measured.path.loss <= LOSS_MIN;
-        if measured.goal != anchor.goal || loss > BAND || burst > 2.0 {
+        // With more in flight the same loss leaves more to retransmission. The layout of an almost
+        // idle path may be no parity at all.
+        if measured.goal != anchor.goal || loss > BAND || burst > 2.0 || size > 2.0 {
             Change::Worse
-        } else if is_needless || loss < 1.0 / BAND || burst < 0.5 || !(0.5..=2.0).contains(&size) {
+        } else if is_needless || loss < 1.0 / BAND || burst < 0.5 || size < 0.5 {
             Change::Better
         } else {
             Change::None

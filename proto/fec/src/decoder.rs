@@ -29,7 +29,7 @@ pub struct Recovered<'a> {
     pub body: Body<'a>,
 }
 
-/// Why a parity was not used.
+/// Reason to refuse a parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// Truncated, or with values that no encoder sends.

@@ -23,7 +23,7 @@ pub struct Encoder {
     base: u64,
     /// DATA in the current block.
     count: usize,
-    /// One accumulates while the other is sent. Row `j` of group `g` is at `g · rows + j`.
+    /// One set accumulates while the other is sent. Row `j` of group `g` is at `g · rows + j`.
     sets: [Vec<Sum>; 2],
     filling: usize,
     due: Due,

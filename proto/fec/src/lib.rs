@@ -18,8 +18,8 @@
 //! ```
 //! (The stride is a power of two; the picture uses 3 for clarity.)
 //!
-//! The crate handles no time, frames or acknowledgements, and authenticates nothing: the caller
-//! must check numbers. A peer's errors are counted ([`Counters`]) and have no effect.
+//! The crate handles no time, frames or acknowledgements and authenticates nothing: the caller must
+//! check numbers. A peer's errors are counted ([`Counters`]) and have no other effect.
 #![forbid(unsafe_code)]
 
 mod adaptation;

@@ -1,5 +1,5 @@
-//! What a frame costs in a link, over no distance and over 100 ms of round trip, with as many
-//! frames in flight as the distance holds.
+//! Cost of a frame in a link without delay, and with an RTT of 100 ms and as many frames in flight
+//! as the delay holds.
 
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 

@@ -1,6 +1,7 @@
-//! Carries frames over an emulated fibre, one after another, so that what one costs can be counted:
-//! `count_frames short|short_with_rule|copied_4096|synthetic_4096 ROUNDS`. The fibre is 100 µs long
-//! and full.
+//! Sends frames over an emulated fibre, one after another, to count the cost of each: `count_frames
+//! short|short_with_rule|copied_4096|synthetic_4096 ROUNDS`.
+//!
+//! The fibre has 100 µs of delay and is full.
 
 use longhaul_cc::wire_bytes;
 use longhaul_link::{Link, LinkConfig, Rule};
@@ -45,7 +46,7 @@ fn main() {
         arguments.next().and_then(|text| text.parse().ok()).expect("a number of rounds");
     let bytes = vec![0_u8; 4096];
     let (payload, rules) = match &*what {
-        // 62 B, the shortest but one that RoCEv2 has.
+        // 62 B, the second shortest RoCEv2 packet.
         "short" => (Payload::Bytes(&bytes[..4]), vec![]),
         "short_with_rule" => {
             let rule = "write qpn 0x17: lose 1%".parse::<Rule>().expect("a rule");

@@ -1,10 +1,10 @@
-//! Random choice of the frames that an impairment hits.
+//! Random choice of the frames that an impairment affects.
 
 use crate::config::Bursts;
 use longhaul_units::{Rng, SplitMix64};
 
-/// Draws how many frames pass before the next hit rather than the fate of each frame: the
-/// distribution is the same, and a frame costs nothing.
+/// Draws the number of frames before the next hit instead of the fate of each frame: the
+/// distribution is the same, and the cost per frame is nearly zero.
 pub(crate) struct Chance {
     model: LossModel,
     rng: SplitMix64,
@@ -13,10 +13,10 @@ pub(crate) struct Chance {
 
 enum LossModel {
     Never,
-    /// Each frame by itself, with this probability.
+    /// Each frame independently, with this probability.
     Each(f64),
-    /// Gilbert and Elliott's two states: in the bad one each frame is hit with probability
-    /// `loss`, in the good one none.
+    /// The two states of Gilbert and Elliott: in the bad one each frame is hit with probability
+    /// `loss`, in the good one none is.
     Bursts {
         enter: f64,
         leave: f64,
@@ -34,7 +34,7 @@ impl Chance {
         )
     }
 
-    /// Hits frames with this probability on the whole, in bursts if there are any.
+    /// Hits frames with this mean probability, in bursts if given.
     pub(crate) fn in_bursts(probability: f64, bursts: Option<&Bursts>, seed: u64) -> Self {
         let Some(bursts) = bursts.filter(|_| probability > 0.0) else {
             return Chance::new(probability, seed);
@@ -86,7 +86,7 @@ impl Chance {
         }
     }
 
-    /// True when the next frame is hit.
+    /// Returns `true` if the next frame is hit.
     #[inline]
     pub(crate) fn take(&mut self) -> bool {
         if self.before_next == 0 {
@@ -98,12 +98,12 @@ impl Chance {
     }
 }
 
-/// Above 0 up to 1, in steps of 2^-53.
+/// A uniform number above 0 and up to 1, in steps of 2^-53.
 fn uniform(rng: &mut SplitMix64) -> f64 {
     ((rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// Trials without success before the first with one.
+/// Number of failures before the first success.
 fn geometric(rng: &mut SplitMix64, probability: f64) -> u64 {
     (uniform(rng).ln() / (1.0 - probability).ln()) as u64
 }
@@ -114,7 +114,7 @@ mod tests {
 
     const FRAMES: usize = 4_000_000;
 
-    /// Part that is struck, and the mean length of runs of those.
+    /// Fraction of hit frames, and mean length of runs of them.
     fn observed(mean: f64, bursts: Bursts) -> (f64, f64) {
         let mut chance = Chance::in_bursts(mean, Some(&bursts), 7);
         let (mut struck, mut runs, mut was) = (0, 0, false);
@@ -140,7 +140,7 @@ mod tests {
     fn a_burst_that_spares_some_has_shorter_runs_and_the_same_mean() {
         let (loss, run) = observed(1e-2, Bursts { frames: 40.0, loss: 0.5 });
         assert!((loss / 1e-2 - 1.0).abs() < 0.1, "{loss}");
-        // A run goes on with probability (1 - 1/40) / 2.
+        // A run continues with probability (1 - 1/40) / 2.
         assert!((run / (1.0 / (1.0 - 0.975 / 2.0)) - 1.0).abs() < 0.05, "{run}");
     }
 

@@ -8,52 +8,52 @@ use longhaul_node::FramePool;
 use longhaul_units::{BitRate, Duration, Instant};
 use thiserror::Error;
 
-/// Bytes of a RoCEv2 packet over IPv4 beside its payload, where it has no extended headers:
-/// Ethernet, IP, UDP, BTH, ICRC.
+/// Bytes of a RoCEv2 packet over IPv4 without payload and extended headers: Ethernet, IP, UDP, BTH,
+/// ICRC.
 const PACKET_OVERHEAD: usize = 14 + 20 + 8 + 12 + 4;
 
-/// What a link is like; both directions are alike.
+/// Properties of a link, the same in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkConfig {
     /// One-way delay from the last bit sent to its arrival. Fibre takes 5 µs per km:
     /// [`Duration::of_fibre_m`], [`LinkConfig::fibre_km`].
     pub delay: Duration,
-    /// Rate in bits on the wire: a frame takes its length and 24 bytes. `None`: no serialisation
-    /// and no queue; only memory bounds what is in flight.
+    /// Rate in bits on the wire: a frame takes its length plus 24 bytes. `None`: no serialisation
+    /// and no queue; only memory limits the frames in flight.
     pub rate: Option<BitRate>,
-    /// Room for frames that wait for the wire, in bytes on the wire. A frame that finds the wire
-    /// idle needs none; a frame that would exceed it is dropped. It adds up to `queue_bytes / rate`
-    /// of delay. Paced senders need next to none in virtual time; in real time a frame loop that is
-    /// held up lets frames collect in its ports and then hands them over all at once, which takes a
-    /// ring's worth of queue. An unpaced RoCE sender needs about its window.
+    /// Queue capacity, in bytes on the wire. A frame that finds the wire idle needs none; a frame
+    /// that would exceed it is dropped. The queue adds up to `queue_bytes / rate` of delay. Paced
+    /// senders need almost none in virtual time. In real time a stalled frame loop lets frames
+    /// collect in its ports and then delivers them all at once, which needs a ring's worth of
+    /// queue. An unpaced RoCE sender needs about its window.
     pub queue_bytes: u64,
-    /// When the queue marks frames whose sender reacts to it (RFC 3168). `None`: never. Without a
-    /// rate there is no queue, and no mark.
+    /// Marking of frames whose sender reacts to it (RFC 3168). `None`: no marks. Without a rate
+    /// there is no queue, and no mark.
     pub ecn: Option<RedConfig>,
     /// Probability that a frame is lost, 0 to 1.
     pub loss: f64,
-    /// How losses come together. `None`: each frame is drawn for by itself.
+    /// Burstiness of losses. `None`: each frame is drawn independently.
     pub bursts: Option<Bursts>,
-    /// When the fibre is cut, both directions at once. `None`: never.
+    /// When the fibre is cut, in both directions at once. `None`: never.
     pub cut: Option<Cut>,
     /// Other impairments of frames in flight.
     pub impairments: Impairments,
-    /// What is done to some frames alone, in this order: [`RULES_MAX`] at most. The first takes
-    /// about 30 ns of each frame, most of it to take the headers apart; none takes nothing.
+    /// Actions on selected frames, in this order, at most [`RULES_MAX`]. The first rule costs about
+    /// 30 ns per frame, mostly to parse its headers; without rules there is no cost.
     pub rules: Vec<Rule>,
-    /// What changes while it runs: [`CHANGES_MAX`] at most.
+    /// Changes over time, at most [`CHANGES_MAX`].
     pub changes: Vec<Change>,
-    /// Seed of all that chance decides; each direction draws from its own streams.
+    /// Seed of all random decisions; each direction draws from its own streams.
     pub seed: u64,
     /// Bound on the memory for frames in flight, both directions together, in bytes. At 10 Gbit/s a
-    /// link needs at most 20 MB per millisecond of delay, when all frames are the shortest, and
-    /// about 3 MB when they are of 4 KiB.
+    /// link needs at most 20 MB per millisecond of delay if all frames are the shortest, and about
+    /// 3 MB if they are 4 KiB long.
     pub memory_bytes_max: u64,
 }
 
-/// Losses that come in bursts: Gilbert and Elliott's model with a good state that loses nothing.
+/// Losses in bursts: the model of Gilbert and Elliott with a good state that loses nothing.
 ///
-/// The mean over all is [`LinkConfig::loss`]: how often a burst begins follows from it.
+/// The overall mean is [`LinkConfig::loss`], which determines how often a burst begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bursts {
     /// Mean length of a burst in frames, distributed geometrically: 1 to 10^9.
@@ -63,7 +63,7 @@ pub struct Bursts {
 }
 
 impl Bursts {
-    /// The greatest mean loss that such bursts can make: with one frame between two of them.
+    /// The greatest mean loss of such bursts, with one frame between two bursts.
     pub fn mean_max(&self) -> f64 {
         self.loss * self.frames / (self.frames + 1.0)
     }
@@ -82,20 +82,19 @@ impl Bursts {
     }
 }
 
-/// A fibre that is cut and joined again: what is sent in between is lost, what was sent before
-/// arrives.
+/// A fibre that is cut and repaired: frames sent in between are lost, frames sent before arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// When first, on the clock that the link is driven by.
+    /// Time of the first cut, on the clock that drives the link.
     pub at: Instant,
-    /// For how long. Above 0.
+    /// Length of a cut, above 0.
     pub lasts: Duration,
-    /// From one cut to the next, longer than a cut lasts. `None`: it is cut once.
+    /// Interval between cuts, longer than a cut. `None`: a single cut.
     pub every: Option<Duration>,
 }
 
 impl Cut {
-    /// True while nothing gets through.
+    /// True while the fibre is cut.
     pub fn is_on(&self, now: Instant) -> bool {
         let since = now.as_ps().checked_sub(self.at.as_ps());
         let since =
@@ -115,21 +114,21 @@ impl Cut {
 /// Impairments of frames that are not lost, drawn independently for each frame and impairment.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Impairments {
-    /// Probability that a frame is late by `late_by`, so that those behind it overtake it: 0 to 1.
+    /// Probability that a frame is delayed by `late_by`, so that later frames overtake it: 0 to 1.
     pub late: f64,
     /// See `late`.
     pub late_by: Duration,
     /// Probability that a frame arrives twice: 0 to 1.
     pub duplication: f64,
-    /// Probability that one bit of a frame, behind its Ethernet addresses, is turned over: 0 to 1.
+    /// Probability that one bit of a frame, behind its Ethernet addresses, is flipped: 0 to 1.
     pub corruption: f64,
 }
 
 impl Impairments {
-    /// How late frames are unless told otherwise.
+    /// Default lateness.
     pub const LATE_BY: Duration = Duration::from_ms(1);
 
-    /// True when nothing befalls any frame.
+    /// True if no frame is affected.
     pub fn is_none(&self) -> bool {
         self.late <= 0.0 && self.duplication <= 0.0 && self.corruption <= 0.0
     }
@@ -156,7 +155,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// `km` of fibre at `rate`, everything else as in [`LinkConfig::default`].
+    /// `km` of fibre at `rate`, otherwise as in [`LinkConfig::default`].
     pub fn fibre_km(km: u64, rate: BitRate) -> Self {
         LinkConfig {
             delay: Duration::of_fibre_m(km.saturating_mul(1000)),
@@ -165,21 +164,21 @@ impl LinkConfig {
         }
     }
 
-    /// The longest delay at which `memory_bytes` hold all that can be in flight at this rate and
-    /// queue, whatever the frames' sizes. `None` without a rate: then there is no such bound. Of
-    /// rates that change the highest counts.
+    /// The longest delay at which `memory_bytes` hold all frames in flight at this rate and queue,
+    /// for any frame size. `None` without a rate, which is unbounded. If the rate changes, the
+    /// highest counts.
     pub fn lossless_delay_max(&self, memory_bytes: u64) -> Option<Duration> {
         self.delay_held(memory_bytes, MEMORY_PER_SHORT_FRAME, wire_bytes(0))
     }
 
-    /// As [`LinkConfig::lossless_delay_max`], if all frames are RoCEv2 packets over IPv4 with
+    /// Same as [`LinkConfig::lossless_delay_max`], if all frames are RoCEv2 packets over IPv4 with
     /// payloads of `payload_len` bytes, up to 16 KiB.
     pub fn lossless_delay_at(&self, memory_bytes: u64, payload_len: usize) -> Option<Duration> {
         let frame_bytes = memory_of(FramePool::footprint(payload_len));
         self.delay_held(memory_bytes, frame_bytes, wire_bytes(payload_len + PACKET_OVERHEAD))
     }
 
-    /// The longest delay for frames that take so much memory each, and so many bytes of the wire.
+    /// The longest delay for frames with this memory and these bytes on the wire each.
     fn delay_held(
         &self,
         memory_bytes: u64,
@@ -198,7 +197,7 @@ impl LinkConfig {
         Some(all - self.late_by())
     }
 
-    /// Memory that this link needs to lose nothing for want of it, in bytes; the inverse of
+    /// Memory that this link needs to avoid losses for lack of it, in bytes; the inverse of
     /// [`LinkConfig::lossless_delay_max`]. `None` without a rate.
     pub fn memory_bytes_needed(&self) -> Option<u64> {
         let rate = self.rate_max()?;
@@ -212,7 +211,7 @@ impl LinkConfig {
         Some(u64::try_from(both).unwrap_or(u64::MAX))
     }
 
-    /// The longest delay that it ever has, without what rules and lateness add.
+    /// The longest delay over time, excluding rules and lateness.
     pub fn delay_max(&self) -> Duration {
         self.changed_delays().fold(self.delay, Duration::max)
     }
@@ -224,12 +223,12 @@ impl LinkConfig {
         })
     }
 
-    /// The shortest delay that it ever has.
+    /// The shortest delay over time.
     pub fn delay_min(&self) -> Duration {
         self.changed_delays().fold(self.delay, Duration::min)
     }
 
-    /// Makes it longer by so much delay, whatever changes.
+    /// Adds `more` to the delay, at all times.
     pub fn add_delay(&mut self, more: Duration) {
         self.delay = self.delay + more;
         for change in &mut self.changes {
@@ -239,7 +238,7 @@ impl LinkConfig {
         }
     }
 
-    /// The highest rate that it ever has.
+    /// The highest rate over time.
     fn rate_max(&self) -> Option<BitRate> {
         let changed = self.changes.iter().filter_map(|change| match change.to {
             Setting::Rate(rate) => Some(rate),
@@ -248,21 +247,21 @@ impl LinkConfig {
         Some(changed.fold(self.rate?, BitRate::max))
     }
 
-    /// How much later than by the delay the last frames are.
+    /// Largest delay of a frame beyond the link's delay.
     fn late_by(&self) -> Duration {
         let late =
             if self.impairments.late > 0.0 { self.impairments.late_by } else { Duration::ZERO };
         self.rules.iter().fold(late, |sum, rule| sum + rule.delay_max())
     }
 
-    /// Times that a frame can be in flight at once.
+    /// Most copies of a frame in flight at once.
     fn copies_max(&self) -> u64 {
         let duplicates = self.impairments.duplication > 0.0
             || self.rules.iter().any(|rule| rule.action == Action::Duplicate);
         if duplicates { 2 } else { 1 }
     }
 
-    /// What has nothing to do with memory.
+    /// Checks everything except memory.
     pub(crate) fn check_wire(&self) -> Result<(), LinkError> {
         if !(0.0..=1.0).contains(&self.loss) {
             return Err(LinkError::Loss { loss: self.loss });
@@ -316,7 +315,7 @@ impl LinkConfig {
     }
 }
 
-/// Why a [`LinkConfig`] is refused.
+/// Why a [`LinkConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -326,19 +325,19 @@ pub enum LinkError {
         /// The value given.
         loss: f64,
     },
-    /// No length of a burst.
+    /// Not a valid burst length.
     #[error("a burst of {frames} frames makes no sense: give a mean length from 1 to 1000000000")]
     BurstFrames {
         /// The value given.
         frames: f64,
     },
-    /// Not a probability that bursts can have.
+    /// Not a valid probability within bursts.
     #[error("a loss of {loss} within bursts makes no sense: give a number from 0.001 to 1")]
     BurstLoss {
         /// The value given.
         loss: f64,
     },
-    /// More than bursts that follow each other without a pause lose.
+    /// More than the loss of bursts that follow each other without a pause.
     #[error(
         "bursts of {} frames that lose {} of them cannot make a loss of {mean}: {:.3} is the most. \
          Give a lower loss, or longer bursts",
@@ -350,7 +349,7 @@ pub enum LinkError {
         /// The loss given.
         mean: f64,
     },
-    /// No time, or never mended.
+    /// A cut without length, or one that is never repaired.
     #[error(
         "a cut of {} every {} makes no sense: give a time above 0, and longer ones from cut to cut",
         cut.lasts, cut.every.unwrap_or_default()
@@ -362,12 +361,12 @@ pub enum LinkError {
     /// Not a probability.
     #[error("{what} = {probability} is no probability: give a number from 0 to 1")]
     Impairment {
-        /// Which.
+        /// Name of the impairment.
         what: &'static str,
         /// The value given.
         probability: f64,
     },
-    /// Thresholds the wrong way round, or no probability.
+    /// Thresholds in the wrong order, or not a probability.
     #[error(
         "marking from {} to {} bytes with a probability of {} makes no sense: give Kmin, a Kmax \
          that is not below it, and a number from 0 to 1",
@@ -379,48 +378,49 @@ pub enum LinkError {
         /// The values given.
         ecn: RedConfig,
     },
-    /// A rule that makes no sense.
+    /// An invalid rule.
     #[error("rule {number} makes no sense: {why}")]
     Rule {
-        /// Which, counted from 1.
+        /// Its position, counted from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: &'static str,
     },
-    /// A change that makes no sense.
+    /// An invalid change.
     #[error("the change '{change}' makes no sense: {why}")]
     Change {
-        /// Which.
+        /// The change given.
         change: Change,
-        /// What is wrong with it.
+        /// The problem.
         why: &'static str,
     },
-    /// More than a link takes.
+    /// More than a link accepts.
     #[error("{count} {what} are too many: give {most} at most")]
     TooMany {
-        /// What of.
+        /// What there are too many of.
         what: &'static str,
-        /// How many were given.
+        /// The number given.
         count: usize,
-        /// How many there may be.
+        /// The limit.
         most: usize,
     },
-    /// What is in flight could exceed the memory.
+    /// The frames in flight could exceed the memory.
     #[error(
         "a one-way delay of {delay} is too long for {} MiB of memory, which is lossless up to \
-         {delay_max} at this rate and queue: give at least {} MiB, or a shorter distance, a lower \
-         rate or a smaller queue",
+         {} at this rate and queue: give at least {} MiB, or a shorter distance, a lower rate or a \
+         smaller queue",
         memory_bytes_max >> 20,
+        delay_max.rounded_down(),
         memory_bytes_needed.div_ceil(1 << 20)
     )]
     Memory {
-        /// The delay asked for.
+        /// The delay given.
         delay: Duration,
-        /// The longest delay that the memory is enough for.
+        /// The longest delay for which the memory suffices.
         delay_max: Duration,
         /// The memory given, in bytes.
         memory_bytes_max: u64,
-        /// The memory that would be enough, in bytes.
+        /// The memory that would suffice, in bytes.
         memory_bytes_needed: u64,
     },
 }

@@ -1,36 +1,36 @@
 //! Counters of one direction of a link, and its drop reasons.
 
 longhaul_counters::counters! {
-    /// What one direction of a link did since it was made. Every frame that entered, and every one
-    /// that was duplicated, was delivered, was dropped, or is in flight.
+    /// Activity of one direction of a link since it was created. Every frame that entered or was
+    /// duplicated was delivered, was dropped, or is in flight.
     pub struct LinkCounters {
         /// Frames that entered.
         entered_frames,
-        /// Bytes that entered: frame bytes, without FCS.
+        /// Bytes that entered, without FCS.
         entered_bytes,
-        /// Frames that left at the other side.
+        /// Frames delivered on the other side.
         delivered_frames,
-        /// Bytes that left at the other side.
+        /// Bytes delivered on the other side.
         delivered_bytes,
-        /// Of the frames delivered, those that the queue or a rule marked.
+        /// Frames delivered that the queue or a rule marked.
         ecn_marked_frames,
         /// Frames that were late, so that others could overtake them.
         late_frames,
-        /// Frames that arrive twice: as many more are delivered than entered.
+        /// Frames that arrive twice: each adds one delivered frame.
         duplicated_frames,
-        /// Frames of which a bit was turned over.
+        /// Frames with a flipped bit.
         corrupted_frames,
         ;
-        /// Frames that did not get through.
+        /// Dropped frames.
         drops: Drops,
-        /// Frames queued, on the wire or waiting for room at the far side at this moment.
+        /// Frames queued, on the wire, or waiting for room at the far side.
         in_flight_frames: u64,
-        /// The longest the queue was, in bytes on the wire (a frame and 24 bytes of overhead), the
-        /// rest of the frame being sent included.
+        /// Longest queue, in bytes on the wire (a frame plus 24 bytes of overhead), including the
+        /// rest of the frame being sent.
         queue_bytes_max: u64,
-        /// Memory that frames in flight hold at this moment, in bytes.
+        /// Memory of the frames in flight, in bytes.
         memory_bytes: u64,
-        /// The most memory that frames in flight held, in bytes.
+        /// Peak memory of the frames in flight, in bytes.
         memory_bytes_max: u64,
     }
 }
@@ -38,15 +38,15 @@ longhaul_counters::counters! {
 longhaul_counters::drops! {
     /// Why a link dropped a frame.
     pub enum DropReason {
-        /// The queue in front of the wire had no room for it.
+        /// The queue had no room for it.
         QueueFull = "queue_full",
-        /// Lost at random on the way, as configured.
+        /// Random loss, as configured.
         Loss = "loss",
-        /// It came while the fibre was cut.
+        /// Sent while the fibre was cut.
         Cut = "cut",
-        /// Lost by a rule.
+        /// Dropped by a rule.
         Rule = "rule",
-        /// The memory bound was reached, which a link with a rate is refused for when it is made.
+        /// The memory bound was reached; the configuration of a link with a rate excludes this.
         Memory = "memory",
         /// Longer than any frame that a port delivers (16 KiB of payload).
         TooLong = "too_long",

@@ -1,4 +1,4 @@
-//! One direction of a link, with the frames that are in flight.
+//! One direction of a link, with its frames in flight.
 
 use crate::config::{LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
@@ -9,17 +9,17 @@ use longhaul_units::Instant;
 use longhaul_wire::{Ecn, HEAD_MAX, Head};
 use std::collections::VecDeque;
 
-/// How many frames ahead of its delivery a frame is fetched into the cache.
+/// How many frames ahead of its delivery a frame is prefetched.
 const FETCH_AHEAD: usize = 4;
 
-/// The most memory that any frame takes.
+/// Most memory of any frame.
 pub(crate) const MEMORY_PER_FRAME_MAX: u64 = memory_of(FramePool::footprint(PAYLOAD_MAX));
-/// The most memory that a shortest frame takes. Per byte on the wire no frame takes more: its
-/// buffer is the smallest there is, and others have at most twice the payload's length.
+/// Most memory of a shortest frame, and the most per byte on the wire of any frame: its buffer is
+/// the smallest, and other buffers have at most twice the payload's length.
 pub(crate) const MEMORY_PER_SHORT_FRAME: u64 = memory_of(FramePool::footprint(0));
 
-/// What a frame of this footprint costs in the ring, which grows by doubling, so that half of it
-/// can be empty.
+/// Memory of a frame with this footprint in the ring, which doubles when it grows, so that half of
+/// it may be empty.
 pub(crate) const fn memory_of(footprint: usize) -> u64 {
     (footprint - size_of::<FrameBuf>() + 2 * size_of::<InFlight>()) as u64
 }
@@ -32,10 +32,10 @@ struct InFlight {
     change: ExitEdits,
 }
 
-/// Changes made to a frame when it leaves: the stored copy may be shared.
+/// Changes made to a frame when it leaves, because the stored copy may be shared.
 #[derive(Clone, Copy)]
 struct ExitEdits {
-    /// Bit to flip; [`ExitEdits::NO_BIT`]: none.
+    /// Bit to flip, or [`ExitEdits::NO_BIT`].
     corrupted_bit: u32,
     is_marked: bool,
 }
@@ -58,30 +58,30 @@ impl InFlight {
     }
 }
 
-/// One direction: queue, wire and fibre, with the frames in it. A [`Link`](crate::Link) has two; an
-/// output of a switch is one without length.
+/// One direction: queue, wire and fibre, with the frames in flight. A [`Link`](crate::Link) has
+/// two; an output of a switch is one without delay.
 ///
-/// Its `now` never decreases from one call to the next.
+/// `now` must never decrease from one call to the next.
 pub struct Direction {
     wire: Wire,
     memory_bytes_max: u64,
     memory_bytes: u64,
     memory_bytes_peak: u64,
     ring: VecDeque<InFlight>,
-    /// Frames that are late: each way keeps its order.
+    /// Late frames; both queues keep their order.
     late: VecDeque<InFlight>,
-    /// Of its own, so that buffers come back in the order they were taken.
+    /// Its own pool, so that buffers return in the order in which they were taken.
     pool: FramePool,
-    /// The front is due and the far side had no room: not a deadline.
+    /// The first frame is due and the far side had no room: not a deadline.
     is_blocked: bool,
 }
 
 impl Direction {
-    /// The direction of a link that is like `config` which frames enter by side `entry`, with half
-    /// of its memory. `seed` stands in for the configuration's.
+    /// The direction of a link with `config` that frames enter on side `entry`, with half of the
+    /// link's memory. `seed` replaces the configuration's.
     ///
     /// # Errors
-    /// As [`Link::new`](crate::Link::new).
+    /// Same as [`Link::new`](crate::Link::new).
     pub fn new(config: &LinkConfig, entry: Side, seed: u64) -> Result<Self, LinkError> {
         config.check()?;
         Ok(Direction {
@@ -96,7 +96,7 @@ impl Direction {
         })
     }
 
-    /// A frame comes to the queue.
+    /// Enters a frame into the queue.
     #[inline]
     pub fn enter(&mut self, now: Instant, frame: &Frame<'_>) {
         let Ok(arrival) = self.wire.enter(now, frame) else { return };
@@ -120,7 +120,7 @@ impl Direction {
         way.push_back(entry);
     }
 
-    /// Hands what is due to `side` of `out`, as far as that has room.
+    /// Passes the frames that are due to `side` of `out`, within its room.
     #[inline]
     pub fn leave(&mut self, now: Instant, side: Side, out: &mut dyn Transmit) {
         self.is_blocked = false;
@@ -150,13 +150,13 @@ impl Direction {
         }
     }
 
-    /// True when nothing is queued or in flight.
+    /// True if no frame is queued or in flight.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty() && self.late.is_empty()
     }
 
-    /// When the next frame is due; `None` also while one waits for room alone.
+    /// When the next frame is due; `None` also while it waits only for room.
     #[inline]
     pub fn next_due(&self) -> Option<Instant> {
         if self.is_blocked {
@@ -169,7 +169,7 @@ impl Direction {
         }
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     pub fn counters(&self) -> LinkCounters {
         LinkCounters {
             memory_bytes: self.memory_bytes,
@@ -178,14 +178,14 @@ impl Direction {
         }
     }
 
-    /// What each rule did, by its place in the configuration; empty without rules for this
+    /// Counters of each rule, by its position in the configuration; empty without rules for this
     /// direction.
     pub fn rule_counters(&self) -> &[RuleCounters] {
         self.wire.rule_counters()
     }
 }
 
-/// The way whose front is due first.
+/// The queue whose first frame is due first.
 #[inline]
 fn earlier<'a>(
     ring: &'a mut VecDeque<InFlight>,
@@ -199,7 +199,7 @@ fn earlier<'a>(
     }
 }
 
-/// Sends `frame` with a bit turned over, marked before if it is to be.
+/// Sends `frame` with a flipped bit, after marking it if required.
 #[cold]
 fn send_corrupted(
     frame: &Frame<'_>,
@@ -215,12 +215,12 @@ fn send_corrupted(
     }
     corrupt(&mut bytes, bit);
     let head = Head::copy_of(&bytes);
-    // What no longer makes sense is carried as it is.
+    // A frame that is no longer well-formed is sent as opaque.
     let frame = Frame::received(&head, &bytes).unwrap_or_else(|_| Frame::opaque(&bytes));
     out.transmit(side, &frame);
 }
 
-/// Sends `frame` with the congestion mark in its headers, where [`Ecn::mark`] puts one on.
+/// Sends `frame` with a congestion mark in its headers, if [`Ecn::mark`] applies one.
 pub fn send_marked(frame: &Frame<'_>, side: Side, out: &mut dyn Transmit) {
     let mut bytes = [0; HEAD_MAX];
     let head = &mut bytes[..frame.head.len()];

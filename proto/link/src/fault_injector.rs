@@ -1,5 +1,6 @@
-//! Faults besides queue and random loss: cuts, impairments, rules. A link without any has no
-//! injector.
+//! Faults other than queue drops and random loss: cuts, impairments, rules.
+//!
+//! A link without faults has no injector.
 
 use crate::chance::Chance;
 use crate::config::{Cut, Impairments, LinkConfig};
@@ -9,20 +10,20 @@ use crate::wire::Arrival;
 use longhaul_node::{Frame, Side};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 
-/// Bits of a frame that are never flipped at random: a frame with another destination would not
-/// be seen at all.
+/// Leading bits of a frame that are never flipped at random: a frame to another destination would
+/// not be received at all.
 const ADDRESS_BITS: u64 = 96;
 
 pub(crate) struct FaultInjector {
     cuts: Vec<Cut>,
     random: Option<RandomImpairments>,
     rules: Option<ActiveRules>,
-    /// Late frames keep their order among themselves.
+    /// Due time of the last late frame; late frames keep their order among themselves.
     last_late_due: Instant,
 }
 
 impl FaultInjector {
-    /// `None` when the configuration has no faults.
+    /// `None` if the configuration has no faults.
     pub fn new(config: &LinkConfig, entry: Side, seed: u64) -> Option<Box<Self>> {
         let scripted = config.changes.iter().filter_map(|change| change.cut());
         let fault_injector = FaultInjector {
@@ -38,12 +39,12 @@ impl FaultInjector {
         (!is_none).then(|| Box::new(fault_injector))
     }
 
-    /// True when frames sent at this moment are lost.
+    /// True if a frame sent at this time is lost to a cut.
     pub fn is_cut(&self, sent_at: Instant) -> bool {
         self.cuts.iter().any(|cut| cut.is_on(sent_at))
     }
 
-    /// The rules' effects on `frame`, the one at `place` of a train.
+    /// The rules' effects on `frame`, which is at `place` in a train.
     pub fn judge(&mut self, frame: &Frame<'_>, place: u32) -> Effects {
         self.rules.as_mut().map_or_else(Effects::default, |rules| rules.judge(frame, place))
     }
@@ -85,14 +86,13 @@ impl FaultInjector {
         arrival
     }
 
-    /// By the rules' places in the configuration.
+    /// By the rules' position in the configuration.
     pub fn rule_counters(&self) -> &[RuleCounters] {
         self.rules.as_ref().map_or(&[], ActiveRules::counters)
     }
 }
 
-/// Impairments of any frame. Each has a random stream of its own, so that none changes another's
-/// draws.
+/// Random impairments. Each has its own random stream, so that none changes another's draws.
 struct RandomImpairments {
     late: Chance,
     late_by: Duration,
@@ -116,7 +116,7 @@ impl RandomImpairments {
         }
     }
 
-    /// The bit of a frame of `len` bytes that is flipped, if one is.
+    /// The bit to flip in a frame of `len` bytes, if any.
     fn corrupted_bit(&mut self, len: usize) -> Option<u32> {
         let bits = (8 * len as u64).saturating_sub(ADDRESS_BITS);
         (self.corruption.take() && bits > 0).then(|| (ADDRESS_BITS + self.bits.below(bits)) as u32)

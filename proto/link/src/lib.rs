@@ -1,16 +1,16 @@
 //! The emulated fibre: a [`Link`] is a [`Node`](longhaul_node::Node) with two sides and, in each
-//! direction, a rate, a queue in front of it that may mark, random loss (frame by frame or in
-//! bursts) and a fixed delay.
+//! direction, a queue that may mark, a rate, random loss (independent or in bursts) and a fixed
+//! delay.
 //!
-//! A frame that arrives waits in the queue until the wire is free, occupies the wire for its length
-//! at the rate, may be lost there, and leaves by the other side one delay after its last bit was
-//! sent. Each direction is one first-in-first-out ring with one deadline, that of its front, so a
-//! frame costs the same over any distance. The same seed and the same frames at the same times give
+//! An arriving frame waits in the queue until the wire is free, occupies the wire for its length at
+//! the rate, may be lost there, and leaves on the other side one delay after its last bit was sent.
+//! Each direction is one FIFO ring with one deadline, that of its first frame, so that the cost per
+//! frame does not depend on the distance. The same seed and the same frames at the same times give
 //! the same drops and marks.
 //!
-//! Frames can also be late, so that others overtake them, arrive twice, or arrive with a wrong bit
-//! ([`Impairments`]). A [`Rule`] does something to some frames alone, by what they are as RoCEv2
-//! packets; a [`Change`] has the link be another from a moment on.
+//! Frames can also be late, so that others overtake them, arrive twice, or arrive with a flipped
+//! bit ([`Impairments`]). A [`Rule`] acts on selected frames by their properties as RoCEv2 packets;
+//! a [`Change`] gives the link other properties from a given time on.
 #![forbid(unsafe_code)]
 
 mod chance;

@@ -1,4 +1,4 @@
-//! The link as a node with two sides, one [`Direction`](crate::Direction) each way.
+//! The link as a node with two sides, with one [`Direction`](crate::Direction) each way.
 
 use crate::config::{LinkConfig, LinkError};
 use crate::counters::LinkCounters;
@@ -7,22 +7,22 @@ use crate::rule::RuleCounters;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_units::{Instant, Rng, SplitMix64};
 
-/// An emulated fibre with two sides, 0 and 1: what enters by one leaves by the other.
+/// An emulated fibre with two sides, 0 and 1: frames that enter on one leave on the other.
 ///
-/// Its `now` never decreases from one call to the next. A frame that is due while the far side has
-/// no room stays, in order, until there is; it counts against the memory bound.
+/// `now` must never decrease from one call to the next. A frame that is due while the far side has
+/// no room stays, in order, until there is room; it counts against the memory bound.
 pub struct Link {
     config: LinkConfig,
-    /// By the side that frames enter at.
+    /// By the side on which frames enter.
     directions: [Direction; 2],
 }
 
 impl Link {
-    /// A link with nothing in flight.
+    /// Creates a link with no frame in flight.
     ///
     /// # Errors
-    /// [`LinkError::Memory`] when more could be in flight than the memory given holds; any other
-    /// when something in the configuration makes no sense.
+    /// [`LinkError::Memory`] if the frames in flight could exceed the memory; any other error if a
+    /// part of the configuration is invalid.
     pub fn new(config: LinkConfig) -> Result<Self, LinkError> {
         let mut seeds = SplitMix64::new(config.seed);
         let mut direction = |entry| Direction::new(&config, entry, seeds.next_u64());
@@ -30,24 +30,24 @@ impl Link {
         Ok(Link { config, directions })
     }
 
-    /// The configuration in effect.
+    /// Returns the configuration in force.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// Counters of the direction that frames enter by side `entry`, 0 or 1.
+    /// Returns the counters of the direction that frames enter on side `entry`, 0 or 1.
     ///
     /// # Panics
-    /// For any other side.
+    /// If `entry` is neither 0 nor 1.
     pub fn counters(&self, entry: Side) -> LinkCounters {
         self.directions[entry].counters()
     }
 
-    /// What each rule of the configuration did to frames that entered by side `entry`, 0 or 1;
-    /// empty without rules for these.
+    /// Counters of each rule for frames that enter on side `entry`, 0 or 1; empty without rules for
+    /// these.
     ///
     /// # Panics
-    /// For any other side.
+    /// If `entry` is neither 0 nor 1.
     pub fn rule_counters(&self, entry: Side) -> &[RuleCounters] {
         self.directions[entry].rule_counters()
     }
@@ -59,7 +59,7 @@ impl Node for Link {
         self.directions[side].enter(now, frame);
     }
 
-    /// Nothing changes by itself: a due frame leaves by [`Node::poll_transmit`].
+    /// Does nothing: a due frame leaves by [`Node::poll_transmit`].
     fn handle_timeout(&mut self, _now: Instant) {}
 
     #[inline]

@@ -1,13 +1,13 @@
-//! Rules: which frames something is done to, and what.
+//! Rules: selections of frames, and the actions on them.
 //!
 //! A rule is a line of text, [`Rule::from_str`], such as `read-response from a: lose 1%`;
-//! docs/emulator.md has the grammar with examples. It selects frames by what they are
-//! ([`Selection`]), takes some of those by number or by chance, and does one [`Action`] to them.
-//! All rules look at a frame in their order, and each does what it has to do; behind the one that
-//! loses it no other sees it.
+//! docs/emulator.md has the grammar with examples. It selects frames by their properties
+//! ([`Selection`]), takes some of those by number or at random, and applies one [`Action`] to them.
+//! All rules see a frame in order, and each applies its action; rules behind one that drops the
+//! frame do not see it.
 //!
-//! Frames that an action cannot be done to are not selected: there is no ICRC to corrupt in what is
-//! not RoCEv2, and no mark for a sender that does not react to marks.
+//! Frames to which an action does not apply are not selected: a frame that is not RoCEv2 has no
+//! ICRC to corrupt, and a sender that does not react to marks gets none.
 
 mod active;
 mod text;
@@ -21,14 +21,14 @@ use longhaul_units::{Duration, Psn, Qpn};
 use longhaul_wire::{Ecn, Opcode, Packet, Prefix, Syndrome, Transport, Verb};
 use std::ops::RangeInclusive;
 
-/// Rules of one link at most: each looks at each frame.
+/// Most rules of one link; each is evaluated for each frame.
 pub const RULES_MAX: usize = 64;
 
-/// What a RoCEv2 packet is, by its opcode and, for acknowledgements, by their syndrome.
+/// Kind of a RoCEv2 packet, by its opcode and, for acknowledgements, by their syndrome.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum PacketKind {
-    /// SEND of any transport and in any position, but for datagrams to QP 1.
+    /// SEND of any transport and position, except datagrams to QP 1.
     Send,
     /// RDMA WRITE.
     Write,
@@ -40,9 +40,9 @@ pub enum PacketKind {
     Atomic,
     /// Positive acknowledgement.
     Ack,
-    /// Negative acknowledgement, but for RNR.
+    /// Negative acknowledgement other than RNR.
     Nak,
-    /// Receiver not ready.
+    /// RNR NAK.
     RnrNak,
     /// Acknowledgement of an atomic, with the original value.
     AtomicAck,
@@ -55,7 +55,7 @@ pub enum PacketKind {
 }
 
 impl PacketKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [PacketKind; 12] = [
         PacketKind::Send,
         PacketKind::Write,
@@ -71,7 +71,7 @@ impl PacketKind {
         PacketKind::Other,
     ];
 
-    /// Its name in rules.
+    /// Name in rules.
     pub const fn name(self) -> &'static str {
         match self {
             PacketKind::Send => "send",
@@ -89,7 +89,7 @@ impl PacketKind {
         }
     }
 
-    /// That of `packet`.
+    /// The kind of `packet`.
     pub fn of(packet: &Packet<'_>) -> Self {
         let opcode = packet.opcode();
         if opcode == Opcode::CNP {
@@ -118,23 +118,23 @@ impl PacketKind {
     }
 }
 
-/// Some kinds of packets.
+/// A set of packet kinds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketKinds(u16);
 
 impl PacketKinds {
-    /// None of them: to add to.
+    /// The empty set.
     pub const NONE: PacketKinds = PacketKinds(0);
-    /// All of them.
+    /// All kinds.
     pub const ALL: PacketKinds = PacketKinds((1 << PacketKind::ALL.len()) - 1);
 
-    /// These and `kind`.
+    /// Adds `kind` to the set.
     #[must_use]
     pub const fn and(self, kind: PacketKind) -> Self {
         PacketKinds(self.0 | 1 << kind as u8)
     }
 
-    /// True when `kind` is one of them.
+    /// True if the set contains `kind`.
     pub const fn contains(self, kind: PacketKind) -> bool {
         self.0 & 1 << kind as u8 != 0
     }
@@ -143,28 +143,27 @@ impl PacketKinds {
 /// Class of frames that a rule matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameMatch {
-    /// All.
+    /// All frames.
     Any,
-    /// Those that are not well-formed RoCEv2: TCP, ARP, and what claims to be RoCEv2 and is
-    /// malformed.
+    /// Frames that are not well-formed RoCEv2: TCP, ARP, and malformed RoCEv2.
     NotRoce,
     /// RoCEv2 packets of these kinds.
     Roce(PacketKinds),
 }
 
-/// Which frames a rule selects. Conditions on packets hold for RoCEv2 alone; those that are left
-/// out fit all.
+/// The frames that a rule selects. Conditions on packets apply to RoCEv2 only; an absent condition
+/// matches all.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selection {
-    /// What they are.
+    /// Class of the frames.
     pub what: FrameMatch,
-    /// The side that they enter by. `None`: either.
+    /// The side on which they enter. `None`: either.
     pub from: Option<Side>,
     /// BTH opcodes.
     pub opcodes: Option<RangeInclusive<u8>>,
     /// Destination QPNs, 24 bits.
     pub qpns: Option<RangeInclusive<u32>>,
-    /// PSNs, 24 bits. A first one above the last goes on behind the largest with 0.
+    /// PSNs, 24 bits. A range whose first is above its last wraps at 0.
     pub psns: Option<RangeInclusive<u32>>,
     /// IP source.
     pub source: Option<Prefix>,
@@ -177,7 +176,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// All frames of a kind.
+    /// Selects all frames of a class.
     pub const fn of(what: FrameMatch) -> Self {
         Selection {
             what,
@@ -202,7 +201,7 @@ impl Selection {
             || self.dscps.is_some()
     }
 
-    /// True when the frame is one of them; `place` is its place in a train.
+    /// True if it selects the frame, which is at `place` in a train.
     fn fits(&self, packet: Option<&Packet<'_>>, place: u32) -> bool {
         match (self.what, packet) {
             (FrameMatch::Any, _) | (FrameMatch::NotRoce, None) => true,
@@ -271,43 +270,41 @@ impl Selection {
     }
 }
 
-/// What is done to a frame.
+/// Action on a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// It is lost; it has used the wire all the same.
+    /// Drops it; it still uses the wire.
     Lose,
-    /// It is marked as having met congestion (ECN), where its sender reacts to that.
+    /// Sets its congestion mark (ECN), if its sender reacts to that.
     Mark,
-    /// A bit of its ICRC is turned over.
+    /// Flips a bit of its ICRC.
     CorruptIcrc,
-    /// A bit of its payload is turned over, and the ICRC left as it is.
+    /// Flips a bit of its payload, without changing the ICRC.
     CorruptPayload,
-    /// It arrives twice.
+    /// Delivers it twice.
     Duplicate,
-    /// It takes longer, by a time in this range, all of it equally likely; those behind it wait for
-    /// it.
+    /// Delays it, by a time uniformly distributed in this range; later frames wait for it.
     Delay(RangeInclusive<Duration>),
-    /// It takes longer, likewise, and those behind it overtake it, but for others that are
-    /// overtaken.
+    /// Delays it likewise, but later frames overtake it, except those that are delayed so too.
     Reorder(RangeInclusive<Duration>),
 }
 
-/// Which of the frames that a rule selects it acts on. Each direction counts for itself.
+/// Which of the selected frames a rule acts on. Each direction counts separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Occurrence {
     /// All of them.
     #[default]
     Each,
-    /// The first so many.
+    /// The first frames, this many.
     First(u64),
-    /// One of so many: the last of them.
+    /// The last of every so many frames.
     Every(u64),
-    /// That with this number alone, counted from 1.
+    /// The frame with this number only, counted from 1.
     Number(u64),
 }
 
 impl Occurrence {
-    /// True for the frame with this number, counted from 1.
+    /// True if it includes the frame with this number, counted from 1.
     fn takes(self, number: u64) -> bool {
         match self {
             Occurrence::Each => true,
@@ -318,26 +315,26 @@ impl Occurrence {
     }
 }
 
-/// Frames that something is done to, and what.
+/// A rule: selection, occurrence, probability and action.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// Which frames.
+    /// The frames that it applies to.
     pub selection: Selection,
-    /// What is done to them.
+    /// The action on them.
     pub action: Action,
-    /// Which of those.
+    /// Which of the selected frames.
     pub occurrence: Occurrence,
-    /// With which probability, 0 to 1.
+    /// Probability of the action, 0 to 1.
     pub probability: f64,
-    /// Mean length of bursts, in selected frames, 1 to 10^9: within one, all of them. `None`: each
-    /// is drawn for by itself.
+    /// Mean length of bursts, in selected frames, 1 to 10^9; a burst affects all selected frames.
+    /// `None`: each is drawn independently.
     pub burst_frames: Option<f64>,
-    /// How often at most, in each direction. `None`: without limit.
+    /// Most actions in each direction. `None`: unlimited.
     pub at_most: Option<u64>,
 }
 
 impl Rule {
-    /// Does this to all of them.
+    /// Applies the action to all selected frames.
     pub const fn new(selection: Selection, action: Action) -> Self {
         Rule {
             selection,
@@ -349,7 +346,7 @@ impl Rule {
         }
     }
 
-    /// Why it makes no sense, if it does not.
+    /// Why it is invalid, if it is.
     pub fn fault(&self) -> Option<&'static str> {
         let is_no_probability = !(0.0..=1.0).contains(&self.probability);
         let is_never = matches!(
@@ -379,12 +376,12 @@ impl Rule {
         self.burst_frames.map(|frames| Bursts { frames, loss: 1.0 })
     }
 
-    /// True when frames that enter by this side can be selected.
+    /// True if frames that enter on this side can be selected.
     pub fn is_for(&self, entry: Side) -> bool {
         self.selection.from.is_none_or(|from| from == entry)
     }
 
-    /// How much longer a frame can take because of it.
+    /// Most delay that it adds to a frame.
     pub(crate) fn delay_max(&self) -> Duration {
         match &self.action {
             Action::Delay(times) | Action::Reorder(times) => *times.end(),
@@ -392,7 +389,7 @@ impl Rule {
         }
     }
 
-    /// True when it selects the frame, which is `packet` if it is RoCEv2.
+    /// True if it selects the frame, which is `packet` if it is RoCEv2.
     fn selects(&self, frame: &Frame<'_>, packet: Option<&Packet<'_>>, place: u32) -> bool {
         self.selection.fits(packet, place)
             && match self.action {

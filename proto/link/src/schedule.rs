@@ -1,34 +1,34 @@
-//! Changes of a link over time: scripted, and the same each time.
+//! Scripted, deterministic changes of a link over time.
 
 use crate::config::{Cut, LinkConfig, LinkError};
-use crate::text::{TextError, Words, probability, rate_text, time_text, times};
-use longhaul_units::{BitRate, Duration, Instant, distance_m};
+use crate::text::{TextError, Words, rate_text, time_text, times};
+use longhaul_units::{BitRate, Duration, Instant, distance_m, probability};
 use std::fmt;
 use std::str::FromStr;
 
-/// Changes of one link at most.
+/// Most changes of one link.
 pub const CHANGES_MAX: usize = 256;
 
-/// What a link is like from a moment on.
+/// A change of a link's properties from a given time on.
 ///
-/// It holds for frames that come to the queue from then on; those in the queue go at the rate that
-/// they found. No frame overtakes another: where the delay becomes shorter, those that come before
-/// the last one in flight has arrived wait for it.
+/// It applies to frames that enter the queue from then on; queued frames keep the rate that they
+/// found. No frame overtakes another: if the delay becomes shorter, frames that enter before the
+/// last frame in flight has arrived wait for it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Change {
-    /// When, on the clock that the link is driven by.
+    /// Start time, on the clock that drives the link.
     pub at: Instant,
-    /// For how long; then what was before holds again. `None`: for good. Of several changes of one
-    /// kind that hold at a moment, that which began last decides.
+    /// Length, after which the previous setting applies again. `None`: permanent. Among concurrent
+    /// changes of one kind, the one that began last applies.
     pub lasts: Option<Duration>,
-    /// To what.
+    /// The setting.
     pub to: Setting,
 }
 
-/// What changes.
+/// A property, with its new value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Setting {
-    /// The fibre is cut: what is sent is lost, what was sent before arrives.
+    /// The fibre is cut: frames sent are lost, frames sent before arrive.
     Cut,
     /// Probability that a frame is lost, 0 to 1.
     Loss(f64),
@@ -39,7 +39,7 @@ pub enum Setting {
 }
 
 impl Change {
-    /// Holds at `now`.
+    /// True if it applies at `now`.
     fn is_on(&self, now: Instant) -> bool {
         now >= self.at && self.end().is_none_or(|end| now < end)
     }
@@ -48,7 +48,7 @@ impl Change {
         self.lasts.map(|lasts| self.at + lasts)
     }
 
-    /// As a cut, if it is one.
+    /// The change as a cut, if it is one.
     pub(crate) fn cut(&self) -> Option<Cut> {
         let lasts = self.lasts.unwrap_or(Duration::from_ps(u64::MAX));
         matches!(self.to, Setting::Cut).then_some(Cut { at: self.at, lasts, every: None })
@@ -72,7 +72,7 @@ impl Change {
     }
 }
 
-/// What a link is like between two changes.
+/// Properties of a link between two changes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Conditions {
     pub loss: f64,
@@ -86,7 +86,7 @@ impl Conditions {
     }
 }
 
-/// What a link is like, from which moment on.
+/// Properties of a link by start time.
 pub(crate) struct Timeline {
     steps: Vec<(Instant, Conditions)>,
     next: usize,
@@ -115,12 +115,12 @@ impl Timeline {
         }
     }
 
-    /// When the next change is.
+    /// Time of the next change.
     pub fn next_at(&self) -> Option<Instant> {
         self.steps.get(self.next).map(|(at, _)| *at)
     }
 
-    /// What the link is like at `now`, when that has changed.
+    /// Returns the properties at `now` if they have changed.
     pub fn advance(&mut self, now: Instant) -> Option<Conditions> {
         let mut last = None;
         while let Some((_, conditions)) = self.steps.get(self.next).filter(|(at, _)| *at <= now) {
@@ -137,11 +137,11 @@ const EXAMPLES: &str =
 impl FromStr for Change {
     type Err = TextError;
 
-    /// Reads `5s-20s loss 1e-3`; times count from the start of the clock that the link is driven
-    /// by.
+    /// Parses a change such as `5s-20s loss 1e-3`; times count from the start of the clock that
+    /// drives the link.
     ///
     /// # Errors
-    /// [`TextError`] with the place.
+    /// [`TextError`] with the position.
     fn from_str(text: &str) -> Result<Self, TextError> {
         let mut words = Words::new(text, 0..text.len());
         let when = words.expect(EXAMPLES)?;
@@ -171,7 +171,7 @@ impl FromStr for Change {
                 let word = words.expect("which loss? A probability, as in 1e-3 or 0.1%")?;
                 let loss = probability(word.text);
                 Setting::Loss(
-                    loss.ok_or_else(|| words.error(word, "a probability, as in 1e-3 or 0.1%"))?,
+                    loss.map_err(|_| words.error(word, "a probability, as in 1e-3 or 0.1%"))?,
                 )
             }
             "rate" => Setting::Rate(words.value("which rate? As in 10G or 400M")?),
@@ -194,7 +194,7 @@ impl FromStr for Change {
 }
 
 impl fmt::Display for Change {
-    /// As it is read.
+    /// Writes the text that [`Change::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&time_text(self.at.since(Instant::ZERO)))?;
         if let Some(end) = self.end() {

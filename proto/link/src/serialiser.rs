@@ -1,19 +1,19 @@
-//! When the wire is free again after each frame, without rounding errors that add up.
+//! Times at which the wire becomes free, without accumulating rounding errors.
 
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// Picoseconds that a byte takes at 1 bit/s.
+/// Picoseconds per byte at 1 bit/s.
 const PS_PER_BYTE_AT_1_BPS: u64 = 8_000_000_000_000;
 
-/// The moment when the wire is free again, exact to a fraction of a picosecond, so that a rate
-/// whose byte time is no whole number of picoseconds is met over any length of time.
+/// Time at which the wire becomes free, exact to a fraction of a picosecond, so that a rate whose
+/// byte time is not a whole number of picoseconds is exact over any length of time.
 #[derive(Debug)]
 pub(crate) struct Serialiser {
     rate: BitRate,
-    /// Whole picoseconds per byte, and what is left, in 1/rate of a picosecond.
+    /// Whole picoseconds per byte, and the remainder, in 1/rate of a picosecond.
     byte_ps: u64,
     byte_rest: u64,
-    /// The wire is free `rest / rate` picoseconds after this.
+    /// The wire becomes free `rest / rate` picoseconds after this.
     free_at: Instant,
     rest: u64,
 }
@@ -30,15 +30,15 @@ impl Serialiser {
         }
     }
 
-    /// How long a frame that comes at `now` waits before its first bit is sent; zero when the wire
+    /// How long a frame that arrives at `now` waits before its first bit is sent; zero if the wire
     /// is idle.
     #[inline]
     pub(crate) fn backlog(&self, now: Instant) -> Duration {
         self.free_at.since(now)
     }
 
-    /// Sends `bytes` after all that came before; returns the first whole picosecond at which the
-    /// last bit has left.
+    /// Sends `bytes` after everything before. Returns the first whole picosecond at which the last
+    /// bit has left.
     #[inline]
     pub(crate) fn send(&mut self, now: Instant, bytes: u64) -> Instant {
         if now > self.free_at {
@@ -49,14 +49,14 @@ impl Serialiser {
         if self.byte_rest != 0 {
             let bps = u128::from(self.rate.as_bps());
             let rest = u128::from(self.byte_rest) * u128::from(bytes) + u128::from(self.rest);
-            // Less than 2^64 each: byte_rest is below the rate, and so is a remainder.
+            // Each below 2^64: byte_rest is below the rate, and so is a remainder.
             self.free_at += Duration::from_ps((rest / bps) as u64);
             self.rest = (rest % bps) as u64;
         }
         if self.rest == 0 { self.free_at } else { self.free_at + Duration::from_ps(1) }
     }
 
-    /// Sends at another rate what comes from here on, behind what came before.
+    /// Changes the rate of subsequent frames, which follow the earlier ones.
     pub(crate) fn set_rate(&mut self, rate: BitRate) {
         let free_at =
             if self.rest == 0 { self.free_at } else { self.free_at + Duration::from_ps(1) };

@@ -1,32 +1,32 @@
-//! What rules and changes have in common as text: words, their places, numbers.
+//! Parsing common to rules and changes: words, positions, numbers.
 
 use longhaul_units::{BitRate, Duration};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Text that is no rule, or no change.
+/// Text that is not a valid rule or change.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("'{text}', character {place}: {why}")]
 pub struct TextError {
-    /// All that was written.
+    /// The whole text.
     pub text: String,
-    /// Where it goes wrong: a character, counted from 1.
+    /// Position of the error: a character, counted from 1.
     pub place: usize,
-    /// What is wrong there, and what to write instead.
+    /// The problem, and its remedy.
     pub why: String,
 }
 
-/// A word and where it begins, in bytes from the start of the text.
+/// A word and its position, in bytes from the start of the text.
 #[derive(Clone, Copy)]
 pub(crate) struct Word<'a> {
     pub text: &'a str,
     at: usize,
 }
 
-/// Words between spaces and commas.
+/// Words separated by spaces and commas.
 pub(crate) struct Words<'a> {
-    /// All that was written.
+    /// The whole text.
     text: &'a str,
     at: usize,
     end: usize,
@@ -37,23 +37,23 @@ fn is_between(c: char) -> bool {
 }
 
 impl<'a> Words<'a> {
-    /// Of a part of `text`, in bytes.
+    /// Words of a part of `text`, in bytes.
     pub fn new(text: &'a str, part: std::ops::Range<usize>) -> Self {
         Words { text, at: part.start, end: part.end }
     }
 
-    /// The word that has to be there.
+    /// Returns the next word, which is required.
     ///
     /// # Errors
-    /// With `why`, at the end, when there is none.
+    /// At the end of the text, with `why`, if there is none.
     pub fn expect(&mut self, why: &str) -> Result<Word<'a>, TextError> {
         self.next().ok_or_else(|| self.error_at(self.end, why))
     }
 
-    /// The next word as a value.
+    /// Parses the next word.
     ///
     /// # Errors
-    /// When there is none, or it is no such value: with `why`.
+    /// If there is none or it does not parse, with `why`.
     pub fn value<T: FromStr>(&mut self, why: &str) -> Result<T, TextError> {
         let word = self.expect(why)?;
         word.text.parse().map_err(|_| self.error(word, why))
@@ -64,7 +64,7 @@ impl<'a> Words<'a> {
         self.error_at(word.at, why)
     }
 
-    /// An error at this byte.
+    /// An error at a byte position.
     pub fn error_at(&self, at: usize, why: impl Into<String>) -> TextError {
         let place = self.text[..at].chars().count() + 1;
         TextError { text: self.text.to_owned(), place, why: why.into() }
@@ -84,7 +84,7 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// A whole number, decimal or with 0x.
+/// Parses a whole number, decimal or with 0x.
 pub(crate) fn whole(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -92,20 +92,13 @@ pub(crate) fn whole(text: &str) -> Option<u64> {
     }
 }
 
-/// A number, or two with a dash between them.
+/// Parses a number, or two separated by a dash.
 pub(crate) fn whole_range(text: &str) -> Option<RangeInclusive<u64>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(whole(first)?..=whole(last)?)
 }
 
-/// A probability, `1e-3` or `0.1%`.
-pub(crate) fn probability(text: &str) -> Option<f64> {
-    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    let number = number.parse::<f64>().ok()? / scale;
-    (0.0..=1.0).contains(&number).then_some(number)
-}
-
-/// A time, or two with a dash between them; the first may leave its unit to the second.
+/// Parses a time, or two separated by a dash; the first may omit its unit.
 pub(crate) fn times(text: &str) -> Option<RangeInclusive<Duration>> {
     let Some((first, last)) = text.split_once('-') else {
         let time = text.parse().ok()?;
@@ -116,12 +109,12 @@ pub(crate) fn times(text: &str) -> Option<RangeInclusive<Duration>> {
     Some(first..=last.parse().ok()?)
 }
 
-/// A time as one word.
+/// Formats a time as one word.
 pub(crate) fn time_text(time: Duration) -> String {
     time.to_string().replace(' ', "").replace('µ', "u")
 }
 
-/// A rate as one word.
+/// Formats a rate as one word.
 pub(crate) fn rate_text(rate: BitRate) -> String {
     let bps = rate.as_bps();
     match bps {

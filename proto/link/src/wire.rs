@@ -18,16 +18,16 @@ const NEVER: Instant = Instant::from_ps(u64::MAX);
 /// The arrival of a frame that is not lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// When its last bit reaches the far end. It never decreases from one frame to the next that is
-    /// late, or to the next that is not.
+    /// When its last bit reaches the far end. Never decreases among late frames, or among the
+    /// others.
     pub due: Instant,
-    /// The queue or a rule marks it: [`Ecn::mark`] when it leaves.
+    /// Marked by the queue or a rule: apply [`Ecn::mark`] when it leaves.
     pub is_marked: bool,
-    /// It takes the slow way: frames behind it can overtake it.
+    /// It is delayed, so that later frames can overtake it.
     pub is_late: bool,
     /// It arrives twice, at the same time.
     pub is_duplicated: bool,
-    /// The bit that is turned over on the way, counted from the frame's first: [`corrupt`].
+    /// The bit that is flipped, counted from the frame's first; see [`corrupt`].
     pub corrupted_bit: Option<u32>,
 }
 
@@ -37,28 +37,28 @@ impl Arrival {
     }
 }
 
-/// Turns over a bit of a frame's bytes, as [`Arrival::corrupted_bit`] says.
+/// Flips a bit of a frame, for [`Arrival::corrupted_bit`].
 pub fn corrupt(frame: &mut [u8], bit: u32) {
     if let Some(byte) = frame.get_mut(bit as usize / 8) {
         *byte ^= 0x80 >> (bit % 8);
     }
 }
 
-/// Queue, rate, loss and delay of one direction, without the frames: it says when and whether a
+/// Queue, rate, loss and delay of one direction, without the frames: decides when and whether a
 /// frame arrives.
 ///
-/// A [`Direction`](crate::Direction) keeps the frames until then; a simulation keeps what it needs
-/// of them. `now` never decreases from one call to the next.
+/// A [`Direction`](crate::Direction) stores the frames until then; a simulation stores what it
+/// needs of them. `now` must never decrease from one call to the next.
 pub struct Wire {
     delay: Duration,
     serialiser: Option<Serialiser>,
-    /// Time that a full queue takes to send.
+    /// Time to send a full queue.
     queue_wait_max: Duration,
     red: Option<Red>,
     losses: Chance,
-    /// `None` without faults besides loss.
+    /// `None` without faults other than loss.
     fault_injector: Option<Box<FaultInjector>>,
-    /// When the schedule has something next; the end of time without one.
+    /// Time of the next change; [`NEVER`] without one.
     next_change_at: Instant,
     schedule: Option<Box<Schedule>>,
     last_due: Instant,
@@ -66,24 +66,24 @@ pub struct Wire {
     counters: LinkCounters,
 }
 
-/// The changes of conditions, and the state to apply them.
+/// The changes of conditions, and the state needed to apply them.
 struct Schedule {
     timeline: Timeline,
-    /// What holds at this moment.
+    /// The present conditions.
     conditions: Conditions,
     queue_bytes: u64,
     ecn: Option<RedConfig>,
     bursts: Option<Bursts>,
-    /// Of the streams that begin anew.
+    /// Seeds of streams that restart.
     seeds: SplitMix64,
 }
 
 impl Wire {
-    /// The direction of a link that is like `config` which frames enter by side `entry`; its memory
-    /// bound is somebody else's to hold. `seed` stands in for the configuration's.
+    /// The direction of a link with `config` that frames enter on side `entry`; the caller enforces
+    /// the memory bound. `seed` replaces the configuration's.
     ///
     /// # Errors
-    /// As [`Link::new`](crate::Link::new), but for memory.
+    /// Same as [`Link::new`](crate::Link::new), except for memory.
     pub fn new(config: &LinkConfig, entry: Side, seed: u64) -> Result<Self, LinkError> {
         config.check_wire()?;
         let red = config.ecn.zip(config.rate);
@@ -93,7 +93,7 @@ impl Wire {
             queue_wait_max: config
                 .rate
                 .map_or(Duration::ZERO, |rate| rate.time_for_bytes(config.queue_bytes)),
-            // A stream of its own: marks do not change which frames are lost.
+            // A separate stream: marks do not change which frames are lost.
             red: red.map(|(ecn, rate)| Red::new(&ecn, rate, !seed)),
             losses: Chance::in_bursts(config.loss, config.bursts.as_ref(), seed),
             fault_injector: FaultInjector::new(config, entry, seed),
@@ -118,7 +118,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Applies the conditions that the schedule has for `now`.
+    /// Applies the scheduled conditions of `now`.
     #[cold]
     fn change(&mut self, now: Instant) {
         let Some(schedule) = &mut self.schedule else { return };
@@ -133,7 +133,7 @@ impl Wire {
             if let (Some(rate), Some(serialiser)) = (conditions.rate, &mut self.serialiser)
                 && conditions.rate != before.rate
             {
-                // A wait is so many bytes at one rate.
+                // A wait corresponds to a number of bytes at one rate only.
                 let queue_bytes = serialiser.rate().bytes_in(std::mem::take(&mut self.wait_max));
                 self.counters.queue_bytes_max = self.counters.queue_bytes_max.max(queue_bytes);
                 serialiser.set_rate(rate);
@@ -144,16 +144,16 @@ impl Wire {
         self.next_change_at = schedule.timeline.next_at().unwrap_or(NEVER);
     }
 
-    /// A frame comes to the queue.
+    /// Enters a frame into the queue.
     ///
     /// # Errors
-    /// Why it is dropped; it has been counted.
+    /// Why it is dropped, after counting it.
     #[inline]
     pub fn enter(&mut self, now: Instant, frame: &Frame<'_>) -> Result<Arrival, DropReason> {
         self.enter_at(now, frame, 0)
     }
 
-    /// A frame comes to the queue, that at `place` of a train.
+    /// Enters a frame that is at `place` in a train into the queue.
     #[inline]
     fn enter_at(
         &mut self,
@@ -190,7 +190,7 @@ impl Wire {
         if self.fault_injector.is_some() {
             return self.take_with_faults(sent_at, backlog, frame, place);
         }
-        // A lost frame has used the wire all the same.
+        // A lost frame still uses the wire.
         if self.losses.take() {
             return Err(DropReason::Loss);
         }
@@ -198,7 +198,7 @@ impl Wire {
         Ok(Arrival::undamaged(self.last_due, marks(&mut self.red, backlog, frame.head)))
     }
 
-    /// A frame whose last bit is sent at `sent_at`, after a wait of `backlog`.
+    /// Processes a frame whose last bit is sent at `sent_at`, after a wait of `backlog`.
     fn take_with_faults(
         &mut self,
         sent_at: Instant,
@@ -224,10 +224,10 @@ impl Wire {
         Ok(fault_injector.apply(self.last_due, is_marked, frame.len(), effects, &mut self.counters))
     }
 
-    /// A train of `count` frames like `frame` comes to the queue at once. `arrived` is told of each
-    /// part of it that gets through: when its last frame does, the place of its first frame in the
-    /// train, and how many they are. The frame behind a gap is a part by itself, so that it arrives
-    /// when it would without a train. Without marking only.
+    /// Enters a train of `count` frames like `frame` into the queue at once. Calls `arrived` for
+    /// each part of it that arrives, with the arrival of its last frame, the place of its first
+    /// frame in the train, and its length. The frame behind a gap is a part by itself, so that it
+    /// arrives at the same time as without a train.
     pub fn enter_train(
         &mut self,
         now: Instant,
@@ -256,7 +256,7 @@ impl Wire {
             let run = self.losses.before_next().min(count - place);
             let part = if follows_gap { run.min(1) } else { run };
             follows_gap = part == 0;
-            // A lost frame uses the wire all the same.
+            // A lost frame still uses the wire.
             let frames = part.max(1);
             let waits = self.backlog(now) > Duration::ZERO;
             let sent_at =
@@ -280,13 +280,14 @@ impl Wire {
         self.serialiser.as_ref().map_or(Duration::ZERO, |wire| wire.rate().time_for_bytes(bytes))
     }
 
-    /// How long a frame that comes now waits before its first bit is sent; zero without a rate.
+    /// How long a frame that arrives at `now` waits before its first bit is sent; zero without a
+    /// rate.
     #[inline]
     pub fn backlog(&self, now: Instant) -> Duration {
         self.serialiser.as_ref().map_or(Duration::ZERO, |serialiser| serialiser.backlog(now))
     }
 
-    /// When the last bit is sent, or `None` when the queue has no room.
+    /// Returns when the last bit is sent, or `None` if the queue has no room.
     fn serialise(&mut self, now: Instant, backlog: Duration, bytes: u64) -> Option<Instant> {
         let Some(serialiser) = &mut self.serialiser else { return Some(now) };
         if backlog > Duration::ZERO {
@@ -299,7 +300,7 @@ impl Wire {
         Some(serialiser.send(now, bytes))
     }
 
-    /// Counts a frame that entered and has arrived.
+    /// Counts a frame that entered and arrived.
     #[inline]
     pub fn deliver(&mut self, len: usize, is_marked: bool) {
         self.counters.delivered_frames += 1;
@@ -307,18 +308,18 @@ impl Wire {
         self.counters.ecn_marked_frames += u64::from(is_marked);
     }
 
-    /// Counts a frame that does not get through.
+    /// Counts a dropped frame.
     pub(crate) fn drop(&mut self, reason: DropReason) {
         self.counters.drops.count(reason);
     }
 
-    /// What each rule did, by its place in the configuration; empty without rules for this
+    /// Counters of each rule, by its position in the configuration; empty without rules for this
     /// direction.
     pub fn rule_counters(&self) -> &[RuleCounters] {
         self.fault_injector.as_ref().map_or(&[], |fault_injector| fault_injector.rule_counters())
     }
 
-    /// What it did so far. Of memory it knows nothing.
+    /// Returns the counters, except those of memory.
     pub fn counters(&self) -> LinkCounters {
         let queue_bytes = self.serialiser.as_ref().map_or(0, |s| s.rate().bytes_in(self.wait_max));
         let queue_bytes_max = self.counters.queue_bytes_max.max(queue_bytes);
@@ -328,7 +329,7 @@ impl Wire {
     }
 }
 
-/// True when `red` marks a frame with these headers that finds `backlog` in front of it.
+/// True if `red` marks a frame with these headers that finds `backlog` before it.
 #[inline]
 fn marks(red: &mut Option<Red>, backlog: Duration, head: &[u8]) -> bool {
     match red {

@@ -1,39 +1,40 @@
-//! Two nodes in a row that act as one.
+//! Two nodes in series that act as one.
 
 use crate::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 
-/// Frames that one node may pass to its neighbour before the neighbour gets to act.
+/// Frames that one node may pass to its neighbour in one turn.
 const BATCH: usize = 64;
-/// Rounds of passing to and fro in one call.
+/// Rounds in which the nodes take turns within one call.
 const ROUNDS_MAX: usize = 64;
 
-/// Two nodes in a row: side 1 of the left one is joined to side 0 of the right one.
+/// Two nodes in series: side 1 of the left one is joined to side 0 of the right one.
 ///
-/// The chain is a [`Node`] itself: its side 0 is the left node's, its sides from 1 on are the right
-/// node's. Chains nest, so `Chain<A, Chain<B, C>>` is three in a row, dispatched statically, with
-/// every element at hand by its type. What one node sends to the other is handed straight over, at
-/// the same instant, with no copy and no allocation.
+/// The chain is itself a [`Node`]: its side 0 is the left node's, its sides from 1 on are the right
+/// node's. Chains nest: `Chain<A, Chain<B, C>>` is three nodes in series, statically dispatched,
+/// with each element accessible by its type. A frame passes the joint at the same instant, without
+/// a copy or an allocation.
 ///
-/// Either element may be absent, one at a time: its place is then a plain cable of no length.
+/// One of the two elements may be absent: its place is then a cable without delay.
 ///
-/// The joint is where frames can be watched: see [`Observer`].
+/// An [`Observer`] sees the frames at the joint.
 pub struct Chain<L, R, O = ()> {
     left: Option<L>,
     right: Option<R>,
     observer: O,
-    /// Work was left over at this moment because the nodes had too much to say to each other.
+    /// Time at which the rounds ran out with work left over.
     unfinished_at: Option<Instant>,
 }
 
-/// Watches the frames that pass a joint between two nodes, for recording or for a check.
+/// Observes the frames that pass a joint between two nodes, to record or check them.
 ///
-/// `()` watches nothing; a closure does; `Option` decides at run time.
+/// `()` observes nothing, a closure observes, and `Option` decides at run time.
 pub trait Observer {
-    /// `frame` passes at `now`, on its way to the chain's side `toward`, 0 or 1.
+    /// Called when `frame` passes at `now` towards the chain's side `toward` (0 or 1).
     fn observe(&mut self, now: Instant, toward: Side, frame: &Frame<'_>);
 
-    /// As [`Observer::observe`], of a kept frame: who watches nothing need not look into it.
+    /// Same as [`Observer::observe`], for a held frame; an observer that ignores it need not parse
+    /// it.
     #[inline]
     fn observe_held(&mut self, now: Instant, toward: Side, held: &FrameBuf) {
         self.observe(now, toward, &held.as_frame());
@@ -72,7 +73,7 @@ impl<O: Observer> Observer for Option<O> {
 }
 
 impl<L: Node, R: Node> Chain<L, R> {
-    /// Joins `left` and `right`. For `None` there is a plain cable.
+    /// Joins `left` and `right`. `None` stands for a cable without delay.
     ///
     /// # Panics
     /// When both are absent.
@@ -82,7 +83,7 @@ impl<L: Node, R: Node> Chain<L, R> {
 }
 
 impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
-    /// As [`Chain::new`], with every frame that passes the joint shown to `observer`.
+    /// Same as [`Chain::new`], with every frame at the joint shown to `observer`.
     ///
     /// # Panics
     /// When both are absent.
@@ -111,13 +112,13 @@ impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
         self.right.as_mut()
     }
 
-    /// Who watches the joint.
+    /// The observer of the joint.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
 
-    /// Lets both nodes send, to and fro, until neither has anything for the other. False: the
-    /// rounds ran out first.
+    /// Lets both nodes send in turns until neither has a frame for the other. Returns `false` if
+    /// the rounds ran out first.
     fn pass_to_and_fro(&mut self, now: Instant, out: &mut dyn Transmit) -> bool {
         let (left, right) = match (&mut self.left, &mut self.right) {
             (Some(left), Some(right)) => (left, right),
@@ -140,7 +141,8 @@ impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
         for _ in 0..ROUNDS_MAX {
             let rightward = pass(now, left, right, 1, &mut self.observer, out);
             let leftward = pass(now, right, left, 0, &mut self.observer, out);
-            // The left node has heard something new, or was cut short, or the right one was.
+            // A node has more to send: the left one after a full batch, either one if its neighbour
+            // has room again.
             let can_go_on = rightward.passed == BATCH
                 || rightward.is_refused && right.intake(0) > 0
                 || leftward.is_refused && left.intake(1) > 0;
@@ -152,16 +154,15 @@ impl<L: Node, R: Node, O: Observer> Chain<L, R, O> {
     }
 }
 
-/// What one node sent to its neighbour.
+/// Result of a node's turn.
 struct Passed {
-    /// Frames, at most [`BATCH`].
+    /// Frames passed to the neighbour, at most [`BATCH`].
     passed: usize,
-    /// The neighbour took no more.
+    /// The neighbour's intake was exhausted.
     is_refused: bool,
 }
 
-/// Lets `from` send: to `to` through the joint, which lies at its side `toward`, and to the
-/// outside.
+/// Lets `from` send: to `to` through the joint, which is at its side `toward`, and to the outside.
 fn pass(
     now: Instant,
     from: &mut impl Node,
@@ -175,7 +176,7 @@ fn pass(
     Passed { passed: BATCH - joint.room, is_refused: joint.is_refused }
 }
 
-/// Where a node's frames go: over the joint to its neighbour, or out of the chain.
+/// Transmits a node's frames, over the joint to its neighbour or out of the chain.
 struct Joint<'a, N, O> {
     now: Instant,
     to: &'a mut N,
@@ -202,7 +203,7 @@ impl<N: Node, O: Observer> Transmit for Joint<'_, N, O> {
         if side != self.toward {
             return self.out.transmit(side, frame);
         }
-        // A node that asked for no room still gets through: there is nobody here to count a drop.
+        // A frame sent without asking for room passes too: the joint has no drop counter.
         self.room = self.room.saturating_sub(1);
         self.observer.observe(self.now, self.toward, frame);
         self.to.handle_frame(self.now, 1 - self.toward, frame);
@@ -217,7 +218,7 @@ impl<N: Node, O: Observer> Transmit for Joint<'_, N, O> {
     }
 }
 
-/// The outside, with the place of the absent node at `end` watched as the joint that it is.
+/// The outside, with the place of the absent node at `end` observed like a joint.
 struct Cable<'a, O> {
     now: Instant,
     end: Side,
@@ -307,7 +308,7 @@ mod tests {
 
     const NOW: Instant = Instant::from_ns(7);
 
-    /// Sends what it hears at one side out of the other, or back if told to.
+    /// Forwards frames to the other side, or returns them if told to.
     #[derive(Default)]
     struct Relay {
         name: u8,
@@ -315,7 +316,7 @@ mod tests {
         waiting: [VecDeque<FrameBuf>; 2],
         pool: FramePool,
         heard: u64,
-        /// Frames that may wait for one side.
+        /// Most frames that may wait for one side.
         waiting_max: Option<usize>,
     }
 
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(chain.right().unwrap().left().unwrap().heard, 400);
     }
 
-    /// Has a side for each path behind it: what comes by side `n` goes out by the next.
+    /// A node with one side per path: forwards what arrives on side `n` on the next side.
     struct Paths(VecDeque<(Side, FrameBuf)>);
 
     impl Node for Paths {

@@ -9,96 +9,96 @@ pub const TRAILER_MAX: usize = 3 + ICRC_LEN;
 
 /// One Ethernet frame without FCS, in up to three parts: headers, payload, and pad with ICRC.
 ///
-/// For RoCEv2 `head` ends with the last extended header and `payload` is the packet's payload
-/// alone. Any other frame has its leading bytes (at most [`HEAD_MAX`]) in `head`, the rest in
+/// For RoCEv2, `head` ends with the last extended header, and `payload` is the packet's payload
+/// only. Any other frame has its leading bytes (at most [`HEAD_MAX`]) in `head`, the rest in
 /// `payload`, and no trailer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// Leading bytes.
     pub head: &'a [u8],
-    /// What follows them.
+    /// Bytes behind the head.
     pub payload: Payload<'a>,
-    /// What ends the frame.
+    /// End of the frame.
     pub trailer: Trailer,
 }
 
-/// A frame's payload, by value or by reference to where it lies.
+/// A frame's payload, by value or by reference.
 #[derive(Clone, Copy)]
 pub enum Payload<'a> {
-    /// Bytes, valid during the call that they are handed to.
+    /// Bytes, valid during the call only.
     Bytes(&'a [u8]),
-    /// That of a frame in a pool: keeping it costs a reference count, not a copy.
+    /// The payload of a pooled frame: keeping it costs a reference count, not a copy.
     Shared(&'a FrameBuf),
-    /// `len` bytes from `at` in what a port lends: keeping it costs a reference count, not a copy.
+    /// `len` bytes from `at` on in a lease: keeping them costs a reference count, not a copy.
     Lent {
-        /// A whole frame's bytes.
+        /// The bytes of the whole frame.
         lease: &'a Lease,
-        /// Where the payload begins, in bytes.
+        /// Offset of the payload in bytes.
         at: u32,
         /// Its length in bytes.
         len: u32,
     },
-    /// Pieces of registered memory, read when the frame is written out.
+    /// Pieces of registered memory, read when the frame is serialised.
     Memory(&'a dyn Gather, &'a [Segment]),
-    /// `len` bytes that nobody looks at; a simulation's payload.
+    /// `len` bytes without content, for simulations.
     Synthetic {
         /// Length in bytes.
         len: usize,
     },
-    /// A train: the frame stands for `count` packets in a row that are alike but for their PSN,
-    /// which goes up by one from that in the headers, with `len` such bytes each. Only for who
-    /// takes trains: [`Transmit::train_max`].
+    /// A train: the frame stands for `count` consecutive packets that differ only in their PSN,
+    /// which increases by one from that in the headers, each with `len` bytes without content.
+    /// Valid only for receivers that accept trains: [`Transmit::train_max`].
     ///
     /// [`Transmit::train_max`]: crate::Transmit::train_max
     Train {
         /// Length of each payload in bytes.
         len: usize,
-        /// How many packets: at least 1.
+        /// Number of packets, at least 1.
         count: u32,
     },
 }
 
-/// A stretch of registered memory.
+/// A range of registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// Address in the space of the [`Gather`] that it is read from.
+    /// Address in the address space of the [`Gather`].
     pub address: u64,
     /// Length in bytes.
     pub len: usize,
 }
 
-/// Reads registered memory. Implemented by whoever maps it: `proto` has no unsafe code.
+/// Reads registered memory. The mapper implements it, because `proto` has no unsafe code.
 pub trait Gather {
-    /// Copies `out.len()` bytes at `address`, a stretch that lies inside a region the node has
-    /// checked.
+    /// Copies `out.len()` bytes at `address`, a range within a region that the node has checked.
     fn gather(&self, address: u64, out: &mut [u8]);
 }
 
 /// The end of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trailer {
-    /// Nothing: not RoCEv2.
+    /// None: not RoCEv2.
     None,
-    /// Pad and ICRC as they came over a wire.
+    /// Pad and ICRC as received.
     Received {
-        /// Pad bytes; the first `pad_len` count.
+        /// Pad bytes; only the first `pad_len` are valid.
         pad: [u8; 3],
         /// 0 to 3.
         pad_len: u8,
-        /// The ICRC as it stands on the wire, right or wrong.
+        /// The received ICRC, valid or not.
         icrc: [u8; ICRC_LEN],
     },
-    /// As [`Trailer::Received`], of a frame whose ICRC a node before this one in the same box has
-    /// found right.
+    /// Same as [`Trailer::Received`], for a frame whose ICRC an earlier node of the box has found
+    /// valid.
     Checked {
-        /// Pad bytes; the first `pad_len` count.
+        /// Pad bytes; only the first `pad_len` are valid.
         pad: [u8; 3],
         /// 0 to 3.
         pad_len: u8,
-        /// The ICRC as it stands on the wire.
+        /// The received ICRC.
         icrc: [u8; ICRC_LEN],
     },
-    /// A packet that a node built: zero pad, and an ICRC that whoever writes it out computes.
+    /// A packet built by a node: zero pad, and an ICRC that is computed when the frame is
+    /// serialised.
     Sealed {
         /// 0 to 3.
         pad_len: u8,
@@ -106,13 +106,13 @@ pub enum Trailer {
 }
 
 impl Trailer {
-    /// The pad, so many bytes, and the ICRC that `end` begins with.
+    /// Returns the `pad_len` pad bytes and the ICRC at the start of `end`.
     ///
     /// # Panics
-    /// When it is shorter.
+    /// If `end` is shorter.
     #[inline(always)]
     pub(crate) fn received(end: &[u8], pad_len: usize) -> Trailer {
-        // As nearly all packets are: the ICRC stays in one piece.
+        // Fast path of nearly all packets: the ICRC is copied in one piece.
         if pad_len == 0
             && let Some(&icrc) = end.first_chunk::<ICRC_LEN>()
         {
@@ -134,8 +134,8 @@ impl Trailer {
         }
     }
 
-    /// Pad and ICRC as they stand on the wire, where they are at hand: how many bytes of pad, and
-    /// these with the ICRC behind.
+    /// Pad and ICRC as received, if available: the pad length, and the pad bytes followed by the
+    /// ICRC.
     #[inline]
     pub fn on_wire(&self) -> Option<(usize, [u8; 3 + ICRC_LEN])> {
         let (Trailer::Received { pad, pad_len, icrc } | Trailer::Checked { pad, pad_len, icrc }) =
@@ -160,7 +160,7 @@ impl<'a> Payload<'a> {
     /// No payload.
     pub const EMPTY: Payload<'static> = Payload::Bytes(&[]);
 
-    /// Length in bytes; of each in a train.
+    /// Length in bytes; in a train, of each packet.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -172,7 +172,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Packets that the frame stands for: 1, or those of a train.
+    /// Number of packets: 1, or those of a train.
     #[inline]
     pub fn count(&self) -> u32 {
         match self {
@@ -181,12 +181,12 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// True when there is none.
+    /// True if the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes, when they lie in one piece.
+    /// The bytes, if they are contiguous.
     #[inline]
     pub fn as_bytes(&self) -> Option<&'a [u8]> {
         match self {
@@ -199,8 +199,8 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Copies everything to `out`, which has [`Payload::len`] bytes. Synthetic payload is written
-    /// as zeros.
+    /// Copies the payload to `out`, which must have [`Payload::len`] bytes. Synthetic payload is
+    /// written as zeros.
     #[inline]
     pub fn copy_to(&self, out: &mut [u8]) {
         if let Some(bytes) = self.as_bytes() {
@@ -235,10 +235,11 @@ impl std::fmt::Debug for Payload<'_> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes a received frame apart.
+    /// Splits a received frame into its parts.
     ///
-    /// `head` is a private copy of the frame's first [`HEAD_MAX`] bytes (or all of it, when
-    /// shorter), so that a peer who still owns `bytes` cannot change a header after it was checked.
+    /// `head` must be a private copy of the frame's first [`HEAD_MAX`] bytes (or of all, if
+    /// shorter), so that a peer that still owns `bytes` cannot change a header after it was
+    /// checked.
     #[inline(always)]
     pub fn received(head: &'a Head, bytes: &'a [u8]) -> Result<Frame<'a>, Malformed> {
         match split(head.bytes(), bytes.len())? {
@@ -255,14 +256,14 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// A received frame that is only carried; `head` as in [`Frame::received`].
+    /// A received frame that is only forwarded; `head` as in [`Frame::received`].
     #[inline]
     pub fn received_opaque(head: &'a Head, bytes: &'a [u8]) -> Frame<'a> {
         let head = head.bytes();
         Frame { head, payload: Payload::Bytes(&bytes[head.len()..]), trailer: Trailer::None }
     }
 
-    /// Takes a received frame apart that its port lends, so that nobody changes it.
+    /// Splits a received frame that its port lends, and that nobody changes, into its parts.
     #[inline(always)]
     pub fn lent(lease: &'a Lease) -> Result<Frame<'a>, Malformed> {
         let bytes = lease.bytes();
@@ -279,7 +280,7 @@ impl<'a> Frame<'a> {
         Ok(Frame { head: &head[..head_len], payload, trailer })
     }
 
-    /// As [`Frame::opaque`], of a frame that its port lends.
+    /// Same as [`Frame::opaque`], for a frame that its port lends.
     pub fn lent_opaque(lease: &'a Lease) -> Frame<'a> {
         let bytes = lease.bytes();
         let head = &bytes[..bytes.len().min(HEAD_MAX)];
@@ -288,25 +289,26 @@ impl<'a> Frame<'a> {
         Frame { head, payload, trailer: Trailer::None }
     }
 
-    /// A frame that is only carried, never looked into.
+    /// A frame that is only forwarded, never parsed.
     pub fn opaque(bytes: &'a [u8]) -> Frame<'a> {
         let (head, payload) = bytes.split_at(bytes.len().min(HEAD_MAX));
         Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::None }
     }
 
-    /// Length from the destination MAC to the last byte, without FCS; of each in a train.
+    /// Length from the destination MAC to the last byte, without FCS; in a train, of each packet.
     #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.len() + self.trailer.len()
     }
 
-    /// True when there is nothing at all.
+    /// True if the frame has no bytes.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.head.is_empty() && self.payload.is_empty() && self.trailer.is_empty()
     }
 
-    /// True if a [`FramePool`] has a buffer for it: a head of at most [`HEAD_MAX`] and a payload of
-    /// at most [`PAYLOAD_MAX`] bytes.
+    /// True if it fits a buffer of a [`FramePool`]: a head of at most [`HEAD_MAX`] bytes and a
+    /// payload of at most [`PAYLOAD_MAX`] bytes.
     ///
     /// [`FramePool`]: crate::FramePool
     #[inline]
@@ -314,17 +316,17 @@ impl<'a> Frame<'a> {
         self.head.len() <= HEAD_MAX && self.payload.len() <= PAYLOAD_MAX
     }
 
-    /// True if a node may keep it: one packet, not empty, that fits the pool.
+    /// True if a node may hold it: one packet, not empty, that fits the pool.
     #[inline]
     pub fn may_be_kept(&self) -> bool {
         self.fits_pool() && !self.is_empty() && self.payload.count() == 1
     }
 
-    /// Writes the frame to `out`, which has [`Frame::len`] bytes, and computes the ICRC of a sealed
-    /// one.
+    /// Serialises the frame to `out`, which must have [`Frame::len`] bytes, and computes the ICRC
+    /// of a sealed one.
     ///
     /// # Panics
-    /// When `out` has another length.
+    /// If `out` has another length.
     #[inline]
     pub fn write_to(&self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len(), "output length");
@@ -347,8 +349,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Headers, payload and trailer, whose bytes go to `end`, with the ICRC of a sealed frame.
-    /// `None` when the payload's bytes are not at hand in one piece.
+    /// Headers, payload and trailer, which is written to `end` with the ICRC of a sealed frame.
+    /// `None` if the payload is not contiguous.
     #[inline]
     pub fn pieces<'b>(&'b self, end: &'b mut [u8; TRAILER_MAX]) -> Option<[&'b [u8]; 3]> {
         let payload = self.payload.as_bytes()?;
@@ -368,16 +370,15 @@ impl<'a> Frame<'a> {
         Some([self.head, payload, &end[..len]])
     }
 
-    /// True when the ICRC is right. Sealed frames are right by construction, checked ones were
-    /// found right, and payloads whose bytes are not at hand have nothing to check. A frame without
-    /// an ICRC has none that is right: what looks like RoCEv2 and came as an opaque frame has wrong
-    /// lengths.
+    /// True if the ICRC is valid. It is for sealed and checked frames, and for payloads whose bytes
+    /// are not available. It is not for a frame without an ICRC: a RoCEv2 frame that is opaque has
+    /// wrong lengths.
     #[inline]
     pub fn icrc_is_right(&self) -> bool {
         self.has_icrc(|payload, pad| icrc_of(self.head, payload, pad))
     }
 
-    /// As [`Frame::icrc_is_right`], with the layout of the headers at hand.
+    /// Same as [`Frame::icrc_is_right`], with the layout of the headers already known.
     #[inline]
     pub fn icrc_is_right_at(&self, layout: &Layout) -> bool {
         self.has_icrc(|payload, pad| icrc::of(self.head, layout, payload, pad))
@@ -385,7 +386,8 @@ impl<'a> Frame<'a> {
 
     #[inline]
     fn has_icrc(&self, compute: impl FnOnce(&[u8], &[u8]) -> [u8; ICRC_LEN]) -> bool {
-        // By reference: a trailer is moved in other pieces than it was stored in, which stalls.
+        // By reference: a copy in other pieces than it was written in would defeat store-to-load
+        // forwarding.
         match (&self.trailer, self.payload.as_bytes()) {
             (Trailer::Received { pad, pad_len, icrc }, Some(payload)) => {
                 compute(payload, &pad[..usize::from(*pad_len)]) == *icrc
@@ -395,7 +397,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The ICRC of a packet; zeros when `head` is no RoCEv2 header stack.
+/// The ICRC of a packet; zeros if `head` is no RoCEv2 header stack.
 #[inline]
 fn icrc_of(head: &[u8], payload: &[u8], pad: &[u8]) -> [u8; ICRC_LEN] {
     match Layout::find(head) {

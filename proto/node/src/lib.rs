@@ -1,9 +1,9 @@
-//! The one contract: a [`Node`] is a pure state machine with numbered sides that frames go in and
-//! out of.
+//! The contract of all nodes: a [`Node`] is a pure state machine with numbered sides through which
+//! frames enter and leave.
 //!
 //! The caller owns time and I/O. It calls a `handle_*` method, then [`Node::poll_transmit`] until
-//! nothing comes, then asks [`Node::poll_timeout`] when to come back. The same node runs on real
-//! ports (`host`) and in virtual time (`sim`).
+//! no frame is left, then asks [`Node::poll_timeout`] for the next deadline. The same node runs on
+//! real ports (`host`) and in virtual time (`sim`).
 #![forbid(unsafe_code)]
 
 mod chain;
@@ -20,15 +20,15 @@ pub use queue::FrameQueue;
 
 use longhaul_units::Instant;
 
-/// Which of a node's sides (ports) a frame enters or leaves by: 0 up to the node's number of sides.
+/// Index of a side (port) of a node, through which frames enter and leave.
 pub type Side = usize;
 
-/// When a node wants to be called, and what for, so that a stall can be explained.
+/// When a node must be called next, and the reason, which helps to explain a stall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadline {
-    /// Not before this moment.
+    /// Earliest time of the call.
     pub at: Instant,
-    /// What waits: "retransmission timer", "propagation", "pacing" …
+    /// The reason: "retransmission timer", "propagation", "pacing" …
     pub reason: &'static str,
 }
 
@@ -43,27 +43,27 @@ impl Deadline {
     }
 }
 
-/// Takes the frames that a node sends.
+/// Receives the frames that a node sends.
 ///
-/// A node hands each frame over by reference, so that the taker copies it exactly once, straight to
-/// where it goes: a ring slot, a pooled buffer, or nowhere at all in a simulation.
+/// A node passes each frame by reference, so that the receiver copies it exactly once, to its
+/// destination: a ring slot, a pooled buffer, or not at all in a simulation.
 pub trait Transmit {
-    /// Frames that `side` takes right now. A node asks before it builds a frame, and leaves its
-    /// state as it is when the answer is 0.
+    /// Number of frames that `side` accepts at present. A node asks before it builds a frame, and
+    /// leaves its state unchanged if the answer is 0.
     fn room(&mut self, side: Side) -> usize;
 
-    /// Packets that one frame may stand for at `side`, at least 1: see [`Payload::Train`]. A train
-    /// takes the room of one frame.
+    /// Most packets that one frame may stand for at `side`, at least 1: see [`Payload::Train`]. A
+    /// train takes the room of one frame.
     fn train_max(&mut self, _side: Side) -> u32 {
         1
     }
 
-    /// Takes one frame. With room asked for and granted it cannot fail; without, the frame is
-    /// dropped and counted by the taker.
+    /// Transmits one frame. Within the room granted it cannot fail; beyond it, the receiver drops
+    /// and counts the frame.
     fn transmit(&mut self, side: Side, frame: &Frame<'_>);
 
-    /// As [`Transmit::transmit`], of a kept frame that goes as it is: who takes it need not look
-    /// into it.
+    /// Same as [`Transmit::transmit`], for a held frame that is sent unchanged; the receiver need
+    /// not parse it.
     #[inline]
     fn transmit_held(&mut self, side: Side, held: &FrameBuf) {
         self.transmit(side, &held.as_frame());
@@ -72,27 +72,27 @@ pub trait Transmit {
 
 /// A pure state machine with numbered sides.
 ///
-/// Mutate, then drain: after any `handle_*` call [`Node::poll_transmit`] until room is used up or
-/// nothing is left, then ask [`Node::poll_timeout`].
+/// After any `handle_*` call, call [`Node::poll_transmit`] until room is exhausted or nothing is
+/// left, then [`Node::poll_timeout`].
 pub trait Node {
-    /// A frame arrives at `side`. `frame` is borrowed: what the node wants to keep, it copies or
-    /// holds by a [`FramePool`].
+    /// Handles a frame that arrives at `side`. `frame` is borrowed: a node that keeps parts of it
+    /// copies them or holds them with a [`FramePool`].
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>);
 
-    /// A deadline given by [`Node::poll_timeout`] has come. Calling early or twice does no harm.
+    /// Handles a deadline of [`Node::poll_timeout`]. Calling early or twice does no harm.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// Sends what is due, as far as `out` has room.
+    /// Sends the frames that are due, as far as `out` has room.
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit);
 
-    /// The next moment at which [`Node::handle_timeout`] must be called. `None`: only a frame or a
-    /// caller's request can change anything. What waits for room alone is not a deadline: the
-    /// caller comes back when there is room.
+    /// The next time at which [`Node::handle_timeout`] must be called. `None`: only a frame or a
+    /// call can change the state. Waiting for room is not a deadline: the caller polls again when
+    /// there is room.
     fn poll_timeout(&self) -> Option<Deadline>;
 
-    /// Frames that the node takes at `side` before it has to drop one. It is advice for a neighbour
-    /// that can wait: a [`Chain`] hands it on as that neighbour's [`Transmit::room`]. A node that
-    /// bounds what it keeps in some other way has no such limit.
+    /// Frames that the node accepts at `side` before it must drop one: a hint for a neighbour that
+    /// can wait, which a [`Chain`] returns as that neighbour's [`Transmit::room`]. Unlimited for a
+    /// node that bounds its memory otherwise.
     fn intake(&self, _side: Side) -> usize {
         usize::MAX
     }

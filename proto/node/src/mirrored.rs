@@ -3,14 +3,13 @@
 use crate::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 
-/// A node with two sides, turned round: its side 0 is the inner node's side 1 and the other way
-/// about.
+/// A node with its two sides swapped: side 0 is the inner node's side 1, and vice versa.
 ///
-/// A box whose sides differ, such as an accelerator with its LAN and its WAN side, stands this way
-/// at the far end of a chain.
+/// A box whose sides differ, such as an accelerator with a LAN and a WAN side, is mirrored at the
+/// far end of a chain.
 pub struct Mirrored<N>(pub N);
 
-/// Hands on what the inner node sends, by the other side.
+/// Transmits the inner node's frames on the other side.
 struct MirroredOut<'a>(&'a mut dyn Transmit);
 
 impl Transmit for MirroredOut<'_> {
@@ -61,7 +60,7 @@ impl<N: Node> Node for Mirrored<N> {
 mod tests {
     use super::*;
 
-    /// Sends one frame by side 0 and remembers where frames came in.
+    /// Sends one frame on side 0, and records the side of received frames.
     struct Box {
         came_by: Option<Side>,
     }

@@ -1,4 +1,4 @@
-//! Pool of buffers for frames that a node keeps.
+//! A pool of buffers for frames that a node keeps.
 
 use crate::frame::{Frame, Payload, Trailer};
 use longhaul_lease::{Circulation, Lease, Returned};
@@ -6,32 +6,33 @@ use longhaul_wire::{HEAD_MAX, ICRC_LEN};
 use std::hint::black_box;
 use triomphe::{Arc, ThinArc};
 
-/// Payload sizes of pooled buffers: powers of two, from this one up to a jumbo frame.
+/// Smallest payload size of the buffers; the classes are powers of two up to a jumbo frame.
 const CLASS_MIN: usize = 256;
 const CLASSES: usize = 7;
 /// Longest payload that a [`FramePool`] holds, in bytes.
 pub const PAYLOAD_MAX: usize = CLASS_MIN << (CLASSES - 1);
 
-/// Keeps frames beyond the call that brought them, without an allocation per frame in steady state.
+/// Keeps frames beyond the call that delivered them, without an allocation per frame in steady
+/// state.
 ///
-/// A buffer has room for headers and for a payload of a power of two, 256 B to 16 KiB; it is used
-/// again once every holder has let go. The pool grows with what is held at once and is bounded by
-/// its users: each bounds what it holds. A frame that a port lends takes no buffer.
+/// A buffer has room for headers and for a payload of a power of two, 256 B to 16 KiB, and is
+/// reused once every holder has released it. The pool grows with the frames held at once; its users
+/// must bound these. A frame lent by a port takes no buffer.
 #[derive(Default)]
 pub struct FramePool {
     classes: [Circulation<Buffer>; CLASSES],
     leases: [Circulation<Lease>; CLASSES],
 }
 
-/// Headers from 0, payload from [`HEAD_MAX`] on.
+/// Headers at 0, payload at [`HEAD_MAX`].
 #[derive(Clone)]
 struct Buffer(ThinArc<Content, u8>);
 
-/// What the bytes of a buffer are.
+/// Layout of a buffer's bytes.
 #[derive(Clone, Copy)]
 struct Content {
     payload_len: u32,
-    /// Where the payload begins: here, or where it lies instead.
+    /// Offset of the payload, in this buffer or in its storage.
     payload_at: u8,
     head_len: u8,
     is_synthetic: bool,
@@ -54,8 +55,8 @@ impl Returned for Buffer {
         self.0.with_arc(Arc::is_unique)
     }
 
-    /// Loads the lines with the count in front of the bytes and the start of the payload; the CPU
-    /// goes on meanwhile, and fetches what follows by itself.
+    /// Prefetches the lines with the reference count and the start of the payload, without a stall;
+    /// the hardware prefetcher loads the rest.
     #[inline]
     fn fetch(&self) {
         let bytes = &self.0.slice;
@@ -63,7 +64,7 @@ impl Returned for Buffer {
     }
 }
 
-/// A frame that somebody keeps. Clones share the bytes.
+/// A held frame. Clones share the bytes.
 #[derive(Clone)]
 pub struct FrameBuf(Kept);
 
@@ -73,7 +74,7 @@ enum Kept {
         buffer: Buffer,
         payload: PayloadStorage,
     },
-    /// As a port received it.
+    /// The bytes that a port received.
     Lent {
         lease: Lease,
         parts: Parts,
@@ -89,7 +90,7 @@ enum PayloadStorage {
     Lent(Lease),
 }
 
-/// What the bytes of a lent frame are: head, payload, then pad and ICRC if it is RoCEv2.
+/// Layout of a lent frame's bytes: head, payload, then pad and ICRC for RoCEv2.
 #[derive(Clone, Copy)]
 struct Parts {
     payload_len: u32,
@@ -119,11 +120,11 @@ impl FramePool {
         Self::default()
     }
 
-    /// Keeps `frame`: by reference when it is a pooled or lent one, unchanged or with other
-    /// headers, else by one copy.
+    /// Holds `frame`: by reference if it is pooled or lent, unchanged or with other headers,
+    /// otherwise by one copy.
     ///
     /// # Panics
-    /// When the frame is too long for a buffer: see [`Frame::fits_pool`].
+    /// If the frame is too long for a buffer: see [`Frame::fits_pool`].
     #[inline]
     pub fn hold(&mut self, frame: &Frame<'_>) -> FrameBuf {
         match frame.payload {
@@ -186,7 +187,7 @@ impl FramePool {
         self.hold_elsewhere(frame, content, PayloadStorage::Lent(lease.clone()))
     }
 
-    /// Keeps the headers here and the payload where it lies.
+    /// Copies the headers, and holds the payload by reference.
     fn hold_elsewhere(
         &mut self,
         frame: &Frame<'_>,
@@ -200,7 +201,7 @@ impl FramePool {
         FrameBuf(Kept::Pooled { buffer, payload })
     }
 
-    /// Keeps a frame whose payload lies in two pieces, one behind the other.
+    /// Holds a frame whose payload consists of two consecutive pieces.
     ///
     /// # Panics
     /// As [`FramePool::hold`].
@@ -214,8 +215,8 @@ impl FramePool {
         })
     }
 
-    /// Makes a frame whose head and payload, so many bytes, `fill` writes where they will lie. What
-    /// it does not write is left over from another frame.
+    /// Builds a frame whose head and payload `fill` writes in place. Bytes that it does not write
+    /// are stale.
     ///
     /// # Panics
     /// As [`FramePool::hold`].
@@ -240,12 +241,12 @@ impl FramePool {
         FrameBuf(Kept::Pooled { buffer, payload: PayloadStorage::Here })
     }
 
-    /// Makes a frame of `len` bytes, which `write` writes where they will lie, and keeps it as one
-    /// that a port has [lent](FrameBuf::lease): who takes it apart may keep a part by reference.
-    /// What `write` does not write is left over from another frame.
+    /// Builds a frame of `len` bytes that `write` writes in place, and holds it like one that a
+    /// port has [lent](FrameBuf::lease), so that parts of it can be kept by reference. Bytes that
+    /// `write` does not write are stale.
     ///
     /// # Panics
-    /// When it is longer than [`HEAD_MAX`] and 16 KiB.
+    /// If it is longer than [`HEAD_MAX`] and 16 KiB.
     #[inline]
     pub fn lend(&mut self, len: usize, write: &mut dyn FnMut(&mut [u8])) -> FrameBuf {
         let payload_len = len.saturating_sub(HEAD_MAX);
@@ -259,12 +260,12 @@ impl FramePool {
         FrameBuf(Kept::Lent { lease, parts })
     }
 
-    /// Memory that keeping a frame with `payload_len` bytes of payload costs, in bytes.
+    /// Bytes of memory for holding a frame with `payload_len` bytes of payload.
     pub const fn footprint(payload_len: usize) -> usize {
         size_of::<FrameBuf>() + BUFFER_OVERHEAD + HEAD_MAX + payload_class_bytes(payload_len)
     }
 
-    /// A buffer for so many bytes of payload, which `write` has written.
+    /// Returns a buffer for `payload_len` bytes of payload, filled by `write`.
     #[inline]
     fn fill(
         &mut self,
@@ -289,10 +290,10 @@ impl FramePool {
     }
 }
 
-/// Bytes of a buffer beside those of the frame: reference count, [`Content`], length.
+/// Bytes of a buffer besides the frame: reference count, [`Content`], length.
 const BUFFER_OVERHEAD: usize = 2 * size_of::<usize>() + size_of::<Content>();
 
-/// The class of buffers that take `payload_len` bytes, and their room.
+/// Class and payload room of the buffers for `payload_len` bytes.
 #[inline]
 fn payload_class(payload_len: usize) -> (usize, usize) {
     let size = payload_class_bytes(payload_len);
@@ -301,7 +302,7 @@ fn payload_class(payload_len: usize) -> (usize, usize) {
     (class, size)
 }
 
-/// Room for the payload in the smallest buffer that takes `payload_len` bytes.
+/// Payload room of the smallest buffer for `payload_len` bytes.
 const fn payload_class_bytes(payload_len: usize) -> usize {
     let size = payload_len.next_power_of_two();
     if size < CLASS_MIN { CLASS_MIN } else { size }
@@ -326,8 +327,8 @@ impl std::fmt::Debug for FrameBuf {
 }
 
 impl FrameBuf {
-    /// Keeps `frame` if it is as a port lent it: what [`FramePool::hold`] does for it, in line and
-    /// without a pool.
+    /// Holds `frame` if it is unchanged since a port lent it: the inlined part of
+    /// [`FramePool::hold`] that needs no pool.
     #[inline(always)]
     pub fn lent_whole(frame: &Frame<'_>) -> Option<FrameBuf> {
         let Payload::Lent { lease, at, len } = frame.payload else { return None };
@@ -350,8 +351,8 @@ impl FrameBuf {
         is_whole.then(|| FrameBuf(Kept::Lent { lease: lease.clone(), parts }))
     }
 
-    /// Starts to load the frame into the cache, for who will send it or let go of it in a moment:
-    /// over a long path it was last touched a round trip ago.
+    /// Prefetches the frame, for a caller that will soon send or release it: over a long path it
+    /// was last accessed a round trip ago.
     #[inline]
     pub fn fetch(&self) {
         let fetch_lent = |lease: &Lease| {
@@ -370,7 +371,7 @@ impl FrameBuf {
         }
     }
 
-    /// Starts to load what letting go of it touches: not the bytes.
+    /// Prefetches what a release accesses: the reference count, not the bytes.
     #[inline]
     pub fn fetch_count(&self) {
         match &self.0 {
@@ -414,7 +415,7 @@ impl FrameBuf {
         &bytes[usize::from(content.payload_at)..][..len]
     }
 
-    /// The frame, for sending it on.
+    /// Returns the frame for transmission.
     #[inline]
     pub fn as_frame(&self) -> Frame<'_> {
         let payload = match &self.0 {
@@ -434,13 +435,13 @@ impl FrameBuf {
         }
     }
 
-    /// True when `frame`, whose payload is this one's, has its headers and trailer too.
+    /// True if `frame`, whose payload is this one's, also has its headers and trailer.
     #[inline]
     fn is_whole(&self, frame: &Frame<'_>) -> bool {
         std::ptr::eq(frame.head, self.head()) && frame.trailer == self.trailer()
     }
 
-    /// The frame's bytes, if a port has lent them.
+    /// The lease of the frame's bytes, if a port lent them.
     #[inline]
     pub fn lease(&self) -> Option<&Lease> {
         match &self.0 {
@@ -461,13 +462,12 @@ impl FrameBuf {
         }
     }
 
-    /// True when the frame has no bytes.
+    /// True if the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Memory that keeping this frame costs, in bytes; a payload that is another frame's too is
-    /// counted for both.
+    /// Bytes of memory for holding this frame; a shared payload counts for each frame.
     pub fn footprint(&self) -> usize {
         let payload_len = match &self.0 {
             Kept::Pooled { buffer, .. } if buffer.content().is_synthetic => 0,
@@ -483,7 +483,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Buffers of the class that a payload of 872 bytes (1000 less the head) is in.
+    /// Number of buffers in the class of an 872-byte payload (1000 bytes less the head).
     fn buffers(pool: &FramePool) -> usize {
         pool.classes[2].len()
     }
@@ -531,7 +531,7 @@ mod tests {
         let (mut long, mut short) = (VecDeque::new(), VecDeque::new());
         for number in 0..400_000_u32 {
             let frame = pool.hold(&Frame::opaque(&bytes));
-            // A thousand in a row are kept, now and then, and the oldest of those let go.
+            // At times a thousand consecutive frames are kept, and the oldest of these released.
             if number % 20_000 < 1000 {
                 long.push_back(frame);
                 if long.len() > 3000 {
@@ -614,7 +614,7 @@ mod tests {
         out
     }
 
-    /// A RoCEv2 SEND with so many bytes of payload, pad and ICRC included.
+    /// A RoCEv2 SEND with `payload_len` bytes of payload, with pad and ICRC.
     fn packet(payload_len: usize) -> Vec<u8> {
         use longhaul_units::{Psn, Qpn};
         use longhaul_wire::{Bth, Head, MacAddr, Opcode, Path, PathTemplate};
@@ -694,7 +694,7 @@ mod tests {
         let at = bare.payload().as_ptr();
         assert_eq!([tunnelled.payload().as_ptr(), again.payload().as_ptr()], [at; 2]);
         drop((bare, tunnelled));
-        // The buffer is nobody else's while one frame refers to it.
+        // A buffer is not reused while a frame refers to it.
         let next = pool.hold(&Frame::opaque(&[4; 500]));
         assert_ne!(next.payload().as_ptr(), at);
         let mut out = vec![0; again.len()];

@@ -46,21 +46,21 @@ impl FrameQueue {
         self.frames.is_empty()
     }
 
-    /// How many more frames with `payload_len` bytes of payload fit, if the queue may take
-    /// `bytes_max` bytes and no more than its own bound.
+    /// Number of further frames with `payload_len` bytes of payload that fit, if the queue may take
+    /// `bytes_max` bytes, and no more than its own bound.
     pub fn room(&self, payload_len: usize, bytes_max: u64) -> usize {
         let free = bytes_max.min(self.bytes_max).saturating_sub(self.bytes);
         let frames = free / FramePool::footprint(payload_len) as u64;
         usize::try_from(frames).unwrap_or(usize::MAX)
     }
 
-    /// A mark behind the last frame.
+    /// A mark behind the last queued frame.
     #[inline]
     pub fn mark(&self) -> u64 {
         self.popped + self.frames.len() as u64
     }
 
-    /// True if every frame in front of `mark` has left.
+    /// True if every frame before `mark` has left.
     #[inline]
     pub fn has_passed(&self, mark: u64) -> bool {
         self.popped >= mark

@@ -1,4 +1,4 @@
-//! The requester: queues sends, numbers packets, and repairs what is lost by going back.
+//! The requester: queues sends, numbers packets, and retransmits by going back.
 
 mod config;
 mod cursor;
@@ -20,32 +20,30 @@ use repair::Repair;
 use retries::{Readiness, Retries};
 use timer::AckTimer;
 
-/// Most PSNs that may be outstanding. Source: IBTA, volume 1, section 9.7.2.
+/// Maximum outstanding PSNs. Source: IBTA, volume 1, section 9.7.2.
 pub const WINDOW_MAX: u32 = 1 << 23;
-/// Packets up to which a retransmission of everything outstanding costs little more than a probe.
+/// Packets up to which retransmitting everything outstanding costs little more than a probe.
 pub const PROBE_ABOVE: u32 = 8;
-/// Bytes that an atomic works on.
+/// Bytes of an atomic's operand.
 pub(crate) const ATOMIC_LEN: u64 = 8;
 /// Added to the first PSN, so that 64-bit sequence numbers can be unwrapped below it.
 pub(crate) const SEQUENCE_BASE: u64 = 1 << 24;
 
 /// The sending half of an RC QP.
 ///
-/// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters,
+/// Lifecycle: created with its queue sizes, [`Requester::start`]ed with a connection's parameters,
 /// then driven by posts, responses and time, until it fails or is stopped. Packets are built when
-/// [`Requester::transmit`] is called, never before. A requester has no memory regions and no
-/// completion queues: the [`Context`] has.
+/// [`Requester::transmit`] is called, never before. Memory regions and completion queues belong to
+/// the [`Context`].
 ///
-/// Work requests have running indices: `done` is the oldest incomplete one, `tail` the next to be
-/// posted. PSNs are unwrapped to 64 bits: `una` is the oldest unacknowledged (of a READ: the next
-/// response), `sent` is behind the highest ever sent, `planned` is the first PSN of the next
-/// message to be posted. `una` belongs to `done`, and `una <= cursor.next <= sent <= planned`.
+/// PSNs are unwrapped to 64 bits. `una` is the oldest unacknowledged PSN (of a READ: the next
+/// response), `sent` follows the highest PSN ever sent, and `planned` is the first PSN of the next
+/// message to be posted. `una` belongs to the oldest work request, and `una <= cursor.next <= sent
+/// <= planned`.
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
     config: RequesterConfig,
-    done: u64,
-    tail: u64,
     una: u64,
     cursor: Cursor,
     sent: u64,
@@ -56,16 +54,16 @@ pub struct Requester {
     repair: Repair,
     readiness: Readiness,
     timer: AckTimer,
-    /// A packet with an AckReq: the PSN behind the packets that its answer acknowledges, and when
-    /// the packet was sent.
+    /// A packet with an AckReq: the PSN behind the packets that its answer acknowledges, and the
+    /// time at which it was sent.
     timed: Option<(u64, Instant)>,
-    /// Messages that consume a receive may have an index below this; `None` without limit.
+    /// Messages that consume a receive need an index below this; `None` without limit.
     credit_limit: Option<u64>,
     paused: bool,
     failed: bool,
 }
 
-/// A requester's state, for people.
+/// Snapshot of a requester for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequesterSnapshot {
     /// Oldest unacknowledged PSN.
@@ -89,15 +87,13 @@ pub struct RequesterSnapshot {
 }
 
 impl Requester {
-    /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to
-    /// `sge_max` segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
+    /// Creates a stopped requester for `depth` (rounded up to a power of two) work requests of up
+    /// to `sge_max` segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
         let config = RequesterConfig::default();
         let mut requester = Requester {
             queue: SendQueue::new(depth, sge_max, inline_max),
             config,
-            done: 0,
-            tail: 0,
             una: 0,
             cursor: Cursor::default(),
             sent: 0,
@@ -116,11 +112,11 @@ impl Requester {
         requester
     }
 
-    /// Forgets everything and begins a connection.
+    /// Discards all state and starts a connection.
     pub fn start(&mut self, config: RequesterConfig) {
         let first = SEQUENCE_BASE + u64::from(config.sq_psn.get());
         self.config = config;
-        (self.done, self.tail) = (0, 0);
+        self.queue.reset();
         (self.una, self.sent, self.planned) = (first, first, first);
         self.cursor = Cursor::start(first, config.ack_request_phase);
         self.retries = Retries::full(&config);
@@ -139,10 +135,12 @@ impl Requester {
         self.queue.depth() as u32
     }
 
-    /// Changes parameters of a connection that is in use.
+    /// Changes parameters of a connection in use.
     pub fn adjust(&mut self, change: impl FnOnce(&mut RequesterConfig)) {
+        let is_whole = self.window == self.config.window_packets;
         change(&mut self.config);
-        self.window = self.config.window_packets;
+        let whole = self.config.window_packets;
+        self.window = if is_whole { whole } else { self.window.min(whole) };
     }
 
     /// The parameters in force.
@@ -150,15 +148,15 @@ impl Requester {
         &self.config
     }
 
-    /// True after an error completion; everything queued has been flushed.
+    /// `true` after an error completion; everything queued has been flushed.
     #[inline]
     pub fn is_failed(&self) -> bool {
         self.failed
     }
 
-    /// True when nothing is queued.
+    /// `true` if nothing is queued.
     pub fn is_idle(&self) -> bool {
-        self.done == self.tail
+        self.queue.is_empty()
     }
 
     /// Pauses or resumes: a paused requester finishes begun messages and begins no others.
@@ -166,18 +164,18 @@ impl Requester {
         self.paused = paused;
     }
 
-    /// True when paused with all begun messages acknowledged.
+    /// `true` if paused with all begun messages acknowledged.
     pub fn is_drained(&self) -> bool {
         self.paused && self.una == self.sent && self.is_between_messages()
     }
 
-    /// True when the next packet begins a message.
+    /// `true` if the next packet begins a message.
     fn is_between_messages(&self) -> bool {
         let Cursor { next, current, .. } = self.cursor;
-        current == self.tail || next == self.queue.get(current).first_psn
+        current == self.queue.tail() || next == self.queue.get(current).first_psn
     }
 
-    /// PSNs sent since the latest step back, and not acknowledged.
+    /// PSNs sent since the latest go-back, and not acknowledged.
     #[inline]
     fn outstanding(&self) -> u64 {
         self.cursor.next - self.una
@@ -191,16 +189,16 @@ impl Requester {
     /// Work requests queued and not completed.
     #[inline]
     pub fn queued(&self) -> u64 {
-        self.tail - self.done
+        self.queue.len()
     }
 
-    /// State for people.
+    /// Snapshot for reports.
     pub fn snapshot(&self) -> RequesterSnapshot {
         RequesterSnapshot {
             una: Psn::from_sequence(self.una),
             next: Psn::from_sequence(self.cursor.next),
             outstanding_packets: self.outstanding(),
-            queued: self.tail - self.done,
+            queued: self.queue.len(),
             reads: self.cursor.reads,
             retries_left: self.retries.left(),
             rnr_wait: self.readiness.until().is_some(),
@@ -217,13 +215,10 @@ impl Requester {
         memory: &dyn Gather,
     ) -> Result<(), SendRefused> {
         let len = self.check(wr)?;
-        let index = self.tail;
-        self.queue.put((self.done, index), wr, len as u32, wr.signaled || signal_all, memory);
         let first = self.planned;
         self.planned = first + self.config.mtu.packets(len);
-        let wqe = self.queue.get_mut(index);
+        let wqe = self.queue.put(wr, len as u32, wr.signaled || signal_all, memory);
         (wqe.first_psn, wqe.end_psn, wqe.restart_psn) = (first, self.planned, first);
-        self.tail += 1;
         Ok(())
     }
 
@@ -259,8 +254,8 @@ impl Requester {
             }
             _ => {}
         }
-        self.queue.admit(wr, len, self.tail - self.done)?;
-        // An atomic leaves the rest of its segments as it is.
+        self.queue.admit(wr, len)?;
+        // An atomic leaves the rest of its segments unchanged.
         Ok(if matches!(wr.op, SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }) {
             ATOMIC_LEN
         } else {
@@ -268,7 +263,7 @@ impl Requester {
         })
     }
 
-    /// When [`Requester::handle_timeout`] must be called.
+    /// Time at which [`Requester::handle_timeout`] must be called.
     #[inline]
     pub fn deadline(&self) -> Option<Deadline> {
         if let Some(at) = self.readiness.until() {
@@ -306,7 +301,7 @@ impl Requester {
     }
 
     /// Extends the timer while answers take longer than the timeout: packets that queue behind
-    /// those of other QPs, at a device or a peer that is late, are not lost.
+    /// those of other QPs, at a slow device or peer, are not lost.
     #[cold]
     fn extend_timeout<C: Context>(&mut self, now: Instant, ctx: &C) -> bool {
         let (Some(timeout), None) = (self.config.timeout, self.config.adaptive_timeout) else {
@@ -319,28 +314,17 @@ impl Requester {
 
     /// Completes the oldest work request with `status` and flushes the others.
     fn fail<C: Context>(&mut self, ctx: &mut C, status: Status) {
-        if self.done < self.tail {
-            self.retire(ctx, status);
-        }
-        self.flush(ctx);
+        self.failed = true;
+        self.timer.stop();
+        self.readiness.end_wait();
+        let ends = (self.config.qpn, self.config.dest_qpn);
+        self.queue.fail(status, |_| ends, ctx);
+        self.cursor.current = self.queue.tail();
     }
 
     /// Stops, and completes all work requests with a flush error, in order. Call again for those
     /// posted later.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
-        self.failed = true;
-        self.timer.stop();
-        self.readiness.end_wait();
-        while self.done < self.tail {
-            self.retire(ctx, Status::WrFlush);
-        }
-        self.cursor.current = self.tail;
-    }
-
-    /// Completes the oldest work request.
-    fn retire<C: Context>(&mut self, ctx: &mut C, status: Status) {
-        let wqe = self.queue.get(self.done);
-        ctx.complete_send(wqe.completion(status, self.config.qpn, self.config.dest_qpn));
-        self.done += 1;
+        self.fail(ctx, Status::WrFlush);
     }
 }

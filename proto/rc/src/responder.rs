@@ -1,4 +1,4 @@
-//! The responder: takes requests in PSN order, places them in memory, and answers.
+//! The responder: processes requests in PSN order, places their data in memory, and responds.
 
 mod acknowledgement;
 mod outstanding;
@@ -29,9 +29,9 @@ pub struct ResponderConfig {
     pub max_dest_rd_atomic: u32,
     /// RNR timer code to send, 0 to 31.
     pub min_rnr_timer: u8,
-    /// Acknowledge at least this often, in packets, whether asked or not.
+    /// Maximum packets between ACKs, requested or not.
     pub ack_every: u32,
-    /// Report the receives posted as credits instead of "no limit"; not where queue pairs share
+    /// Report the posted receives as credits instead of "no limit"; not for queue pairs that share
     /// them.
     pub report_credits: bool,
     /// MigReq bit to send.
@@ -41,7 +41,7 @@ pub struct ResponderConfig {
 }
 
 impl Default for ResponderConfig {
-    /// That of a queue pair which is not connected.
+    /// Configuration of an unconnected queue pair.
     fn default() -> Self {
         ResponderConfig {
             qpn: Qpn::new(0),
@@ -58,8 +58,8 @@ impl Default for ResponderConfig {
     }
 }
 
-/// Why a responder has failed; its QP goes to the error state. Source: IBTA, volume 1, section
-/// 9.9.3.
+/// Reason why a responder has failed; its QP enters the error state. Source: IBTA, volume 1,
+/// section 9.9.3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Answered with "invalid request".
@@ -106,7 +106,7 @@ pub struct Responder {
     fault: Option<Fault>,
 }
 
-/// A responder's state, for people.
+/// Snapshot of a responder for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderSnapshot {
     /// Expected PSN.
@@ -120,14 +120,15 @@ pub struct ResponderSnapshot {
 }
 
 impl Responder {
-    /// A responder in the state of a fresh connection.
+    /// Creates a responder for a new connection.
     pub fn new(config: ResponderConfig) -> Self {
+        let first = SEQUENCE_BASE + u64::from(config.rq_psn.get());
         Responder {
-            expected: SEQUENCE_BASE + u64::from(config.rq_psn.get()),
+            expected: first,
             msn: 0,
             message: Message::None,
             outstanding: Outstanding::default(),
-            acknowledgement: Acknowledgement::new(),
+            acknowledgement: Acknowledgement::new(first),
             fault: None,
             config,
         }
@@ -143,7 +144,7 @@ impl Responder {
         self.config.min_rnr_timer = code;
     }
 
-    /// Changes how many READs and atomics the peer may have outstanding.
+    /// Changes the maximum of READs and atomics that the peer may have outstanding.
     pub fn set_max_dest_rd_atomic(&mut self, max_dest_rd_atomic: u32) {
         self.config.max_dest_rd_atomic = max_dest_rd_atomic;
     }
@@ -154,13 +155,13 @@ impl Responder {
         !self.outstanding.is_empty()
     }
 
-    /// Why the responder has failed, if it has.
+    /// Reason why the responder has failed, if it has.
     #[inline]
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// State for people.
+    /// Snapshot for reports.
     pub fn snapshot(&self) -> ResponderSnapshot {
         ResponderSnapshot {
             expected: Psn::from_sequence(self.expected),
@@ -170,8 +171,8 @@ impl Responder {
         }
     }
 
-    /// Takes a request packet. Receives come from `queue`. The receive of a message stays taken
-    /// between calls, until the message ends, [`Responder::flush`] or [`Responder::release`].
+    /// Handles a request packet. Receives are taken from `queue`. The receive of a message stays
+    /// taken between calls, until the message ends, [`Responder::flush`] or [`Responder::release`].
     pub fn handle_request<C: Context>(
         &mut self,
         packet: &Packet<'_>,
@@ -207,7 +208,7 @@ impl Responder {
         }
     }
 
-    /// Takes the last `count` packets of a train, or one packet, from the expected PSN.
+    /// Handles the last `count` packets of a train, or one packet, from the expected PSN.
     fn take<C: Context>(
         &mut self,
         packet: &Packet<'_>,
@@ -222,7 +223,7 @@ impl Responder {
         let begins = matches!(position, Position::First | Position::Only);
         let continues = match (self.message, verb) {
             (Message::None, Some(_)) => begins && bth.opcode.is_request(),
-            (Message::Send { .. }, Some(Verb::Send)) | (Message::Write(_), Some(Verb::Write)) => {
+            (Message::Send(_), Some(Verb::Send)) | (Message::Write(_), Some(Verb::Write)) => {
                 !begins
             }
             _ => false,
@@ -246,7 +247,8 @@ impl Responder {
             _ => return self.take_atomic(packet, bth, ctx),
         }
         self.expected += u64::from(count);
-        self.acknowledgement.taken(count, bth.ack_request, self.config.ack_every);
+        let (end, every) = (self.expected, self.config.ack_every);
+        self.acknowledgement.taken(end, count, bth.ack_request, every);
         Ok(())
     }
 
@@ -303,8 +305,8 @@ impl Responder {
 
     /// Returns the receive of the message being received, if any, without a completion.
     pub fn release(&mut self, queue: &mut RecvQueue) {
-        if let Message::Send { into, .. } = std::mem::replace(&mut self.message, Message::None) {
-            queue.release(into);
+        if let Message::Send(send) = std::mem::replace(&mut self.message, Message::None) {
+            queue.release(send.into);
         }
     }
 }

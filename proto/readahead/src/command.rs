@@ -1,32 +1,32 @@
-//! What a command or call announces, whatever its protocol.
+//! Announcements of commands and calls, independent of the protocol.
 
 use longhaul_units::RKey;
 use thiserror::Error;
 
-/// Ranges of one command that are looked at; more are left to the reader.
+/// Most ranges examined per command; the target READs further ones itself.
 pub const RANGES_MAX: usize = 8;
 
-/// Bytes of the initiator's memory that a command lets its target READ.
+/// A range of the initiator's memory that a command lets its target READ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
     /// Virtual address of the first byte.
     pub address: u64,
     /// Key of the memory region.
     pub rkey: RKey,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
 impl Range {
     const NONE: Range = Range { address: 0, rkey: RKey(0), len: 0 };
 
-    /// True when both have bytes in common, under the same key.
+    /// True if the two share bytes, under the same key.
     pub fn overlaps(&self, other: &Range) -> bool {
         let end = |range: &Range| range.address.saturating_add(u64::from(range.len));
         other.rkey == self.rkey && self.address < end(other) && other.address < end(self)
     }
 
-    /// True when all of `other` lies in it, under the same key.
+    /// True if it includes all of `other`, under the same key.
     pub fn contains(&self, other: &Range) -> bool {
         other.rkey == self.rkey
             && other.address.checked_sub(self.address).is_some_and(|at| {
@@ -35,21 +35,21 @@ impl Range {
     }
 }
 
-/// A command capsule or RPC call, as far as it concerns reading ahead.
+/// The parts of a command capsule or RPC call that read-ahead needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// What its answer repeats: an NVMe command identifier, or an RPC's XID.
+    /// The identifier that its answer repeats: an NVMe command identifier, or an RPC's XID.
     pub id: u32,
-    /// The protocol says that the target READs these, and forbids to change them until the answer.
+    /// By its protocol the target READs the ranges, and nobody may change them until the answer.
     pub is_stable: bool,
-    /// It names no more ranges than these.
+    /// It names no further ranges.
     pub is_whole: bool,
     ranges: [Range; RANGES_MAX],
     count: usize,
 }
 
 impl Command {
-    /// One without ranges.
+    /// A command without ranges.
     pub(crate) fn new(id: u32) -> Self {
         Command {
             id,
@@ -76,20 +76,20 @@ impl Command {
     }
 }
 
-/// Protocols whose announcements are understood.
+/// Protocols whose announcements are parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Protocol {
-    /// NVMe over Fabrics, its RDMA transport.
+    /// NVMe over Fabrics, RDMA transport.
     Nvme,
-    /// RPC-over-RDMA version 1 (RFC 8166), as NFS uses it.
+    /// RPC-over-RDMA version 1 (RFC 8166), used by NFS.
     Rpc,
 }
 
 impl Protocol {
-    /// Both.
+    /// All protocols.
     pub const ALL: [Protocol; 2] = [Protocol::Nvme, Protocol::Rpc];
 
-    /// The word of options and files.
+    /// Name in options and files.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Nvme => "nvme",
@@ -97,7 +97,7 @@ impl Protocol {
         }
     }
 
-    /// The port that the protocol is registered with.
+    /// The protocol's registered port.
     pub const fn port(self) -> u16 {
         match self {
             Protocol::Nvme => 4420,
@@ -105,8 +105,8 @@ impl Protocol {
         }
     }
 
-    /// True when what an initiator's program says as it connects (behind the header of the RDMA
-    /// connection manager) is this protocol's, of a connection that carries commands.
+    /// True if the private data of a connection request (behind the RDMA connection manager's
+    /// header) are this protocol's, for a connection that carries commands.
     pub fn is_spoken(self, private_data: &[u8]) -> bool {
         match self {
             Protocol::Nvme => crate::nvme::is_io_queue(private_data),
@@ -114,8 +114,7 @@ impl Protocol {
         }
     }
 
-    /// The command in the first packet of a SEND of the initiator's. `None`: it is none that is
-    /// understood.
+    /// The command in the first packet of an initiator's SEND, if it can be parsed.
     pub fn command(self, payload: &[u8]) -> Option<Command> {
         match self {
             Protocol::Nvme => crate::nvme::command(payload),
@@ -123,7 +122,7 @@ impl Protocol {
         }
     }
 
-    /// The command that a SEND of the target's may end, by its first packet.
+    /// The command that a target's SEND may end, by its first packet.
     pub fn answered(self, payload: &[u8]) -> Option<u32> {
         match self {
             Protocol::Nvme => crate::nvme::completed(payload),

@@ -4,44 +4,43 @@ use crate::Protocol;
 use longhaul_units::Duration;
 use thiserror::Error;
 
-/// Which protocols are read ahead for, and how much.
+/// Protocols to read ahead for, and limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Protocols whose announcements are fetched at once, each with the ports (in the TCP port
-    /// space of the RDMA connection manager) on which it is expected. Default: none; then
-    /// everything passes.
+    /// Protocols whose announcements are fetched at once, each with a port (in the TCP port space
+    /// of the RDMA connection manager) on which to expect it. Default: none; everything passes.
     pub protocols: Vec<(Protocol, u16)>,
-    /// Connections known at once, and connections being made: 1 to 65,536, about 400 B each.
-    /// Further ones are not read ahead for. Default 1024.
+    /// Most connections, and most connections in set-up: 1 to 65,536, about 400 B each. Further
+    /// connections are not read ahead for. Default 1024.
     pub connections_max: u32,
-    /// The longest range that is fetched, in bytes: 1 to 16 MiB. Default 1 MiB.
+    /// Longest range to fetch, in bytes: 1 to 16 MiB. Default 1 MiB.
     pub range_bytes_max: u32,
-    /// Fetched data that waits for its reader, of all connections, in bytes; that of a READ just
-    /// answered counts too. Default 256 MiB.
+    /// Most fetched bytes that wait for their reader, over all connections, including the data of a
+    /// READ that was just answered. Default 256 MiB.
     pub held_bytes_max: u64,
-    /// Fetches under way at the NIC of one initiator: 1 to 255, and never more than what it serves
-    /// at once less one, which is left to the target's own READs. Default 8.
+    /// Most fetches in progress at the NIC of one initiator: 1 to 255, and at least one less than
+    /// the READs that the NIC serves at once, which leaves one for the target's own READs. Default
+    /// 8.
     pub fetches_max: u8,
-    /// Announcements of one connection that wait to be fetched, or for their reader: 1 to 200.
+    /// Most announcements of one connection that wait to be fetched, or for their reader: 1 to 200.
     /// Default 64.
     pub announced_max: u8,
-    /// Requests of one connection that wait because its initiator's NIC serves as many READs as it
-    /// can: 1 to 4096. Default 256.
+    /// Most requests of one connection that wait because its initiator's NIC serves no more READs:
+    /// 1 to 4096. Default 256.
     pub waiting_max: u16,
-    /// Ranges of numbers of one connection that are remembered, each 24 B: 16 to 65,536. Default
-    /// 1024.
+    /// Most ranges of numbers remembered per connection, 24 B each: 16 to 65,536. Default 1024.
     pub ranges_max: u32,
-    /// Memory of frames that wait for room at one side, in bytes. Default 32 MiB.
+    /// Memory of frames that wait for room on one side, in bytes. Default 32 MiB.
     pub queue_bytes_max: u64,
-    /// How long fetched data waits for its reader, and may be asked for again by it. It outlasts
-    /// the reader's ACK timeouts and retries. Default 5 s.
+    /// How long fetched data waits for its reader, which may request it again. Exceeds the reader's
+    /// ACK timeouts and retries. Default 5 s.
     pub held_for: Duration,
-    /// Time after which a fetch without an answer of the NIC, on the same LAN, is repeated. Default
-    /// 50 ms.
+    /// Time after which a fetch without an answer from the NIC, on the same LAN, is repeated.
+    /// Default 50 ms.
     pub retry_after: Duration,
-    /// Repetitions for that reason: 1 to 100. Default 20.
+    /// Most such repetitions: 1 to 100. Default 20.
     pub tries_max: u8,
-    /// Seed of the hash tables, so that a peer cannot aim at collisions.
+    /// Seed of the hash tables, so that a peer cannot force collisions.
     pub seed: u64,
 }
 
@@ -65,31 +64,31 @@ impl Default for Config {
     }
 }
 
-/// Why a [`Config`] is refused.
+/// Why a [`Config`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{field} is {value}; it must lie between {min} and {max}")]
 pub struct ConfigError {
     /// Name of the field.
     pub field: &'static str,
-    /// What it was set to (durations in nanoseconds).
+    /// The value set (durations in nanoseconds).
     pub value: u64,
-    /// Least value.
+    /// Smallest valid value.
     pub min: u64,
-    /// Greatest value.
+    /// Greatest valid value.
     pub max: u64,
 }
 
 impl Config {
-    /// For these protocols on their registered ports.
+    /// Defaults for these protocols, on their registered ports.
     pub fn of(protocols: &[Protocol]) -> Self {
         let protocols = protocols.iter().map(|protocol| (*protocol, protocol.port())).collect();
         Config { protocols, ..Config::default() }
     }
 
-    /// Holds every field against its range.
+    /// Checks every field against its range.
     ///
     /// # Errors
-    /// The first field that lies outside.
+    /// The first field out of its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let fields = [
             ("protocols", self.protocols.len() as u64, 0, 64),

@@ -1,5 +1,5 @@
-//! Watches the connection manager's messages: which connections speak a protocol that is read ahead
-//! for, and with which numbers.
+//! Tracks the connection manager's messages: the connections whose protocol is read ahead for, and
+//! their numbers.
 
 use crate::Config;
 use crate::command::Protocol;
@@ -19,7 +19,7 @@ pub(crate) fn map<K, V>(seed: u64) -> Map<K, V> {
     HashMap::with_hasher(FixedState::with_seed(seed))
 }
 
-/// Packets from one address to a number, a QPN or a communication id, at another.
+/// Key of packets between two addresses: a QPN or communication id at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     from: IpAddr,
@@ -33,7 +33,7 @@ impl Key {
         Key { from, to, number, vlan }
     }
 
-    /// Of `packet`, by its destination QP. `None`: behind two tags, or one that is not of 802.1Q.
+    /// Key of `packet`, by its destination QP. `None` behind two tags, or a tag that is not 802.1Q.
     #[inline]
     pub(crate) fn of(packet: &Packet<'_>) -> Option<Key> {
         let number = packet.dest_qp().get();
@@ -58,7 +58,7 @@ fn vlan(packet: &Packet<'_>) -> Option<u16> {
     }
 }
 
-/// A connection that has been asked for, and answered.
+/// A connection that was requested and accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Made {
     pub(crate) initiator: IpAddr,
@@ -69,7 +69,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Of packets to the target, and to the initiator.
+    /// Keys of packets to the target, and to the initiator.
     pub(crate) fn keys(&self) -> [Key; 2] {
         [
             Key::new(self.initiator, self.target, self.terms.target_qpn.get(), self.vlan),
@@ -78,12 +78,12 @@ impl Made {
     }
 }
 
-/// What a message of the connection manager tells.
+/// Result of a message of the connection manager.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum News {
-    /// A connection begins that can be read ahead for.
+    /// A connection begins that may be read ahead for.
     Begin(Made),
-    /// A connection ends, or another begins with its QPs: of packets to its target, and to its
+    /// A connection ends, or its QPs are reused: keys of packets to its target, and to its
     /// initiator.
     End([Key; 2]),
 }
@@ -99,7 +99,7 @@ struct Asked {
     made: Option<[Key; 2]>,
 }
 
-/// Connections by who asked; the oldest make room for new ones.
+/// Connections by initiator; a new one evicts the oldest.
 pub(crate) struct Connections {
     asked: Map<Key, Asked>,
     order: VecDeque<Key>,
@@ -110,7 +110,7 @@ impl Connections {
         Connections { asked: map(seed), order: VecDeque::new() }
     }
 
-    /// A packet for QP1 with a right ICRC came in by `side`.
+    /// Handles a packet for QP1 with a valid ICRC, received on `side`.
     pub(crate) fn handle(
         &mut self,
         config: &Config,
@@ -206,8 +206,7 @@ impl Connections {
         Some(News::Begin(made))
     }
 
-    /// The connection that a message names by its sender's and its receiver's id is over; either
-    /// may have asked for it.
+    /// Ends the connection with its sender's and its receiver's id; either may be the initiator.
     fn end(
         &mut self,
         source: IpAddr,
@@ -224,7 +223,7 @@ impl Connections {
     }
 }
 
-/// The protocol that a connection is asked for with, by its port and by what its program says.
+/// The protocol of a connection request, by its port and private data.
 fn spoken(config: &Config, req: &Req<'_>) -> Option<Protocol> {
     if req.transport != TransportService::Rc {
         return None;
@@ -237,7 +236,7 @@ fn spoken(config: &Config, req: &Req<'_>) -> Option<Protocol> {
     found.map(|(protocol, _)| *protocol)
 }
 
-/// Bytes of an MTU code, 1 to 5.
+/// Bytes of an MTU code (1 to 5).
 fn mtu_bytes(code: u8) -> Option<u32> {
     (1..=5).contains(&code).then(|| 128 << code)
 }

@@ -1,53 +1,52 @@
 //! Counters of a read-ahead.
 
 longhaul_counters::counters! {
-    /// What a read-ahead has done since it was made. Free-running, never reset.
+    /// Activity of a read-ahead since it was created. Free-running, never reset.
     pub struct Counters {
-        /// Ranges that commands of this site's initiators announced, and that could be fetched.
+        /// Fetchable ranges that commands of this site's initiators announced.
         announced,
-        /// Announced ranges that were left to the reader: too long, too many, or the far box not
-        /// ready.
+        /// Announced ranges not fetched: too long, too many, or the far box was not ready.
         left,
         /// Ranges fetched from this site's initiators.
         fetched,
         /// Payload bytes fetched.
         fetched_bytes,
-        /// Fetches sent again: they or their answers were lost on the LAN.
+        /// Fetches repeated, because they or their responses were lost on the LAN.
         fetches_repeated,
-        /// Fetches that the initiator's NIC refused for good; its connection ends.
+        /// Fetches that the initiator's NIC refused with a fatal NAK; the connection ends.
         fetches_refused,
-        /// Fetches given up, or ended because their command was.
+        /// Fetches cancelled: retries exhausted, refused, or their command ended.
         fetches_cancelled,
-        /// READs of this site's targets that were answered from what had been fetched.
+        /// READs of this site's targets answered from fetched data.
         answered,
         /// Payload bytes of these answers, repetitions included.
         answered_bytes,
-        /// READs answered again.
+        /// READs answered again, after a repetition.
         answered_again,
-        /// READs of this site's targets, on connections that are read ahead for, that were not held
-        /// and passed.
+        /// READs of this site's targets, on connections that are read ahead for, that were
+        /// forwarded because their data was not fetched.
         reads_passed,
-        /// Fetched ranges that no READ asked for.
+        /// Fetched ranges that no READ requested.
         discarded,
-        /// READs that had begun to be answered and could not be: their connection ended.
+        /// READs whose answer was begun and could not be completed; the connection ended.
         answers_failed,
-        /// Connections that are, or were, read ahead for.
+        /// Connections that are or were read ahead for.
         connections,
-        /// Connections of these protocols for which there was no room.
+        /// Connections of these protocols without room in the table.
         connections_refused,
-        /// Requests and responses whose numbers were changed.
+        /// Requests and responses whose PSN or MSN was translated.
         renumbered,
         /// Packets with a wrong ICRC on connections that are read ahead for; dropped.
         rx_icrc_encapsulated,
-        /// Requests without the far box's mark, although it had set it: it has lost its memory.
-        /// Dropped, so that the connection ends.
+        /// Requests without the far box's mark although it had set it before: the far box has lost
+        /// its memory. Dropped, so that the connection ends.
         unmarked,
-        /// Packets with numbers from before all that is remembered; dropped.
+        /// Packets with numbers from before all remembered ranges; dropped.
         too_old,
-        /// Packets between the boxes that fitted nothing here, or nothing any more: data of a
-        /// command that is over; dropped.
+        /// Packets between the boxes that match no fetch, such as data of an ended command;
+        /// dropped.
         stray,
-        /// Frames dropped because a queue was full, or a frame too long.
+        /// Frames dropped because a queue was full or the frame was too long.
         queue_full,
     }
 }

@@ -1,4 +1,4 @@
-//! Ranges that the far box fetches ahead, as they arrive and wait for their reader.
+//! Ranges that the far box fetches, while they arrive and wait for their reader.
 
 use crate::Counters;
 use crate::command::{Command, Range};
@@ -7,8 +7,7 @@ use crate::shared::ReadAheadShared;
 use longhaul_units::{Psn, RKey};
 use std::collections::VecDeque;
 
-/// Commands that have passed on their way to the target, whose ranges are remembered: ranges in
-/// all.
+/// Most remembered ranges of commands that have passed to the target.
 const PASSED_MAX: usize = 256;
 
 /// One announced range.
@@ -20,7 +19,7 @@ pub(crate) struct Held {
     pub(crate) data: Vec<u8>,
     /// A READ may be answered from it.
     is_open: bool,
-    /// No more data comes.
+    /// No more data will arrive.
     pub(crate) is_ended: bool,
     /// Answers that use it.
     claims: u32,
@@ -32,10 +31,10 @@ pub(crate) struct Held {
 pub(crate) struct Holdings {
     held: VecDeque<Held>,
     serial: u64,
-    /// PSN and ranges of commands that have passed, and the last command's PSN.
+    /// PSN and range of commands that have passed, and the last command's PSN.
     passed: VecDeque<(Psn, Range)>,
     last_passed: Option<Psn>,
-    /// Commands with a PSN up to this one are not remembered.
+    /// Commands with a PSN up to this one have been forgotten.
     forgotten: Option<Psn>,
 }
 
@@ -45,8 +44,8 @@ impl Holdings {
         self.held.iter().map(|held| held.data.len() as u64).sum()
     }
 
-    /// A SEND passes to the target: what it names is not what was fetched for a command before it.
-    /// `None`: it may name anything.
+    /// Notes a SEND that passes to the target: the memory that it names differs from data fetched
+    /// for an earlier command. `None`: it may name any memory.
     pub(crate) fn note_passed(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -82,7 +81,7 @@ impl Holdings {
         }
     }
 
-    /// False when a later command that has passed may name the same memory.
+    /// `false` if a later command that has passed may name the same memory.
     fn is_latest(&self, announcement: &Announcement) -> bool {
         let Announcement { capsule, range, .. } = announcement;
         self.forgotten.is_none_or(|forgotten| capsule.is_after(forgotten))
@@ -92,7 +91,7 @@ impl Holdings {
                 .any(|(psn, other)| other.overlaps(range) && psn.is_after(*capsule))
     }
 
-    /// A range is being fetched. Returns its serial, when there is room for it.
+    /// Notes that a range is being fetched. Returns its serial if there is room for it.
     pub(crate) fn announce(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -129,7 +128,7 @@ impl Holdings {
         self.held.iter_mut().rev().find(|held| held.number == number && !held.is_ended)
     }
 
-    /// The bytes of packet `index`, of `mtu` each, have come.
+    /// Stores the bytes of packet `index`, with `mtu` bytes per packet.
     pub(crate) fn extend(&mut self, number: u8, index: u32, mtu: u32, data: &[u8]) -> bool {
         let Some(held) = self.by_number(number) else { return false };
         let at = u64::from(index) * u64::from(mtu);
@@ -138,14 +137,14 @@ impl Holdings {
         if is_next {
             held.data.extend_from_slice(data);
         } else if at > held.data.len() as u64 {
-            // Part of it was lost between the boxes, which keep the order: the rest is of no use.
+            // A packet was lost between the boxes, which keep order: the rest is useless.
             held.is_ended = true;
             held.is_open = false;
         }
         is_next
     }
 
-    /// What has `number` comes no further.
+    /// Notes that no more data arrives for fetch `number`.
     pub(crate) fn cancel(&mut self, shared: &mut ReadAheadShared, number: u8) {
         if let Some(held) = self.by_number(number) {
             let len = held.announcement.range.len as usize;
@@ -155,7 +154,7 @@ impl Holdings {
         self.let_go(shared);
     }
 
-    /// The command is answered, or its key is not valid any more.
+    /// Closes the ranges of an answered command, or with an invalidated key.
     pub(crate) fn end_command(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -174,7 +173,7 @@ impl Holdings {
         self.let_go(shared);
     }
 
-    /// The time of `serial` is over.
+    /// Ends the range `serial`, whose time has expired.
     pub(crate) fn expire(&mut self, shared: &mut ReadAheadShared, serial: u64) {
         if let Some(held) = self.held.iter_mut().find(|held| held.serial == serial) {
             held.is_open = false;
@@ -183,7 +182,8 @@ impl Holdings {
         self.let_go(shared);
     }
 
-    /// Takes `range` for an answer: the serial, and where in its data the range begins.
+    /// Claims the data of `range` for an answer. Returns its serial, and the offset of `range` in
+    /// it.
     pub(crate) fn claim(&mut self, range: &Range) -> Option<(u64, u32)> {
         let last = self.last_passed?;
         let held = self.held.iter_mut().find(|held| {
@@ -200,7 +200,7 @@ impl Holdings {
         self.held.iter().find(|held| held.serial == serial)
     }
 
-    /// An answer is done with `serial`.
+    /// Releases one claim on `serial`.
     pub(crate) fn release(&mut self, shared: &mut ReadAheadShared, serial: u64) {
         if let Some(held) = self.held.iter_mut().find(|held| held.serial == serial) {
             held.claims = held.claims.saturating_sub(1);
@@ -208,7 +208,7 @@ impl Holdings {
         self.let_go(shared);
     }
 
-    /// Lets everything go, whoever uses it.
+    /// Releases all ranges, claimed or not.
     pub(crate) fn clear(&mut self, shared: &mut ReadAheadShared) {
         for held in &mut self.held {
             (held.is_open, held.claims) = (false, 0);

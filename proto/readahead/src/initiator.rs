@@ -1,8 +1,8 @@
-//! The connection of an initiator on this box's LAN: its NIC is asked for what its commands
-//! announce.
+//! The connection of an initiator on this box's LAN: the box requests the data that the initiator's
+//! commands announce from its NIC.
 //!
-//! The NIC's numbers have the fetches, the path's do not. Where the target goes back, fetches that
-//! the NIC has not executed are sent again in their place.
+//! Fetches have numbers at the NIC, but not on the path. When the target goes back, fetches that
+//! the NIC has not executed are repeated in their place.
 
 use crate::command::{Command, Protocol, Range};
 use crate::local::{Announcement, Change, Local, VERSION, changed, path_of, with_offer};
@@ -15,7 +15,7 @@ use longhaul_wire::{
 };
 use std::collections::VecDeque;
 
-/// Numbers and limits that a connection begins with.
+/// Initial numbers and limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) protocol: Protocol,
@@ -25,11 +25,11 @@ pub(crate) struct Terms {
     pub(crate) initiator_psn: Psn,
     pub(crate) target_psn: Psn,
     pub(crate) mtu: u32,
-    /// READs that the target may have outstanding, and the initiator's NIC serves at once.
+    /// READs that the target may have outstanding, which the initiator's NIC serves at once.
     pub(crate) reads_max: usize,
 }
 
-/// The 64-bit number of a first PSN.
+/// The unwrapped number of a first PSN.
 pub(crate) fn first_number(psn: Psn) -> u64 {
     (1 << 32) + u64::from(psn.get())
 }
@@ -40,7 +40,7 @@ struct Wanted {
     announcement: Announcement,
 }
 
-/// A range that the NIC has been asked for, and has not wholly given.
+/// A range requested from the NIC, and not yet complete.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
     number: u8,
@@ -48,18 +48,18 @@ struct Fetch {
     range: Range,
     first: u64,
     end: u64,
-    /// The number of the next response.
+    /// Number of the next response.
     next: u64,
     tries: u8,
-    /// What `next` was when the alarm was set.
+    /// Value of `next` when the alarm was set.
     alarm: Option<u64>,
-    /// A lost response has been asked for again at once; further ones wait for the alarm.
+    /// A lost response was requested again at once; further losses wait for the alarm.
     is_repeated: bool,
-    /// The far box has been told that no more comes.
+    /// The far box was told that no more data follows.
     is_cancelled: bool,
 }
 
-/// A READ or atomic of the target's: its first number on the path, and where its numbers end at the
+/// A READ or atomic of the target: its first number on the path, and the end of its numbers at the
 /// NIC.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -73,9 +73,9 @@ pub(crate) struct Initiator {
     id: ConnectionId,
     terms: Terms,
     numbering: Numbering,
-    /// Of the initiator's own requests: the next.
+    /// Number of the initiator's next request.
     command_next: u64,
-    /// On the path: the next request of the target, and the next to be sent to the NIC; those
+    /// Path numbers of the target's next request, and of the next one to send to the NIC; those in
     /// between wait.
     next: u64,
     forwarded: u64,
@@ -84,11 +84,11 @@ pub(crate) struct Initiator {
     has_gap: bool,
     /// The first request with the far box's mark.
     marked_from: Option<u64>,
-    /// The NIC has executed everything before this number of its.
+    /// The NIC has executed everything before this number of its own.
     executed: u64,
-    /// What the NIC was sent last ends before this number.
+    /// End of the numbers last sent to the NIC.
     wire_next: u64,
-    /// READs and atomics of the target's whose last answer has not come.
+    /// READs and atomics of the target without their last response.
     asked: VecDeque<Asked>,
     fetches: VecDeque<Fetch>,
     wanted: VecDeque<Wanted>,
@@ -140,7 +140,7 @@ impl Initiator {
         self.numbering.to_nic(self.next).map_or(0, |nic| nic - self.next)
     }
 
-    /// A request of the initiator's came from its NIC.
+    /// Handles a request of the initiator from its NIC.
     pub(crate) fn handle_command(
         &mut self,
         now: Instant,
@@ -169,7 +169,7 @@ impl Initiator {
     }
 
     fn want(&mut self, shared: &mut ReadAheadShared, capsule: Psn, command: &Command) {
-        // Their memory is in use for something else by now.
+        // Memory that this command may name again is no longer stable.
         let ranges = command.ranges();
         self.wanted.retain(|wanted| {
             command.is_whole
@@ -193,18 +193,18 @@ impl Initiator {
         }
     }
 
-    /// READs that the NIC has before it.
+    /// READs outstanding at the NIC.
     fn in_use(&self) -> usize {
         self.asked.iter().filter(|asked| asked.end > self.executed).count() + self.fetches.len()
     }
 
-    /// No acknowledgement made here passes a READ of the target's that is not answered: for who
-    /// gets it, that would be answered.
+    /// Limits an acknowledgement built here to PSNs before the target's unanswered READs, which it
+    /// would otherwise acknowledge.
     fn acknowledged_by(&self, path: u64) -> u64 {
         self.asked.iter().map(|asked| asked.path).fold(path, u64::min)
     }
 
-    /// Asks the NIC for what is wanted, as far as that is possible now.
+    /// Requests wanted ranges from the NIC, as far as possible at present.
     fn fetch(&mut self, now: Instant, shared: &mut ReadAheadShared) {
         let fetches_max =
             usize::from(shared.config.fetches_max).min(self.terms.reads_max.saturating_sub(1));
@@ -291,7 +291,7 @@ impl Initiator {
         self.executed > fetch.first
     }
 
-    /// Repeats the fetch at `index`, or gives it up. True when it is gone.
+    /// Repeats the fetch at `index`, or cancels it. Returns `true` if it was removed.
     fn repeat(&mut self, now: Instant, shared: &mut ReadAheadShared, index: usize) -> bool {
         let fetch = self.fetches[index];
         if fetch.is_cancelled && self.is_executed(&fetch) {
@@ -308,7 +308,7 @@ impl Initiator {
         false
     }
 
-    /// The alarm of the fetch at `first` has come.
+    /// Handles the alarm of the fetch at `first`.
     pub(crate) fn handle_alarm(&mut self, now: Instant, shared: &mut ReadAheadShared, first: u64) {
         let Some(index) = self.fetches.iter().position(|fetch| fetch.first == first) else {
             return;
@@ -324,7 +324,7 @@ impl Initiator {
         }
     }
 
-    /// A request of the target's came from the far box.
+    /// Handles a request of the target, from the far box.
     pub(crate) fn handle_request(
         &mut self,
         now: Instant,
@@ -375,8 +375,8 @@ impl Initiator {
         is_read(packet) && self.in_use() >= self.terms.reads_max && !self.fetches.is_empty()
     }
 
-    /// The target answers a command, or READs by itself what was wanted: the memory may be
-    /// another's afterwards.
+    /// Drops the announcements that end with this request of the target, an answer or its own READ:
+    /// their memory may then be reused.
     fn note_end_of_command(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -406,7 +406,7 @@ impl Initiator {
         }
     }
 
-    /// Sends the next request on to the NIC.
+    /// Sends the next request to the NIC.
     fn forward_next(
         &mut self,
         now: Instant,
@@ -428,8 +428,8 @@ impl Initiator {
         self.forward(now, shared, frame, packet, path);
     }
 
-    /// Sends the request with number `path` to the NIC, and around it what the NIC needs to be
-    /// asked for again.
+    /// Sends the request with number `path` to the NIC, with the adjacent fetches that the NIC must
+    /// get again.
     fn forward(
         &mut self,
         now: Instant,
@@ -464,8 +464,8 @@ impl Initiator {
         self.ask_again_from(now, shared, self.wire_next);
     }
 
-    /// Sends the fetches that begin at `begin` in the NIC's numbers, one behind the other, as far
-    /// as they are not executed.
+    /// Repeats the consecutive fetches that start at `begin` in the NIC's numbers, up to the first
+    /// executed one.
     fn ask_again_from(&mut self, now: Instant, shared: &mut ReadAheadShared, begin: u64) {
         let mut at = begin;
         while let Some(index) = self.fetches.iter().position(|fetch| fetch.first == at) {
@@ -480,7 +480,7 @@ impl Initiator {
         }
     }
 
-    /// The NIC has room for further READs.
+    /// Sends what the NIC has room for.
     fn go_on(&mut self, now: Instant, shared: &mut ReadAheadShared) {
         while let Some(frame) = self.waiting.front().cloned() {
             let Ok(Some(packet)) = Packet::parse(frame.head()) else { break };
@@ -493,7 +493,7 @@ impl Initiator {
         self.fetch(now, shared);
     }
 
-    /// The NIC answers a request: the target's, or a fetch.
+    /// Handles a response of the NIC, to the target or to a fetch.
     pub(crate) fn handle_response(
         &mut self,
         now: Instant,
@@ -525,8 +525,8 @@ impl Initiator {
         self.go_on(now, shared);
     }
 
-    /// Passes a response on with number `path`; the NIC counts `extras` messages that the path does
-    /// not.
+    /// Forwards a response with number `path`, and an MSN without the NIC's `extras` messages that
+    /// the path does not count.
     fn pass_response(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -546,7 +546,8 @@ impl Initiator {
         shared.send(INNER, renumbered);
     }
 
-    /// The NIC has executed everything before `below`. What it then owes of a fetch is lost.
+    /// Notes that the NIC has executed everything before `below`. Missing responses of earlier
+    /// fetches are lost.
     fn note_executed(&mut self, now: Instant, shared: &mut ReadAheadShared, below: u64) {
         if below <= self.executed {
             return;
@@ -562,8 +563,8 @@ impl Initiator {
         }
     }
 
-    /// A response with a number that only the NIC has: `nic`, of the fetch at `first`, before
-    /// `path`.
+    /// Handles a response to the fetch at `first`, with number `nic` at the NIC; `path` is the
+    /// path's number behind the fetch.
     fn handle_fetched(
         &mut self,
         now: Instant,
@@ -598,7 +599,7 @@ impl Initiator {
         let is_right_len = frame.payload.len() as u64
             == u64::from(fetch.range.len).saturating_sub(at).min(u64::from(self.terms.mtu));
         if nic != fetch.next || !is_right_len {
-            // One is missing. Those that follow it are not kept.
+            // A response is missing. Those behind it are not kept.
             if nic > fetch.next && !std::mem::replace(&mut fetch.is_repeated, true) {
                 self.repeat(now, shared, index);
             }
@@ -619,7 +620,7 @@ impl Initiator {
         }
     }
 
-    /// The NIC acknowledges a fetch: on the path, what lies before `path`.
+    /// Forwards the NIC's acknowledgement of a fetch as one of everything before `path`.
     fn pass_acknowledge(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -633,8 +634,8 @@ impl Initiator {
         }
     }
 
-    /// The NIC does not say what it has executed before a READ that it answers: the answer says it
-    /// of all before `path`.
+    /// Sends an ACK of everything before `path`: the NIC sends none for requests before a READ,
+    /// because the READ's response implies it.
     fn acknowledge(&self, shared: &mut ReadAheadShared, packet: &Packet<'_>, path: u64) {
         let Some(mut aeth) = packet.aeth() else { return };
         let path = self.acknowledged_by(path) - 1;
@@ -655,7 +656,7 @@ impl Initiator {
         shared.pass(INNER, &Frame { head: head.bytes(), payload: Payload::EMPTY, trailer });
     }
 
-    /// The NIC refuses a fetch, and with it everything that follows.
+    /// Cancels all fetches: the NIC has refused one, and with it everything that follows.
     fn refuse(&mut self, shared: &mut ReadAheadShared) {
         shared.counters.fetches_refused += u64::from(!self.is_refused);
         self.is_refused = true;

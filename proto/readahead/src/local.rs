@@ -1,29 +1,28 @@
-//! What two boxes say to each other on a connection, in packets that no NIC accepts: their
-//! transport header version is 1, their opcodes are reserved ones of the reliable connection.
+//! Packets between two boxes on a connection, which no NIC accepts: their transport header version
+//! is 1, and their opcodes are reserved ones of the reliable connection.
 //!
-//! They go to the target's QP, so that a transport between the boxes keeps them in the order in
-//! which they were sent.
+//! They carry the target's QPN, so that a transport between the boxes keeps their order.
 
 use crate::command::Range;
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
 use longhaul_units::{Psn, Qpn, RKey};
 use longhaul_wire::{Bth, Ecn, Head, Opcode, Packet, Path, PathTemplate};
 
-/// A command's range is being fetched: 24 bytes of payload.
+/// A range of a command is being fetched: 24 bytes of payload.
 const ANNOUNCE: Opcode = Opcode(0x1d);
 /// Fetched bytes, as many as in a READ response.
 const DATA: Opcode = Opcode(0x1e);
-/// A fetch has been given up.
+/// A fetch was cancelled.
 const CANCEL: Opcode = Opcode(0x1f);
 
-/// The transport header version of these packets, and of requests on a connection that is read
-/// ahead for.
+/// Transport header version of these packets, and of requests on a connection that is read ahead
+/// for.
 pub(crate) const VERSION: u8 = 1;
-/// The reserved bit of a BTH by which the initiator's box shows that it can read ahead. The ICRC
-/// leaves it out, NICs ignore it.
+/// Reserved bit of the BTH by which the initiator's box offers to read ahead: byte and mask. The
+/// ICRC excludes it, and NICs ignore it.
 const OFFER: (usize, u8) = (4, 0x20);
 
-/// The path MTUs that exist leave the numbers of a 16 MiB range's packets 16 bits.
+/// Bits of a packet's index: enough for a 16 MiB range at every path MTU.
 const INDEX_BITS: u32 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +33,7 @@ pub(crate) struct Announcement {
     pub(crate) range: Range,
 }
 
-/// A packet between boxes. `number` is the fetch's, of the last 256.
+/// A packet between boxes. `number` is the fetch's, modulo 256.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Local {
     Announce(Announcement),
@@ -42,13 +41,13 @@ pub(crate) enum Local {
     Cancel,
 }
 
-/// True for what goes between boxes alone.
+/// True for a packet between boxes.
 pub(crate) fn is_local(packet: &Packet<'_>) -> bool {
     matches!(packet.opcode(), ANNOUNCE | DATA | CANCEL) && packet.bth().version == VERSION
 }
 
 impl Local {
-    /// The number of a fetch, and what is said of it.
+    /// The number of a fetch, and the message about it.
     pub(crate) fn read(packet: &Packet<'_>, payload: &Payload<'_>) -> Option<(u8, Local)> {
         let psn = packet.psn().get();
         let number = (psn >> INDEX_BITS) as u8;
@@ -81,7 +80,7 @@ impl Local {
         }
     }
 
-    /// The packet for `qpn`, with the bytes of a [`Local::Data`].
+    /// Builds the packet for `qpn`, with the bytes of a [`Local::Data`].
     pub(crate) fn write(
         &self,
         pool: &mut FramePool,
@@ -113,8 +112,8 @@ impl Local {
     }
 }
 
-/// The path of `packet`, for packets built here: a congestion mark says something of the packet
-/// that carried it alone.
+/// The path of `packet`, for packets built here, without the congestion mark, which concerns that
+/// packet only.
 pub(crate) fn path_of(packet: &Packet<'_>) -> Path {
     let mut path = packet.path();
     if Ecn::of_traffic_class(path.traffic_class) == Ecn::Congested {
@@ -123,13 +122,13 @@ pub(crate) fn path_of(packet: &Packet<'_>) -> Path {
     path
 }
 
-/// True when the far box can read ahead.
+/// True if the far box offers to read ahead.
 pub(crate) fn has_offer(packet: &Packet<'_>) -> bool {
     packet.head()[packet.layout().bth + OFFER.0] & OFFER.1 != 0
 }
 
-/// The frame with the offer set, or taken away. The ICRC stays right; a UDP checksum, which would
-/// not, is left out.
+/// The frame with the offer set or cleared. The ICRC stays valid; a UDP checksum would not, and is
+/// cleared.
 pub(crate) fn with_offer(
     pool: &mut FramePool,
     frame: &Frame<'_>,
@@ -142,17 +141,17 @@ pub(crate) fn with_offer(
     pool.hold(&Frame { head: head.bytes(), payload: frame.payload, trailer: frame.trailer })
 }
 
-/// What changes in a packet.
+/// Fields to change in a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) psn: Psn,
     pub(crate) msn: Option<longhaul_units::Msn>,
     pub(crate) version: u8,
-    /// An ACK is asked for, whether the sender did or not.
+    /// AckReq is set, even if the sender did not set it.
     pub(crate) ack_request: bool,
 }
 
-/// The frame with `change`; who writes it out computes its ICRC.
+/// The frame with `change`; its ICRC is computed when it is serialised.
 pub(crate) fn changed(
     pool: &mut FramePool,
     frame: &Frame<'_>,
@@ -183,7 +182,7 @@ pub(crate) fn changed(
     })
 }
 
-/// A copy of a packet's headers, to be changed.
+/// A copy of a packet's headers for modification.
 struct Patch {
     bytes: [u8; longhaul_wire::HEAD_MAX],
     len: usize,
@@ -191,7 +190,7 @@ struct Patch {
 }
 
 impl Patch {
-    /// Without a UDP checksum.
+    /// Copies the headers, with the UDP checksum cleared.
     fn of(packet: &Packet<'_>) -> Self {
         let (head, bth) = (packet.head(), packet.layout().bth);
         let mut bytes = [0; longhaul_wire::HEAD_MAX];

@@ -1,17 +1,17 @@
 //! Two numberings of one sequence of requests: that of a host's NIC, and that of the path between
 //! the boxes.
 //!
-//! The NIC's has ranges that the path's lacks: READs that this box asked the NIC for, or answered
-//! it, by itself.
+//! The NIC's numbering has additional ranges: READs that this box sent to the NIC, or answered for
+//! it.
 
 use std::collections::VecDeque;
 
-/// A range of the NIC's numbers that the path does not have.
+/// A range of the NIC's numbers without numbers on the path.
 #[derive(Clone, Copy, Debug)]
 struct Extra {
     nic: u64,
     len: u64,
-    /// What all extras before this one take.
+    /// Total length of the extras before this one.
     before: u64,
 }
 
@@ -20,38 +20,38 @@ impl Extra {
         self.nic + self.len
     }
 
-    /// The path's number of what follows it.
+    /// The path's number behind it.
     fn path(&self) -> u64 {
         self.nic - self.before
     }
 }
 
-/// The number on the path of one of the NIC's numbers.
+/// Translation of one of the NIC's numbers to the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PathNumber {
-    /// That number.
+    /// The number on the path.
     Known(u64),
-    /// Nothing there: part of the range that begins at `first`; what follows it has number `path`.
+    /// None: part of the extra that begins at `first`; the next number on the path is `path`.
     Extra { first: u64, path: u64 },
-    /// It lies before all that is remembered.
+    /// It lies before all remembered ranges.
     Gone,
 }
 
-/// See the module. Numbers are unwrapped.
+/// See the module. All numbers are unwrapped.
 #[derive(Debug)]
 pub(crate) struct Numbering {
     extras: VecDeque<Extra>,
     max: usize,
-    /// Before this number of the NIC's nothing is remembered.
+    /// Extras before this number of the NIC are forgotten.
     floor: u64,
-    /// Length and count of the extras before it.
+    /// Total length and count of the extras before it.
     before_floor: (u64, u64),
 }
 
 impl Numbering {
-    /// Both are alike from `start` on. At most `max` ranges are remembered.
+    /// The two numberings are equal from `start` on. At most `max` ranges are remembered.
     pub(crate) fn new(start: u64, max: usize) -> Self {
-        // So much behind a sequence's start no duplicate reaches.
+        // No duplicate is this far behind the start of a sequence.
         const REACH: u64 = 1 << 23;
         Numbering {
             extras: VecDeque::new(),
@@ -61,7 +61,7 @@ impl Numbering {
         }
     }
 
-    /// The NIC's number of what has `path` on the path; `None`: before all that is remembered.
+    /// The NIC's number of `path`; `None` before all remembered ranges.
     #[inline]
     pub(crate) fn to_nic(&self, path: u64) -> Option<u64> {
         let behind = self.extras.partition_point(|extra| extra.path() <= path);
@@ -69,7 +69,7 @@ impl Numbering {
         (nic >= self.floor).then_some(nic)
     }
 
-    /// What the NIC's number `nic` stands for.
+    /// Translates the NIC's number `nic`.
     #[inline]
     pub(crate) fn to_path(&self, nic: u64) -> PathNumber {
         if nic < self.floor {
@@ -84,14 +84,14 @@ impl Numbering {
         }
     }
 
-    /// How many extras begin at or before `nic`: messages that the path does not count.
+    /// Number of extras that begin at or before `nic`: messages that the path does not count.
     #[inline]
     pub(crate) fn count_to(&self, nic: u64) -> u64 {
         self.before_floor.1 + self.extras.partition_point(|extra| extra.nic <= nic) as u64
     }
 
-    /// Adds a range of `len` numbers at `nic`, behind all others. False: no room, as what is before
-    /// `done_below` alone may be forgotten.
+    /// Adds a range of `len` numbers at `nic`, behind all others. Returns `false` without room;
+    /// only ranges before `done_below` may be forgotten.
     pub(crate) fn push(&mut self, nic: u64, len: u64, done_below: u64) -> bool {
         debug_assert!(self.extras.back().is_none_or(|last| last.end() <= nic));
         if self.extras.len() >= self.max {
@@ -109,13 +109,13 @@ impl Numbering {
         true
     }
 
-    /// True when one more range can be added, as [`Numbering::push`] has it.
+    /// True if [`Numbering::push`] has room for one more range.
     pub(crate) fn has_room(&self, done_below: u64) -> bool {
         self.extras.len() < self.max
             || self.extras.front().is_some_and(|oldest| oldest.end() <= done_below)
     }
 
-    /// Length of the first `count` extras that are remembered, and of all before.
+    /// Total length of the first `count` remembered extras, and of all forgotten ones.
     #[inline]
     fn len_before(&self, count: usize) -> u64 {
         match count.checked_sub(1).map(|last| self.extras[last]) {
@@ -133,7 +133,7 @@ mod tests {
     const START: u64 = 1 << 32;
 
     proptest! {
-        /// Against a list that says of each number of the NIC's whether the path has it.
+        /// Compares with a list of all numbers of the NIC, with whether the path has them.
         #[test]
         fn agrees_with_a_list_of_all_numbers(
             pieces in prop::collection::vec((0_u64..6, 1_u64..5), 0..40),

@@ -1,18 +1,18 @@
 //! NVMe over Fabrics: command and response capsules of its RDMA transport.
 //!
 //! Source: NVM Express Base Specification 2.0 (common command format, keyed SGL data block); NVM
-//! Express RDMA Transport Specification 1.0 (private data, capsules); held against Linux
+//! Express RDMA Transport Specification 1.0 (private data, capsules); compared with Linux
 //! `include/linux/nvme.h` and `nvme-rdma.h`.
 
 use crate::command::{Command, Range};
 use longhaul_units::RKey;
 
-/// Length of a submission queue entry, and of a command capsule without data in it.
+/// Length of a submission queue entry, and of a command capsule without in-capsule data.
 const SQE_LEN: usize = 64;
 /// Length of a completion queue entry.
 const CQE_LEN: usize = 16;
-/// Write, Compare, Dataset Management and Zone Append: commands of the NVM and ZNS sets whose data
-/// goes to the controller.
+/// Write, Compare, Dataset Management and Zone Append: commands of the NVM and ZNS sets that
+/// transfer data to the controller.
 const TO_CONTROLLER: [u8; 4] = [0x01, 0x05, 0x09, 0x7d];
 /// Keyed SGL data block: descriptor type 4, with subtype 0 (address) or 15 (invalidate the key at
 /// the end).
@@ -22,8 +22,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// True for the private data of a request to connect an I/O queue: record format 0, queue not 0,
-/// sizes that fit.
+/// True for the private data of a connection request for an I/O queue: record format 0, a queue
+/// other than 0, valid sizes.
 pub(crate) fn is_io_queue(private_data: &[u8]) -> bool {
     let field = |at| u16_at(private_data, at);
     let (Some(format), Some(queue), Some(receives), Some(sends)) =
@@ -34,7 +34,7 @@ pub(crate) fn is_io_queue(private_data: &[u8]) -> bool {
     format == 0 && queue != 0 && receives > 0 && sends > 0
 }
 
-/// The command that a SEND of the host's holds.
+/// The command in a SEND of the host.
 pub(crate) fn command(payload: &[u8]) -> Option<Command> {
     let sqe: &[u8; SQE_LEN] = payload.first_chunk()?;
     let [opcode, flags, id_low, id_high, ..] = *sqe;
@@ -48,13 +48,13 @@ pub(crate) fn command(payload: &[u8]) -> Option<Command> {
             len: u32::from_le_bytes([l0, l1, l2, 0]),
         });
     }
-    // SGLs are in use (PSDT 01), and the command is not half of a fused one.
+    // The command uses SGLs (PSDT 01), and is not part of a fused pair.
     let is_plain = flags & 0xc3 == 0x40;
     command.is_stable = TO_CONTROLLER.contains(&opcode) && is_plain && payload.len() == SQE_LEN;
     Some(command)
 }
 
-/// The identifier of the command that a SEND of the controller's completes.
+/// The identifier of the command that a SEND of the controller completes.
 pub(crate) fn completed(payload: &[u8]) -> Option<u32> {
     (payload.len() == CQE_LEN).then_some(())?;
     u16_at(payload, 12).map(u32::from)

@@ -11,12 +11,12 @@ use longhaul_node::{Deadline, Frame, Node, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Packet, Transport};
 
-/// Bytes of frames that wait for a side, above which a neighbour that can wait does so.
+/// Bytes queued for a side above which back-pressure is exerted.
 const QUEUE_MAX: u64 = 1 << 20;
-/// Payload of the frames that [`Node::intake`] counts in, in bytes.
+/// Payload bytes of the frames that [`Node::intake`] counts.
 const INTAKE_PAYLOAD: usize = 4096;
 
-/// Which end of a connection is on this box's LAN.
+/// The end of a connection that is on this box's LAN.
 #[derive(Debug)]
 enum End {
     Initiator(Box<Initiator>),
@@ -35,7 +35,7 @@ struct Slot {
     connection: Option<Connection>,
 }
 
-/// Whom a packet goes to.
+/// Direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Toward {
     Target,
@@ -58,10 +58,10 @@ impl std::fmt::Debug for ReadAhead {
 }
 
 impl ReadAhead {
-    /// One that knows no connection.
+    /// Creates a read-ahead without connections.
     ///
     /// # Errors
-    /// A field of `config` out of its range.
+    /// If a field of `config` is out of its range.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(ReadAhead {
@@ -73,28 +73,28 @@ impl ReadAhead {
         })
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn config(&self) -> &Config {
         &self.shared.config
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// Bytes set aside for fetched data.
+    /// Bytes reserved for fetched data.
     pub fn held_bytes(&self) -> u64 {
         self.shared.held_bytes
     }
 
-    /// Fetches nothing further, and offers none to the far box; or does so again. Connections that
-    /// were read ahead for stay bound to both boxes.
+    /// Stops fetching and offering to the far box, or resumes. Connections that were read ahead for
+    /// keep needing both boxes.
     pub fn set_draining(&mut self, draining: bool) {
         self.shared.draining = draining;
     }
 
-    /// A snapshot of each connection that speaks a protocol which is read ahead for.
+    /// A snapshot of each connection whose protocol is read ahead for.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionStatus> + '_ {
         self.slots.iter().filter_map(|slot| slot.connection.as_ref()).map(|connection| {
             let Made { initiator, target, terms, initiator_is_on_lan, .. } = connection.made;
@@ -132,7 +132,7 @@ impl ReadAhead {
 
     fn begin(&mut self, made: Made) {
         for key in made.keys() {
-            // A QP that lives again has ended before.
+            // A reused QP has ended its previous connection.
             self.end(&key);
         }
         if made.terms.reads_max == 0 {
@@ -217,7 +217,7 @@ impl ReadAhead {
         }
     }
 
-    /// What boxes say to each other ends here, whatever it belongs to.
+    /// Drops packets between boxes without a connection, and forwards all other packets.
     fn pass_unknown(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
         if is_local(packet) {
             self.shared.counters.stray += 1;
@@ -232,7 +232,7 @@ impl ReadAhead {
         slot.connection.as_mut().map(|connection| (&mut connection.end, &mut self.shared))
     }
 
-    /// Sends what waits for `side`. True when there is room for more.
+    /// Sends the queue of `side`. Returns `true` if there is room for more.
     fn send_queued(&mut self, side: Side, out: &mut dyn Transmit, room: &mut usize) -> bool {
         while *room > 0 {
             let Some(frame) = self.shared.queues[side].pop() else { return true };
@@ -277,7 +277,8 @@ impl Node for ReadAhead {
         let mut room = out.room(INNER);
         self.send_queued(INNER, out, &mut room);
         let mut room = out.room(LAN);
-        // Answers follow what was to be sent before them, and what they release follows them.
+        // Answers follow the frames queued before them, and the frames that they release follow the
+        // answers.
         while self.send_queued(LAN, out, &mut room) {
             let Some(id) = self.shared.answering.pop_front() else { return };
             if let Some((End::Target(end), shared)) = self.current(id) {

@@ -5,16 +5,16 @@
 use crate::command::{Command, Range};
 use longhaul_units::RKey;
 
-/// Begins the private data of a version 1 end that knows RFC 8797, in network byte order.
+/// First word of the private data of a version 1 end with RFC 8797, in network byte order.
 const MAGIC: u32 = 0xf6ab_0e18;
 const VERSION: u32 = 1;
 const RDMA_MSG: u32 = 0;
 const RDMA_NOMSG: u32 = 1;
 const CALL: u32 = 0;
-/// Segments of one chunk, and items of one list, that are looked at.
+/// Most segments examined per chunk, and most items per list.
 const ITEMS_MAX: u32 = 64;
 
-/// XDR of a header, read from the front.
+/// The XDR words of a header, read from the front.
 struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {
@@ -29,7 +29,7 @@ impl Words<'_> {
         Some(())
     }
 
-    /// Handle, length, offset.
+    /// A segment: handle, length, offset.
     fn segment(&mut self) -> Option<Range> {
         let (rkey, len) = (RKey(self.next()?), self.next()?);
         let address = u64::from(self.next()?) << 32 | u64::from(self.next()?);
@@ -42,7 +42,7 @@ pub(crate) fn is_version_1(private_data: &[u8]) -> bool {
     Words(private_data).next() == Some(MAGIC) && private_data.get(4) == Some(&1)
 }
 
-/// The call that a SEND of the client's holds.
+/// The call in a SEND of the client.
 pub(crate) fn call(payload: &[u8]) -> Option<Command> {
     let mut words = Words(payload);
     let mut command = Command::new(words.next()?);
@@ -62,7 +62,7 @@ pub(crate) fn call(payload: &[u8]) -> Option<Command> {
     let reads = command.ranges().len();
     let is_call = match kind {
         RDMA_MSG => is_message_a_call(&mut words, command.id).unwrap_or(false),
-        // The whole call lies in a chunk at position 0.
+        // The whole call is in a chunk at position 0.
         RDMA_NOMSG => true,
         _ => false,
     };
@@ -70,7 +70,7 @@ pub(crate) fn call(payload: &[u8]) -> Option<Command> {
     Some(command)
 }
 
-/// Skips the write list and the reply chunk; true when a call follows, with the same XID.
+/// Skips the write list and the reply chunk. Returns `true` if a call with the same XID follows.
 fn is_message_a_call(words: &mut Words<'_>, xid: u32) -> Option<bool> {
     let mut items = 0;
     while words.next()? != 0 {
@@ -92,7 +92,7 @@ fn skip_chunk(words: &mut Words<'_>) -> Option<()> {
     words.skip(segments * 4)
 }
 
-/// The XID that a SEND of the server's answers.
+/// The XID that a SEND of the server answers.
 pub(crate) fn replied(payload: &[u8]) -> Option<u32> {
     let mut words = Words(payload);
     let xid = words.next()?;

@@ -1,4 +1,4 @@
-//! What all connections share.
+//! State that all connections share.
 
 use crate::{Config, Counters};
 use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue, Side};
@@ -8,27 +8,27 @@ use std::collections::VecDeque;
 
 /// The side of the hosts.
 pub const LAN: Side = 0;
-/// The side of the accelerators, and of the far box behind them.
+/// The side of the accelerators, and of the far box beyond them.
 pub const INNER: Side = 1;
 
-/// Buffers for fetched data that are kept for the next.
+/// Spare buffers kept for fetched data.
 const SPARE_MAX: usize = 64;
 
-/// Names one use of a slot in the table of connections.
+/// Identifies one use of a slot in the connection table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectionId {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
 
-/// Deadlines that are all set for the same time ahead, so that they come in the order in which they
+/// Deadlines that are all set the same time ahead, so that they expire in the order in which they
 /// were set.
 #[derive(Default)]
 pub(crate) struct Alarms(VecDeque<(Instant, ConnectionId, u64)>);
 
 impl Alarms {
     pub(crate) fn set(&mut self, at: Instant, id: ConnectionId, what: u64) {
-        // A clock that goes back must not make the order wrong.
+        // Keeps the order even if the clock goes back.
         let at = self.0.back().map_or(at, |last| last.0.max(at));
         self.0.push_back((at, id, what));
     }
@@ -43,7 +43,7 @@ impl Alarms {
     }
 }
 
-/// Configuration, counters, memory and queues that all connections share.
+/// State that all connections share: configuration, counters, memory and queues.
 pub(crate) struct ReadAheadShared {
     pub(crate) config: Config,
     pub(crate) pool: FramePool,
@@ -51,12 +51,12 @@ pub(crate) struct ReadAheadShared {
     pub(crate) queues: [FrameQueue; 2],
     /// Fetches that may have to be repeated, by the NIC's first number.
     pub(crate) retries: Alarms,
-    /// Held ranges that nobody may want any more, by serial.
+    /// Held ranges that may expire, by serial.
     pub(crate) expiries: Alarms,
-    /// Connections with answers that can go on.
+    /// Connections whose answers can continue.
     pub(crate) answering: VecDeque<ConnectionId>,
     pub(crate) held_bytes: u64,
-    /// Nothing further is offered or fetched.
+    /// Nothing more is offered or fetched.
     pub(crate) draining: bool,
     spare: Vec<Vec<u8>>,
 }
@@ -77,7 +77,7 @@ impl ReadAheadShared {
         }
     }
 
-    /// Sends `frame` as it is.
+    /// Queues `frame`, unchanged.
     pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
         if !frame.may_be_kept() {
             self.counters.queue_full += 1;
@@ -93,7 +93,7 @@ impl ReadAheadShared {
         }
     }
 
-    /// An empty buffer for `len` bytes, which count as held.
+    /// Returns an empty buffer for `len` bytes, which count as held.
     pub(crate) fn take_buffer(&mut self, len: u32) -> Vec<u8> {
         self.held_bytes += u64::from(len);
         let mut buffer = self.spare.pop().unwrap_or_default();
@@ -102,7 +102,7 @@ impl ReadAheadShared {
         buffer
     }
 
-    /// What [`ReadAheadShared::take_buffer`] gave for `len` bytes.
+    /// Returns a buffer that [`ReadAheadShared::take_buffer`] gave out for `len` bytes.
     pub(crate) fn return_buffer(&mut self, buffer: Vec<u8>, len: u32) {
         self.held_bytes -= u64::from(len);
         if self.spare.len() < SPARE_MAX {
@@ -119,7 +119,7 @@ impl ReadAheadShared {
     }
 }
 
-/// Numbers that a request takes: one for each packet of its answer.
+/// Numbers that a request takes: one per packet of its response.
 pub(crate) fn span(packet: &Packet<'_>, mtu: u32) -> u64 {
     match packet.opcode().verb() {
         Some(Verb::ReadRequest) => packet.reth().map_or(1, |reth| packets(reth.len, mtu)),
@@ -127,12 +127,12 @@ pub(crate) fn span(packet: &Packet<'_>, mtu: u32) -> u64 {
     }
 }
 
-/// Packets of a READ's answer.
+/// Number of packets of a READ's response.
 pub(crate) fn packets(len: u32, mtu: u32) -> u64 {
     u64::from(len.div_ceil(mtu).max(1))
 }
 
-/// True for what takes one of the responder's resources: a READ or an atomic.
+/// True for a request that takes one of the responder's resources: a READ or an atomic.
 pub(crate) fn is_read(packet: &Packet<'_>) -> bool {
     matches!(packet.opcode().verb(), Some(Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd))
 }

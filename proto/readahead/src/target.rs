@@ -1,10 +1,10 @@
-//! The connection of a target on this box's LAN: its READs are answered from what the far box has
-//! fetched.
+//! The connection of a target on this box's LAN: the box answers the target's READs with data that
+//! the far box has fetched.
 //!
-//! The NIC's numbers have the READs that are answered here, the path's do not. Answers go out in
-//! the order of the NIC's numbers: what acknowledges anything behind a READ waits until that is
-//! answered, and the answer waits until everything before the READ is acknowledged, which it
-//! implies.
+//! READs answered here have numbers at the NIC, but not on the path. Responses leave in the order
+//! of the NIC's numbers: an acknowledgement of anything behind a READ waits until the READ is
+//! answered, and the answer waits until everything before the READ is acknowledged, because it
+//! implies that.
 
 use crate::command::Range;
 use crate::held::Holdings;
@@ -19,28 +19,28 @@ use longhaul_wire::{
 };
 use std::collections::VecDeque;
 
-/// Answers that wait, or may be asked for again.
+/// Most answers that wait, or may be requested again.
 const ANSWERS_MAX: usize = 512;
-/// Responses that wait behind an answer.
+/// Most responses that wait behind an answer.
 const BEHIND_MAX: usize = 256;
 
-/// A READ that is answered here.
+/// A READ that this box answers.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     first: u64,
     end: u64,
-    /// The path's number of what follows it.
+    /// The path's number behind it.
     path: u64,
-    /// Where this run of responses began, and the next.
+    /// First number of this run of responses, and the next one.
     run: u64,
     next: u64,
-    /// Whose data it is, and from which byte on.
+    /// The held range with its data, and the offset of the first byte.
     serial: u64,
     at: u32,
     range: Range,
     /// Messages up to it that the path does not count.
     extras: u64,
-    /// READs and atomics that the NIC had begun before.
+    /// READs and atomics that the NIC had begun, this one included.
     reads: u64,
 }
 
@@ -49,7 +49,7 @@ impl Answer {
         self.next == self.end
     }
 
-    /// Bytes of the response with number `next`: from where to where in the held data.
+    /// Range of the held data for the response with number `next`.
     fn bytes(&self, mtu: u32) -> [usize; 2] {
         let from = (self.next - self.first) as usize * mtu as usize;
         let to = (from + mtu as usize).min(self.range.len as usize);
@@ -57,20 +57,19 @@ impl Answer {
     }
 }
 
-/// A READ or atomic that went on to the initiator: the path's numbers of its responses, from the
-/// next one on.
+/// A READ or atomic forwarded to the initiator: the path numbers of its missing responses.
 #[derive(Clone, Copy, Debug)]
 struct Passed {
     next: u64,
     end: u64,
 }
 
-/// What a packet for the target's NIC answers with.
+/// Kind of a response for the target's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Response {
     Ack,
     Nak,
-    /// Data that has to come next, and other.
+    /// Data with the next expected number, and other data.
     NextData,
     Data,
 }
@@ -84,21 +83,21 @@ pub(crate) struct Target {
     pub(crate) holdings: Holdings,
     /// The far box reads ahead: requests carry the mark.
     is_marking: bool,
-    /// The NIC's next request.
+    /// Number of the NIC's next request.
     next: u64,
-    /// Behind the last of its requests that went on, those behind a gap among them: before this no
-    /// number changes its meaning.
+    /// End of the NIC's forwarded requests, those behind a gap included: below it the translation
+    /// of numbers is fixed.
     top: u64,
-    /// On the path: everything before is acknowledged. And the messages counted there.
+    /// On the path: everything before it is acknowledged, with the MSN of that ACK.
     acked: u64,
     msn: Msn,
     credits: Syndrome,
     answers: VecDeque<Answer>,
-    /// Responses behind the first answer that is not done, with the NIC's number.
+    /// Responses behind the first unfinished answer, with the NIC's numbers.
     behind: VecDeque<(u64, FrameBuf)>,
     /// READs and atomics that the NIC has begun.
     reads: u64,
-    /// Those of them that are not answered here, and whose responses have not all come.
+    /// Forwarded READs and atomics with missing responses.
     passed: VecDeque<Passed>,
     to_nic: Option<(Path, Bth)>,
     is_queued: bool,
@@ -144,7 +143,7 @@ impl Target {
         }
     }
 
-    /// A request of the initiator's came from the far box.
+    /// Handles a request of the initiator, from the far box.
     pub(crate) fn handle_command(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -171,7 +170,7 @@ impl Target {
         }
     }
 
-    /// The far box says something of a fetch.
+    /// Handles the far box's packet about a fetch.
     pub(crate) fn handle_local(
         &mut self,
         now: Instant,
@@ -202,7 +201,7 @@ impl Target {
         self.go_on(shared);
     }
 
-    /// The time of a held range is over.
+    /// Ends a held range whose time has expired.
     pub(crate) fn handle_expiry(&mut self, shared: &mut ReadAheadShared, serial: u64) {
         self.holdings.expire(shared, serial);
         while let Some(index) = self.answers.iter().position(|a| a.serial == serial && a.is_done())
@@ -213,7 +212,7 @@ impl Target {
         self.go_on(shared);
     }
 
-    /// A request of the target's came from its NIC.
+    /// Handles a request of the target, from its NIC.
     pub(crate) fn handle_request(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -279,7 +278,7 @@ impl Target {
         }
     }
 
-    /// True when `path` is the next response that has to come to the READs that passed.
+    /// Notes a response to a forwarded READ. Returns `true` if `path` is the next expected number.
     fn is_next_response(&mut self, path: u64) -> bool {
         let Some(front) = self.passed.front_mut().filter(|front| front.next == path) else {
             return false;
@@ -310,8 +309,8 @@ impl Target {
         }
     }
 
-    /// READs are answered in order, and no more than so many are outstanding: what is further back
-    /// has reached the NIC.
+    /// Forgets finished answers that the NIC must have received: READs are answered in order, and
+    /// the number outstanding is limited.
     fn forget_answers(&mut self, shared: &mut ReadAheadShared) {
         while let Some(answer) = self.answers.front().copied() {
             if !answer.is_done() || self.reads < answer.reads + self.terms.reads_max as u64 {
@@ -322,7 +321,8 @@ impl Target {
         }
     }
 
-    /// The READ with this number, the next, is answered here. False: what it wants is not held.
+    /// Answers the READ with the next number, `number`, here. Returns `false` if its data is not
+    /// held.
     fn take(&mut self, shared: &mut ReadAheadShared, number: u64, reth: &Reth) -> bool {
         let range = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
         let PathNumber::Known(path) = self.numbering.to_path(number) else { return false };
@@ -351,7 +351,7 @@ impl Target {
         true
     }
 
-    /// The NIC asks again for what was answered here at `first`, from `number` on.
+    /// Answers again the READ at `first`, of which the NIC requests the rest from `number` on.
     fn answer_again(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -382,7 +382,7 @@ impl Target {
         self.go_on(shared);
     }
 
-    /// A response for the NIC came from the far box, or from an accelerator.
+    /// Handles a response for the NIC, from the far box or an accelerator.
     pub(crate) fn handle_response(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -434,7 +434,7 @@ impl Target {
         self.go_on(shared);
     }
 
-    /// Sends a response on, or keeps it until the answers before it are given.
+    /// Forwards a response, or keeps it until the answers before it are complete.
     fn pass_in_order(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -445,12 +445,13 @@ impl Target {
         if self.first_open().is_none_or(|answer| nic < answer.first) {
             return shared.send(LAN, frame);
         }
-        // Behind a gap it is of no use to the NIC. Were it kept until that is closed, the NIC would
-        // take it, while the accelerators, who saw it come too early, wait for it to come again.
+        // Data behind a gap is useless to the NIC. If it were kept until the gap closes, the NIC
+        // would accept it, while the accelerators, which saw it out of order, wait for its
+        // repetition.
         if kind == Response::Data {
             return;
         }
-        // One ACK stands for those before it, unless a READ lies between.
+        // An ACK replaces the ACK before it, unless an answered READ lies between them.
         if kind == Response::Ack
             && let Some((last, kept)) = self.behind.back_mut()
             && *last <= nic
@@ -471,7 +472,7 @@ impl Target {
         self.answers.iter().find(|answer| !answer.is_done())
     }
 
-    /// Puts the connection among those that have something to send, if it has.
+    /// Queues the connection for sending if it has a response to send.
     fn go_on(&mut self, shared: &mut ReadAheadShared) {
         if self.is_queued || self.has_failed {
             return;
@@ -488,8 +489,7 @@ impl Target {
         }
     }
 
-    /// Its turn among those that have something to send: at most `room` responses. Returns how
-    /// many.
+    /// Sends up to `room` responses. Returns their number.
     pub(crate) fn send_answers(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -508,7 +508,7 @@ impl Target {
             sent += 1;
             if self.answers[index].is_done() {
                 self.send_behind(shared);
-                // What was kept goes first.
+                // Responses kept behind this answer leave before the next one.
                 break;
             }
         }
@@ -518,7 +518,7 @@ impl Target {
         sent
     }
 
-    /// Sends the next response of the answer at `index`. False when its data is not there.
+    /// Sends the next response of the answer at `index`. Returns `false` if its data is missing.
     fn send_one(
         &mut self,
         shared: &mut ReadAheadShared,
@@ -562,7 +562,7 @@ impl Target {
         true
     }
 
-    /// Responses that waited for an answer which is done go on.
+    /// Sends the responses that waited for a finished answer.
     fn send_behind(&mut self, shared: &mut ReadAheadShared) {
         let open = self.first_open().map(|answer| answer.first);
         while let Some((nic, _)) = self.behind.front() {
@@ -575,7 +575,7 @@ impl Target {
         }
     }
 
-    /// The data of a READ that the path does not have will not come: the connection ends.
+    /// Ends the connection, because the data of a READ without path numbers will not arrive.
     fn fail(&mut self, shared: &mut ReadAheadShared, answer: &Answer) {
         shared.counters.answers_failed += 1;
         self.has_failed = true;
@@ -597,7 +597,7 @@ impl Target {
         self.clear(shared);
     }
 
-    /// Lets everything go.
+    /// Releases all answers and held data.
     pub(crate) fn clear(&mut self, shared: &mut ReadAheadShared) {
         self.answers.clear();
         self.behind.clear();

@@ -1,4 +1,4 @@
-//! Both boxes, between two unmodified RNICs: what is fetched ahead is right, whatever the hosts do.
+//! Both boxes between two unmodified RNICs: fetched data is right, whatever the hosts do.
 
 mod sites;
 
@@ -11,7 +11,7 @@ use sites::{Between, INITIATOR, Setup, TARGET};
 
 const ONE: Work = Work { commands: 1, depth: 1, len: 32 << 10, bad_key_in: None, is_wild: false };
 
-/// Round trips of 50 ms that the last of a few commands takes, one at a time.
+/// Round trips of 50 ms that the last of a few sequential commands takes.
 fn round_trips(setup: &Setup) -> f64 {
     let mut programs = Programs::new(setup, Work { commands: 4, ..ONE });
     programs.run();
@@ -53,7 +53,7 @@ fn every_range_is_fetched_once_and_answered_once() {
     let mut programs = Programs::new(&Setup::default(), work);
     programs.run();
     let [near, far] = [INITIATOR, TARGET].map(|site| programs.sites.counters(site));
-    // Only the first commands come before the boxes know each other.
+    // Only the first commands precede the agreement of the boxes.
     assert!(near.fetched >= 200 - 2 * 16, "{near:?}");
     assert_eq!(near.fetched, far.answered);
     assert_eq!(near.fetched_bytes, near.fetched * (32 << 10));
@@ -125,7 +125,7 @@ fn an_initiator_that_serves_two_reads_at_once_is_never_asked_for_more() {
     }
 }
 
-/// Commands that are answered when a box loses its memory.
+/// Commands answered before a box loses its memory.
 const BEFORE: u64 = 60;
 
 #[test]
@@ -165,7 +165,7 @@ fn a_fetch_that_is_refused_ends_the_connection_and_is_counted() {
     without.run();
     let mut with = Programs::new(&Setup::default(), work);
     let outcome = with.run_to(work.commands);
-    // Its NIC's QP is in error, as by a READ of the target's.
+    // The QP is in error at its NIC, as after such a READ by the target.
     assert_eq!(outcome, Err((INITIATOR, Status::WrFlush)));
     with.rest(Duration::from_ms(10_000));
     assert_eq!(with.sites.counters(INITIATOR).fetches_refused, 1);
@@ -185,7 +185,7 @@ fn a_box_that_drains_fetches_nothing_further() {
     programs.sites.read_ahead[INITIATOR].borrow_mut().set_draining(true);
     let before = programs.sites.counters(INITIATOR).fetched;
     assert_eq!(programs.run_to(80), Ok(()));
-    assert!(programs.sites.counters(INITIATOR).fetched <= before + 4, "but what was under way");
+    assert!(programs.sites.counters(INITIATOR).fetched <= before + 4, "but what was in flight");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_lost_fetch_is_sent_again_in_its_place_as_soon_as_the_nic_misses_it() {
     assert!(took < Duration::from_ms(2000), "{took}: not by the timer");
 }
 
-/// Any of what may be different, by a seed.
+/// Random variations by seed.
 fn any(seed: u64) -> Setup {
     let mut rng = SplitMix64::new(seed);
     let modes = [Mode::Early, Mode::Far, Mode::Tail, Mode::Off];
@@ -245,8 +245,8 @@ fn whatever_the_circumstances() {
     }
 }
 
-/// The target asks for READs again while their answers are on their way, and takes those; by these
-/// seeds the boxes could wait for the rest longer than its NIC is patient.
+/// The target repeats READs while their responses are in flight, and accepts those; with these
+/// seeds the boxes could wait for the rest beyond its NIC's patience.
 #[test]
 fn boxes_do_not_wait_for_answers_that_the_target_has() {
     for seed in [1040, 1095, 1099] {

@@ -1,4 +1,4 @@
-//! Two devices face to face without a wire, for measuring.
+//! Two devices without a wire between them, for measurements.
 #![allow(dead_code, reason = "each measurement uses its part")]
 
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
@@ -33,11 +33,11 @@ impl Memory for VecMemory {
     }
 }
 
-/// Frames a batch can hold.
+/// Frames per batch.
 pub const BATCH: usize = 64;
 const FRAME_MAX: usize = 4300;
 
-/// Copies frames and seals them, as a port does.
+/// Copies frames and computes their ICRC, as a port does.
 pub struct Ring {
     bytes: Vec<u8>,
     lens: Vec<usize>,
@@ -79,7 +79,7 @@ impl Transmit for Ring {
     }
 }
 
-/// Takes frames and forgets them: what is left is the device's own work.
+/// Discards frames: what remains is the device's own work.
 pub struct Null {
     pub frames: usize,
     pub room: usize,
@@ -116,7 +116,7 @@ fn device(n: u8) -> (Rnic<VecMemory>, PdId, CqId, MrKeys) {
 }
 
 impl Pair {
-    /// `idle` further QPs stand beside the one in use.
+    /// `idle` further QPs exist beside the one in use.
     pub fn new(idle: usize) -> Self {
         let (mut a, pd_a, cq_a, mr_a) = device(1);
         let (mut b, pd_b, cq_b, mr_b) = device(2);

@@ -1,4 +1,4 @@
-//! Wall time of the device's paths: building packets, taking them, and a whole exchange.
+//! Wall time of the device's paths: building packets, receiving them, and a whole exchange.
 
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 

@@ -1,6 +1,6 @@
-//! The model-based test for as long as one likes: `--seed S --steps N --hours H`, each optional.
+//! Runs the model-based test for any time: `--seed S --steps N --hours H`, each optional.
 //!
-//! Prints progress; a failure names its seed and the command that repeats it.
+//! Prints progress; a failure prints its seed and the command that reproduces it.
 
 #[path = "../tests/all/model/driver.rs"]
 mod driver;

@@ -1,9 +1,9 @@
-//! What a packet costs the device: `per_packet [bytes] [messages] [idle QPs]`.
+//! Cost of a packet in the device: `per_packet [bytes] [messages] [idle QPs]`.
 //!
 //! Two devices on one core exchange WRITEs. Prints nanoseconds per packet of each stage; "transmit"
-//! and "receive" include what a port does, copy and ICRC. For instruction counts run it under
-//! `perf stat` or `valgrind --tool=callgrind` with two message counts and divide the difference.
-//! With 0 bytes no payload is copied, so that what is left is the device's own work.
+//! and "receive" include a port's work, copy and ICRC. For instruction counts run it under `perf
+//! stat` or `valgrind --tool=callgrind` with two message counts and divide the difference. With 0
+//! bytes no payload is copied, which leaves the device's own work.
 
 #[path = "../bench_support/mod.rs"]
 mod support;

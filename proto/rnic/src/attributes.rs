@@ -6,23 +6,23 @@ use longhaul_units::{Psn, Qpn};
 use longhaul_work::Mtu;
 use std::net::IpAddr;
 
-/// What a QP is created with.
+/// Creation attributes of a QP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpInit {
     /// Protection domain.
     pub pd: PdId,
     /// Transport service.
     pub kind: QpKind,
-    /// Where send completions go.
+    /// CQ of send completions.
     pub send_cq: CqId,
-    /// Where receive completions go.
+    /// CQ of receive completions.
     pub recv_cq: CqId,
-    /// Shared receive queue to take receives from; then there is none of its own.
+    /// Shared receive queue, which replaces the QP's own.
     pub srq: Option<SrqId>,
-    /// Send work requests that can be queued. Rounded up to a power of two.
+    /// Maximum queued send work requests. Rounded up to a power of two.
     pub sq_depth: u32,
-    /// Receive work requests that can be queued. Rounded up to a power of two; 0 with a shared
-    /// receive queue.
+    /// Maximum queued receive work requests. Rounded up to a power of two; 0 with a shared receive
+    /// queue.
     pub rq_depth: u32,
     /// Segments per send work request, at most [`longhaul_work::SGE_MAX`].
     pub send_sge_max: u32,
@@ -30,13 +30,13 @@ pub struct QpInit {
     pub recv_sge_max: u32,
     /// Inline bytes per send work request; costs that much memory per queue entry.
     pub inline_max: u32,
-    /// Every send work request is signaled.
+    /// Whether every send work request is signaled.
     pub signal_all: bool,
 }
 
 impl QpInit {
-    /// Completions of both queues in `cq`, `depth` work requests per queue, one segment each, no
-    /// inline data, every send signaled.
+    /// A QP with both queues completing in `cq`, `depth` work requests per queue, one segment each,
+    /// no inline data, every send signaled.
     pub fn new(kind: QpKind, pd: PdId, cq: CqId, depth: u32) -> Self {
         QpInit {
             pd,
@@ -54,23 +54,23 @@ impl QpInit {
     }
 }
 
-/// What a shared receive queue is created with.
+/// Creation attributes of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SrqInit {
     /// Protection domain.
     pub pd: PdId,
-    /// Receive work requests that can be queued. Rounded up to a power of two.
+    /// Maximum queued receive work requests. Rounded up to a power of two.
     pub depth: u32,
     /// Segments per receive work request, at most [`longhaul_work::SGE_MAX`].
     pub sge_max: u32,
-    /// Raise [`crate::Event::SrqLimitReached`] once, when fewer than this many are left; 0 never.
+    /// Raise [`crate::Event::SrqLimitReached`] once, if fewer than this many are left; 0: never.
     pub limit: u32,
 }
 
-/// Where a QP's packets go.
+/// Path of a QP's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressVector {
-    /// The peer, of the same family as the device's own address (an IPv4-mapped GID is an IPv4
+    /// The peer's address, of the same family as the device's own (an IPv4-mapped GID is an IPv4
     /// address here).
     pub destination_ip: IpAddr,
     /// TTL or hop limit, 1 to 255.
@@ -88,14 +88,14 @@ impl AddressVector {
     }
 }
 
-/// Attributes for [`crate::Rnic::modify_qp`]; `None` leaves one as it is.
+/// Attributes for [`crate::Rnic::modify_qp`]; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpAttr {
-    /// State to go to; `None` keeps the state.
+    /// New state; `None` keeps the state.
     pub state: Option<QpState>,
-    /// State that the caller believes the QP to be in; the call is refused when it is not.
+    /// State that the caller expects; otherwise the call is refused.
     pub current_state: Option<QpState>,
-    /// Raise [`crate::QpEvent::SendQueueDrained`] when the send queue is drained.
+    /// Raise [`crate::QpEvent::SendQueueDrained`] once the send queue is drained.
     pub drain_event: Option<bool>,
     /// Path MTU.
     pub path_mtu: Option<Mtu>,
@@ -107,7 +107,7 @@ pub struct QpAttr {
     pub rq_psn: Option<Psn>,
     /// First PSN to send.
     pub sq_psn: Option<Psn>,
-    /// What the peer may do.
+    /// Operations permitted to the peer.
     pub access: Option<Access>,
     /// READs and atomics that may be outstanding to the peer.
     pub max_rd_atomic: Option<u8>,
@@ -115,30 +115,30 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: Option<u8>,
     /// RNR timer code, 0 to 31, see [`longhaul_wire::rnr_timer`].
     pub min_rnr_timer: Option<u8>,
-    /// Local ACK timeout exponent, 0 to 31: 4.096 µs times two to this power; 0 waits for ever.
+    /// Local ACK timeout exponent, 0 to 31: 4.096 µs times two to this power; 0 never expires.
     pub timeout: Option<u8>,
     /// Retries without progress, 0 to 7.
     pub retry_cnt: Option<u8>,
     /// RNR retries, 0 to 6; 7 never gives up.
     pub rnr_retry: Option<u8>,
-    /// QKey that datagrams must carry, and are sent with when a work request says so.
+    /// QKey that received datagrams must carry, and that is sent if the work request says so.
     pub qkey: Option<u32>,
-    /// Fastest rate that the QP sends requests and READ responses at; `Some(None)` lifts the limit.
+    /// Maximum rate of the QP's requests and READ responses; `Some(None)` lifts the limit.
     pub rate_limit: Option<Option<RateLimit>>,
-    /// 0 is the only one: PKey 0xffff.
+    /// Only 0 is valid: PKey 0xffff.
     pub pkey_index: Option<u16>,
-    /// 1 is the only one.
+    /// Only 1 is valid.
     pub port: Option<u8>,
 }
 
 impl QpAttr {
-    /// A change of state and nothing else.
+    /// A change of state only.
     pub fn to(state: QpState) -> Self {
         QpAttr { state: Some(state), ..QpAttr::default() }
     }
 
-    /// From reset to initialized, of a connected QP whose peer may do `access`. Receives can be
-    /// posted from then on.
+    /// From reset to initialized, of a connected QP that permits `access` to its peer. Receives can
+    /// then be posted.
     pub fn initialize(access: Access) -> Self {
         let access = Some(access);
         QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) }
@@ -156,13 +156,13 @@ impl QpAttr {
 pub struct QpInfo {
     /// The QP.
     pub qpn: Qpn,
-    /// As created; depths as rounded up.
+    /// Creation attributes, with depths as rounded up.
     pub init: QpInit,
     /// State.
     pub state: QpState,
-    /// On the way to a drained send queue: something that has begun is not done.
+    /// The send queue is draining: messages that were begun are not finished.
     pub draining: bool,
-    /// Attributes as last set, `None` when never set. PSNs are the current ones: `sq_psn` is the
-    /// next to be sent, `rq_psn` the next expected.
+    /// Attributes as last set, `None` if never set. PSNs are the current ones: `sq_psn` is the next
+    /// to be sent, `rq_psn` the next expected.
     pub attr: QpAttr,
 }

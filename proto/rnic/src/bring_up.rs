@@ -1,18 +1,18 @@
-//! The transitions that take a QP from reset to ready to send, with their attributes.
+//! The transitions from reset to ready to send, with their attributes.
 
 use crate::{Access, AddressVector, QpAttr, QpKind, QpState};
 use longhaul_units::{Psn, Qpn};
 use longhaul_work::Mtu;
 use std::net::IpAddr;
 
-/// Attributes of a QP between reset and ready to send. Each transport uses those that it has.
+/// Attributes of a QP between reset and ready to send. Each transport uses its own subset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BringUp {
     /// Path to the peer.
     pub address: AddressVector,
-    /// QP of the peer.
+    /// The peer's QP.
     pub dest_qpn: Qpn,
-    /// What the peer may do.
+    /// Operations permitted to the peer.
     pub access: Access,
     /// QKey of a datagram QP.
     pub qkey: u32,
@@ -37,8 +37,8 @@ pub struct BringUp {
 }
 
 impl BringUp {
-    /// A connection to QP `dest_qpn` at `ip`: all access, the longest path MTU, PSNs from 0,
-    /// 16 READs, a timeout of 67 ms, and as many retries as the protocol allows.
+    /// A connection to QP `dest_qpn` at `ip`: all access, the longest path MTU, PSNs from 0, 16
+    /// READs, a timeout of 67 ms, and the maximum number of retries.
     pub fn to(ip: IpAddr, dest_qpn: Qpn) -> Self {
         BringUp {
             address: AddressVector::to(ip),
@@ -57,7 +57,7 @@ impl BringUp {
         }
     }
 
-    /// To initialized, to ready to receive, to ready to send.
+    /// To initialized, ready to receive, ready to send.
     pub fn transitions(&self, kind: QpKind) -> [QpAttr; 3] {
         let [receiving, sending] = self.make_ready(kind);
         let initialize = match kind {
@@ -67,7 +67,7 @@ impl BringUp {
         [initialize, receiving, sending]
     }
 
-    /// From initialized to ready to receive, and on to ready to send.
+    /// From initialized to ready to receive, then to ready to send.
     pub fn make_ready(&self, kind: QpKind) -> [QpAttr; 2] {
         let (is_connected, is_reliable) = (kind != QpKind::Ud, kind == QpKind::Rc);
         [

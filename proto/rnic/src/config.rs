@@ -7,7 +7,7 @@ use longhaul_wire::MacAddr;
 use longhaul_work::Mtu;
 use std::net::IpAddr;
 
-/// A device's parameters. All queues are bounded by what is given here or at creation.
+/// Parameters of a device. They bound all queues, together with the sizes at creation.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The port's Ethernet address.
@@ -16,26 +16,25 @@ pub struct Config {
     pub ip: IpAddr,
     /// Largest path MTU that a QP may be given.
     pub path_mtu_max: Mtu,
-    /// Rate that frames leave at, counted with [`longhaul_cc::wire_bytes`]; `None` sends as fast as
-    /// there is room.
+    /// Rate of transmission, counted by [`longhaul_cc::wire_bytes`]; `None`: as fast as there is
+    /// room.
     pub port_rate: Option<BitRate>,
-    /// Bytes that may leave back to back ahead of the rate.
+    /// Bytes that may be sent back to back ahead of the rate.
     pub port_burst_bytes: u64,
-    /// Rate of the link, which pause frames measure time by. With it, priority-based pause frames
+    /// Rate of the link, by which pause frames measure time. If set, priority-based pause frames
     /// are obeyed, for ports without a MAC that does so; `None` drops them.
     pub link_rate: Option<BitRate>,
-    /// First QPN to hand out, at least 2.
+    /// First QPN to allocate, at least 2.
     pub qpn_first: u32,
-    /// How many QPNs there are, which bounds the number of QPs. Numbers are reused as late as
-    /// possible.
+    /// Number of QPNs, which bounds the number of QPs. Numbers are reused as late as possible.
     pub qpn_count: u32,
-    /// MAC addresses of peers that nobody is asked for.
+    /// Configured MAC addresses of peers, which need no resolution.
     pub neighbours: Vec<(IpAddr, MacAddr)>,
-    /// The Ethernet segment that the port is on. `None`: there is nobody to ask, and who is not in
-    /// `neighbours` has 02:00 followed by the last four bytes of the IP address. Its address and
-    /// MAC are the port's.
+    /// The Ethernet segment of the port. `None`: nothing is resolved, and peers missing from
+    /// `neighbours` have the MAC address 02:00 followed by the last four bytes of the IP address.
+    /// The segment's address and MAC are the port's.
     pub segment: Option<Segment>,
-    /// Seed of what the device draws: the connection manager's numbers, unless its own
+    /// Seed of the device's random numbers: those of the connection manager, unless its own
     /// configuration has a seed.
     pub seed: u64,
     /// MRs that can exist at once, at most 2^23.
@@ -52,59 +51,59 @@ pub struct Config {
     pub multicast_qp_max: u32,
     /// PDs that can exist at once.
     pub pd_count_max: u32,
-    /// Entries of the largest CQ.
+    /// Maximum entries of a CQ.
     pub cq_depth_max: u32,
-    /// Entries of the largest send, receive or shared receive queue.
+    /// Maximum entries of a send, receive or shared receive queue.
     pub wq_depth_max: u32,
     /// Largest inline size in bytes.
     pub inline_max: u32,
-    /// To mimic a ConnectX with adaptive retransmission: the local ACK timer begins at this and
-    /// doubles with each retry, whatever timeout a QP was given.
+    /// Mimics a ConnectX with adaptive retransmission: the local ACK timer begins at this and
+    /// doubles with each retry, whatever timeout a QP has.
     pub adaptive_timeout: Option<Duration>,
-    /// READs and atomics that a QP serves at a time as responder, at most.
+    /// Maximum READs and atomics that a QP serves concurrently as responder.
     pub rd_atomic_max: u8,
-    /// READs and atomics that a QP may have outstanding as requester, at most; programs set it to
-    /// what their peer serves.
+    /// Maximum READs and atomics that a QP may have outstanding as requester; programs set it to
+    /// their peer's limit.
     pub rd_atomic_initiated_max: u8,
-    /// PSNs that a requester keeps outstanding at most; 2^23 is what the protocol allows.
+    /// Maximum outstanding PSNs of a requester; the protocol allows 2^23.
     pub window_packets: u32,
-    /// Work requests that a requester keeps outstanding at most, to mimic a ConnectX's
+    /// Maximum outstanding work requests of a requester, to mimic a ConnectX's
     /// `LOG_MAX_OUTSTANDING_WQE`.
     pub window_messages: u32,
-    /// A requester asks for an ACK at least this often, in packets, besides each message's end.
+    /// Maximum packets between a requester's AckReqs, in addition to one at each message's end.
     pub ack_request_every: u32,
-    /// It asks with the packet that fills its window as well; kernel rxe does not.
+    /// Whether the packet that fills the window also has an AckReq; kernel rxe sends none.
     pub ack_request_at_window_end: bool,
-    /// Packets outstanding beyond which a requester's local ACK timeout retransmits the first and
-    /// the last packet alone; `u32::MAX` always retransmits everything, as NICs do.
+    /// With more packets than this outstanding, a requester's local ACK timeout retransmits only
+    /// the first and the last packet; `u32::MAX` always retransmits everything, as NICs do.
     pub probe_above: u32,
-    /// Requesters begin to ask at different packets, so that answers do not all come at once;
-    /// otherwise all do so with packet `ack_request_every`.
+    /// Whether requesters send their first AckReq with different packets, so that answers do not
+    /// all arrive at once; otherwise with packet `ack_request_every`.
     pub ack_request_spread: bool,
-    /// While answers to any of its QPs take longer than a local ACK timeout, that waits for up to
-    /// this many times its length; 1 never waits longer. The standard allows 4.
+    /// While answers to any of the device's QPs take longer than a local ACK timeout, that timeout
+    /// is extended up to this many times; 1 never extends it. The standard allows 4.
     pub timeout_stretch_max: u32,
-    /// A responder acknowledges at least this often, in packets, whether asked or not.
+    /// Maximum packets between a responder's ACKs, requested or not.
     pub ack_every: u32,
-    /// Report the receive queue's depth as end-to-end credits; otherwise "no limit" (code 31), as
+    /// Reports the receive queue's depth as end-to-end credits; otherwise "no limit" (code 31), as
     /// kernel rxe does.
     pub report_credits: bool,
-    /// Obey the peer's end-to-end credits.
+    /// Obeys the peer's end-to-end credits.
     pub obey_credits: bool,
-    /// Congestion control. With it, packets are sent as ECN-capable, CNPs answer those that a
-    /// switch has marked, and CNPs slow the QP that they name; without it, both are only counted.
+    /// Congestion control. If set, packets are sent as ECN-capable, packets marked by a switch are
+    /// answered with CNPs, and CNPs slow down their QP; otherwise both are only counted.
     pub dcqcn: Option<Dcqcn>,
-    /// UDP source port of everything sent, for ports that cannot choose it per packet; `None`
-    /// spreads flows over ports as NICs do.
+    /// UDP source port of all packets, for ports that cannot choose it per packet; `None` spreads
+    /// flows over ports as NICs do.
     pub udp_source_port: Option<u16>,
-    /// MigReq bit of what is sent; ConnectX sends 1, kernel rxe 0.
+    /// MigReq bit of sent packets; ConnectX sends 1, kernel rxe 0.
     pub migreq: bool,
     /// The connection manager's parameters.
     pub cm: longhaul_cm::Config,
 }
 
 impl Config {
-    /// The values for a host `ip` behind `mac`, with everything else at its usual value.
+    /// Default parameters of a host `ip` with the address `mac`.
     pub fn new(mac: MacAddr, ip: IpAddr) -> Self {
         Config {
             mac,
@@ -150,7 +149,7 @@ impl Config {
 }
 
 impl Config {
-    /// The same with limits beyond what the protocol allows lowered to it.
+    /// Lowers limits beyond the protocol's to those.
     pub(crate) fn clamped(mut self) -> Self {
         self.qpn_first = self.qpn_first.clamp(2, Qpn::MAX);
         // The last number means multicast.

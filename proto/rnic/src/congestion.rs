@@ -14,13 +14,13 @@ use std::net::IpAddr;
 /// Traffic class of a CNP: DSCP 48 and ECT(0), as ConnectX adapters send it.
 const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | Ecn::ECT_0;
 const CNP_HOP_LIMIT: u8 = 64;
-/// What follows the BTH of a CNP. Source: IBTA, annex A17, section 17.9.3.
+/// Payload behind the BTH of a CNP. Source: IBTA, annex A17, section 17.9.3.
 const CNP_RESERVED: [u8; 16] = [0; 16];
-/// CNPs that wait at most; what is not sent is asked for again by the next marked packet.
+/// Maximum number of queued CNPs; for others, the next marked packet requests one again.
 const PENDING_MAX: usize = 256;
 
-/// CNPs to send: the peer, the Ethernet address that its packets come from, and its QP that should
-/// slow down.
+/// CNPs to send: the peer, the source Ethernet address of its packets, and the QP that should slow
+/// down.
 #[derive(Debug, Default)]
 pub(crate) struct Pending(VecDeque<(IpAddr, MacAddr, Qpn)>);
 
@@ -31,7 +31,7 @@ impl Pending {
     }
 }
 
-/// Neither point does anything.
+/// Parameters with both points disabled.
 pub(crate) fn switched_off() -> Dcqcn {
     let reaction = ReactionConfig { enable: false, ..ReactionConfig::NVIDIA };
     let notification = NotificationConfig { enable: false, ..NotificationConfig::default() };
@@ -44,7 +44,7 @@ pub(crate) fn switched_off() -> Dcqcn {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// A packet for the QP in `slot` came; when it is marked, the peer's QP `sender` may have to
+    /// Notes a packet for the QP in `slot`; if it is marked, the peer's QP `sender` may have to
     /// slow down.
     #[inline]
     pub(crate) fn note_marks(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, sender: Qpn) {
@@ -57,12 +57,12 @@ impl<M: Memory> Rnic<M> {
     fn note_congestion(&mut self, now: Instant, slot: u32, packet: &Packet<'_>, sender: Qpn) {
         self.env.counters.count(Counter::EcnMarkedPackets);
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else { return };
-        // A QP's turn is not spent on a CNP that there is no room for.
+        // A CNP without room must not start the QP's interval.
         if self.cnps.0.len() < PENDING_MAX
             && qp.notification.on_ce(now, &self.dcqcn) == CeOutcome::SendCnp
         {
             let peer = packet.source_ip();
-            // Whoever is not known by now is told by the way that his packets came.
+            // An unresolved peer is notified through the hop that its packets came from.
             let mac = match self.hops.look_up(&self.config, peer) {
                 Resolution::Known(mac) => mac,
                 Resolution::Asking | Resolution::Failed(_) => packet.path().source_mac,
@@ -71,7 +71,7 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// A CNP arrived whose partition and ICRC are right.
+    /// Handles a CNP whose partition key and ICRC are valid.
     pub(crate) fn accept_cnp(
         &mut self,
         now: Instant,
@@ -82,8 +82,8 @@ impl<M: Memory> Rnic<M> {
         if !qp.receives() {
             return Err(DropReason::QpState);
         }
-        // Only the peer of a connection has packets of it to be told about; a datagram can have
-        // gone to anybody.
+        // Only a connection's peer sends CNPs for it; those for datagrams can come from any
+        // destination.
         if qp.init.kind != QpKind::Ud && packet.source_ip() != qp.peer_ip {
             return Err(DropReason::SourceIp);
         }
@@ -94,7 +94,7 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Sends one CNP, if one waits.
+    /// Sends one queued CNP, if any.
     pub(crate) fn send_cnp(&mut self, emit: &mut impl Emit) -> bool {
         if self.pauses.holds(NOTIFICATIONS) {
             return false;

@@ -18,17 +18,17 @@ pub(crate) struct Cq {
     capacity: usize,
     armed: Armed,
     overrun: bool,
-    /// QPs that complete here, a QP counting once for each of its queues.
+    /// Number of queues of QPs that complete here.
     pub users: u32,
 }
 
-/// What a completion did to its CQ.
+/// Effect of a completion on its CQ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
     Quietly,
-    /// It was armed for this.
+    /// The CQ was armed for it.
     Notify,
-    /// The ring was full; the completion is lost. The first loss says so.
+    /// The ring was full and the completion is lost; `first` for the first loss.
     Lost {
         first: bool,
     },
@@ -37,11 +37,11 @@ pub(crate) enum Pushed {
 impl Cq {
     pub fn new(capacity: u32) -> Self {
         let capacity = capacity as usize;
-        // It takes memory as it fills: programs make queues that are far larger than what they use.
+        // The ring allocates as it fills, because programs create queues far larger than they use.
         Cq { ring: VecDeque::new(), capacity, armed: Armed::No, overrun: false, users: 0 }
     }
 
-    /// Changes the capacity. False, and nothing changes, when more completions wait.
+    /// Changes the capacity. Returns `false`, and changes nothing, if more completions wait.
     #[must_use]
     pub fn resize(&mut self, capacity: u32) -> bool {
         let fits = self.ring.len() <= capacity as usize;
@@ -52,7 +52,7 @@ impl Cq {
     }
 
     pub fn arm(&mut self, solicited_only: bool) {
-        // A request for any completion is not weakened by a later one for solicited ones.
+        // A later request for solicited completions does not weaken one for any completion.
         if self.armed != Armed::Any {
             self.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
@@ -83,7 +83,7 @@ impl Cq {
         self.ring.pop_front()
     }
 
-    /// Takes out what a QP has completed and nobody has polled.
+    /// Removes a QP's unpolled completions.
     pub fn forget(&mut self, qpn: Qpn) {
         self.ring.retain(|completion| completion.qpn != qpn);
     }

@@ -1,4 +1,4 @@
-//! What the QPs of a device share, and the view of it that one QP's state machines get.
+//! State shared by a device's QPs, and the context of one QP's state machines.
 
 use crate::cq::{Cq, Pushed};
 use crate::mr::MrTable;
@@ -14,7 +14,7 @@ use longhaul_work::{
 };
 use std::collections::VecDeque;
 
-/// With each answer that comes sooner, this part of how long they may take is forgotten.
+/// Fraction of the expected answer delay that each faster answer removes.
 const ANSWER_DELAY_DECAY: u64 = 16;
 
 /// Memory, regions, CQs, events, counters.
@@ -25,25 +25,25 @@ pub(crate) struct Env<M> {
     pub ahs: Table<AddressHandle>,
     pub events: VecDeque<Event>,
     pub counters: Counters,
-    /// The latest time that anybody told.
+    /// Latest time passed by any caller.
     pub now: Instant,
-    /// How long answers took lately: the longest, which fades with each that comes sooner.
+    /// Recent maximum of answer delays, which decays with each faster answer.
     pub answer_delay: Duration,
-    /// CQs that have lost a completion, whose QPs have not been told.
+    /// CQs that have lost a completion and whose QPs have not been failed yet.
     pub overrun: Vec<CqId>,
 }
 
-/// A way to a peer's port or to a multicast group.
+/// An address handle: the path to a peer's port or to a multicast group.
 pub(crate) struct AddressHandle {
     pub pd: PdId,
-    /// Given up, and kept for datagrams that are queued.
+    /// Destroyed, and kept for queued datagrams.
     pub is_retired: bool,
     pub template: PathTemplate,
-    /// What keeps the way known; given back when the handle is given up.
+    /// Keeps the hop resolved; released when the handle is destroyed.
     pub hop: Option<HopId>,
 }
 
-/// One QP's view of the device.
+/// Context of one QP.
 pub(crate) struct QpContext<'a, M> {
     pub env: &'a mut Env<M>,
     pub pd: PdId,
@@ -53,7 +53,7 @@ pub(crate) struct QpContext<'a, M> {
 }
 
 impl<M: Memory> QpContext<'_, M> {
-    /// Completes what waits in a queue of the QP's own with a flush error.
+    /// Completes the receives that wait in a QP's own queue with a flush error.
     pub fn flush_receives(&mut self, queue: &mut RecvQueue, qpn: Qpn, peer_qpn: Qpn) {
         while let Some(wr_id) = queue.pop() {
             let completion =
@@ -70,7 +70,7 @@ impl<M: Memory> QpContext<'_, M> {
                 self.env.counters.count(Counter::CqeFlushError);
             }
         }
-        // A CQ lives as long as a QP uses it.
+        // A CQ exists as long as a QP uses it.
         let Some(ring) = self.env.cqs.get_mut(cq.0) else { return };
         match ring.push(completion) {
             Pushed::Quietly => {}
@@ -145,7 +145,7 @@ impl<M: Memory> Context for QpContext<'_, M> {
 
     #[inline]
     fn path(&self, ah: AhId) -> Option<&PathTemplate> {
-        // An address handle of another protection domain is as good as none.
+        // An address handle of another protection domain counts as absent.
         self.env.ahs.get(ah.0).filter(|handle| handle.pd == self.pd).map(|handle| &handle.template)
     }
 

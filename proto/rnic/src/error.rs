@@ -7,24 +7,24 @@ use thiserror::Error;
 /// Errno-like class of a [`VerbsError`] or [`PostError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorClass {
-    /// EINVAL: a value or handle that makes no sense.
+    /// EINVAL: an invalid value or handle.
     Invalid,
     /// ENOMEM: a queue or table is full.
     NoMemory,
-    /// EBUSY: something still uses the object.
+    /// EBUSY: the object is in use.
     Busy,
     /// EINVAL in verbs: not in this state.
     BadState,
     /// EOPNOTSUPP: valid, but not implemented by this device.
     NotSupported,
-    /// ETIMEDOUT: somebody who was asked has not answered.
+    /// ETIMEDOUT: a peer has not answered.
     TimedOut,
 }
 
-/// Why a control operation was refused. Nothing has changed then.
+/// Reason to refuse a control operation, which then has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum VerbsError {
-    /// The handle names nothing.
+    /// The handle refers to nothing.
     #[error("no such {0}")]
     NoSuch(&'static str),
     /// A parameter is outside its bounds.
@@ -32,32 +32,32 @@ pub enum VerbsError {
     OutOfBounds {
         /// The parameter.
         what: &'static str,
-        /// As given.
+        /// The given value.
         value: u64,
-        /// Smallest value.
+        /// Minimum.
         min: u64,
-        /// Largest value.
+        /// Maximum.
         max: u64,
     },
-    /// A parameter makes no sense for another reason.
+    /// A parameter is invalid for another reason.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The transition needs an attribute that was not given.
+    /// The transition requires an attribute that is missing.
     #[error("transition from {from:?} to {to:?} needs {attribute}")]
     MissingAttribute {
         /// State before.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: QpState,
         /// Name of the missing attribute.
         attribute: &'static str,
     },
-    /// The transition does not take an attribute that was given.
+    /// The transition does not permit an attribute.
     #[error("transition from {from:?} to {to:?} does not take {attribute}")]
     SurplusAttribute {
         /// State before.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: QpState,
         /// Name of the attribute.
         attribute: &'static str,
@@ -67,13 +67,13 @@ pub enum VerbsError {
     BadTransition {
         /// State before.
         from: QpState,
-        /// State asked for.
+        /// Requested state.
         to: QpState,
     },
     /// A table is full.
     #[error("limit of {limit} {what} reached")]
     Limit {
-        /// What there are too many of.
+        /// Objects of the table.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -83,15 +83,15 @@ pub enum VerbsError {
     Busy {
         /// The object.
         what: &'static str,
-        /// How many use it.
+        /// Number of its users.
         users: u32,
     },
-    /// The peer's Ethernet address is not known, see [`crate::Rnic::resolve`].
+    /// The peer's Ethernet address is not resolved, see [`crate::Rnic::resolve`].
     #[error("the Ethernet address of {ip} is missing: {reason}")]
     Unresolved {
         /// The peer.
         ip: IpAddr,
-        /// Why it is not.
+        /// Reason.
         reason: &'static str,
     },
     /// Not implemented by this device.
@@ -117,16 +117,16 @@ impl VerbsError {
     }
 }
 
-/// Why a work request was not queued.
+/// Reason to refuse a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PostError {
-    /// No such QP, or shared receive queue.
+    /// The QP or shared receive queue does not exist.
     #[error("no such queue")]
     NoSuchQp,
-    /// The QP takes its receives from a shared queue.
+    /// The QP uses a shared receive queue.
     #[error("the QP has a shared receive queue")]
     HasSharedQueue,
-    /// The QP is in a state that takes no such request.
+    /// The QP's state does not permit the request.
     #[error("QP is in state {0:?}")]
     BadState(QpState),
     /// The queue is full.
@@ -135,32 +135,32 @@ pub enum PostError {
         /// Its depth.
         depth: u32,
     },
-    /// More segments than the QP was created for.
+    /// More segments than the queue was created for.
     #[error("{given} segments, at most {max}")]
     TooManySegments {
-        /// As posted.
+        /// Segments posted.
         given: usize,
-        /// As created.
+        /// Maximum of the queue.
         max: u32,
     },
     /// More inline data than the QP was created for.
     #[error("{given} bytes inline, at most {max}")]
     InlineTooLong {
-        /// As posted.
+        /// Bytes posted.
         given: u64,
-        /// As created.
+        /// Maximum of the QP.
         max: u32,
     },
-    /// Longer than a message can be.
+    /// Longer than the maximum message.
     #[error("message of {given} bytes, at most {max}")]
     MessageTooLong {
-        /// As posted.
+        /// Bytes posted.
         given: u64,
-        /// The limit.
+        /// Maximum.
         max: u64,
     },
-    /// A combination that makes no sense (inline READ, immediate and invalidate, READ with no
-    /// outstanding READs allowed).
+    /// An invalid combination (inline READ, immediate and invalidate, READ with no outstanding
+    /// READs allowed).
     #[error("{0}")]
     Invalid(&'static str),
     /// Valid, but not implemented by this device.

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 const HOP_LIMIT: u8 = 64;
 
-/// The MAD in a datagram to QP1.
+/// Extracts the MAD from a datagram to QP1.
 pub(crate) fn receive(
     packet: &Packet<'_>,
     bth: &Bth,
@@ -28,7 +28,7 @@ pub(crate) fn receive(
     Ok(mad)
 }
 
-/// Sends one MAD to a peer's QP1, by way of the Ethernet address `hop`.
+/// Sends one MAD to a peer's QP1, through the Ethernet address `hop`.
 pub(crate) fn send(
     config: &Config,
     hop: MacAddr,
@@ -49,8 +49,7 @@ pub(crate) fn send(
         udp_source_port: source_port(config, 0, Qpn::GSI, Qpn::GSI),
     });
     let mut bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn);
-    // As in everything that the device sends: boxes on the way learn the bit from a connection's
-    // REP.
+    // As in every packet of the device: boxes on the path learn the bit from a connection's REP.
     bth.migreq = config.migreq;
     let mut head = Head::begin(&template, &bth);
     head.push_deth(&Deth { qkey: GSI_QKEY, reserved_8: 0, source_qp: Qpn::GSI });

@@ -1,4 +1,4 @@
-//! The first hop to each peer: its Ethernet address, and the packets that wait for one.
+//! The first hop to each peer: its Ethernet address, and the datagrams that wait for one.
 
 use crate::{Config, Memory, Rnic, VerbsError};
 use longhaul_neighbour::{HopId, Neighbours, Outgoing, Resolution, multicast_mac};
@@ -10,29 +10,29 @@ use longhaul_work::Emit;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Management datagrams that wait for an Ethernet address at most. Further ones are lost, and
-/// retransmitted by their senders.
+/// Maximum number of management datagrams that wait for an Ethernet address. Further ones are
+/// dropped, and retransmitted by their senders.
 const WAITING_MAX: usize = 64;
-/// How long each of them waits: as long as a peer is asked for. Its sender has retransmitted it by
-/// then, or given up.
+/// How long each of them waits: the duration of a peer's resolution. By then its sender has
+/// retransmitted it or given up.
 const WAIT: Duration = Duration::from_ms(3_000);
 
-/// Where frames to a peer go first.
+/// First hop to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hop {
     pub mac: MacAddr,
-    /// What keeps the neighbour known; to be given back with [`Hops::release`].
+    /// Keeps the neighbour resolved; return it with [`Hops::release`].
     pub id: Option<HopId>,
 }
 
-/// What the device knows of its segment; nothing where it is on none.
+/// Neighbours of the device's segment; empty without a segment.
 pub(crate) struct Hops {
     segment: Option<Box<Segment>>,
 }
 
 struct Segment {
     neighbours: Neighbours,
-    /// Each until when.
+    /// With the time until which each waits.
     waiting: VecDeque<(Instant, IpAddr, Mad)>,
 }
 
@@ -54,7 +54,7 @@ impl Hops {
         self.segment.as_mut().map(|segment| &mut segment.neighbours)
     }
 
-    /// What is known of `ip`; asks nobody.
+    /// Looks `ip` up without starting a resolution.
     pub fn look_up(&self, config: &Config, ip: IpAddr) -> Resolution {
         match (configured(config, ip), self.neighbours()) {
             (Some(mac), _) => Resolution::Known(mac),
@@ -63,7 +63,7 @@ impl Hops {
         }
     }
 
-    /// What is known of `ip`; begins to ask where need be.
+    /// Looks `ip` up, and starts a resolution if necessary.
     pub fn ask(&mut self, now: Instant, config: &Config, ip: IpAddr) -> Resolution {
         match (configured(config, ip), self.neighbours_mut()) {
             (Some(mac), _) => Resolution::Known(mac),
@@ -72,7 +72,7 @@ impl Hops {
         }
     }
 
-    /// The hop to `ip`, which stays known until it is released.
+    /// The hop to `ip`, which stays resolved until it is released.
     pub fn hold(&mut self, now: Instant, config: &Config, ip: IpAddr) -> Result<Hop, VerbsError> {
         match self.ask(now, config, ip) {
             Resolution::Known(mac) => {
@@ -94,14 +94,14 @@ impl Hops {
         }
     }
 
-    /// Who sent a management datagram can be answered where it came from.
+    /// Notes the source of a management datagram as a neighbour, so that it can be answered.
     pub fn heard(&mut self, now: Instant, packet: &Packet<'_>) {
         if let Some(neighbours) = self.neighbours_mut() {
             neighbours.heard(now, packet.source_ip(), packet.path().source_mac);
         }
     }
 
-    /// A frame that is not RoCEv2: true when it was about neighbours.
+    /// Handles a frame that is not RoCEv2. Returns `true` if it belonged to neighbour discovery.
     pub fn take(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
         let is_whole = frame.payload.is_empty();
         self.neighbours_mut()
@@ -113,7 +113,7 @@ impl Hops {
         self.segment.as_ref().is_some_and(|s| s.neighbours.has_frames() || !s.waiting.is_empty())
     }
 
-    /// Keeps a management datagram until its peer is known.
+    /// Holds a management datagram until its peer is resolved.
     pub fn wait(&mut self, now: Instant, to: IpAddr, mad: &Mad) {
         if let Some(segment) = &mut self.segment {
             segment.waiting.retain(|(until, ..)| now < *until);
@@ -123,9 +123,9 @@ impl Hops {
         }
     }
 
-    /// A management datagram whose peer is known by now. Those whose peer does not answer are
-    /// forgotten, and so are those that have waited for too long: the peer may be asked for again
-    /// and again, or by nobody any more.
+    /// Returns a management datagram whose peer is resolved. Drops those whose peer does not
+    /// answer, and those that have waited too long: the peer's resolution may be repeated
+    /// indefinitely, or abandoned.
     pub fn next_ready(&mut self, now: Instant, config: &Config) -> Option<(IpAddr, MacAddr, Mad)> {
         let Segment { neighbours, waiting } = &mut **self.segment.as_mut()?;
         let look_up =
@@ -143,14 +143,13 @@ impl Hops {
     }
 }
 
-/// The MAC address of `ip` when it is a group or stands in the configuration.
+/// MAC address of `ip` if it is a group or configured.
 fn configured(config: &Config, ip: IpAddr) -> Option<MacAddr> {
     let known = || config.neighbours.iter().find(|(known, _)| known.to_canonical() == ip);
     multicast_mac(ip).or_else(|| known().map(|(_, mac)| *mac))
 }
 
-/// The MAC address of a peer that nobody can be asked for: 02:00 and the last four bytes of the
-/// address.
+/// MAC address of a peer without a segment: 02:00 and the last four bytes of the IP address.
 fn derived(ip: IpAddr) -> MacAddr {
     let [a, b, c, d] = match ip {
         IpAddr::V4(ip) => ip.octets(),
@@ -162,38 +161,38 @@ fn derived(ip: IpAddr) -> MacAddr {
     MacAddr([2, 0, a, b, c, d])
 }
 
-/// Sends what the device says about neighbours.
+/// Sends a frame of neighbour discovery.
 pub(crate) fn emit(frame: &Outgoing, emit: &mut impl Emit) {
     emit.emit(&Frame { head: frame.bytes(), payload: Payload::EMPTY, trailer: Trailer::None });
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Begins to find out where frames to `ip` go first, where that is not known or was not heard
-    /// of for a while, and says what is known. Anything else than [`Resolution::Asking`] is an end;
-    /// with no [`crate::Config::segment`] every peer is known. A change of state or an address
-    /// handle that names a peer needs it known.
+    /// Starts to resolve the first hop to `ip` if it is unknown or stale, and returns its state.
+    /// Any result but [`Resolution::Asking`] is final; without [`crate::Config::segment`] every
+    /// peer is resolved. A state change or an address handle that names a peer requires it
+    /// resolved.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolution {
         self.hops.ask(now, &self.config, ip.to_canonical())
     }
 
-    /// The same, without asking anybody: to look how far a [`Rnic::resolve`] got.
+    /// Like [`Rnic::resolve`], without starting a resolution: for polling its progress.
     pub fn resolution(&self, ip: IpAddr) -> Resolution {
         self.hops.look_up(&self.config, ip.to_canonical())
     }
 
-    /// What is known of the segment; `None` without [`crate::Config::segment`].
+    /// The neighbour table of the segment; `None` without [`crate::Config::segment`].
     pub fn neighbours(&self) -> Option<&Neighbours> {
         self.hops.neighbours()
     }
 
-    /// The same, to announce the port's address, and to answer the solicitations that the owner
-    /// receives.
+    /// The same, mutably: to announce the port's address, and to answer solicitations that the
+    /// owner receives.
     pub fn neighbours_mut(&mut self) -> Option<&mut Neighbours> {
         self.hops.neighbours_mut()
     }
 
-    /// Has QPs and address handles follow neighbours whose Ethernet address has changed. To be
-    /// called after [`Neighbours::answer`]; what frames bring is followed at once.
+    /// Updates QPs and address handles whose neighbours' Ethernet addresses have changed. Call it
+    /// after [`Neighbours::answer`]; changes learnt from frames are applied automatically.
     #[cold]
     pub fn follow_neighbours(&mut self) {
         while let Some((id, mac)) = self.hops.neighbours_mut().and_then(Neighbours::poll_change) {
@@ -226,8 +225,8 @@ mod tests {
         assert_eq!(look_up(&config, "10.77.0.2"), known([2; 6]));
     }
 
-    /// What waits for a peer that is asked for at 0 s, not found, asked for again, and found at
-    /// `ms`.
+    /// Whether a datagram is still sent if the resolution of its peer starts at 0 s, fails, is
+    /// repeated, and succeeds at `ms`.
     fn waits(ms: u64) -> bool {
         let [us, peer] = [1, 2].map(|n| IpAddr::from([10, 77, 0, n]));
         let mut config = Config::new(MacAddr::default(), us);

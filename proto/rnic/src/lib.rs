@@ -1,30 +1,28 @@
 //! The software RNIC: a pure device with PDs, MRs, CQs, SRQs, address handles and QPs of the
-//! transports RC, UC and UD, and one side (0) that frames go in and out of.
+//! transports RC, UC and UD, and one side (0) for frames.
 //!
-//! An [`Rnic`] is a [`Node`]: its owner hands it frames and the time, and takes frames from it.
-//! Programs' calls come in as methods that follow the verbs (`reg_mr`, `create_qp`, `post_send`,
-//! `poll_cq` …). After any of them, drain [`Node::poll_transmit`] and [`Rnic::poll_event`], then
-//! ask [`Node::poll_timeout`].
+//! An [`Rnic`] is a [`Node`]: its owner passes it frames and the time, and takes frames from it.
+//! Methods follow the verbs (`reg_mr`, `create_qp`, `post_send`, `poll_cq` …). After any of them,
+//! drain [`Node::poll_transmit`] and [`Rnic::poll_event`], then read [`Node::poll_timeout`].
 //!
 //! - Frames are checked in this order: form, BTH version, destination address, QP, QP state, source
-//!   address, PKey, ICRC. What fails is counted under a [`DropReason`] and dropped.
-//! - QPs that have something to send take turns, one packet each; idle QPs cost nothing.
-//! - With [`Config::port_rate`] the port is paced, so that a burst never exceeds what a link's
-//!   queue is told. A QP can be paced besides, by the program and, with [`Config::dcqcn`], by
-//!   congestion.
-//! - With [`Config::link_rate`] it obeys the pause frames of priority-based flow control: a QP
-//!   whose priority is paused, by the DSCP of its address vector, keeps its turn until it may go
-//!   on. Datagram QPs are of priority 0.
-//! - Frames to the port's own address leave like any other; they come back when the port or switch
-//!   returns them. The device has no short cut of its own, so two QPs of one device can talk
-//!   wherever the wire can loop.
-//! - On an Ethernet segment ([`Config::segment`]) the device answers and asks for Ethernet
-//!   addresses. A QP's headers hold that of its peer from its change of state on, so that no packet
-//!   needs to look for it.
-//! - QP1 carries the connection manager ([`Rnic::cm`]); data that arrives before its RTU counts as
+//!   address, PKey, ICRC. A frame that fails a check is counted under a [`DropReason`] and dropped.
+//! - QPs with packets to send take turns, one packet each; idle QPs cost nothing.
+//! - With [`Config::port_rate`] the port is paced, so that a burst never exceeds the link's queue.
+//!   A QP can be paced too, by the program and, with [`Config::dcqcn`], by congestion control.
+//! - With [`Config::link_rate`] the device obeys pause frames of priority-based flow control: a QP
+//!   whose priority, from the DSCP of its address vector, is paused keeps its turn until it may
+//!   continue. Datagram QPs have priority 0.
+//! - Frames to the port's own address are sent like any other, and return if the port or switch
+//!   returns them. There is no loopback inside the device: two of its QPs can communicate if the
+//!   wire loops.
+//! - On an Ethernet segment ([`Config::segment`]) the device resolves Ethernet addresses and
+//!   answers for its own. A QP holds its peer's address from the change of state on, so that no
+//!   packet needs a lookup.
+//! - QP1 carries the connection manager ([`Rnic::cm`]); data that arrives before the RTU counts as
 //!   the RTU.
 //!
-//! Not here: memory windows, XRC, on-demand paging; they are refused as not supported.
+//! Memory windows, XRC and on-demand paging are not supported, and are refused.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -81,14 +79,14 @@ use srq::{Srq, shared_queue};
 use std::collections::VecDeque;
 use table::Table;
 
-/// A paced port that has run dry waits for this fraction of its burst: what a hardware port does
-/// frame by frame, software does in batches.
+/// A paced port that has run dry waits for this fraction of its burst: software sends in batches,
+/// where a hardware port sends frame by frame.
 const PORT_BATCHES: u64 = 32;
 
-/// Frames after which timers count although the port may hold more: as many as a port's ring holds.
+/// Frames after which timers run although the port may hold more: the size of a port's ring.
 const BACKLOG_MAX: usize = 2048;
 
-/// What gives a QP another turn.
+/// Reason to give a QP another turn.
 #[derive(Clone, Copy)]
 enum Listed {
     Both,
@@ -101,22 +99,22 @@ pub struct Rnic<M: Memory> {
     config: Config,
     env: Env<M>,
     cm: ConnectionManager,
-    /// How many objects each PD has.
+    /// Number of objects of each PD.
     pds: Table<u32>,
     srqs: Table<Srq>,
     /// Oldest first.
     retired_ahs: VecDeque<AhId>,
     groups: Groups,
-    /// By QPN less [`Config::qpn_first`].
+    /// Indexed by QPN minus [`Config::qpn_first`].
     qps: Vec<Option<Box<Qp>>>,
-    /// Numbers given back, oldest first: used again only when all others have been.
+    /// Numbers of destroyed QPs, oldest first; reused only after all others.
     free_qpns: VecDeque<u32>,
     ready_qps: RoundRobin,
     /// RNR and local ACK timers.
     timers: Timers,
-    /// QPs that a rate holds back.
+    /// QPs that wait for a rate limit.
     paced: Timers,
-    /// Frames taken since the port was last empty.
+    /// Frames received since the port was last empty.
     backlog: usize,
     pacer: Option<Pacer>,
     paced_until: Option<Instant>,
@@ -125,13 +123,13 @@ pub struct Rnic<M: Memory> {
     cnps: congestion::Pending,
     hops: hop::Hops,
     pauses: pause::Pauses,
-    /// On a segment, the VLAN that packets are taken from; 0 for untagged ones.
+    /// On a segment, the VLAN of accepted packets; 0 for untagged ones.
     vlan: Option<u16>,
 }
 
 impl<M: Memory> Rnic<M> {
-    /// A device with no objects. Limits of `config` beyond what the protocol allows are lowered to
-    /// it.
+    /// Creates a device without objects. Limits in `config` beyond the protocol's are lowered to
+    /// those.
     pub fn new(config: Config, memory: M) -> Self {
         let config = config.clamped();
         Rnic {
@@ -185,13 +183,13 @@ impl<M: Memory> Rnic<M> {
         &self.env.memory
     }
 
-    /// The memory, to write to.
+    /// The memory, mutably.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.env.memory
     }
 
-    /// The connection manager. What it wants to send leaves with the next [`Node::poll_transmit`];
-    /// its events come out of [`Rnic::poll_event`].
+    /// The connection manager. Its messages are sent by the next [`Node::poll_transmit`]; its
+    /// events are returned by [`Rnic::poll_event`].
     pub fn cm(&mut self) -> &mut ConnectionManager {
         &mut self.cm
     }
@@ -201,7 +199,7 @@ impl<M: Memory> Rnic<M> {
         &self.env.counters
     }
 
-    /// The state of every QP, in the order of their numbers.
+    /// Snapshots of all QPs, by number.
     pub fn qp_snapshots(&self) -> impl Iterator<Item = QpSnapshot> + '_ {
         self.qps.iter().flatten().map(|qp| qp.snapshot())
     }
@@ -211,9 +209,9 @@ impl<M: Memory> Rnic<M> {
         self.env.events.pop_front().or_else(|| self.cm.poll_event().map(Event::Cm))
     }
 
-    /// Says that the driver has taken `frames` from the port, and whether it may hold more. While
-    /// it does, an ACK may be among them, and no local ACK timer expires; `BACKLOG_MAX` bounds
-    /// that.
+    /// Notes that the driver has taken `frames` from the port, and whether the port may hold more.
+    /// While it may, no local ACK timer expires, because an ACK may be among them; `BACKLOG_MAX`
+    /// bounds that.
     pub fn note_received(&mut self, frames: usize, more_may_wait: bool) {
         self.backlog = if more_may_wait { self.backlog + frames } else { 0 };
     }
@@ -227,7 +225,7 @@ impl<M: Memory> Rnic<M> {
         matches!(self.qps.get(slot as usize), Some(Some(_))).then_some(slot)
     }
 
-    /// After anything happened to a QP: events, its turn, its deadline.
+    /// Called after any event of a QP: updates its events, its turn and its deadline.
     #[inline]
     fn settle(&mut self, now: Instant, slot: u32) {
         self.settle_listed(now, slot, Listed::Both);
@@ -264,7 +262,7 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// After completions: tells the QPs of CQs that lost one.
+    /// Called after completions: fails the QPs of CQs that lost one.
     #[inline]
     fn spread_overruns(&mut self) {
         if !self.env.overrun.is_empty() {
@@ -272,8 +270,8 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// A CQ that has lost a completion is broken, and with it every QP that completes there.
-    /// Source: IBTA, volume 1, section 10.2.3.3 (affiliated asynchronous errors).
+    /// Fails every QP of a CQ that has lost a completion. Source: IBTA, volume 1, section 10.2.3.3
+    /// (affiliated asynchronous errors).
     #[cold]
     fn fail_users_of_overrun_cqs(&mut self) {
         while let Some(cq) = self.env.overrun.pop() {

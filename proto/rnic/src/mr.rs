@@ -15,7 +15,7 @@ struct Region {
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     region: Option<Region>,
-    /// Low byte of the key; moves on with every registration, so that stale keys fail.
+    /// Low byte of the key, incremented with every registration so that stale keys fail.
     generation: u8,
     /// The peer's key was invalidated.
     invalidated: bool,
@@ -38,7 +38,7 @@ impl MrTable {
         self.count_max
     }
 
-    /// The key of a new region; `None` when the table is full.
+    /// Inserts a region and returns its key; `None` if the table is full.
     pub fn insert(
         &mut self,
         pd: PdId,
@@ -57,11 +57,11 @@ impl MrTable {
         slot.region = Some(Region { address, iova, len, access, pd });
         slot.generation = slot.generation.wrapping_add(1);
         slot.invalidated = false;
-        // Index 0 would make key 0 possible, which programs use for "none".
+        // Index 0 could yield key 0, which programs use for "none".
         Some((index + 1) << 8 | u32::from(slot.generation))
     }
 
-    /// The slot that a key names, when its generation is current.
+    /// Slot of a key, if its generation is current.
     #[inline]
     fn find(&self, key: u32) -> Option<(usize, &Slot)> {
         let index = ((key >> 8) as usize).checked_sub(1)?;
@@ -69,9 +69,8 @@ impl MrTable {
         (slot.generation == key as u8 && slot.region.is_some()).then_some((index, slot))
     }
 
-    /// Puts another region in the place of the one that a key names, under the same key, and names
-    /// the PD that the old one belonged to. A peer that had its use of the key taken away has it
-    /// back.
+    /// Replaces the region of a key, under the same key, and returns the PD of the old one. A key
+    /// that a peer had invalidated becomes valid again.
     pub fn replace(
         &mut self,
         key: u32,
@@ -87,7 +86,7 @@ impl MrTable {
         slot.region.replace(Region { address, iova, len, access, pd }).map(|old| old.pd)
     }
 
-    /// Frees a region and names the PD that it belonged to.
+    /// Removes a region and returns its PD.
     pub fn remove(&mut self, key: u32) -> Option<PdId> {
         let (index, slot) = self.find(key)?;
         let pd = slot.region.map(|r| r.pd);
@@ -96,8 +95,8 @@ impl MrTable {
         pd
     }
 
-    /// The memory address of `len` bytes at `address`, when the region allows `access` and belongs
-    /// to `pd`.
+    /// Memory address of `len` bytes at `address`, if the region permits `access` and belongs to
+    /// `pd`.
     #[inline]
     pub fn check(&self, key: u32, pd: PdId, address: u64, len: u64, access: Access) -> Option<u64> {
         let (_, slot) = self.find(key)?;
@@ -107,14 +106,14 @@ impl MrTable {
         (fits && region.pd == pd && region.access.contains(access)).then(|| region.address + offset)
     }
 
-    /// True when the peer may still use `key`.
+    /// `true` if the peer may use `key`.
     #[inline]
     pub fn is_remotely_valid(&self, key: u32) -> bool {
         self.find(key).is_some_and(|(_, slot)| !slot.invalidated)
     }
 
-    /// Makes `key` unusable for the peer. False when it names nothing of `pd` that the peer could
-    /// use.
+    /// Makes `key` unusable for the peer. Returns `false` if it refers to nothing of `pd` that the
+    /// peer could use.
     pub fn invalidate(&mut self, key: u32, pd: PdId) -> bool {
         let Some((index, slot)) = self.find(key) else { return false };
         if slot.invalidated || slot.region.is_none_or(|r| r.pd != pd) {

@@ -1,11 +1,11 @@
-//! Multicast groups: which QPs get a copy of what is sent to which address.
+//! Multicast groups and their QPs.
 
 use crate::{Memory, QpKind, Rnic, VerbsError};
 use longhaul_units::Qpn;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Attached QPs by the group's address, in the order in which they came.
+/// Attached QPs by group address, in the order of attachment.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(BTreeMap<IpAddr, Vec<u32>>);
 
@@ -15,15 +15,15 @@ impl Groups {
         self.0.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// How many groups `slot` is in.
+    /// Number of groups that `slot` is attached to.
     fn memberships(&self, slot: u32) -> usize {
         self.0.values().filter(|members| members.contains(&slot)).count()
     }
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Attaches a datagram QP to a group. Attaching twice changes nothing, and one detach undoes
-    /// it.
+    /// Attaches a datagram QP to a group. A second attachment changes nothing; one detach reverts
+    /// both.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
         let slot = self.datagram_slot(qpn)?;
         let group = group.to_canonical();
@@ -49,7 +49,7 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Takes a QP out of a group.
+    /// Detaches a QP from a group.
     pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), VerbsError> {
         let slot = self.datagram_slot(qpn)?;
         let group = group.to_canonical();
@@ -63,7 +63,8 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// How many groups a QP is attached to; it cannot go before it is detached from all.
+    /// Number of groups that a QP is attached to; it cannot be destroyed before it is detached from
+    /// all.
     pub(crate) fn multicast_groups_of(&self, slot: u32) -> u32 {
         self.groups.memberships(slot) as u32
     }

@@ -1,4 +1,4 @@
-//! The verbs: objects are made, changed and given up here, and work is posted and polled.
+//! The verbs: create, modify and destroy objects, post and poll work.
 
 use crate::cq::Cq;
 use crate::env::AddressHandle;
@@ -14,8 +14,8 @@ use longhaul_units::{Instant, LKey, Qpn, RKey};
 use longhaul_wire::PathTemplate;
 use longhaul_work::{RecvRefused, SendRefused};
 
-/// Address handles that were given up and are kept a while, because programs give them up while
-/// datagrams that name them are queued.
+/// Destroyed address handles that are kept for a while, because programs destroy them while queued
+/// datagrams refer to them.
 const AHS_RETIRED: usize = 1024;
 
 /// Access flags that a device may ignore, relaxed ordering among them. Source: rdma-core,
@@ -35,12 +35,12 @@ pub(crate) fn in_bounds(
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
         self.pds.insert(0).map(PdId)
     }
 
-    /// Gives a protection domain up; [`VerbsError::Busy`] while an MR, QP, SRQ or address handle
+    /// Deallocates a protection domain; [`VerbsError::Busy`] while an MR, QP, SRQ or address handle
     /// uses it.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
         match *self.pd_users(pd)? {
@@ -60,8 +60,8 @@ impl<M: Memory> Rnic<M> {
         self.env.cqs.get_mut(cq.0).ok_or(VerbsError::NoSuch("CQ"))
     }
 
-    /// What of `access` means something for a region of `len` bytes at `address`, or why there can
-    /// be none.
+    /// Returns the bits of `access` that apply to a region of `len` bytes at `address`, or the
+    /// reason why it cannot be registered.
     fn checked_access(
         address: u64,
         len: u64,
@@ -86,7 +86,7 @@ impl<M: Memory> Rnic<M> {
         Ok(access)
     }
 
-    /// Registers `len` bytes at `address`, which work requests and peers know as `iova` onwards.
+    /// Registers `len` bytes at `address`, which work requests and peers address from `iova` on.
     /// Optional access flags (relaxed ordering) are ignored.
     pub fn reg_mr(
         &mut self,
@@ -109,7 +109,7 @@ impl<M: Memory> Rnic<M> {
     }
 
     /// Registers other memory, rights or domain under the keys of a region, or changes nothing;
-    /// otherwise as [`Rnic::reg_mr`].
+    /// otherwise like [`Rnic::reg_mr`].
     pub fn rereg_mr(
         &mut self,
         lkey: LKey,
@@ -128,15 +128,15 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Takes a region away. Work requests that still name it fail with a protection error, and the
-    /// peer's with a remote access error; no memory of it is touched after this returns.
+    /// Deregisters a region. Work requests that still refer to it fail with a protection error, and
+    /// the peer's with a remote access error. None of its memory is accessed after this returns.
     pub fn dereg_mr(&mut self, lkey: LKey) -> Result<(), VerbsError> {
         let pd = self.env.regions.remove(lkey.0).ok_or(VerbsError::NoSuch("MR"))?;
         *self.pd_users(pd)? -= 1;
         Ok(())
     }
 
-    /// Makes a CQ for `capacity` completions, 1 to [`crate::Config::cq_depth_max`].
+    /// Creates a CQ for `capacity` completions, 1 to [`crate::Config::cq_depth_max`].
     pub fn create_cq(&mut self, capacity: u32) -> Result<CqId, VerbsError> {
         in_bounds("CQ capacity", capacity, 1, self.config.cq_depth_max)?;
         self.env.cqs.insert(Cq::new(capacity)).map(CqId)
@@ -152,8 +152,8 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Makes an address handle. [`VerbsError::Unresolved`] until [`Rnic::resolve`] has found the
-    /// peer; from then on the handle follows it.
+    /// Creates an address handle. [`VerbsError::Unresolved`] until [`Rnic::resolve`] has found the
+    /// peer; after that the handle follows it.
     pub fn create_ah(
         &mut self,
         now: Instant,
@@ -176,8 +176,8 @@ impl<M: Memory> Rnic<M> {
         Ok(AhId(ah))
     }
 
-    /// Gives an address handle up. Datagrams that are queued still go where it led; what it took is
-    /// free for others when 1024 further ones have been given up.
+    /// Destroys an address handle. Queued datagrams still use it; its number is reused after 1024
+    /// further handles have been destroyed.
     pub fn destroy_ah(&mut self, ah: AhId) -> Result<(), VerbsError> {
         let handle = self.env.ahs.get_mut(ah.0).filter(|handle| !handle.is_retired);
         let handle = handle.ok_or(VerbsError::NoSuch("address handle"))?;
@@ -194,13 +194,12 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Gives a CQ up, with the events of it that nobody has taken; [`VerbsError::Busy`] while a QP
-    /// uses it.
+    /// Destroys a CQ and its pending events; [`VerbsError::Busy`] while a QP uses it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
         match self.cq(cq)?.users {
             0 => {
                 self.env.cqs.remove(cq.0);
-                // Numbers are given out again: what is still to be told would be told of another.
+                // Numbers are reused: a pending event would refer to another CQ.
                 self.env.events.retain(
                     |e| !matches!(e, Event::CompletionReady(c) | Event::CqError(c) if *c == cq),
                 );
@@ -210,8 +209,8 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Hands at most `max` completions to `take`, oldest first; returns how many. An unknown CQ has
-    /// none.
+    /// Passes at most `max` completions to `take`, oldest first; returns their number. An unknown
+    /// CQ has none.
     #[inline]
     pub fn poll_cq(&mut self, cq: CqId, max: usize, mut take: impl FnMut(Completion)) -> usize {
         let Ok(cq) = self.cq(cq) else { return 0 };
@@ -230,15 +229,15 @@ impl<M: Memory> Rnic<M> {
         self.cq(cq).map_or(0, |cq| cq.len())
     }
 
-    /// Asks for one [`crate::Event::CompletionReady`] at the next completion (with
-    /// `solicited_only`, the next solicited or failed one). What is in the CQ already raises no
+    /// Requests one [`crate::Event::CompletionReady`] at the next completion (with
+    /// `solicited_only`, the next solicited or failed one). Completions already in the CQ raise no
     /// event.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), VerbsError> {
         self.cq(cq)?.arm(solicited_only);
         Ok(())
     }
 
-    /// Makes a QP in state reset.
+    /// Creates a QP in state reset.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, VerbsError> {
         let config = &self.config;
         in_bounds("send queue depth", init.sq_depth, 0, config.wq_depth_max)?;
@@ -274,10 +273,9 @@ impl<M: Memory> Rnic<M> {
         Ok(qpn)
     }
 
-    /// Gives a QP up at once, with everything queued on it, completions that nobody has polled
-    /// included, as hardware's libraries do; frames that still come for it are dropped and counted,
-    /// and its events that nobody has taken vanish. [`VerbsError::Busy`] while it is attached to a
-    /// multicast group.
+    /// Destroys a QP immediately, with everything queued on it and, as hardware vendors' libraries
+    /// do, its unpolled completions. Later frames for it are dropped and counted, and its pending
+    /// events are removed. [`VerbsError::Busy`] while it is attached to a multicast group.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), VerbsError> {
         let slot = self.slot(qpn).ok_or(VerbsError::NoSuch("QP"))?;
         match self.multicast_groups_of(slot) {
@@ -308,10 +306,10 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Changes attributes and state, or neither. Which attributes a transition needs and takes is
-    /// the standard's table (IBTA, volume 1, table 91). A reset takes the QP's completions out of
-    /// its CQs. An address needs its peer found by [`Rnic::resolve`], or is
-    /// [`VerbsError::Unresolved`]; from then on the QP follows it.
+    /// Changes attributes and state, or neither. The standard's table (IBTA, volume 1, table 91)
+    /// defines the attributes that a transition requires and permits. A reset removes the QP's
+    /// completions from its CQs. An address must have been resolved by [`Rnic::resolve`], or the
+    /// call fails with [`VerbsError::Unresolved`]; after that the QP follows the peer.
     pub fn modify_qp(&mut self, now: Instant, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
         let slot = self.slot(qpn).ok_or(VerbsError::NoSuch("QP"))?;
         let Some(Some(qp)) = self.qps.get_mut(slot as usize) else {
@@ -343,8 +341,8 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// How many send work requests [`Rnic::post_send`] can queue before the send queue is full, for
-    /// callers that post several or none.
+    /// Number of send work requests that [`Rnic::post_send`] can queue, for callers that post
+    /// several or none.
     #[inline]
     pub fn send_room(&self, qpn: Qpn) -> Result<u32, PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
@@ -354,7 +352,7 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Queues a send work request. In the two error states it is taken and flushed.
+    /// Queues a send work request. In the two error states it is accepted and flushed.
     #[inline]
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;
@@ -380,7 +378,7 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Queues a receive work request. In the error state it is taken and flushed.
+    /// Queues a receive work request. In the error state it is accepted and flushed.
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NoSuchQp)?;

@@ -1,14 +1,13 @@
-//! From an address to the headers in front of each packet.
+//! Derives packet headers from an address vector.
 
 use crate::{AddressVector, Config, Segment};
 use longhaul_units::Qpn;
 use longhaul_wire::{Ecn, MacAddr, Path};
 
-/// TTL when an address vector leaves it at 0.
+/// TTL if an address vector leaves it at 0.
 const HOP_LIMIT: u8 = 64;
 
-/// The path that an address vector describes, between two QPs, by way of the Ethernet address
-/// `hop`.
+/// The path of an address vector between two QPs, through the Ethernet address `hop`.
 pub(crate) fn path(
     config: &Config,
     hop: MacAddr,
@@ -32,21 +31,21 @@ pub(crate) fn path(
     }
 }
 
-/// The VLAN that packets are taken from; 0 for untagged ones.
+/// The VLAN of accepted packets; 0 for untagged ones.
 ///
-/// A call of its own: merged with the question whether there is a segment, it would look at one
-/// that is not there, and throw away what it finds; valgrind cannot know that.
+/// A separate function: inlined into the test for a segment, the compiler would read the field of
+/// an absent segment and discard the result, which valgrind reports.
 #[inline(never)]
 pub(crate) fn tag(segment: &Segment) -> u16 {
     segment.vlan.unwrap_or(0)
 }
 
-/// The VLAN tag of everything sent.
+/// VLAN tag of all packets sent.
 pub(crate) fn vlan(config: &Config) -> Option<u16> {
     config.segment.as_ref().and_then(|segment| segment.vlan)
 }
 
-/// The UDP source port that spreads flows over paths, the same in both directions.
+/// UDP source port, which spreads flows over paths, the same in both directions.
 ///
 /// Source: Linux, `rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label`.
 pub(crate) fn source_port(config: &Config, flow_label: u32, local: Qpn, remote: Qpn) -> u16 {

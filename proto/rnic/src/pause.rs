@@ -1,7 +1,7 @@
-//! Pauses that the link's other end asks for, by priority.
+//! Priority-based pauses requested by the link partner.
 //!
-//! On real ports the MAC obeys pause frames and hands none of them up. Here they come where no MAC
-//! is: over shared memory from a software switch, and in virtual time.
+//! On real ports the MAC obeys pause frames and delivers none of them. Here they arrive without a
+//! MAC: over shared memory from a software switch, and in virtual time.
 
 use crate::{DropReason, Memory, Rnic};
 use longhaul_node::{Deadline, Frame};
@@ -9,46 +9,46 @@ use longhaul_units::Instant;
 use longhaul_wire::{PRIORITIES, Pause, priority_of};
 use longhaul_work::Counter;
 
-/// The priority of what has no DSCP: management datagrams, neighbour solicitations.
+/// Priority of packets without a DSCP: management datagrams, neighbour solicitations.
 pub(crate) const MANAGEMENT: u8 = 0;
-/// The priority of CNPs: DSCP 48.
+/// Priority of CNPs: DSCP 48.
 pub(crate) const NOTIFICATIONS: u8 = 6;
 
-/// Which priorities are paused, and whose turns wait for them.
+/// Paused priorities, and the QPs that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
-    /// A bit for each priority.
+    /// One bit per priority.
     paused: u8,
     since: [Instant; PRIORITIES],
     until: [Instant; PRIORITIES],
-    /// QPs that have something to send, and whose priority is paused.
+    /// QPs with packets to send whose priority is paused.
     waiting: Vec<u32>,
 }
 
 impl Pauses {
-    /// True while any priority is paused.
+    /// `true` if any priority is paused.
     #[inline]
     pub fn is_any(&self) -> bool {
         self.paused != 0
     }
 
-    /// Whether this priority is paused.
+    /// `true` if this priority is paused.
     #[inline]
     pub fn holds(&self, priority: u8) -> bool {
         self.paused >> priority & 1 != 0
     }
 
-    /// Keeps a QP's turn until its priority may go on.
+    /// Keeps a QP's turn until its priority is resumed.
     pub fn keep(&mut self, slot: u32) {
         self.waiting.push(slot);
     }
 
-    /// A QP is gone.
+    /// Removes a destroyed QP.
     pub fn forget(&mut self, slot: u32) {
         self.waiting.retain(|&waiting| waiting != slot);
     }
 
-    /// The next moment at which a priority may go on by itself.
+    /// Earliest time at which a pause expires.
     #[inline]
     pub fn deadline(&self) -> Option<Deadline> {
         if !self.is_any() {
@@ -61,7 +61,7 @@ impl Pauses {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// A frame that is neither RoCEv2 nor about neighbours.
+    /// Handles a frame that belongs neither to RoCEv2 nor to neighbour discovery.
     pub(crate) fn accept_pause(
         &mut self,
         now: Instant,
@@ -84,7 +84,7 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Counts what there was of a pause until now.
+    /// Counts the time paused up to `now`.
     fn count_pause(&mut self, now: Instant, priority: usize) {
         if self.pauses.holds(priority as u8) {
             let paused = self.pauses.until[priority].min(now).since(self.pauses.since[priority]);
@@ -92,7 +92,7 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Lets those priorities go on whose pause is over.
+    /// Resumes the priorities whose pause has expired.
     #[cold]
     pub(crate) fn end_pauses(&mut self, now: Instant) {
         let before = self.pauses.paused;
@@ -107,7 +107,7 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Whether the QP in `slot`, whose turn it is, has to wait; it then keeps its turn.
+    /// `true` if the QP in `slot`, whose turn it is, must wait; it then keeps its turn.
     #[cold]
     pub(crate) fn waits_for_link(&mut self, slot: u32) -> bool {
         let Some(Some(qp)) = self.qps.get(slot as usize) else { return false };

@@ -17,7 +17,7 @@ use longhaul_wire::{MacAddr, Path, PathTemplate};
 use longhaul_work::RecvQueue;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// A QP.
+/// A QP and its attributes.
 pub(crate) struct Qp {
     pub qpn: Qpn,
     pub init: QpInit,
@@ -26,46 +26,46 @@ pub(crate) struct Qp {
     pub access: Access,
     pub template: PathTemplate,
     pub peer_ip: IpAddr,
-    /// What keeps the way to the peer known.
+    /// Keeps the hop to the peer resolved.
     pub hop: Option<HopId>,
     pub transport: Transport,
-    /// Without entries where receives are shared.
+    /// Without entries if the QP uses a shared receive queue.
     pub recv: RecvQueue,
-    /// Holds back requests and READ responses.
+    /// Limits the rate of requests and READ responses.
     pub limiter: RateLimiter,
     pub notification: NotificationPoint,
-    /// In the device's list of QPs that have something to send.
+    /// Whether the QP is in the device's list of QPs with packets to send.
     pub is_listed: bool,
-    /// The time of this QP's entry in the device's timers.
+    /// Time of this QP's entry in the device's timers.
     pub timer_entry: Option<Instant>,
-    /// The same among the QPs that a rate holds back.
+    /// Time of this QP's entry among the rate-limited QPs.
     pub paced_entry: Option<Instant>,
-    /// Whose turn it is when both halves have something to send.
+    /// Whether the responder sends next if both halves have something to send.
     pub responder_first: bool,
     communicates: bool,
     drain_event: bool,
 }
 
-/// A QP's state, for people.
+/// Snapshot of a QP for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpSnapshot {
     /// The QP.
     pub qpn: Qpn,
-    /// Its transport.
+    /// Transport service.
     pub kind: QpKind,
     /// The peer's QP, once known.
     pub dest_qpn: Option<Qpn>,
-    /// The peer's address, once known.
+    /// The peer's IP address, once known.
     pub peer_ip: Option<IpAddr>,
     /// State.
     pub state: QpState,
-    /// The next PSN to be sent.
+    /// Next PSN to send.
     pub next_psn: Psn,
-    /// The next PSN expected.
+    /// Next PSN expected.
     pub expected_psn: Psn,
-    /// More of a reliable connection.
+    /// Further state of a reliable connection.
     pub reliable: Option<(longhaul_rc::RequesterSnapshot, longhaul_rc::ResponderSnapshot)>,
-    /// Receives of its own that are posted.
+    /// Receives posted to its own receive queue.
     pub receives: u32,
 }
 
@@ -76,7 +76,7 @@ fn bound(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), Verbs
     Err(VerbsError::OutOfBounds { what, value, min, max })
 }
 
-/// Whether an address vector can be used by this device.
+/// Checks that this device can use an address vector.
 pub(crate) fn check_address(address: &AddressVector, config: &Config) -> Result<(), VerbsError> {
     bound("flow_label", u64::from(address.flow_label), 0, 0xf_ffff)?;
     if address.destination_ip.to_canonical().is_ipv4() != config.ip.is_ipv4() {
@@ -161,21 +161,21 @@ impl Qp {
         self.drain_event = false;
     }
 
-    /// The view of the device that a QP's halves get.
+    /// The context that a QP's halves get.
     #[inline]
     pub fn context<'a, M>(init: &QpInit, access: Access, env: &'a mut Env<M>) -> QpContext<'a, M> {
         QpContext { env, pd: init.pd, access, send_cq: init.send_cq, recv_cq: init.recv_cq }
     }
 
-    /// Whether [`Qp::modify`] can be called with `attr`.
+    /// Checks that [`Qp::modify`] may be called with `attr`.
     pub fn check(&self, attr: &QpAttr, config: &Config) -> Result<(), VerbsError> {
         transition::check(self.init.kind, self.state, attr.state.unwrap_or(self.state), attr)?;
         check_bounds(attr, config)
     }
 
-    /// Changes attributes and state, which has been checked. `hop` is the way to the address that
-    /// `attr` names, if it does, and `shared` the receive queue that it shares, if it does. Returns
-    /// the hold on a way that it needs no more.
+    /// Changes attributes and state, which [`Qp::check`] has accepted. `hop` is the hop to the
+    /// address in `attr`, if any, and `shared` the shared receive queue, if any. Returns the hold
+    /// on a hop that is no longer needed.
     #[must_use]
     pub fn modify<M: Memory>(
         &mut self,
@@ -266,7 +266,7 @@ impl Qp {
         released
     }
 
-    /// The error state: completes everything queued with a flush error. What is posted later ends
+    /// Enters the error state: completes everything queued with a flush error. Later posts complete
     /// likewise.
     pub fn fail<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
         let was_up = !matches!(self.state, QpState::Error | QpState::Reset);
@@ -277,8 +277,9 @@ impl Qp {
         }
     }
 
-    /// The requester has failed and flushed its queue. Only a reliable connection fails with it,
-    /// because its peer waits for what is missing. Source: IBTA, volume 1, section 10.3.1.
+    /// Handles a failed requester, which has flushed its queue. Only a reliable connection fails
+    /// with it, because its peer waits for the missing packets. Source: IBTA, volume 1, section
+    /// 10.3.1.
     #[cold]
     fn fail_sends<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
         match self.init.kind {
@@ -290,19 +291,19 @@ impl Qp {
         }
     }
 
-    /// Completes the sends that are queued with a flush error.
+    /// Completes the queued sends with a flush error.
     pub fn flush_sends<M: Memory>(&mut self, env: &mut Env<M>) {
         self.transport.flush_sends(&mut Qp::context(&self.init, self.access, env));
     }
 
-    /// Completes what is queued with a flush error.
+    /// Completes everything queued with a flush error.
     pub fn flush<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
         let mut ctx = Qp::context(&self.init, self.access, env);
         self.transport.flush(shared.unwrap_or(&mut self.recv), &mut ctx);
         ctx.flush_receives(&mut self.recv, self.qpn, self.attr.dest_qpn.unwrap_or_default());
     }
 
-    /// After anything happened: failures become an error state, and events are raised.
+    /// Called after any event: turns failures into the error state, and raises events.
     #[inline]
     pub fn settle<M: Memory>(&mut self, env: &mut Env<M>, shared: Option<&mut RecvQueue>) {
         if self.state == QpState::Error {
@@ -325,14 +326,14 @@ impl Qp {
         }
     }
 
-    /// A request arrived. True the first time that this happens before the state is ready to send.
+    /// Notes a request. Returns `true` for the first one before the QP is ready to send.
     pub fn note_request(&mut self) -> bool {
         let first = self.state == QpState::ReadyToReceive && !self.communicates;
         self.communicates = true;
         first
     }
 
-    /// True in the states that take requests.
+    /// `true` in the states that accept requests.
     #[inline]
     pub fn receives(&self) -> bool {
         matches!(
@@ -344,7 +345,7 @@ impl Qp {
         )
     }
 
-    /// True when the responder may send: while connected, and to say why it gave up.
+    /// `true` if the responder may send: while connected, and to report its failure.
     #[inline]
     pub fn responder_can_transmit(&self) -> bool {
         let speaks =
@@ -352,7 +353,7 @@ impl Qp {
         speaks && self.transport.responder_can_transmit()
     }
 
-    /// True when the requester may send, as far as rates allow.
+    /// `true` if the requester may send, rate limits included.
     #[inline]
     pub fn requester_can_transmit(&self, now: Instant) -> bool {
         matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained)

@@ -1,4 +1,4 @@
-//! Frames in: everything that is checked before a QP sees a packet.
+//! Frames in: all checks before a QP gets a packet.
 
 use crate::qp::Qp;
 use crate::srq::shared_queue;
@@ -9,11 +9,11 @@ use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Bth, PKEY_DEFAULT, Packet, Transport, Verb};
 use longhaul_work::{Context, Counter};
 
-/// The VLAN in a tag, beside which stands a priority.
+/// VLAN ID bits of a tag; the others are the priority.
 const VLAN_ID: u16 = 0xfff;
 
-/// True when a packet's partition key matches the default one: the same 15 bits. Ours is a full
-/// member, so the other may be limited. Source: IBTA, volume 1, section 10.9.3.
+/// `true` if a packet's partition key matches the default one in its lower 15 bits. The device is a
+/// full member, so the peer may be a limited one. Source: IBTA, volume 1, section 10.9.3.
 fn pkey_matches(pkey: u16) -> bool {
     (pkey ^ PKEY_DEFAULT) & 0x7fff == 0
 }
@@ -64,7 +64,7 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// What is not RoCEv2 may be about neighbours, or from the link's other end.
+    /// Handles a frame that is not RoCEv2: neighbour discovery or a pause frame.
     #[cold]
     fn accept_other(&mut self, now: Instant, frame: &Frame<'_>) -> Result<(), DropReason> {
         if !self.hops.take(now, frame) {
@@ -160,7 +160,7 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// One copy to each QP that is attached to the group.
+    /// Delivers one copy to each QP that is attached to the group.
     fn accept_multicast(
         &mut self,
         now: Instant,
@@ -184,7 +184,7 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// Whether the QP takes datagrams now.
+    /// Checks that the QP accepts datagrams in its state.
     fn check_datagram_qp(&self, slot: u32) -> Result<(), DropReason> {
         let Some(Some(qp)) = self.qps.get(slot as usize) else { return Err(DropReason::NoQp) };
         if qp.init.kind != QpKind::Ud {
@@ -214,8 +214,8 @@ impl<M: Memory> Rnic<M> {
         if let Some(srq) = init.srq {
             self.watch_srq(srq);
         }
-        // A marked datagram to a group would be answered by each member, and a forged one by
-        // whoever it names.
+        // No CNP for a multicast datagram: every member would send one, and a forged one would
+        // direct them all at its victim.
         if is_delivered
             && bth.dest_qp != Qpn::MULTICAST
             && let Some(deth) = packet.deth()
@@ -226,7 +226,7 @@ impl<M: Memory> Rnic<M> {
     }
 }
 
-/// What is checked last, because it costs most: partition and ICRC.
+/// The last and most expensive checks: partition key and ICRC.
 #[inline]
 fn check_seal(frame: &Frame<'_>, bth: &Bth) -> Result<(), DropReason> {
     if !pkey_matches(bth.pkey) {
@@ -238,7 +238,7 @@ fn check_seal(frame: &Frame<'_>, bth: &Bth) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Hands a response to the requester that it answers.
+/// Passes a response to its requester.
 #[inline]
 fn respond<C: Context>(
     requester: &mut longhaul_rc::Requester,

@@ -1,11 +1,11 @@
-//! Which QP sends next, and the QPs' deadlines.
+//! Turns and deadlines of QPs.
 
 use longhaul_units::Instant;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// QPs that have something to send, round robin. A QP's own flag says whether it is in the list, so
-/// that the cost of a packet does not depend on how many QPs are idle.
+/// QPs with packets to send, round robin. A flag in the QP records whether it is in the list, so
+/// that the cost of a packet does not depend on the number of idle QPs.
 #[derive(Debug, Default)]
 pub(crate) struct RoundRobin(VecDeque<u32>);
 
@@ -29,16 +29,16 @@ impl RoundRobin {
     }
 }
 
-/// Deadlines, one entry per QP that is looked at only when it comes up.
+/// Deadlines, one entry per QP, evaluated only when it expires.
 ///
-/// A deadline that moves later, as with every ACK, leaves its entry alone: when the entry comes up
-/// too early, it goes back in with the right time. Only a deadline that moves earlier adds an
-/// entry, and makes the old one stale.
+/// A deadline that moves later, as with every ACK, leaves its entry unchanged: an entry that
+/// expires too early is queued again with the right time. Only a deadline that moves earlier adds
+/// an entry, and makes the old one stale.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, u32)>>);
 
 impl Timers {
-    /// Schedules `slot` for `at`. `entry` is the time of the QP's present entry.
+    /// Schedules `slot` for `at`. `entry` is the time of the QP's current entry.
     #[inline]
     pub fn schedule(&mut self, slot: u32, at: Instant, entry: &mut Option<Instant>) {
         if entry.is_none_or(|present| at < present) {
@@ -47,21 +47,21 @@ impl Timers {
         }
     }
 
-    /// Forgets stale entries, those that `is_live` does not know, once they are many beside `usual`
-    /// live ones.
+    /// Removes stale entries, for which `is_live` returns `false`, once they far outnumber the
+    /// `usual` live ones.
     pub fn compact(&mut self, usual: usize, is_live: impl Fn(Instant, u32) -> bool) {
         if self.0.len() > 4 * usual + 1024 {
             self.0.retain(|&Reverse((at, slot))| is_live(at, slot));
         }
     }
 
-    /// When the next entry comes up.
+    /// Time of the next entry.
     #[inline]
     pub fn next(&self) -> Option<Instant> {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// An entry that has come up. It counts only when the QP's own note of its entry agrees.
+    /// Removes an expired entry. It is valid only if it equals the QP's record of its entry.
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, u32)> {
         if self.next()? > now {
             return None;

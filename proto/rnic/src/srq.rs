@@ -8,13 +8,13 @@ use longhaul_work::{RecvQueue, RecvWr, SGE_MAX};
 pub(crate) struct Srq {
     pub pd: PdId,
     pub queue: RecvQueue,
-    /// Tell once when fewer than this many are left; 0 never.
+    /// Raise an event once, if fewer than this many are left; 0: never.
     pub limit: u32,
-    /// QPs that take from it.
+    /// Number of QPs that use it.
     pub users: u32,
 }
 
-/// The receive queue that a QP shares, if it does.
+/// The shared receive queue of a QP, if it has one.
 #[inline]
 pub(crate) fn shared_queue<'a>(
     srqs: &'a mut Table<Srq>,
@@ -24,7 +24,7 @@ pub(crate) fn shared_queue<'a>(
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     pub fn create_srq(&mut self, init: &SrqInit) -> Result<SrqId, VerbsError> {
         self.check_srq_depth(init.depth)?;
         crate::objects::in_bounds("receive segments", init.sge_max, 0, SGE_MAX as u32)?;
@@ -46,7 +46,7 @@ impl<M: Memory> Rnic<M> {
         self.srqs.get_mut(srq.0).ok_or(VerbsError::NoSuch("SRQ"))
     }
 
-    /// Changes the depth, the limit, or both; both or neither when one is refused.
+    /// Changes the depth, the limit, or both. If one is refused, neither changes.
     pub fn modify_srq(
         &mut self,
         srq: SrqId,
@@ -68,15 +68,14 @@ impl<M: Memory> Rnic<M> {
         Ok(())
     }
 
-    /// What a shared receive queue is now; the depth as rounded up.
+    /// Current attributes of a shared receive queue, with the depth as rounded up.
     pub fn query_srq(&mut self, srq: SrqId) -> Result<SrqInit, VerbsError> {
         let srq = self.srq(srq)?;
         let queue = &srq.queue;
         Ok(SrqInit { pd: srq.pd, depth: queue.depth(), sge_max: queue.sge_max(), limit: srq.limit })
     }
 
-    /// Gives a shared receive queue up, with what is posted; [`VerbsError::Busy`] while a QP takes
-    /// from it.
+    /// Destroys a shared receive queue and its receives; [`VerbsError::Busy`] while a QP uses it.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
         match self.srq(srq)? {
             Srq { users: 0, pd, .. } => {
@@ -90,14 +89,14 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Queues a receive work request for whichever QP needs one next.
+    /// Queues a receive work request for the next QP that needs one.
     #[inline]
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let srq = self.srqs.get_mut(srq.0).ok_or(PostError::NoSuchQp)?;
         srq.queue.post(wr).map_err(PostError::from)
     }
 
-    /// After a QP may have taken receives: tells once when few are left.
+    /// Called after a QP may have taken receives: raises the limit event.
     #[inline]
     pub(crate) fn watch_srq(&mut self, srq: SrqId) {
         if let Some(shared) = self.srqs.get_mut(srq.0)

@@ -2,7 +2,7 @@
 
 use crate::VerbsError;
 
-/// Objects by number. A number is given out again once its object is gone.
+/// Objects by number. The number of a removed object is reused.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     places: Vec<Option<T>>,
@@ -12,12 +12,12 @@ pub(crate) struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// An empty table of at most `count_max` of `what`, which errors name in the plural.
+    /// Creates a table of at most `count_max` objects; `what` names them in errors, in the plural.
     pub fn new(what: &'static str, count_max: u32) -> Self {
         Table { places: Vec::new(), free: Vec::new(), what, count_max }
     }
 
-    /// Places an object and says where.
+    /// Inserts an object and returns its number.
     pub fn insert(&mut self, value: T) -> Result<u32, VerbsError> {
         if let Some(free) = self.free.pop() {
             self.places[free as usize] = Some(value);
@@ -30,7 +30,7 @@ impl<T> Table<T> {
         Ok(self.places.len() as u32 - 1)
     }
 
-    /// True when the next object would be one too many.
+    /// `true` if no further object fits.
     pub fn is_full(&self) -> bool {
         self.free.is_empty() && self.places.len() >= self.count_max as usize
     }
@@ -50,7 +50,7 @@ impl<T> Table<T> {
         self.places.iter_mut().flatten()
     }
 
-    /// Takes an object out.
+    /// Removes an object.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let value = self.places.get_mut(number as usize)?.take()?;
         self.free.push(number);

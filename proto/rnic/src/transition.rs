@@ -1,6 +1,6 @@
-//! Which attributes a change of a QP's state needs and takes.
+//! Attributes that a QP's state transitions require and permit.
 //!
-//! Source: IBTA, volume 1, table 91, and the table that Linux holds every device's programs to.
+//! Source: IBTA, volume 1, table 91, and the table that Linux enforces for every device.
 
 use crate::{QpAttr, QpKind, QpState, VerbsError};
 
@@ -69,18 +69,18 @@ fn given(attr: &QpAttr) -> u32 {
     bits.iter().enumerate().fold(0, |m, (i, &set)| m | u32::from(set) << i)
 }
 
-/// What differs between the transports: attributes by which a peer reaches memory, or a stranger
-/// the queue.
+/// Differences between the transports: attributes that grant a peer access to memory, or a stranger
+/// access to the queue.
 struct Taken {
-    /// Who may do what here.
+    /// Attributes that grant access.
     grants: u32,
-    /// To be ready to receive.
+    /// To become ready to receive.
     receiving: u32,
-    /// To be ready to send.
+    /// To become ready to send.
     sending: u32,
     /// While the send queue is drained.
     drained: u32,
-    /// At any time while ready.
+    /// In any ready state.
     while_ready: u32,
 }
 
@@ -111,7 +111,7 @@ const fn taken(kind: QpKind) -> Taken {
     }
 }
 
-/// Required and optional attributes of a transition; `None` when it does not exist.
+/// Required and optional attributes of a transition; `None` if it does not exist.
 fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::{
         Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
@@ -135,7 +135,7 @@ fn transition(kind: QpKind, from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
-/// Whether a QP of `kind` may go from `from` to `to` with these attributes.
+/// Checks that a QP of `kind` may go from `from` to `to` with these attributes.
 pub(crate) fn check(
     kind: QpKind,
     from: QpState,

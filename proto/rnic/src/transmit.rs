@@ -1,4 +1,4 @@
-//! Frames out: turns, room and pace.
+//! Frames out: turns, room and pacing.
 
 use crate::pause::{MANAGEMENT, NOTIFICATIONS};
 use crate::qp::Qp;
@@ -9,10 +9,10 @@ use longhaul_node::{Frame, Transmit};
 use longhaul_units::Instant;
 use longhaul_work::{Counter, Emit};
 
-/// Hands frames to the taker and notes what they cost.
+/// Passes frames to the output and counts their cost.
 struct Out<'a> {
     to: &'a mut dyn Transmit,
-    /// Frames handed over, of which one may stand for several.
+    /// Frames transmitted; one of them may stand for several.
     taken: usize,
     frames: u64,
     bytes: u64,
@@ -68,7 +68,7 @@ impl<M: Memory> Rnic<M> {
             }
             room -= out.taken;
         }
-        // Neighbour solicitations that have become due just now.
+        // Neighbour solicitations that just became due.
         if self.hops_pending() {
             self.send_by_segment(now, &mut room, &mut out);
         }
@@ -96,8 +96,8 @@ impl<M: Memory> Rnic<M> {
         self.hops.has_pending() && !self.pauses.holds(MANAGEMENT)
     }
 
-    /// What is said about neighbours, and what waited for their answers. None of it is paced: it is
-    /// little.
+    /// Sends the segment's own frames, and the datagrams that waited for an address. They are few
+    /// and not paced.
     #[cold]
     fn send_by_segment(&mut self, now: Instant, room: &mut usize, out: &mut Out<'_>) {
         while *room > 0
@@ -130,25 +130,25 @@ impl<M: Memory> Rnic<M> {
                     *psn = psn.plus(1);
                     sent = true;
                 }
-                // The solicitation for its neighbour leaves first.
+                // The neighbour solicitation is sent first.
                 Resolution::Asking => hops.wait(now, to, mad),
-                // The connection manager tries again.
+                // The connection manager retries.
                 Resolution::Failed(_) => {}
             }
         });
         sent
     }
 
-    /// Packets, at most `room`, that the QP whose turn it is may send before it is looked at again:
-    /// more than one only when no other waits, and nothing counts what it sends.
+    /// Maximum packets, at most `room`, that the QP whose turn it is may send before its state is
+    /// evaluated again. More than one only if no other QP waits and no rate limits this one.
     #[inline]
     fn run_max(&self, room: usize, is_limited: bool) -> usize {
         let is_alone = self.ready_qps.is_empty() && !self.mads_pending() && !self.cnps_pending();
         if is_alone && !is_limited && self.pacer.is_none() { room } else { 1 }
     }
 
-    /// One packet of the QP whose turn it is, or several when no other waits. None when it turns
-    /// out to have none.
+    /// Sends one packet of the QP whose turn it is, or several if no other waits. None if the QP
+    /// turns out to have nothing to send.
     #[inline]
     fn send_next_qp(&mut self, now: Instant, room: usize, out: &mut Out<'_>) {
         let Some(slot) = self.ready_qps.pop() else { return };
@@ -175,7 +175,7 @@ impl<M: Memory> Rnic<M> {
         }
         let responder_first = responds && (qp.responder_first || !requests);
         let is_data = !responder_first || answers;
-        // Where both halves have something to send they take turns.
+        // If both halves have something to send, they alternate.
         let run_max = if responds && requests { 1 } else { run_max };
         let mut ctx = Qp::context(&qp.init, qp.access, &mut self.env);
         let before = out.wire;
@@ -197,8 +197,8 @@ impl<M: Memory> Rnic<M> {
             qp.limiter.take(now, out.wire - before, &self.dcqcn);
         }
         qp.responder_first = !responder_first;
-        // A request that cannot be sent now waits for an event, and what a rate holds back for its
-        // time: neither for a turn.
+        // A request that cannot be sent waits for an event, and a rate-limited one for its time;
+        // neither waits for a turn.
         let listed = if sent > 0 {
             Listed::Both
         } else if held_back {

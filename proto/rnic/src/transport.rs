@@ -1,4 +1,4 @@
-//! A QP's two halves, whichever transport it has.
+//! The two halves of a QP of any transport.
 
 use crate::env::QpContext;
 use crate::{Config, Memory, QpAttr, QpInit, QpKind};
@@ -7,11 +7,11 @@ use longhaul_units::{Duration, Instant, Psn, Qpn};
 use longhaul_wire::{PKEY_DEFAULT, PathTemplate};
 use longhaul_work::{Emit, Mtu, RecvQueue, SendRefused, SendWr};
 
-/// Why a responder gave up.
+/// Reason why a responder failed.
 pub(crate) enum Fault {
     InvalidRequest,
     RemoteAccess,
-    /// A completion tells.
+    /// A completion reports it.
     Local,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Transport {
     Ud { requester: longhaul_ud::Requester, responder: longhaul_ud::Responder },
 }
 
-/// Calls what all requesters have.
+/// Calls a method common to all requesters.
 macro_rules! requester {
     ($transport:expr, $half:ident => $call:expr) => {
         match $transport {
@@ -35,7 +35,7 @@ macro_rules! requester {
     };
 }
 
-/// Calls what all responders have.
+/// Calls a method common to all responders.
 macro_rules! responder {
     ($transport:expr, $half:ident => $call:expr) => {
         match $transport {
@@ -99,7 +99,7 @@ impl Transport {
         }
     }
 
-    /// Begins to receive, with nothing of what was before.
+    /// Starts to receive, without any previous state.
     pub fn start_responder(&mut self, qpn: Qpn, init: &QpInit, attr: &QpAttr, config: &Config) {
         match self {
             Transport::Rc { responder, .. } => *responder = rc_responder(qpn, init, attr, config),
@@ -108,7 +108,7 @@ impl Transport {
         }
     }
 
-    /// Begins to send, with nothing of what was before.
+    /// Starts to send, without any previous state.
     pub fn start_requester(&mut self, qpn: Qpn, attr: &QpAttr, config: &Config) {
         let dest_qpn = attr.dest_qpn.unwrap_or_default();
         let sq_psn = attr.sq_psn.unwrap_or_default();
@@ -157,7 +157,7 @@ impl Transport {
         }
     }
 
-    /// Takes over attributes that may change while ready.
+    /// Applies attributes that may change while ready.
     pub fn adopt(&mut self, attr: &QpAttr) {
         match self {
             Transport::Rc { requester, responder } => {
@@ -191,7 +191,7 @@ impl Transport {
         requester!(self, half => half.depth())
     }
 
-    /// Send work requests that can be queued before the queue is full.
+    /// Number of send work requests that can be queued.
     #[inline]
     pub fn send_room(&self) -> u32 {
         requester!(self, half => half.depth() - half.queued() as u32)
@@ -210,7 +210,7 @@ impl Transport {
         requester!(self, half => half.pause(paused));
     }
 
-    /// Resumes after a failure, with the PSN running on. A reliable connection cannot.
+    /// Resumes after a failure, with the next PSN. A reliable connection cannot.
     pub fn recover(&mut self) {
         match self {
             Transport::Rc { .. } => {}
@@ -245,7 +245,7 @@ impl Transport {
         }
     }
 
-    /// True when the responder's next packet carries data.
+    /// `true` if the responder's next packet carries data.
     #[inline]
     pub fn responder_sends_data(&self) -> bool {
         match self {
@@ -297,7 +297,7 @@ impl Transport {
         }
     }
 
-    /// Why the responder gave up, if it did.
+    /// Reason why the responder failed, if it did.
     #[inline]
     pub fn fault(&self) -> Option<Fault> {
         match self {
@@ -311,28 +311,28 @@ impl Transport {
         }
     }
 
-    /// Completes the sends that are queued with a flush error.
+    /// Completes the queued sends with a flush error.
     pub fn flush_sends<M: Memory>(&mut self, ctx: &mut QpContext<'_, M>) {
         requester!(self, half => half.flush(ctx));
     }
 
-    /// Completes everything queued, and the receive that is being filled, with a flush error.
+    /// Completes everything queued, and the receive in use, with a flush error.
     pub fn flush<M: Memory>(&mut self, queue: &mut RecvQueue, ctx: &mut QpContext<'_, M>) {
         self.flush_sends(ctx);
         responder!(self, half => half.flush(queue, ctx));
     }
 
-    /// Gives the receive that is being filled back to `queue`.
+    /// Returns the receive in use to `queue`.
     pub fn release(&mut self, queue: &mut RecvQueue) {
         responder!(self, half => half.release(queue));
     }
 
-    /// The next PSN to be sent.
+    /// Next PSN to send.
     pub fn next_psn(&self) -> Psn {
         requester!(self, half => half.snapshot().next)
     }
 
-    /// The next PSN expected; 0 where datagrams come from everywhere.
+    /// Next PSN expected; 0 for datagram QPs.
     pub fn expected_psn(&self) -> Psn {
         match self {
             Transport::Rc { responder, .. } => responder.snapshot().expected,
@@ -342,7 +342,7 @@ impl Transport {
     }
 }
 
-/// The packet at which a QP begins to count towards its AckReq: neighbours in number are far apart.
+/// Packet at which a QP begins to count towards its AckReq; consecutive QPNs get distant ones.
 fn phase(qpn: Qpn, config: &Config) -> u32 {
     let spread = u64::from(qpn.get().wrapping_mul(0x9e37_79b1));
     ((spread * u64::from(config.ack_request_every)) >> 32) as u32

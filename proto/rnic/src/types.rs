@@ -3,20 +3,20 @@
 use longhaul_node::{Gather, Payload};
 use longhaul_units::{LKey, Qpn, RKey};
 
-/// Registered memory: addresses are those that [`crate::Rnic::reg_mr`] was given (a process's
-/// virtual addresses, usually). The device has held every access against the bounds and permissions
-/// of a region before it calls; only inline data is read from wherever the caller of `post_send`
-/// says.
+/// Registered memory. Addresses are those passed to [`crate::Rnic::reg_mr`], usually a process's
+/// virtual addresses. The device checks every access against the bounds and permissions of a region
+/// before it calls; only inline data is read from any address that the caller of `post_send`
+/// passes.
 pub trait Memory: Gather {
     /// Copies `payload` to `address`.
     fn scatter(&mut self, address: u64, payload: &Payload<'_>);
 
-    /// Adds to the 8 bytes at `address`, a multiple of 8, modulo 2^64 and in the host's byte order,
-    /// in one step that no other access can come between. Returns what was there.
+    /// Atomically adds `add` modulo 2^64 to the 8 bytes at `address`, a multiple of 8, in the
+    /// host's byte order. Returns the original value.
     fn fetch_add(&mut self, address: u64, add: u64) -> u64;
 
-    /// Stores `swap` in the 8 bytes at `address`, a multiple of 8, when they hold `compare`; as one
-    /// step likewise. Returns what was there.
+    /// Atomically stores `swap` in the 8 bytes at `address`, a multiple of 8, if they equal
+    /// `compare`. Returns the original value.
     fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64;
 }
 
@@ -32,30 +32,30 @@ pub struct CqId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SrqId(pub u32);
 
-/// What a region or a QP may be used for. The bits are those of `enum ibv_access_flags`.
+/// Permitted operations of a region or QP. The bits are those of `enum ibv_access_flags`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Access(pub u32);
 
 impl Access {
     /// Local reads only.
     pub const LOCAL_READ: Access = Access(0);
-    /// Receives and READs may write here.
+    /// Receives and READs may write.
     pub const LOCAL_WRITE: Access = Access(1);
-    /// The peer may WRITE; needs `LOCAL_WRITE` in a region.
+    /// The peer may WRITE; a region also needs `LOCAL_WRITE`.
     pub const REMOTE_WRITE: Access = Access(2);
     /// The peer may READ.
     pub const REMOTE_READ: Access = Access(4);
-    /// The peer may do atomics; needs `LOCAL_WRITE` in a region.
+    /// The peer may use atomics; a region also needs `LOCAL_WRITE`.
     pub const REMOTE_ATOMIC: Access = Access(8);
     /// All of the above.
     pub const ALL: Access = Access(15);
 
-    /// True when every bit of `other` is set.
+    /// `true` if every bit of `other` is set.
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both together.
+    /// Union of both.
     #[must_use]
     pub const fn and(self, other: Access) -> Access {
         Access(self.0 | other.0)
@@ -89,7 +89,7 @@ pub enum QpKind {
     Ud,
 }
 
-/// State of a QP. Numbers are those of `enum ibv_qp_state`.
+/// State of a QP. The numbers are those of `enum ibv_qp_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum QpState {
@@ -101,16 +101,16 @@ pub enum QpState {
     ReadyToReceive = 2,
     /// Ready to send.
     ReadyToSend = 3,
-    /// The send queue drains: what has begun is finished, nothing further begins.
+    /// The send queue drains: messages that were begun are finished, and no others begin.
     SendQueueDrained = 4,
-    /// A send of an unreliable QP failed: the send queue is flushed, and so is what is posted to
-    /// it. Receives go on.
+    /// A send of an unreliable QP failed: the send queue, and later posts to it, are flushed.
+    /// Receiving continues.
     SendQueueError = 5,
-    /// Failed or told to stop: everything posted is flushed.
+    /// Failed or stopped: everything posted is flushed.
     Error = 6,
 }
 
-/// Something that happened without being polled for.
+/// An asynchronous event.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "events are rare, and taken one at a time")]
 pub enum Event {
@@ -120,21 +120,21 @@ pub enum Event {
     CqError(CqId),
     /// A shared receive queue fell below its limit, which is now unset.
     SrqLimitReached(SrqId),
-    /// Something happened to a QP.
+    /// An event of a QP.
     Qp {
-        /// Which.
+        /// The QP.
         qpn: Qpn,
-        /// What.
+        /// The event.
         kind: QpEvent,
     },
-    /// The connection manager has something to say.
+    /// An event of the connection manager.
     Cm(longhaul_cm::Event),
 }
 
 /// Asynchronous events of a QP. The names follow `enum ibv_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpEvent {
-    /// The QP went to error for a reason that no completion tells.
+    /// The QP entered the error state for a reason that no completion reports.
     Fatal,
     /// The peer sent a request that was answered with "invalid request".
     RequestError,
@@ -144,6 +144,7 @@ pub enum QpEvent {
     CommunicationEstablished,
     /// The send queue is drained.
     SendQueueDrained,
-    /// A QP with a shared receive queue went to error, and takes no further receive from it.
+    /// A QP with a shared receive queue entered the error state, and takes no further receives from
+    /// it.
     LastWqeReached,
 }

@@ -1,9 +1,8 @@
-//! Time per datagram of 4 KiB: sealed and opened by the node, against the bare cipher over the same
-//! bytes where they lie, and over bytes that are copied first, as those of a borrowed frame must
-//! be.
+//! Time per 4 KiB datagram, sealed and opened by the node, compared with the bare cipher over the
+//! same bytes in place, and over bytes that are copied first, as those of a borrowed frame must be.
 //!
-//! The last table measures both in turn, so that a machine whose speed varies does not decide their
-//! ratio.
+//! The last table alternates between them, so that a machine of varying speed does not distort
+//! their ratio.
 
 #![allow(missing_docs, reason = "criterion's macros declare public functions")]
 
@@ -16,13 +15,13 @@ use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, U
 use std::hint::black_box;
 use std::time::{Duration, Instant as Clock};
 
-/// Datagrams before the other end's turn: what a poll of a port brings.
+/// Datagrams before the other end's turn, as many as one poll of a port returns.
 const CHUNK: usize = 32;
-/// What the cipher authenticates besides, over IPv4.
+/// Length of the cipher's associated data over IPv4.
 const BOUND: [u8; 32] = [7; 32];
 const NOW: Instant = Instant::from_ns(1_000_000_000);
 
-/// Takes frames as a port does that has sent them, or keeps their bytes.
+/// Accepts frames as a port does that has sent them, or keeps their bytes.
 #[derive(Default)]
 struct Port {
     keeps: bool,
@@ -63,7 +62,7 @@ struct Load {
     port: Port,
     bare: LessSafeKey,
     number: u64,
-    /// What the next turn works on.
+    /// Input of the next turn.
     wire: Vec<(Head, Vec<u8>)>,
     buffers: Vec<(Vec<u8>, Tag, u64)>,
     source: Vec<u8>,
@@ -139,7 +138,7 @@ impl Load {
         self.port.keeps = false;
     }
 
-    /// Bytes that are encrypted: all behind UDP.
+    /// Bytes that are encrypted: everything behind UDP.
     fn len(&self) -> usize {
         self.head.len() - 42 + self.payload.payload().len() + 4
     }
@@ -254,7 +253,7 @@ fn nonce(number: u64) -> Nonce {
 }
 
 type Turn = fn(&mut Load) -> Duration;
-/// Name, and who does it: the cipher alone, the cipher after a copy, the node.
+/// Name, and the variants: the cipher alone, the cipher after a copy, the node.
 const TURNS: [(&str, [Turn; 3]); 2] = [
     ("seal", [Load::seal_bare, Load::seal_copied, Load::seal_by_node]),
     ("open", [Load::open_bare, Load::open_copied, Load::open_by_node]),

@@ -1,4 +1,4 @@
-//! Which peer is behind which address, and who is asked for.
+//! Maps addresses to the peers behind them, and tracks the questions in progress.
 
 use crate::session::Way;
 use foldhash::fast::FixedState;
@@ -7,9 +7,9 @@ use longhaul_wire::{Path, Udp, address_bits};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Questions under way at once.
+/// Maximum number of concurrent questions.
 const CALLS_MAX: usize = 64;
-/// Times that a question is asked.
+/// Times that a question is sent.
 pub(crate) const TRIES: u32 = 5;
 
 /// An address beyond the WAN, in its VLAN.
@@ -29,12 +29,12 @@ impl AddressKey {
         address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
     }
 
-    /// The destination of datagrams along `way`.
+    /// Destination of datagrams along `way`.
     pub(crate) fn destination(way: &Path) -> Self {
         AddressKey::of(way.destination_ip, way.vlan)
     }
 
-    /// Of the datagram whose headers are `head`, the source or the destination.
+    /// Source or destination of the datagram whose headers are `head`.
     #[inline]
     pub(crate) fn in_head(head: &[u8], udp: Udp, is_source: bool) -> Self {
         let vlan = if udp.ip >= 18 {
@@ -49,20 +49,20 @@ impl AddressKey {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// The peer's place in the configuration.
+    /// Index of the peer in the configuration.
     By(usize),
-    /// None, as far as is known.
+    /// No known peer, until this time.
     NoneUntil(Instant),
 }
 
-/// A question who is behind an address.
+/// A question for the peer behind an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) nonce: u64,
     pub(crate) way: Way,
     pub(crate) tries: u32,
     pub(crate) next_at: Instant,
-    /// Keys are wanted even if there are some: those that there are may be unknown to the far box.
+    /// The answer starts a handshake even if keys exist, because the far box may not know them.
     pub(crate) wants_fresh_keys: bool,
 }
 
@@ -72,7 +72,6 @@ impl Call {
     }
 }
 
-/// See the module.
 pub(crate) struct Addresses {
     known: HashMap<AddressKey, Reach, FixedState>,
     max: usize,
@@ -88,7 +87,7 @@ impl Addresses {
         }
     }
 
-    /// The peer behind `key`.
+    /// Peer behind `key`, if known.
     #[inline]
     pub(crate) fn peer(&self, key: &AddressKey) -> Option<usize> {
         match self.known.get(key) {
@@ -97,7 +96,7 @@ impl Addresses {
         }
     }
 
-    /// True when somebody may be asked for `key`.
+    /// `true` if a question for `key` may be sent.
     pub(crate) fn may_call(&self, now: Instant, key: &AddressKey) -> bool {
         let is_paused =
             matches!(self.known.get(key), Some(Reach::NoneUntil(until)) if *until > now);
@@ -106,12 +105,12 @@ impl Addresses {
             && self.calls.iter().all(|call| call.key() != *key)
     }
 
-    /// `peer` is behind `key`. False: there is no room in the table.
+    /// Notes that `peer` is behind `key`. Returns `false` if the table is full.
     pub(crate) fn learn(&mut self, now: Instant, key: AddressKey, peer: usize) -> bool {
         self.put(now, key, Reach::By(peer))
     }
 
-    /// Nobody is behind `key` until `until`.
+    /// Notes that no peer is behind `key` until `until`.
     pub(crate) fn pause(&mut self, now: Instant, key: AddressKey, until: Instant) {
         self.put(now, key, Reach::NoneUntil(until));
     }
@@ -128,7 +127,7 @@ impl Addresses {
         true
     }
 
-    /// Takes the call out that an answer with `nonce` from the destination of its way belongs to.
+    /// Removes and returns the call that an answer with `nonce` from `key` belongs to.
     pub(crate) fn answered(&mut self, nonce: u64, key: &AddressKey) -> Option<Call> {
         let at = self.calls.iter().position(|call| call.nonce == nonce && call.key() == *key)?;
         Some(self.calls.swap_remove(at))

@@ -2,7 +2,7 @@
 
 use longhaul_units::Instant;
 
-/// So many per second, and at most one second's worth at once.
+/// Allows `per_s` events per second, and at most one second's worth at once.
 pub(crate) struct Budget {
     per_s: u64,
     left: u64,
@@ -14,7 +14,7 @@ impl Budget {
         Budget { per_s: u64::from(per_s), left: u64::from(per_s), at: Instant::ZERO }
     }
 
-    /// True when one more may be done.
+    /// Takes one event from the budget; `false` if it is exhausted.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let elapsed = u128::from(now.since(self.at).as_ns());
         let earned =

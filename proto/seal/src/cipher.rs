@@ -1,22 +1,23 @@
-//! The ciphers, and which of them two boxes take.
+//! The ciphers and their negotiation.
 
 use crate::format::TAG_LEN;
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, Tag, UnboundKey};
 use std::fmt;
 use zeroize::Zeroize;
 
-/// How datagrams are encrypted and authenticated.
+/// AEAD for datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Cipher {
-    /// AES-256 in Galois/Counter mode: fastest where the processor has instructions for it.
+    /// AES-256 in Galois/Counter mode; fastest on processors with AES instructions.
     Aes256Gcm = 1,
-    /// ChaCha20 with Poly1305 (RFC 8439): fastest where it has not, and free of tables there.
+    /// ChaCha20 with Poly1305 (RFC 8439); fastest on other processors, where it needs no lookup
+    /// tables.
     ChaCha20Poly1305 = 2,
 }
 
 impl Cipher {
-    /// The name for reports.
+    /// Name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Cipher::Aes256Gcm => "aes-256-gcm",
@@ -24,8 +25,8 @@ impl Cipher {
         }
     }
 
-    /// Both, in the order that suits the processor it is called on; for real ports. In virtual time
-    /// the order is the configuration's, so that a run is the same everywhere.
+    /// Both ciphers, in the order that suits this processor; for real ports. In virtual time the
+    /// order is the configuration's, so that a run is the same everywhere.
     pub fn for_this_processor() -> Vec<Cipher> {
         #[cfg(target_arch = "x86_64")]
         let has_aes = std::arch::is_x86_feature_detected!("aes")
@@ -48,7 +49,7 @@ impl Cipher {
     }
 }
 
-/// Ciphers that a box takes, best first, as they stand in a handshake: two bytes, 0 for none.
+/// Ciphers that a box accepts, best first, as encoded in a handshake: two bytes, 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Preference(pub(crate) [u8; 2]);
 
@@ -61,8 +62,8 @@ impl Preference {
         Preference(codes)
     }
 
-    /// What both take. Where they would each rather have another, ChaCha20: one of them has no
-    /// instructions for AES, and suffers more than the other from what it does not like.
+    /// The cipher that both accept. If each prefers another, ChaCha20: one of the processors lacks
+    /// AES instructions, and AES slows it down more than ChaCha20 slows down the other.
     pub(crate) fn agree(self, other: Preference) -> Option<Cipher> {
         let takes = |preference: Preference, cipher: Cipher| preference.0.contains(&(cipher as u8));
         let both = |cipher: &Cipher| takes(self, *cipher) && takes(other, *cipher);
@@ -77,7 +78,7 @@ impl Preference {
 pub(crate) struct Aead(LessSafeKey);
 
 impl Aead {
-    /// Takes the key over: `key` is overwritten.
+    /// Copies the key and overwrites `key`.
     pub(crate) fn new(cipher: Cipher, key: &mut [u8; 32]) -> Option<Self> {
         let algorithm = match cipher {
             Cipher::Aes256Gcm => &AES_256_GCM,
@@ -88,8 +89,8 @@ impl Aead {
         unbound.map(|key| Aead(LessSafeKey::new(key)))
     }
 
-    /// Encrypts `bytes` where they lie and writes the tag. False: they are too many for the cipher
-    /// (64 GiB).
+    /// Encrypts `bytes` in place and writes the tag. Returns `false` if `bytes` exceeds the
+    /// cipher's limit (64 GiB).
     #[inline]
     pub(crate) fn seal(
         &self,
@@ -108,8 +109,8 @@ impl Aead {
         }
     }
 
-    /// Decrypts `bytes` where they lie. False: they, `clear` or the nonce are not what was sealed,
-    /// and `bytes` are void.
+    /// Decrypts `bytes` in place. Returns `false`, with `bytes` undefined, if `bytes`, `clear` or
+    /// the nonce differs from what was sealed.
     #[inline]
     pub(crate) fn open(
         &self,

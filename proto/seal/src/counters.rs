@@ -1,39 +1,39 @@
 //! Counters of a seal, and its drop reasons.
 
 longhaul_counters::counters! {
-    /// What a seal has done since it was made. Free-running, never reset.
+    /// Counters of a seal. Free-running, never reset.
     pub struct Counters {
-        /// Frames that came in from inside, on any path.
+        /// Frames received from inside, on any path.
         inner_frames_in,
         /// Frames sent inside, on any path.
         inner_frames_out,
-        /// Frames that came in from the WAN, on any path.
+        /// Frames received from the WAN, on any path.
         wan_frames_in,
         /// Frames sent to the WAN, on any path.
         wan_frames_out,
-        /// Frames that are not for the port, passed on as they are.
+        /// Frames not for the seal's port, passed through.
         passed,
-        /// Datagrams that waited for keys, or for an answer of who is behind their address.
+        /// Datagrams that waited for keys, or for the answer that identifies the peer.
         waited,
         /// Datagrams sealed.
         sealed,
-        /// Datagrams opened: authentic, whole and not there before.
+        /// Datagrams opened: authentic, intact and not replayed.
         opened,
-        /// Handshakes begun.
+        /// Handshakes started by this box.
         handshakes_begun,
-        /// Handshakes that came to keys, whichever end began.
+        /// Handshakes completed, by either end.
         handshakes_done,
-        /// Of these, those that replaced keys in use.
+        /// Handshakes that replaced keys in use.
         rekeys,
         /// Questions for a far box sent.
         asks_sent,
-        /// Answers to strangers.
+        /// Answers to unauthenticated boxes.
         answers_sent,
         /// Notices of unknown keys sent.
         unknown_sent,
-        /// Notices of unknown keys believed enough to ask again.
+        /// Notices of unknown keys that led to a question.
         unknown_received,
-        /// Addresses that found no room in the table: nothing is sealed for them.
+        /// Addresses for which the table had no room: nothing is sealed for them.
         address_table_full,
         ;
         /// Frames that the seal dropped, by reason.
@@ -42,50 +42,49 @@ longhaul_counters::counters! {
 }
 
 longhaul_counters::drops! {
-    /// Why the seal did not pass a frame on.
+    /// Reason to drop a frame.
     pub enum DropReason {
-        /// A datagram to the port that is not sealed.
+        /// An unsealed datagram to the port.
         ClearRefused = "clear_refused",
-        /// RDMA in the clear from the WAN: an attacker's, or of a far box or host that has no keys.
+        /// Cleartext RDMA from the WAN: from an attacker, or from a far box or host without keys.
         ClearRdmaIn = "clear_rdma_in",
-        /// RDMA from inside that no stream to a far box carries and that may not leave in the
-        /// clear.
+        /// RDMA from inside that no stream carries and that may not leave in cleartext.
         ClearRdmaOut = "clear_rdma_out",
-        /// A datagram of this format that makes no sense.
+        /// A malformed datagram.
         Malformed = "malformed",
         /// A datagram of another version of this format.
         Version = "version",
-        /// Sealed with keys that there are not.
+        /// A datagram sealed with unknown keys.
         UnknownKeys = "unknown_keys",
-        /// Not what was sealed with these keys: forged or damaged.
+        /// A datagram that fails authentication: forged or damaged.
         Unauthenticated = "unauthenticated",
-        /// A number that was there before, or so old that nobody knows.
+        /// A number received before, or older than the replay window.
         Replayed = "replayed",
-        /// A datagram of the transport that waited for keys in vain; its sender retransmits it.
+        /// A transport datagram for which no keys arrived in time; its sender retransmits it.
         NoKeys = "no_keys",
         /// A frame longer than 16 KiB, or a train.
         Oversized = "oversized",
         /// A queue is full.
         QueueFull = "queue_full",
-        /// A stranger's question beyond those that are answered.
+        /// An unauthenticated question beyond the reply rate.
         TooManyQuestions = "too_many_questions",
-        /// A handshake's message beyond those that are calculated with.
+        /// A handshake message beyond the rate for cryptographic operations.
         TooManyHandshakes = "too_many_handshakes",
-        /// A handshake begun without a cookie of ours.
+        /// A handshake message without a valid cookie.
         HandshakeCookie = "handshake_cookie",
-        /// A handshake's message that does not prove its sender, or not for these addresses.
+        /// A handshake message that does not authenticate its sender, or not for these addresses.
         HandshakeForged = "handshake_forged",
-        /// A handshake with a public key that is none of our peers'.
+        /// A handshake with a public key of no configured peer.
         HandshakeStranger = "handshake_stranger",
-        /// A handshake's message that was there before.
+        /// A replayed handshake message.
         HandshakeReplayed = "handshake_replayed",
-        /// A handshake in which no cipher is common.
+        /// A handshake without a common cipher.
         HandshakeCipher = "handshake_cipher",
-        /// A handshake begun by both at once: the other one goes on.
+        /// A handshake that both ends started at once: the other one continues.
         HandshakeCrossed = "handshake_crossed",
-        /// An answer, a response or a notice that nobody asked for.
+        /// An unsolicited answer, response or notice.
         Unasked = "unasked",
-        /// An answer of a box that is none of our peers.
+        /// An answer of a box that is no configured peer.
         NoPeer = "no_peer",
     }
 }

@@ -1,4 +1,4 @@
-//! A datagram for the seal's port: how it is sealed, and how a sealed one is opened.
+//! Datagrams to the seal's port: sealing and opening.
 
 use crate::DropReason;
 use crate::addresses::AddressKey;
@@ -16,7 +16,7 @@ const ECN_BITS: u8 = 3;
 /// A datagram to the port, on a path.
 #[derive(Clone, Copy)]
 pub(crate) struct Datagram<'a> {
-    /// From 0.
+    /// Path, counted from 0.
     pub(crate) path: usize,
     pub(crate) frame: &'a Frame<'a>,
     pub(crate) udp: Udp,
@@ -25,7 +25,8 @@ pub(crate) struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// `None`: `frame` is no datagram to `port`. `Err`: it is one that cannot be taken.
+    /// Finds a datagram to `port` in `frame`. `None` if it is not one; `Err` if it cannot be
+    /// handled.
     #[inline(always)]
     pub(crate) fn find(
         path: usize,
@@ -44,7 +45,7 @@ impl<'a> Datagram<'a> {
         })
     }
 
-    /// The bytes of the head from UDP's payload on.
+    /// Bytes of the head behind UDP.
     #[inline(always)]
     pub(crate) fn message(&self) -> &'a [u8] {
         &self.frame.head[self.udp.payload()..]
@@ -62,18 +63,18 @@ impl<'a> Datagram<'a> {
         AddressKey::in_head(self.frame.head, self.udp, false)
     }
 
-    /// Where the seal's own datagrams go that follow it.
+    /// Way of the seal's own datagrams that follow this one.
     pub(crate) fn way_on(&self) -> Way {
         Way { path: self.path, headers: own_headers(self.udp.path(self.frame.head)) }
     }
 
-    /// Where the seal's own datagrams go that answer it.
+    /// Way of the seal's own datagrams that answer this one.
     pub(crate) fn way_back(&self) -> Way {
         Way { path: self.path, headers: own_headers(self.udp.path(self.frame.head).reversed()) }
     }
 
-    /// Seals it, with one copy, straight to where it is encrypted. Inlined always, as the rest of
-    /// the way of a datagram: an outcome that is handed back through memory costs more than the
+    /// Seals the datagram with one copy, into the buffer in which it is encrypted. Always inlined,
+    /// like the rest of the data path: returning the result through memory costs more than the
     /// work.
     #[inline(always)]
     pub(crate) fn seal(
@@ -119,7 +120,7 @@ impl<'a> Datagram<'a> {
             if len + at == frame.len() {
                 Frame { head: &frame.head[at..], ..*frame }.write_to(text);
             } else if copy_out(frame, at, text).is_none() {
-                // Not even without Ethernet's padding, which lies behind it.
+                // The frame is shorter than its UDP length.
                 return;
             }
             let bound = Bound::new(&header.write(), head, udp);
@@ -130,7 +131,7 @@ impl<'a> Datagram<'a> {
         outcome.map(|()| held)
     }
 
-    /// Opens it, sealed with `header`. The keys remember that it came.
+    /// Opens the datagram, sealed with `header`, and notes its number.
     #[inline(always)]
     pub(crate) fn open(
         &self,
@@ -184,19 +185,19 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// The seal's own datagrams go the way of others, with a hop limit of their own (that of a frame
-/// that has come a long way is spent) and without a mark.
+/// Headers of the seal's own datagrams: those of other datagrams, with the seal's hop limit, as
+/// that of a datagram from far away may be exhausted, and without the ECN mark.
 fn own_headers(headers: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: headers.traffic_class & !ECN_BITS, ..headers }
 }
 
-/// What [`Seal::inbound`] gives, as a frame of which parts can be kept by reference.
+/// The result of [`Seal::inbound`] as a frame whose payload can be kept by reference.
 #[inline]
 pub(crate) fn opened(held: &FrameBuf) -> Frame<'_> {
     held.lease().map_or_else(|| held.as_frame(), Frame::lent_opaque)
 }
 
-/// The tag at `at`.
+/// Tag at offset `at`.
 #[inline]
 fn tag_at(frame: &Frame<'_>, at: usize) -> Option<[u8; TAG_LEN]> {
     if let Some(in_payload) = at.checked_sub(frame.head.len()) {

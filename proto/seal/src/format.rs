@@ -1,4 +1,4 @@
-//! The wire format: `docs/wan-encryption.md` describes it. Nothing here panics on any bytes.
+//! The wire format, specified in `docs/wan-encryption.md`. No input makes this module panic.
 
 use crate::cipher::Preference;
 use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
@@ -8,33 +8,34 @@ use longhaul_wire::{HEAD_MAX, Path, PathTemplate, Udp};
 pub const HEADER_LEN: usize = 16;
 /// Length of the authentication tag in bytes.
 pub const TAG_LEN: usize = 16;
-/// By how many bytes a sealed datagram is longer than what it holds.
+/// Bytes by which sealing lengthens a datagram.
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
-/// The version of the format.
+/// Version of the format.
 pub const VERSION: u8 = 1;
 
-/// High half of the first byte. The transport has its version there, and will not get to this one.
+/// High half of the first byte. The transport has its version there, and never uses this value.
 const MARK: u8 = 0xe;
-/// Longest of all bodies but DATA's.
+/// Longest body of any datagram but DATA, in bytes.
 pub(crate) const BODY_MAX: usize = Init::LEN;
 
-/// What a datagram is.
+/// Type of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum DatagramKind {
     /// A sealed datagram of the transport.
     Data = 0,
-    /// Sealed: a handshake's message, or nothing, which confirms the keys it is sealed with.
+    /// Sealed: a handshake message, or an empty body, which confirms the keys that it is sealed
+    /// with.
     Control = 1,
-    /// Who is there?
+    /// Asks for the box behind an address.
     Ask = 2,
-    /// This box, and a cookie.
+    /// Answers with the box's mark and a cookie.
     Answer = 3,
-    /// The handshake's first message.
+    /// First message of the handshake.
     Init = 4,
-    /// Its second.
+    /// Second message of the handshake.
     Response = 5,
-    /// The keys of a sealed datagram are not known.
+    /// Notifies the sender of a sealed datagram that its keys are unknown.
     Unknown = 6,
 }
 
@@ -53,32 +54,32 @@ impl DatagramKind {
 /// The 16 bytes behind UDP, big-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What follows.
+    /// Type of the content.
     pub kind: DatagramKind,
     /// The sender's path, 0 to 15.
     pub path: u8,
-    /// UDP checksum of what is sealed; 0 in other datagrams.
+    /// UDP checksum of the sealed datagram; 0 in other datagrams.
     pub udp_checksum: u16,
-    /// The receiver's name for the keys; 0 where there are none.
+    /// The receiver's index of the keys; 0 if there are none.
     pub index: u32,
-    /// Of DATA and CONTROL: counts the sender's datagrams under these keys on this path. Of a
-    /// handshake: its nonce.
+    /// In DATA and CONTROL, counts the sender's datagrams under these keys on this path. In a
+    /// handshake, its nonce.
     pub number: u64,
 }
 
-/// What the first bytes behind UDP are.
+/// Result of parsing the first bytes behind UDP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// A header.
     Header(Header),
-    /// This format, in a version or with a kind that is not known.
+    /// This format, with an unknown version or type.
     Foreign,
     /// Not this format.
     Clear,
 }
 
 impl Header {
-    /// The bytes.
+    /// Serialises the header.
     #[inline]
     pub fn write(&self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
@@ -90,7 +91,7 @@ impl Header {
         b
     }
 
-    /// Reads what may be a header.
+    /// Parses the bytes behind UDP.
     #[inline]
     pub fn read(bytes: &[u8]) -> Found {
         let Some(b) = bytes.first_chunk::<HEADER_LEN>() else { return Found::Clear };
@@ -108,8 +109,8 @@ impl Header {
         })
     }
 
-    /// Never used twice under one key: paths count for themselves, and each direction has its own
-    /// key.
+    /// AEAD nonce, never used twice under one key: each path counts separately, and each direction
+    /// has its own key.
     #[inline]
     pub(crate) fn nonce(&self) -> [u8; 12] {
         let mut nonce = [0; 12];
@@ -119,8 +120,8 @@ impl Header {
     }
 }
 
-/// What is authenticated beside the sealed bytes: the header, and of the headers before it what no
-/// router changes and the far box hands out again.
+/// Associated data: the header, and the fields of the outer headers that no router changes and the
+/// far box restores.
 pub(crate) struct Bound {
     bytes: [u8; Self::LEN_MAX],
     len: usize,
@@ -129,7 +130,7 @@ pub(crate) struct Bound {
 impl Bound {
     const LEN_MAX: usize = HEADER_LEN + 32 + 4;
 
-    /// `head` has headers up to UDP's at `udp`.
+    /// `head` contains headers up to UDP, whose offset is `udp`.
     #[inline(always)]
     pub(crate) fn new(header: &[u8; HEADER_LEN], head: &[u8], udp: Udp) -> Self {
         let mut bound = Bound { bytes: [0; Self::LEN_MAX], len: 0 };
@@ -157,7 +158,7 @@ impl Bound {
     }
 }
 
-/// The bytes at `at`, which lie inside the headers that [`Udp::find`] has found.
+/// Bytes at `at`, which lie within the headers that [`Udp::find`] found.
 #[inline]
 fn fixed<const N: usize>(head: &[u8], at: usize) -> [u8; N] {
     head[at..].first_chunk().copied().unwrap_or([0; N])
@@ -166,15 +167,16 @@ fn fixed<const N: usize>(head: &[u8], at: usize) -> [u8; N] {
 /// A cookie, or a box's mark in an answer.
 pub(crate) type Token = [u8; 16];
 
-/// ASK is as long as its answer.
+/// An ASK is as long as its answer.
 pub(crate) const ASK_BODY: [u8; Answer::LEN] = [0; Answer::LEN];
 
-/// The body of an ANSWER.
+/// Body of an ANSWER.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
-    /// To be shown in an INIT.
+    /// Cookie to present in an INIT.
     pub(crate) cookie: Token,
-    /// A hash of the nonce and of the box's public key: who knows the key knows the box.
+    /// Mark of the box: a hash of the nonce and its public key, which identifies it to a box that
+    /// knows the key.
     pub(crate) who: Token,
 }
 
@@ -197,10 +199,10 @@ impl Answer {
     }
 }
 
-/// What either message of the handshake tells, encrypted: 8 bytes.
+/// Encrypted terms in either message of the handshake: 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Terms {
-    /// INIT: the ciphers that its sender takes. RESPONSE: the one chosen.
+    /// In an INIT, the ciphers that the sender accepts; in a RESPONSE, the chosen one.
     pub(crate) ciphers: Preference,
 }
 
@@ -222,12 +224,12 @@ pub(crate) const NOISE_INIT_LEN: usize = 32 + 48 + Terms::LEN + 16;
 /// Second message: ephemeral key, terms with tag.
 pub(crate) const NOISE_RESPONSE_LEN: usize = 32 + Terms::LEN + 16;
 
-/// The body of an INIT.
+/// Body of an INIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Init {
-    /// The sender's name for the keys to be.
+    /// The sender's index of the new keys.
     pub(crate) index: u32,
-    /// From the answer; 0 within a session.
+    /// Cookie from the answer; 0 within a session.
     pub(crate) cookie: Token,
     pub(crate) noise: [u8; NOISE_INIT_LEN],
 }
@@ -256,10 +258,10 @@ impl Init {
     }
 }
 
-/// The body of a RESPONSE.
+/// Body of a RESPONSE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Response {
-    /// The sender's name for the keys.
+    /// The sender's index of the new keys.
     pub(crate) index: u32,
     pub(crate) noise: [u8; NOISE_RESPONSE_LEN],
 }
@@ -285,7 +287,7 @@ impl Response {
     }
 }
 
-/// A datagram of its own along `way` to `port`: `header`, then `body`.
+/// Builds a datagram of the seal's own along `way` to `port`: `header`, then `body`.
 pub(crate) fn datagram(
     pool: &mut FramePool,
     way: &Path,
@@ -301,7 +303,7 @@ pub(crate) fn datagram(
     pool.hold(&Frame { head, payload: Payload::Bytes(body), trailer: Trailer::None })
 }
 
-/// The headers of a datagram along `way` with `len` bytes behind UDP, and their length.
+/// Headers of a datagram along `way` with `len` bytes behind UDP, and their length.
 pub(crate) fn headers(way: &Path, port: u16, len: usize) -> ([u8; HEAD_MAX], usize) {
     let template = PathTemplate::new(way);
     let below = template.bytes();
@@ -314,8 +316,8 @@ pub(crate) fn headers(way: &Path, port: u16, len: usize) -> ([u8; HEAD_MAX], usi
     (head, below.len())
 }
 
-/// Copies the bytes from `at` on out of a frame whose pieces may lie apart. `None`: so many are not
-/// there, or they have no bytes.
+/// Copies bytes from offset `at` out of a frame whose pieces may not be contiguous. `None` if the
+/// frame is too short, or has no bytes there.
 #[inline]
 pub(crate) fn copy_out(frame: &Frame<'_>, at: usize, out: &mut [u8]) -> Option<()> {
     let in_head = frame.head.get(at..).unwrap_or_default();

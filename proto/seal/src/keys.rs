@@ -1,4 +1,7 @@
 //! Keys and their text form: base64 of 32 bytes, 44 characters, as WireGuard writes its own.
+//!
+//! A line in front of a secret's base64 names its kind, because both kinds look alike. It is
+//! optional when reading.
 
 use base64ct::{Base64, Encoding};
 use longhaul_secret::{SecretRng, Seed};
@@ -11,17 +14,19 @@ use zeroize::Zeroizing;
 
 /// Length of any key in bytes.
 pub const KEY_LEN: usize = 32;
-/// Length of a key's text form.
+/// Length of a key's base64.
 pub const KEY_TEXT_LEN: usize = 44;
+
+/// First line of a private key's text.
+const PRIVATE: &str = "# Longhaul private key";
+/// First line of a pre-shared key's text.
+const PRESHARED: &str = "# Longhaul pre-shared key";
 
 /// Why a text is no key. It never repeats the text, which may be a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum KeyError {
     /// Not 44 characters.
-    #[error(
-        "a key has 44 characters of base64, this text has {len}: copy the whole line that the key \
-         was generated as"
-    )]
+    #[error("a key has 44 characters of base64, and this text has {len}: copy the complete key")]
     Length {
         /// Bytes of the text, without blanks around it.
         len: usize,
@@ -35,6 +40,12 @@ pub enum KeyError {
     /// All bytes are the same: a key that was never filled in.
     #[error("this key is one byte repeated, as a template leaves it: generate one")]
     Blank,
+    /// A pre-shared key instead of a private key.
+    #[error("a pre-shared key, not a private key")]
+    Preshared,
+    /// A private key instead of a pre-shared key.
+    #[error("a private key, not a pre-shared key")]
+    Private,
     /// A public key that any private key makes the same secret with.
     #[error(
         "this public key is a point of low order, which hides nothing: ask the far box's operator \
@@ -55,6 +66,31 @@ fn read(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
         _ => return Err(KeyError::Encoding),
     }
     if key.iter().all(|byte| *byte == key[0]) { Err(KeyError::Blank) } else { Ok(key) }
+}
+
+/// The base64 of a secret's text. Its first line, if it names a kind, must be `own`; `other` is the
+/// line of the other kind, whose error is `wrong`.
+fn base64_of<'a>(
+    text: &'a str,
+    own: &str,
+    (other, wrong): (&str, KeyError),
+) -> Result<&'a str, KeyError> {
+    match text.split_once('\n') {
+        Some((first, base64)) if first.trim_end() == own => Ok(base64),
+        Some((first, _)) if first.trim_end() == other => Err(wrong),
+        _ => Ok(text),
+    }
+}
+
+/// The text of a secret of the kind that the line `first` names.
+fn text_of(first: &str, key: &[u8; KEY_LEN]) -> Zeroizing<String> {
+    let base64 = Zeroizing::new(Base64::encode_string(key));
+    // One allocation, so that no copy of the secret stays behind.
+    let mut text = Zeroizing::new(String::with_capacity(first.len() + KEY_TEXT_LEN + 2));
+    for part in [first, "\n", &base64, "\n"] {
+        text.push_str(part);
+    }
+    text
 }
 
 /// 32 fresh bytes from `seed`, which is secret and used for nothing else.
@@ -92,9 +128,9 @@ impl PrivateKey {
         PublicKey(multiply(&self.0, None).unwrap_or_default())
     }
 
-    /// The text form, for the key file.
+    /// The text of the key file: the kind, and the base64.
     pub fn to_text(&self) -> Zeroizing<String> {
-        Zeroizing::new(Base64::encode_string(&*self.0))
+        text_of(PRIVATE, &self.0)
     }
 
     pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
@@ -106,7 +142,7 @@ impl FromStr for PrivateKey {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        read(text).map(PrivateKey)
+        base64_of(text, PRIVATE, (PRESHARED, KeyError::Preshared)).and_then(read).map(PrivateKey)
     }
 }
 
@@ -155,9 +191,9 @@ impl PresharedKey {
         PresharedKey(generate(seed))
     }
 
-    /// The text form, for the key file.
+    /// The text of the key file: the kind, and the base64.
     pub fn to_text(&self) -> Zeroizing<String> {
-        Zeroizing::new(Base64::encode_string(&*self.0))
+        text_of(PRESHARED, &self.0)
     }
 
     pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
@@ -169,7 +205,7 @@ impl FromStr for PresharedKey {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        read(text).map(PresharedKey)
+        base64_of(text, PRESHARED, (PRIVATE, KeyError::Private)).and_then(read).map(PresharedKey)
     }
 }
 
@@ -187,12 +223,25 @@ mod tests {
     fn text_comes_back_as_the_key() {
         let private = PrivateKey::generate(&Seed::new([3; 32]));
         let text = private.to_text();
-        assert_eq!(text.len(), KEY_TEXT_LEN);
-        let again: PrivateKey = format!(" {}\n", *text).parse().unwrap();
-        assert_eq!(again.public(), private.public());
+        let base64 = text.lines().nth(1).unwrap();
+        assert_eq!(base64.len(), KEY_TEXT_LEN);
+        for text in [&*text, base64, &format!(" {base64}\n"), &text.replace('\n', "\r\n")] {
+            assert_eq!(text.parse::<PrivateKey>().unwrap().public(), private.public(), "{text}");
+        }
         assert_eq!(private.public().to_string().parse::<PublicKey>(), Ok(private.public()));
         let other = PrivateKey::generate(&Seed::new([4; 32]));
         assert_ne!(other.public(), private.public());
+    }
+
+    #[test]
+    fn the_kinds_of_secrets_are_distinguished() {
+        let private = PrivateKey::generate(&Seed::new([3; 32])).to_text();
+        let shared = PresharedKey::generate(&Seed::new([3; 32])).to_text();
+        assert!(private.parse::<PrivateKey>().is_ok() && shared.parse::<PresharedKey>().is_ok());
+        assert_eq!(private.parse::<PresharedKey>().unwrap_err(), KeyError::Private);
+        assert_eq!(shared.parse::<PrivateKey>().unwrap_err(), KeyError::Preshared);
+        let unknown = private.replace("private", "other").parse::<PrivateKey>();
+        assert!(matches!(unknown, Err(KeyError::Length { .. })));
     }
 
     /// RFC 7748, section 6.1.

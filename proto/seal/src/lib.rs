@@ -1,27 +1,28 @@
-//! Encrypts and authenticates what two boxes' transports send each other: [`Seal`], a node between
-//! each of them and the WAN.
+//! Encrypts and authenticates the datagrams between two boxes' transports: [`Seal`], a node between
+//! each transport and the WAN.
 //!
-//! It knows UDP datagrams to one port and nothing of what is in them. `docs/wan-encryption.md`
-//! describes the format.
+//! A seal handles UDP datagrams to one port and does not interpret their content.
+//! `docs/wan-encryption.md` specifies the format.
 //!
-//! **Lifecycle.** A datagram from the transport to an address that is not known makes the seal ask
-//! along the path, with that datagram's own addresses, who is there; the datagram itself waits. A
-//! box that is one of the configured peers answers, a handshake (Noise IKpsk2) follows, and from
-//! then on datagrams are sealed. Keys are replaced by age and by volume while the old ones go on.
+//! **Lifecycle.** A datagram from the transport to an unknown address waits, and makes the seal
+//! send a question along the path, with that datagram's own addresses. If a configured peer
+//! answers, a handshake follows (Noise IKpsk2), and then datagrams are sealed. Keys are replaced by
+//! age and by volume without an interruption.
 //!
-//! **What passes.** To the port, nothing leaves unsealed and nothing unsealed is taken. RDMA in the
-//! clear is dropped both ways, unless the configuration allows it ([`Cleartext`]). All other frames
-//! pass, both ways, untouched.
+//! **Filtering.** No datagram to the port leaves unsealed, and none is accepted unsealed. Cleartext
+//! RDMA is dropped in both directions unless the configuration allows it ([`Cleartext`]). All other
+//! frames pass through unchanged.
 //!
 //! **Bytes.** A sealed frame is copied once, into a pooled buffer in which it is encrypted. In
-//! virtual time a payload may be a mere length ([`longhaul_node::Payload::Synthetic`]): then the
-//! datagram has the format's headers and length, but nothing is encrypted, and the numbers alone
-//! are checked. No port delivers such a payload.
+//! virtual time a payload may be only a length ([`longhaul_node::Payload::Synthetic`]): the
+//! datagram then has the format's headers and length, but nothing is encrypted, and only the
+//! numbers are checked. No port delivers such a payload.
 //!
-//! **Purity.** All randomness follows from [`Config::seed`], and time is the caller's.
+//! **Determinism.** All randomness is derived from [`Config::seed`], and the caller passes the
+//! time.
 //!
-//! **What it does not do.** It hides neither addresses nor lengths nor rates; it does not split
-//! what is too long for a path; it does not decide which peer may have which address.
+//! **Limits.** A seal hides neither addresses nor lengths nor rates, does not split datagrams that
+//! are too long for a path, and does not restrict which peer may have which address.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,8 +1,8 @@
 //! The handshake: Noise IKpsk2 with X25519, ChaCha20-Poly1305 and BLAKE2s (noiseprotocol.org,
 //! revision 34), by `snow`.
 //!
-//! Randomness is the caller's; keys come out raw, because datagrams are sealed by another library,
-//! at line rate.
+//! The caller provides the randomness. Keys are returned raw, because another library seals the
+//! datagrams at line rate.
 
 use crate::cipher::Preference;
 use crate::format::{NOISE_INIT_LEN, NOISE_RESPONSE_LEN, Terms};
@@ -15,10 +15,10 @@ use snow::{Builder, Error, HandshakeState};
 use zeroize::Zeroizing;
 
 const PATTERN: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// Where IKpsk2 has its pre-shared key.
+/// Position of the pre-shared key in IKpsk2.
 const PSK_AT: usize = 2;
 
-/// The keys of both directions, as the handshake gives them.
+/// Keys of both directions, as the handshake derives them.
 pub(crate) struct Keys {
     pub(crate) to_responder: Zeroizing<[u8; KEY_LEN]>,
     pub(crate) to_initiator: Zeroizing<[u8; KEY_LEN]>,
@@ -34,7 +34,7 @@ impl Keys {
     }
 }
 
-/// Draws a handshake's randomness from a seed of its own.
+/// Draws one handshake's randomness from its own seed.
 struct Seeded(Seed);
 
 struct Stream(SecretRng);
@@ -65,17 +65,17 @@ fn builder(seed: Seed) -> Option<Builder<'static>> {
     Some(Builder::with_resolver(PATTERN.parse().ok()?, Box::new(Seeded(seed))))
 }
 
-/// No pre-shared key is 32 bytes of 0, as WireGuard has it.
+/// Without a pre-shared key, 32 zero bytes are used, as in WireGuard.
 fn psk(shared: Option<&PresharedKey>) -> Zeroizing<[u8; KEY_LEN]> {
     Zeroizing::new(shared.map_or([0; KEY_LEN], |key| *key.bytes()))
 }
 
-/// The end that begins.
+/// The initiator's state.
 pub(crate) struct Initiator(Box<HandshakeState>);
 
 impl Initiator {
-    /// Begins with the box that has `far`; `bound` is authenticated with everything. `None`: `far`
-    /// is no sound key.
+    /// Starts a handshake with the box that has the key `far`; `bound` is authenticated as the
+    /// prologue. `None` if `far` is an invalid key.
     pub(crate) fn begin(
         own: &PrivateKey,
         far: &PublicKey,
@@ -94,8 +94,8 @@ impl Initiator {
         (len == NOISE_INIT_LEN).then_some((Initiator(Box::new(state)), message))
     }
 
-    /// Takes the answer. `None`: it is not from the far box for this handshake, and the true one
-    /// may still come.
+    /// Processes the response. `None` if it is not the far box's response to this handshake; the
+    /// true one may still arrive.
     pub(crate) fn finish(&mut self, message: &[u8; NOISE_RESPONSE_LEN]) -> Option<(Keys, Terms)> {
         let mut terms = [0; NOISE_RESPONSE_LEN];
         let len = self.0.read_message(message, &mut terms).ok()?;
@@ -104,17 +104,17 @@ impl Initiator {
     }
 }
 
-/// The end that answers, once it has read the first message.
+/// The responder's state after it has read the first message.
 pub(crate) struct Responder {
     state: Box<HandshakeState>,
-    /// Who began; proven to have its private key.
+    /// Public key of the initiator, proven to have the private key.
     pub(crate) who: PublicKey,
     pub(crate) ciphers: Preference,
 }
 
 impl Responder {
-    /// Reads a first message. `None`: its sender does not know this box's key, or `bound` is not
-    /// what it was bound to.
+    /// Reads a first message. `None` if its sender does not know this box's key, or bound it to
+    /// something else than `bound`.
     pub(crate) fn read(
         own: &PrivateKey,
         seed: Seed,
@@ -130,7 +130,7 @@ impl Responder {
         Some(Responder { state: Box::new(state), who, ciphers: terms.ciphers })
     }
 
-    /// Answers with `terms`.
+    /// Builds the response, with `terms`.
     pub(crate) fn answer(
         mut self,
         shared: Option<&PresharedKey>,
@@ -169,7 +169,7 @@ mod tests {
         let responder = Responder::read(&far, Seed::new([4; 32]), b"bound", &init).unwrap();
         assert_eq!((responder.who, responder.ciphers), (near.public(), TERMS.ciphers));
         let (theirs, response) = responder.answer(Some(&shared), TERMS).unwrap();
-        // A forged answer does not spoil the true one.
+        // A forged response does not invalidate the true one.
         let mut forged = response;
         forged[50] ^= 1;
         assert!(initiator.finish(&forged).is_none());
@@ -205,8 +205,8 @@ mod tests {
         assert!(initiator.finish(&response).is_none());
     }
 
-    /// A handshake of two boxes with these secrets: the first message, the response, and what the
-    /// initiator derives.
+    /// A handshake of two boxes with these pre-shared keys: the first message, the response, and
+    /// the keys that the initiator derives.
     fn agree(shared: Option<&PresharedKey>) -> ([u8; NOISE_INIT_LEN], Keys) {
         let (near, far) = (key(1), key(2));
         let (mut initiator, init) =
@@ -220,14 +220,14 @@ mod tests {
     #[test]
     fn what_was_recorded_stays_closed_to_who_gets_the_private_keys_later() {
         let (init, keys) = agree(None);
-        // With the private key of the responder it can be read who began, and no more: the
-        // ephemeral keys of that time are gone.
+        // The responder's private key reveals the initiator's identity and no more: the ephemeral
+        // keys are gone.
         let later = Responder::read(&key(2), Seed::new([5; 32]), b"bound", &init).unwrap();
         assert_eq!(later.who, key(1).public());
         let (guessed, _) = later.answer(None, TERMS).unwrap();
         assert_ne!(*guessed.to_responder, *keys.to_responder);
         assert_ne!(*guessed.to_initiator, *keys.to_initiator);
-        // Nor does the initiator's private key give what the first message began.
+        // Nor does the initiator's private key recover the keys of the first message.
         let begun =
             Initiator::begin(&key(1), &key(2).public(), None, Seed::new([6; 32]), b"bound", TERMS);
         assert_ne!(begun.unwrap().1, init);
@@ -236,7 +236,8 @@ mod tests {
     #[test]
     fn keys_depend_on_the_preshared_key_too() {
         let [one, other] = [60, 61].map(|n| PresharedKey::generate(&Seed::new([n; 32])));
-        // All that X25519 hides is the same in each: who knows it still lacks the pre-shared key.
+        // All X25519 secrets are the same in each: an attacker that knows them still lacks the
+        // pre-shared key.
         let all = [agree(None), agree(Some(&one)), agree(Some(&other))];
         let seen: Vec<_> = all.iter().map(|(init, _)| *init).collect();
         assert!(seen.iter().all(|init| *init == seen[0]));

@@ -1,4 +1,4 @@
-//! What is under way with each peer.
+//! State of each configured peer.
 
 use crate::NoKeys;
 use crate::config::PeerConfig;
@@ -8,26 +8,26 @@ use crate::session::Way;
 use longhaul_node::Deadline;
 use longhaul_units::Instant;
 
-/// A handshake that this box began.
+/// A handshake that this box started.
 pub(crate) struct Shaking {
-    /// The name reserved for its keys.
+    /// Index reserved for its keys.
     pub(crate) local: u32,
     pub(crate) nonce: u64,
     pub(crate) noise: Initiator,
-    /// The INIT, for repeating it.
+    /// The INIT, for retransmission.
     pub(crate) body: [u8; Init::LEN],
     pub(crate) way: Way,
-    /// Its messages go sealed with the keys that it replaces.
+    /// Its messages are sealed with the keys that it replaces.
     pub(crate) is_inside: bool,
     pub(crate) tries: u32,
     pub(crate) next_at: Instant,
 }
 
-/// Keys of a handshake that the peer began, until it shows that it has them.
+/// Keys of a handshake that the peer started, until the peer proves that it has them.
 pub(crate) struct Pending {
     pub(crate) local: u32,
     pub(crate) until: Instant,
-    /// Which INIT they are for, and the RESPONSE to it, in case that is lost.
+    /// Identifies the INIT that they answer; the RESPONSE to it is kept for retransmission.
     pub(crate) noise: [u8; 32],
     pub(crate) response: [u8; Response::LEN],
 }
@@ -35,18 +35,18 @@ pub(crate) struct Pending {
 /// A configured far box.
 pub(crate) struct Peer {
     pub(crate) config: PeerConfig,
-    /// Keys that are sealed with.
+    /// Keys in use for sealing.
     pub(crate) current: Option<u32>,
-    /// Those before them, still taken for a while.
+    /// The previous keys, accepted until this time.
     pub(crate) previous: Option<(u32, Instant)>,
     pub(crate) pending: Option<Pending>,
     pub(crate) shaking: Option<Shaking>,
-    /// No handshake to replace keys is begun before.
+    /// Earliest time of the next handshake that replaces keys.
     pub(crate) quiet_until: Instant,
-    /// No notice of unknown keys is believed before.
+    /// Earliest time at which a notice of unknown keys is honoured.
     pub(crate) deaf_until: Instant,
     pub(crate) handshakes: u64,
-    /// Why there are no keys.
+    /// Reason why there are no keys.
     pub(crate) trouble: Option<NoKeys>,
 }
 
@@ -65,14 +65,14 @@ impl Peer {
         }
     }
 
-    /// There are no keys, for the first reason that was found.
+    /// Notes the reason why there are no keys, unless one is already noted.
     pub(crate) fn note_trouble(&mut self, why: NoKeys) {
         if self.current.is_none() {
             self.trouble.get_or_insert(why);
         }
     }
 
-    /// When something of this is due; `ends_at` is the end of the keys in use.
+    /// Next deadline of this peer; `ends_at` is the end of the keys in use.
     pub(crate) fn deadline(&self, ends_at: Option<Instant>) -> Option<Deadline> {
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
         [

@@ -1,20 +1,20 @@
-//! RDMA in the clear: which frames are it, and which of those may cross the WAN.
+//! Detects RDMA in cleartext, and decides which of it may cross the WAN.
 
 use longhaul_node::Frame;
 use longhaul_wire::{Prefix, ROCEV2_PORT};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What RDMA may cross the WAN unsealed, both ways.
+/// RDMA that may cross the WAN unsealed, in both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cleartext {
-    /// That from and to these addresses beyond the WAN. With none of them, no RDMA.
+    /// RDMA from and to these addresses beyond the WAN; none if the list is empty.
     Of(Vec<Prefix>),
-    /// All of it: what no far box with a key serves passes as it is, and so does what an attacker
-    /// who drops sealed datagrams makes the transport give up.
+    /// All RDMA. Traffic that no far box with a key serves passes in cleartext, and so does traffic
+    /// for which an attacker makes the transport give up by dropping sealed datagrams.
     Any,
 }
 
-/// The addresses of a frame with RDMA. `None`: it has none by which it could be told whose it is.
+/// The addresses of an RDMA frame. `None` where they are absent or cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     pub(crate) source: Option<IpAddr>,
@@ -24,7 +24,7 @@ pub(crate) struct Ends {
 const UNKNOWN: Ends = Ends { source: None, destination: None };
 
 impl Cleartext {
-    /// True for a frame that may cross: no RDMA, or RDMA that is allowed to.
+    /// `true` for a frame that may cross: without RDMA, or with RDMA that is allowed.
     pub(crate) fn allows(&self, frame: &Frame<'_>, is_outbound: bool) -> bool {
         let Cleartext::Of(prefixes) = self else { return true };
         let Some(ends) = find(frame) else { return true };
@@ -37,11 +37,11 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// RoCE version 1, without IP.
 const ETHERTYPE_ROCE: u16 = 0x8915;
-/// 802.1Q, 802.1ad, and what switches used before.
+/// 802.1Q, 802.1ad, and their proprietary predecessors.
 const ETHERTYPES_OF_TAGS: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x9200];
 
 const UDP: u8 = 17;
-/// Headers of IPv6 that others follow, with their length in units of 8 bytes beyond the first.
+/// IPv6 extension headers, whose length field counts units of 8 bytes beyond the first 8.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -51,7 +51,7 @@ const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
 const SHIM6: u8 = 140;
 
-/// The headers of a frame as far as they lie in one piece.
+/// The contiguous headers of a frame.
 struct Headers<'a> {
     bytes: &'a [u8],
 }
@@ -66,7 +66,7 @@ impl Headers<'_> {
         Some(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// The protocol behind the EtherTypes of any number of tags, and where its header stands.
+    /// EtherType behind any number of tags, and the offset of its header.
     fn protocol(&self) -> Option<(u16, usize)> {
         let mut at = 12;
         while ETHERTYPES_OF_TAGS.contains(&self.u16(at)?) {
@@ -75,7 +75,7 @@ impl Headers<'_> {
         Some((self.u16(at)?, at + 2))
     }
 
-    /// Whether the IPv4 packet at `ip` is RDMA, by a port that lies in its first fragment.
+    /// Whether the IPv4 packet at `ip` is RDMA, by a port in its first fragment.
     fn is_rdma_over_ipv4(&self, ip: usize) -> Option<bool> {
         let is_first = self.u16(ip + 6)? & 0x1fff == 0;
         if !is_first || self.u8(ip + 9)? != UDP {
@@ -84,7 +84,7 @@ impl Headers<'_> {
         Some(self.u16(ip + usize::from(self.u8(ip)? & 0xf) * 4 + 2)? == ROCEV2_PORT)
     }
 
-    /// The same of IPv6, behind any number of further headers.
+    /// Whether the IPv6 packet at `ip` is RDMA, behind any number of extension headers.
     fn is_rdma_over_ipv6(&self, ip: usize) -> Option<bool> {
         let (mut next, mut at) = (self.u8(ip + 6)?, ip + 40);
         loop {
@@ -114,12 +114,12 @@ impl Headers<'_> {
     }
 }
 
-/// The ends of a frame that is RDMA, or of which too little can be seen to be sure that it is not:
-/// a host may take it.
+/// Addresses of a frame that is RDMA, or of which too little is visible to rule it out: a host may
+/// accept it.
 pub(crate) fn find(frame: &Frame<'_>) -> Option<Ends> {
     let headers = Headers { bytes: frame.head };
     let is_short = frame.head.len() < frame.len();
-    // Headers that go on beyond those that are seen are nobody's but who hides something.
+    // Headers that extend beyond the visible bytes occur only in an attempt to hide something.
     let unseen = || is_short.then_some(UNKNOWN);
     let Some((protocol, ip)) = headers.protocol() else { return unseen() };
     let (is_rdma, ends) = match protocol {
@@ -184,7 +184,7 @@ mod tests {
             frame_of(&[v6, &ipv6(UDP), &PORTS]),
             frame_of(&[v6, &ipv6(HOP_BY_HOP), &hop, &destination, &fragment, &PORTS]),
             frame_of(&[&[0x89, 0x15]]),
-            // Nobody has so many tags, and none of them is seen to be the last.
+            // No real frame has so many tags, and the last of them is not visible.
             frame_of(&[&[0x81, 0, 0, 7].repeat(60), v4, &IPV4, &PORTS]),
             frame_of(&[v6, &ipv6(DESTINATION_OPTIONS), &[UDP, 20], &[0; 166], &PORTS]),
         ] {
@@ -226,7 +226,7 @@ mod tests {
         let near = of("10.0.0.0/24");
         assert!(near.allows(&frame, false) && !near.allows(&frame, true));
         assert!(Cleartext::Any.allows(&frame, true) && !Cleartext::Of(vec![]).allows(&frame, true));
-        // Version 1 has no addresses by which it could be allowed.
+        // Version 1 has no addresses that a prefix could allow.
         let roce = frame_of(&[&[0x89, 0x15]]);
         assert!(!of("0.0.0.0/0").allows(&Frame::opaque(&roce), true));
     }

@@ -1,4 +1,4 @@
-//! The sealing node: encrypts what goes to the WAN, decrypts what comes from it.
+//! The sealing node: encrypts datagrams to the WAN and decrypts datagrams from it.
 
 mod handshake;
 mod sealed;
@@ -23,25 +23,25 @@ use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::Udp;
 use std::collections::VecDeque;
 
-/// Payload of the frames that [`Node::intake`] counts in, in bytes: a path MTU of 4 KiB and the
-/// headers behind UDP.
+/// Payload of a frame as counted by [`Node::intake`], in bytes: a path MTU of 4 KiB and the headers
+/// behind UDP.
 const INTAKE_PAYLOAD: usize = 4096 + 256;
-/// Handshake messages that wait for room; more are dropped.
+/// Maximum number of handshake messages that wait for room; further ones are dropped.
 const LETTERS_MAX: usize = 256;
-/// A box without a known key that was not met for so long is no trouble any more.
+/// Time after which a box with an unknown key is no longer reported.
 const UNKNOWN_KEY_FOR: Duration = Duration::from_ms(300_000);
 
-/// What waits on one path.
+/// Queues of one path.
 struct Lane {
     to_inner: FrameQueue,
     to_wan: FrameQueue,
 }
 
-/// Encrypts and authenticates what the transport sends, and opens what comes for it; see the
+/// Encrypts and authenticates the transport's datagrams, and opens those sent to it; see the
 /// crate's documentation.
 ///
-/// Path `n`, from 0, has side [`Seal::inner`]`(n)` to the transport and side [`Seal::wan`]`(n)` to
-/// the WAN: with one path, 0 and 1.
+/// Path `n`, from 0, has side [`Seal::inner`]`(n)` towards the transport and side
+/// [`Seal::wan`]`(n)` towards the WAN: with one path, 0 and 1.
 pub struct Seal {
     config: Config,
     counters: Counters,
@@ -54,24 +54,25 @@ pub struct Seal {
     answers: Budget,
     notices: Budget,
     handshakes: Budget,
-    /// First messages that were answered of late.
+    /// First messages that were answered recently.
     answered: VecDeque<[u8; 32]>,
     pool: FramePool,
     waiting: Waiting,
-    /// Behind it a box was found whose key is none of the peers', at this time for the last time.
+    /// Address of a box with an unknown key, and the time of its last answer.
     unknown_key: Option<(AddressKey, Instant)>,
     lanes: Vec<Lane>,
     letters: VecDeque<(Side, FrameBuf)>,
-    /// What the next deadline is may have changed.
+    /// The next deadline may have changed.
     is_changed: bool,
     deadline: Option<Deadline>,
 }
 
 impl Seal {
-    /// A seal that has talked to no far box.
+    /// Creates a seal without keys.
     ///
     /// # Errors
-    /// A field of `config` out of its range, or keys that do not fit together.
+    /// Returns an error if a field of `config` is outside its range, or its keys contradict each
+    /// other.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let mut rng = SecretRng::new(&config.seed);
@@ -102,12 +103,12 @@ impl Seal {
         })
     }
 
-    /// The side of path `path`, from 0, that looks to the transport.
+    /// Side of path `path`, from 0, towards the transport.
     pub const fn inner(path: usize) -> Side {
         2 * path
     }
 
-    /// The side of path `path`, from 0, that looks to the WAN.
+    /// Side of path `path`, from 0, towards the WAN.
     pub const fn wan(path: usize) -> Side {
         2 * path + 1
     }
@@ -122,12 +123,12 @@ impl Seal {
         self.own
     }
 
-    /// What was done so far.
+    /// Counters since creation.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// A snapshot of each peer, in the order of the configuration.
+    /// Snapshots of all peers, in the order of the configuration.
     pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> + '_ {
         self.peers.iter().map(move |peer| PeerStatus {
             name: peer.config.name.clone(),
@@ -138,8 +139,8 @@ impl Seal {
         })
     }
 
-    /// Why there are no keys with far boxes that are there; empty: with all that were found there
-    /// are.
+    /// Reasons why there are no keys with far boxes that were found; empty if there are keys with
+    /// all of them.
     pub fn troubles(&self, now: Instant) -> Vec<Trouble> {
         let unknown = self.unknown_key.filter(|(_, at)| now.since(*at) < UNKNOWN_KEY_FOR);
         let unknown = unknown.map(|(key, _)| Trouble::UnknownKey { address: key.address() });
@@ -149,8 +150,8 @@ impl Seal {
         unknown.into_iter().chain(self.peers.iter().filter_map(of_peer)).collect()
     }
 
-    /// A box behind `key` is none of the peers. The first address is kept while it goes on: one
-    /// mistake makes one trouble.
+    /// Notes a box behind `key` that is no configured peer. While the trouble lasts, the first
+    /// address is kept, so that one mistake is reported once.
     fn note_unknown_key(&mut self, now: Instant, key: AddressKey) {
         match &mut self.unknown_key {
             Some((of, at)) if *of != key && now.since(*at) < UNKNOWN_KEY_FOR => {}
@@ -158,7 +159,7 @@ impl Seal {
         }
     }
 
-    /// A peer is behind `key`.
+    /// Clears the report of an unknown key: a peer is behind `key`.
     fn forget_unknown_key(&mut self, key: AddressKey) {
         self.unknown_key.take_if(|(unknown, _)| *unknown == key);
     }
@@ -167,7 +168,7 @@ impl Seal {
         self.counters.drops.count(reason);
     }
 
-    /// A frame that passes as it is, if it may.
+    /// Passes a frame through unchanged, if it may pass.
     fn pass(&mut self, frame: &Frame<'_>, is_outbound: bool) -> Option<FrameBuf> {
         if !self.config.cleartext.allows(frame, is_outbound) {
             self.drop(if is_outbound { DropReason::ClearRdmaOut } else { DropReason::ClearRdmaIn });
@@ -181,7 +182,7 @@ impl Seal {
         Some(self.pool.hold(frame))
     }
 
-    /// What the transport sends on a path, as it is to leave there.
+    /// Handles a frame that the transport sends on a path. Returns the frame to transmit.
     #[inline]
     fn outbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
         let datagram = match Datagram::find(path, frame, self.config.port) {
@@ -215,8 +216,8 @@ impl Seal {
         sealed.ok()
     }
 
-    /// A datagram of the transport cannot be sealed yet: it makes the seal ask who is there, and
-    /// waits.
+    /// Handles a transport datagram that cannot be sealed yet: sends a question, and lets the
+    /// datagram wait.
     fn without_keys(&mut self, now: Instant, datagram: &Datagram<'_>) {
         let until = now + self.config.ask_every.times(u64::from(TRIES));
         let frame = self.pool.hold(datagram.frame);
@@ -229,8 +230,8 @@ impl Seal {
         self.call(now, datagram.way_on(), false);
     }
 
-    /// There are keys with a peer, or it is known to be behind a further address: what waited for
-    /// that leaves.
+    /// Seals the datagrams that waited, once there are keys with a peer or a further address of it
+    /// is known.
     fn release_waiting(&mut self, now: Instant) {
         for waiter in self.waiting.take() {
             let frame = waiter.frame.as_frame();
@@ -247,7 +248,7 @@ impl Seal {
         }
     }
 
-    /// What came on a path, as the transport is to have it.
+    /// Handles a frame from the WAN on a path. Returns the frame for the transport.
     #[inline]
     fn inbound(&mut self, now: Instant, path: usize, frame: &Frame<'_>) -> Option<FrameBuf> {
         self.counters.wan_frames_in += 1;
@@ -277,7 +278,7 @@ impl Seal {
         None
     }
 
-    /// A datagram of the seal's own that is not sealed.
+    /// Handles an unsealed datagram of the seal's own.
     fn handle_open_message(&mut self, now: Instant, datagram: &Datagram<'_>, header: &Header) {
         let mut body = [0; BODY_MAX];
         let body = body.get_mut(..datagram.len - HEADER_LEN);
@@ -330,19 +331,19 @@ impl Seal {
         Some(held)
     }
 
-    /// True when nothing waits to leave on a path.
+    /// `true` if nothing waits to leave on this path.
     #[inline]
     fn is_clear_outward(&self, path: usize) -> bool {
         self.lanes.get(path).is_some_and(|lane| lane.to_wan.is_empty())
     }
 
-    /// True when nothing that came on a path waits for the transport.
+    /// `true` if nothing from this path waits for the transport.
     #[inline]
     fn is_clear_inward(&self, path: usize) -> bool {
         self.lanes.get(path).is_some_and(|lane| lane.to_inner.is_empty())
     }
 
-    /// What of the deadlines has changed is looked at.
+    /// Updates the deadline if it may have changed.
     #[inline]
     fn settle(&mut self) {
         if self.is_changed {
@@ -362,7 +363,7 @@ impl Seal {
         }
     }
 
-    /// Sends a datagram of the seal's own, in the clear or sealed with the keys `inside`.
+    /// Sends a datagram of the seal's own, in cleartext or sealed with the keys `inside`.
     fn post(&mut self, now: Instant, way: &Way, inside: Option<u32>, header: &Header, body: &[u8]) {
         let Some(local) = inside else {
             let letter = crate::format::datagram(

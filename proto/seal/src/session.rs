@@ -1,4 +1,4 @@
-//! A set of keys with one peer, and the table of all of them.
+//! Keys with one peer, and the table of all of them.
 
 use crate::addresses::AddressKey;
 use crate::cipher::{Aead, Cipher};
@@ -10,31 +10,31 @@ use longhaul_node::Side;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::Path;
 
-/// Keys end at this many times the age or the volume at which they should have been replaced.
+/// Keys expire at this multiple of the age or volume at which they should be replaced.
 const ENDS_AT: u64 = 4;
 
-/// Where handshake messages to a peer go: along the traffic for it.
+/// Route of handshake messages to a peer: that of the traffic for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// From 0.
+    /// Path, counted from 0.
     pub(crate) path: Side,
     pub(crate) headers: Path,
 }
 
-/// Keys of both directions, and what was done with them.
+/// Keys of both directions, and their use.
 pub(crate) struct Session {
-    /// This box's name for them, and the far one's.
+    /// This box's index of them, and the far box's.
     pub(crate) local: u32,
     pub(crate) remote: u32,
-    /// Place of the peer in the configuration.
+    /// Index of the peer in the configuration.
     pub(crate) peer: usize,
     pub(crate) is_initiator: bool,
     cipher: Cipher,
     pub(crate) sealing: Aead,
     pub(crate) opening: Aead,
-    /// The next number of each path.
+    /// Next number of each path.
     numbers: Box<[u64]>,
-    /// What came on each path of the far box.
+    /// Replay window of each of the far box's paths.
     windows: [Option<Window>; PATHS_MAX as usize + 1],
     window: u32,
     made_at: Instant,
@@ -43,11 +43,11 @@ pub(crate) struct Session {
     rekey_bytes: u64,
     bytes_sealed: u64,
     bytes_opened: u64,
-    /// The source of the last datagram: known to be behind the peer.
+    /// Source of the last datagram, which is known to be behind the peer.
     pub(crate) source: Option<AddressKey>,
 }
 
-/// What makes a session one.
+/// Result of a handshake.
 pub(crate) struct Agreed {
     pub(crate) local: u32,
     pub(crate) remote: u32,
@@ -64,7 +64,7 @@ impl Session {
         let to_initiator = Aead::new(cipher, &mut keys.to_initiator)?;
         let (sealing, opening) =
             if is_initiator { (to_responder, to_initiator) } else { (to_initiator, to_responder) };
-        // Whoever began replaces the keys; the other one steps in a quarter later.
+        // The initiator replaces the keys; the responder does so if that is overdue by a quarter.
         let patience = |value: u64| if is_initiator { value } else { value + value / 4 };
         Some(Session {
             local,
@@ -87,8 +87,8 @@ impl Session {
         })
     }
 
-    /// A number for a datagram of `len` bytes on `path`, never given twice. `None`: the keys are
-    /// used up.
+    /// Returns an unused number for a datagram of `len` bytes on `path`. `None` if the keys have
+    /// expired.
     #[inline]
     pub(crate) fn number(&mut self, now: Instant, path: Side, len: usize) -> Option<u64> {
         if self.is_over(now) {
@@ -105,7 +105,7 @@ impl Session {
         self.numbers.get(path).copied().unwrap_or(0)
     }
 
-    /// True when `number` has not come on the far box's `path`.
+    /// `true` if `number` has not arrived on the far box's `path`.
     #[inline]
     pub(crate) fn is_fresh(&self, path: u8, number: u64) -> bool {
         match &self.windows[usize::from(path)] {
@@ -114,7 +114,7 @@ impl Session {
         }
     }
 
-    /// An authentic datagram of `len` bytes has come.
+    /// Notes the arrival of an authentic datagram of `len` bytes.
     #[inline]
     pub(crate) fn take(&mut self, path: u8, number: u64, len: usize) {
         let window = &mut self.windows[usize::from(path)];
@@ -122,13 +122,13 @@ impl Session {
         self.bytes_opened += len as u64;
     }
 
-    /// The keys should be replaced.
+    /// `true` if the keys should be replaced.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         now >= self.rekey_at || self.bytes_sealed.max(self.bytes_opened) >= self.rekey_bytes
     }
 
-    /// The keys must not be used any more.
+    /// `true` if the keys have expired.
     #[inline]
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         now >= self.ends_at
@@ -146,30 +146,29 @@ impl Session {
     }
 }
 
-/// What a name stands for.
+/// Content of an index.
 pub(crate) enum SessionSlot {
-    /// Keys to be, of a handshake that this box began with a peer.
+    /// Reserved for the keys of a handshake that this box started with this peer.
     Promised(usize),
     Keys(Box<Session>),
 }
 
-/// Sessions by this box's name for them, whose low bits are their slot: nothing is hashed.
+/// Sessions by this box's index, whose low bits are the slot: no hashing is needed.
 pub(crate) struct Sessions {
     slots: Vec<Option<(u32, SessionSlot)>>,
     max: usize,
 }
 
-/// Of a name, the bits that are its slot.
+/// Number of index bits that are the slot.
 const SLOT_BITS: u32 = 10;
 
 impl Sessions {
-    /// Room for each of `peers` to have keys in use, replaced, to come, and a handshake.
+    /// Room for `peers` peers, each with keys in use, previous keys, pending keys, and a handshake.
     pub(crate) fn new(peers: usize) -> Self {
         Sessions { slots: Vec::new(), max: (peers * 4).min(1 << SLOT_BITS) }
     }
 
-    /// Reserves a name, made up of `random` but for its slot. `None`: there are as many as there
-    /// may be.
+    /// Reserves an index: its slot, and bits of `random`. `None` if the maximum is reached.
     pub(crate) fn reserve(&mut self, random: u32, peer: usize) -> Option<u32> {
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(slot) => slot,
@@ -179,7 +178,7 @@ impl Sessions {
             }
             None => return None,
         };
-        // Never 0, which names nothing.
+        // Never 0, which stands for no keys.
         let local = (random | 1 << SLOT_BITS) & !((1 << SLOT_BITS) - 1) | slot as u32;
         self.slots[slot] = Some((local, SessionSlot::Promised(peer)));
         Some(local)
@@ -190,7 +189,7 @@ impl Sessions {
         matches!(slot, Some((name, _)) if *name == local).then_some(slot)
     }
 
-    /// What a reserved name was reserved for has come.
+    /// Stores the session for which an index was reserved.
     pub(crate) fn fill(&mut self, session: Session) {
         if let Some(slot) = self.slot(session.local) {
             *slot = Some((session.local, SessionSlot::Keys(Box::new(session))));
@@ -203,7 +202,7 @@ impl Sessions {
         }
     }
 
-    /// Whose handshake `local` was reserved for.
+    /// Peer of the handshake for which `local` was reserved.
     pub(crate) fn promised(&mut self, local: u32) -> Option<usize> {
         match self.slot(local)? {
             Some((_, SessionSlot::Promised(peer))) => Some(*peer),

@@ -1,34 +1,34 @@
-//! Status of a peer and of the keys in use with it.
+//! Status of a peer and its keys.
 
 use crate::{Cipher, PublicKey};
 use longhaul_units::Duration;
 
-/// Snapshot of what there is with one peer.
+/// Snapshot of one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Its name in the configuration.
     pub name: String,
-    /// What it is known by.
+    /// Public key that identifies it.
     pub public_key: PublicKey,
-    /// The keys in use, once there are any.
+    /// Keys in use, if there are any.
     pub keys: Option<KeysStatus>,
-    /// A handshake is under way.
+    /// Whether a handshake is in progress.
     pub is_shaking_hands: bool,
-    /// Handshakes that came to keys.
+    /// Handshakes completed.
     pub handshakes: u64,
 }
 
 /// Snapshot of the keys in use with one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeysStatus {
-    /// What they are for.
+    /// Cipher of the keys.
     pub cipher: Cipher,
-    /// Time since they were made.
+    /// Age of the keys.
     pub age: Duration,
-    /// Bytes sealed with them.
+    /// Bytes sealed.
     pub bytes_sealed: u64,
-    /// Bytes opened with them.
+    /// Bytes opened.
     pub bytes_opened: u64,
-    /// This box began the handshake.
+    /// Whether this box started the handshake.
     pub is_initiator: bool,
 }

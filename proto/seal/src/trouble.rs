@@ -1,35 +1,35 @@
-//! Why there are no keys with a far box: what its operator has to put right.
+//! Reasons why there are no keys with a far box, for its operator to correct.
 
 use std::net::IpAddr;
 
-/// Who does not come to keys with this box, and why.
+/// A far box without keys, and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// A box behind this address, or somebody in its place, has a key that is none of the peers'.
+    /// A box behind this address, or an impostor, has a key of no configured peer.
     UnknownKey {
-        /// The address that was asked for, or that it spoke from.
+        /// The address that was asked, or that the box used.
         address: IpAddr,
     },
-    /// A peer that is there.
+    /// A peer that was found.
     Peer {
         /// Its name in the configuration.
         name: String,
-        /// What it does.
+        /// Reason why there are no keys.
         why: NoKeys,
     },
 }
 
-/// Why a peer that is there does not come to keys with this box.
+/// Reason why a peer that was found has no keys with this box.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoKeys {
-    /// It answers questions, and no handshake: this box is none of its peers, or it has another
-    /// public key of it.
+    /// It answers questions but not handshakes: this box is not among its peers, or it has another
+    /// public key for this box.
     Unanswered,
-    /// Its response proves another pre-shared key, or none.
+    /// Its response fails authentication: its pre-shared key differs, or is missing.
     PresharedKey,
-    /// It began a handshake and did not go on after the response: for it that proves another
-    /// pre-shared key, or none.
+    /// It started a handshake and did not continue after the response: its pre-shared key differs,
+    /// or is missing.
     Unfinished,
-    /// No cipher is common.
+    /// There is no common cipher.
     Cipher,
 }

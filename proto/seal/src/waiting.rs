@@ -1,22 +1,22 @@
-//! Datagrams of the transport that wait for keys: those with which it looks for a far box, and not
-//! more.
+//! Transport datagrams that wait for keys. They need only suffice for the transport's search for a
+//! far box.
 
 use longhaul_node::FrameBuf;
 use longhaul_units::Instant;
 use std::collections::VecDeque;
 
-/// Datagrams at most, and their memory in bytes.
+/// Maximum number of waiting datagrams, and of their memory in bytes.
 const DATAGRAMS_MAX: usize = 64;
 const BYTES_MAX: usize = 128 << 10;
 
-/// A datagram, its path, and until when it waits.
+/// A datagram, its path, and the time until which it waits.
 pub(crate) struct Waiter {
     pub(crate) until: Instant,
     pub(crate) path: usize,
     pub(crate) frame: FrameBuf,
 }
 
-/// See the module. In the order in which they came.
+/// A FIFO of datagrams.
 #[derive(Default)]
 pub(crate) struct Waiting {
     all: VecDeque<Waiter>,
@@ -24,7 +24,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// False: there is no room, and the datagram is gone.
+    /// Queues a datagram. Returns `false`, and drops it, if there is no room.
     pub(crate) fn push(&mut self, waiter: Waiter) -> bool {
         let bytes = self.bytes + waiter.frame.footprint();
         let fits = self.all.len() < DATAGRAMS_MAX && bytes <= BYTES_MAX;
@@ -35,13 +35,13 @@ impl Waiting {
         fits
     }
 
-    /// Takes all of them out.
+    /// Removes all datagrams.
     pub(crate) fn take(&mut self) -> VecDeque<Waiter> {
         self.bytes = 0;
         std::mem::take(&mut self.all)
     }
 
-    /// Drops those that have waited in vain: how many.
+    /// Drops the datagrams that have waited too long. Returns their number.
     pub(crate) fn drop_due(&mut self, now: Instant) -> u64 {
         let before = self.all.len();
         self.all.retain(|waiter| waiter.until > now);
@@ -49,7 +49,7 @@ impl Waiting {
         (before - self.all.len()) as u64
     }
 
-    /// When one of them has waited in vain.
+    /// Earliest time at which a datagram has waited too long.
     pub(crate) fn next_at(&self) -> Option<Instant> {
         self.all.iter().map(|waiter| waiter.until).min()
     }

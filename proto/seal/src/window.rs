@@ -1,19 +1,19 @@
-//! Which numbers have come: a bitmap that moves with the largest of them.
+//! Replay window: a bitmap of received numbers that moves with the largest of them.
 
-/// Numbers from the largest that came down to a fixed distance below it, one bit each.
+/// Numbers from the largest one received down to a fixed distance below it, one bit each.
 ///
-/// The bitmap is a ring of words; a word is cleared as the largest number enters it. So one word's
-/// worth of numbers fewer than the ring holds can be told apart.
+/// The bitmap is a ring of words; a word is cleared when the largest number enters it. It therefore
+/// distinguishes one word's worth of numbers fewer than the ring holds.
 pub(crate) struct Window {
     words: Box<[u64]>,
-    /// One more than the largest number that came; 0: none did.
+    /// Largest number received plus one; 0 before the first.
     next: u64,
 }
 
 const WORD: u64 = u64::BITS as u64;
 
 impl Window {
-    /// Tells at least `numbers` apart, a power of two.
+    /// Creates a window that distinguishes at least `numbers` numbers, a power of two.
     pub(crate) fn new(numbers: u32) -> Self {
         // One word is always partly ahead of the largest number.
         let words = (u64::from(numbers) / WORD + 1).next_power_of_two();
@@ -24,7 +24,7 @@ impl Window {
         (number / WORD) as usize & (self.words.len() - 1)
     }
 
-    /// True when `number` has not come and is not so old that nobody knows.
+    /// `true` if `number` has not arrived and is not older than the window.
     #[inline]
     pub(crate) fn is_fresh(&self, number: u64) -> bool {
         if number >= self.next {
@@ -34,7 +34,7 @@ impl Window {
         number / WORD >= oldest_word && self.words[self.word(number)] >> (number % WORD) & 1 == 0
     }
 
-    /// `number`, which is fresh, has come. Only for what is proven to be the sender's: it moves the
+    /// Notes the arrival of `number`, which must be fresh and authenticated, because it moves the
     /// window.
     #[inline]
     pub(crate) fn take(&mut self, number: u64) {
@@ -42,7 +42,7 @@ impl Window {
             let reached = if self.next == 0 { None } else { Some((self.next - 1) / WORD) };
             let first = reached.map_or(0, |word| word + 1);
             let last = number / WORD;
-            // A leap clears each word once at most.
+            // A jump clears each word at most once.
             let first = first.max((last + 1).saturating_sub(self.words.len() as u64));
             for word in first..=last {
                 let at = word as usize & (self.words.len() - 1);
@@ -90,8 +90,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Against a set: nothing is taken twice, and within the window nothing is refused that has
-        /// not come.
+        /// Compared with a set: no number is accepted twice, and within the window no fresh number
+        /// is refused.
         #[test]
         fn agrees_with_a_set(
             steps in prop::collection::vec((0..400_u64, any::<bool>(), 0..100_u8), 1..400),

@@ -1,4 +1,4 @@
-//! What a frame costs in a switch: to one port, to all others, and with marks.
+//! Cost of a frame in a switch: to one port, to all others, and with marks.
 
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
@@ -47,7 +47,7 @@ fn per_packet(c: &mut Criterion) {
                 Switch::new(SwitchConfig { ecn, ..SwitchConfig::new(14, rate) }).unwrap();
             switch.add_static(longhaul_wire::MacAddr([2, 0, 0, 0, 0, 2]), 1).unwrap();
             let (mut now, mut out) = (Instant::ZERO, Count(0));
-            // Some queue, for the marks.
+            // A short queue, for the marks.
             for _ in 0..100 {
                 switch.handle_frame(now, 0, &frame);
             }

@@ -5,17 +5,16 @@ use longhaul_units::{Duration, Instant};
 use longhaul_wire::MacAddr;
 use std::collections::HashMap;
 
-/// How often a full table is searched for addresses that have aged.
+/// How often a full table is searched for aged addresses.
 const SEARCH_INTERVAL: Duration = Duration::from_ms(1000);
 
-/// Which address lives behind which port. Hashes are keyed, so that stations cannot aim at
-/// collisions.
+/// Port of each known address. Hashes are keyed, so that stations cannot force collisions.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     known: HashMap<u64, Entry, FixedState>,
     max: usize,
     age: Duration,
-    /// A full table was last searched then.
+    /// Time of the last search of a full table.
     searched_at: Option<Instant>,
 }
 
@@ -57,7 +56,7 @@ impl Addresses {
         self.known.len()
     }
 
-    /// Declares an address. False: no room.
+    /// Adds a static address. Returns `false` if the table is full.
     pub(crate) fn declare(&mut self, address: MacAddr, port: usize) -> bool {
         let key = key(address);
         let fits = self.known.contains_key(&key) || self.known.len() < self.max;
@@ -67,7 +66,7 @@ impl Addresses {
         fits
     }
 
-    /// A frame from `address` came by `port`. False: no room to learn it.
+    /// Learns that `address` is behind `port`. Returns `false` if the table is full.
     #[inline]
     pub(crate) fn learn(&mut self, now: Instant, address: MacAddr, port: usize) -> bool {
         let key = key(address);
@@ -88,7 +87,7 @@ impl Addresses {
         }
     }
 
-    /// Forgets what has aged, when that is due to be looked for.
+    /// Removes aged addresses, if a search is due. Returns whether there is room.
     fn make_room(&mut self, now: Instant) -> bool {
         if self.searched_at.is_some_and(|at| now.since(at) < SEARCH_INTERVAL) {
             return false;
@@ -99,7 +98,7 @@ impl Addresses {
         self.known.len() < self.max
     }
 
-    /// The port behind which `address` lives.
+    /// The port behind which `address` is.
     #[inline]
     pub(crate) fn port_of(&self, now: Instant, address: MacAddr) -> Option<usize> {
         let entry = self.known.get(&key(address))?;

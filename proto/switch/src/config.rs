@@ -6,41 +6,41 @@ use longhaul_link::{LinkConfig, LinkError};
 use longhaul_units::{BitRate, Duration};
 use thiserror::Error;
 
-/// The most ports that a switch has: those with frames under way are a set of 64 bits.
+/// Most ports of a switch: ports with frames in flight are a set of 64 bits.
 pub const PORTS_MAX: usize = 64;
 
-/// What a switch is like; all ports are alike but for their rates.
+/// Properties of a switch. All ports are equal, except for their rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwitchConfig {
     /// Ports, 2 to [`PORTS_MAX`]: the sides of the node.
     pub ports: usize,
-    /// Rate of each output in bits on the wire: a frame takes its length and 24 bytes. With flow
+    /// Rate of each output in bits on the wire: a frame takes its length plus 24 bytes. With flow
     /// control, each port has its own.
     pub rate: BitRate,
-    /// Rates of single outputs, from the first on; those beyond have `rate`. Where a port's link is
-    /// slower than its output, frames wait uncounted and unmarked.
+    /// Rates of individual outputs, from the first on; the remaining outputs have `rate`. If a
+    /// port's link is slower than its output, frames wait at the link, neither counted nor marked.
     pub port_rates: Vec<BitRate>,
-    /// Room for frames that wait for an output, in bytes on the wire; a frame that would exceed it
-    /// is dropped. Senders that are not paced need their windows' sum; others what arrives while
-    /// marks and notifications are under way.
+    /// Queue capacity of an output, in bytes on the wire; a frame that would exceed it is dropped.
+    /// For unpaced senders, set it to the sum of their windows; for others, to the bytes that
+    /// arrive while marks and notifications are in flight.
     pub queue_bytes: u64,
-    /// When an output's queue marks frames. `None`: never.
+    /// Marking of an output's queue. `None`: no marks.
     pub ecn: Option<RedConfig>,
     /// Priority-based flow control. `None`: pause frames are neither sent nor obeyed.
     pub pfc: Option<PfcConfig>,
-    /// Addresses that can be known at a time, declared and learnt together; each takes about 32
-    /// bytes. With no room, further ones are not learnt.
+    /// Most known addresses, static and learnt together; each takes about 32 bytes. If the table is
+    /// full, further ones are not learnt.
     pub addresses_max: usize,
-    /// How long a learnt address that is silent is believed. Source of the default: IEEE 802.1Q,
+    /// Time after which a learnt address without traffic ages. Source of the default: IEEE 802.1Q,
     /// table 8-6.
     pub address_age: Duration,
-    /// Seed of the marks, a stream for each output, and of the address table's hashes.
+    /// Seed of the marks, with one stream per output, and of the address table's hashes.
     pub seed: u64,
 }
 
 impl SwitchConfig {
-    /// `ports` ports at `rate`: 16 MiB of queue each, no marks, no flow control, 4096 addresses
-    /// that live for 300 s.
+    /// `ports` ports at `rate`: queues of 16 MiB, no marks, no flow control, 4096 addresses that
+    /// age after 300 s.
     pub fn new(ports: usize, rate: BitRate) -> Self {
         SwitchConfig {
             ports,
@@ -55,9 +55,9 @@ impl SwitchConfig {
         }
     }
 
-    /// Bound on the memory for frames in all queues, in bytes: full ones, of the shortest frames.
+    /// Bound on the memory for frames in all queues, in bytes: full queues of the shortest frames.
     pub fn memory_bytes_max(&self) -> u64 {
-        // Half of what both directions of a link need.
+        // Half of the memory of both directions of a link.
         let of = |queue: LinkConfig| queue.memory_bytes_needed().map_or(0, |both| both / 2);
         let queues =
             (0..self.ports).fold(0, |sum: u64, port| sum.saturating_add(of(self.output(port))));
@@ -65,7 +65,7 @@ impl SwitchConfig {
         queues.saturating_add(of(LinkConfig { queue_bytes: pfc.buffer_bytes(), ..self.output(0) }))
     }
 
-    /// An output as a link without length, with just the memory that it needs.
+    /// An output as a link without delay, with exactly the memory that it needs.
     pub(crate) fn output(&self, port: usize) -> LinkConfig {
         let link = LinkConfig {
             rate: Some(self.port_rates.get(port).copied().unwrap_or(self.rate)),
@@ -77,31 +77,31 @@ impl SwitchConfig {
     }
 }
 
-/// Why a switch is not made, or does not take an address.
+/// Why a switch or an address is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum SwitchError {
     /// Too few or too many ports.
     #[error("a switch has 2 to {PORTS_MAX} ports, not {ports}")]
     Ports {
-        /// The number asked for.
+        /// The number given.
         ports: usize,
     },
-    /// The outputs' queues or marks make no sense.
+    /// The outputs' queues or marks are invalid.
     #[error(transparent)]
     Output(#[from] LinkError),
-    /// Flow control makes no sense.
+    /// Flow control is invalid.
     #[error("flow control: {0}")]
     Pfc(#[from] PfcFault),
-    /// An address was declared behind a port that there is not.
+    /// An address was declared behind a port that does not exist.
     #[error("no port {port}: the switch has {ports}")]
     NoPort {
         /// The port given.
         port: usize,
-        /// How many there are.
+        /// Number of ports.
         ports: usize,
     },
-    /// A group address was declared: those have no place.
+    /// A group address was declared, which has no port.
     #[error("a group address lives behind no single port")]
     GroupAddress,
     /// The address table is full of declared addresses.

@@ -4,47 +4,44 @@ use crate::pfc::PauseCounters;
 use longhaul_link::LinkCounters;
 
 longhaul_counters::counters! {
-    /// What one port of a switch did since it was made. Every frame received was dropped for a
-    /// reason, was a pause frame that was obeyed, entered one output, or was flooded and entered
+    /// Activity of one port of a switch since it was created. Every frame received was dropped for
+    /// a reason, was a pause frame that was obeyed, entered one output, or was flooded and entered
     /// every output but one.
     pub struct PortCounters {
-        /// Frames that came in by this port.
+        /// Frames received on this port.
         received_frames,
-        /// Bytes that came in by this port: frame bytes, without FCS.
+        /// Bytes received on this port, without FCS.
         received_bytes,
-        /// Of the frames received, those that went to every other port.
+        /// Frames received that were flooded to every other port.
         flooded_frames,
-        /// Of the frames received, those whose source could not be learnt because the table was
-        /// full.
+        /// Frames received whose source could not be learnt because the table was full.
         unlearnt_frames,
         ;
-        /// Frames received that came to no output.
+        /// Frames received that were dropped before any output.
         drops: Drops,
-        /// What the port's output did: its queue, its marks and its drops. Pause frames are not
-        /// among its frames.
+        /// Activity of the port's output: its queue, marks and drops. Excludes pause frames.
         output: LinkCounters,
-        /// What flow control did.
+        /// Activity of flow control.
         pause: PauseCounters,
     }
 }
 
 longhaul_counters::drops! {
-    /// Why a switch dropped a frame before it came to any output. What outputs drop is counted
-    /// there.
+    /// Why a switch dropped a frame before any output. Outputs count their own drops.
     pub enum DropReason {
         /// Ends inside its Ethernet header.
         Runt = "runt",
         /// Longer than any frame that a port delivers (16 KiB of payload).
         TooLong = "too_long",
-        /// Sent by a group address, which no station has.
+        /// Sent from a group address, which no station has.
         GroupSource = "group_source",
-        /// Its destination lives behind the port that it came by.
+        /// Its destination is behind the port on which it arrived.
         SamePort = "same_port",
         /// To an address that no bridge forwards, such as MAC control (01-80-C2-00-00-00 to -0F;
         /// IEEE 802.1Q, table 8-1).
         LinkLocal = "link_local",
-        /// Of the lossless priority, and headroom was not enough for its port: counted once for
-        /// each output that it was for.
+        /// A frame of the lossless priority that exceeded its port's headroom; counted once per
+        /// intended output.
         HeadroomFull = "headroom_full",
     }
 }

@@ -1,20 +1,19 @@
-//! An Ethernet switch with queues at its outputs: a [`Switch`] is a [`Node`](longhaul_node::Node)
-//! with as many sides as it has ports.
+//! An Ethernet switch with output queues: a [`Switch`] is a [`Node`](longhaul_node::Node) with one
+//! side per port.
 //!
-//! A frame goes to the port behind which its destination address lives: as declared by
-//! [`Switch::add_static`], or as learnt from the source addresses of frames. Unknown and group
-//! addresses go to every port except that of their arrival. Each output is one
-//! [`Direction`](longhaul_link::Direction) of a link without length: a queue with tail drop and
-//! congestion marks in front of a serialiser.
+//! A frame goes to the port of its destination address: as declared by [`Switch::add_static`], or
+//! as learnt from the source addresses of frames. Unknown and group addresses go to every port
+//! except that of arrival. Each output is one [`Direction`](longhaul_link::Direction) of a link
+//! without delay: a queue with tail drop and congestion marks before a serialiser.
 //!
-//! Frames that leave by several ports are kept once. The same seed and the same frames at the same
-//! times give the same drops and marks.
+//! A frame that leaves on several ports is stored once. The same seed and the same frames at the
+//! same times give the same drops and marks.
 //!
-//! With [`SwitchConfig::pfc`] one priority is lossless: a port whose frames of it fill its buffer
-//! asks the link's other end to pause, and an output pauses when it is asked to. See [`PfcConfig`].
+//! With [`SwitchConfig::pfc`] one priority is lossless: a port whose buffer fills with its frames
+//! asks the link's other end to pause, and an output obeys such requests. See [`PfcConfig`].
 //!
-//! It deliberately has no VLANs, no spanning tree (its owner joins switches without loops) and no
-//! multicast snooping; buffers are each input's own instead of shared, and there is one lossless
+//! Not implemented: VLANs, spanning tree (the owner must join switches without loops) and multicast
+//! snooping. Each input has its own buffer instead of a shared one, and there is one lossless
 //! priority.
 #![forbid(unsafe_code)]
 

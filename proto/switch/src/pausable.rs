@@ -1,4 +1,4 @@
-//! Ports with priority-based flow control: outputs that can be paused, and inputs that pause.
+//! Ports with priority-based flow control: pausable outputs, and inputs that send pause frames.
 
 use crate::config::SwitchConfig;
 use crate::pfc::{PauseCounters, Pauser, PfcConfig};
@@ -11,11 +11,11 @@ use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{Ecn, MacAddr, Pause, priority_of};
 use std::collections::VecDeque;
 
-/// The queue of the lossless priority; the other is that of all others.
+/// The queue of the lossless priority; the other queue serves all other priorities.
 const LOSSLESS: usize = 0;
 const OTHERS: usize = 1;
 
-/// The source of the pause frames of a port, locally administered; nobody learns it.
+/// Source address of a port's pause frames, locally administered; nobody learns it.
 fn address_of(port: Side) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, port as u8])
 }
@@ -23,7 +23,7 @@ fn address_of(port: Side) -> MacAddr {
 /// A frame in a queue.
 struct Queued {
     entered_at: Instant,
-    /// The port that it came by.
+    /// The port on which it arrived.
     input: Side,
     queue: usize,
     is_marked: bool,
@@ -36,13 +36,13 @@ impl Queued {
     }
 }
 
-/// What an output sends.
+/// What an output is sending.
 enum Sending {
     Frame(Queued),
     Pause([u8; Pause::LEN]),
 }
 
-/// For how long an output is not to send its lossless priority.
+/// Pause of an output's lossless priority.
 #[derive(Clone, Copy, Default)]
 struct Paused {
     since: Instant,
@@ -51,34 +51,34 @@ struct Paused {
 }
 
 impl Paused {
-    /// All time until now.
+    /// Total pause time until `now`.
     fn total(&self, now: Instant) -> Duration {
         self.before + self.until.min(now).since(self.since)
     }
 
-    /// The other end asks for `time` from now on.
+    /// Pauses for `time` from `now` on, or ends the pause if it is zero.
     fn ask(&mut self, now: Instant, time: Duration) {
         *self = Paused { before: self.total(now), since: now, until: now + time };
     }
 }
 
-/// A port, both ways.
+/// Both directions of a port.
 struct Port {
-    /// The source of its pause frames.
+    /// Source address of its pause frames.
     address: MacAddr,
     rate: BitRate,
     priority: u8,
     queue_bytes_max: u64,
     input: Pauser,
-    /// When what is sent has been sent.
+    /// Computes the end of each transmission.
     wire: Wire,
     queues: [VecDeque<Queued>; 2],
     queue_bytes: [u64; 2],
     reds: Option<[Red; 2]>,
-    /// The queue that sends next, if it may.
+    /// The queue whose turn is next.
     turn: usize,
     sending: Option<(Instant, Sending)>,
-    /// The wire has been free since.
+    /// Time since which the wire has been free.
     free_at: Instant,
     is_blocked: bool,
     paused: Paused,
@@ -122,7 +122,7 @@ impl Port {
         })
     }
 
-    /// A frame for which there is room comes to the output.
+    /// Queues a frame, for which there must be room, at the output.
     fn enter(&mut self, now: Instant, input: Side, queue: usize, frame: FrameBuf) {
         let backlog = self.rate.time_for_bytes(self.queue_bytes[queue]);
         let is_marked = match &mut self.reds {
@@ -146,7 +146,7 @@ impl Port {
         }
     }
 
-    /// Puts the next frame on the wire, when that is free: first what the other end is to be told.
+    /// Starts the next transmission if the wire is free; a due pause frame goes first.
     fn begin(&mut self, now: Instant) {
         if self.sending.is_some() {
             return;
@@ -162,7 +162,7 @@ impl Port {
             let Some(queued) = self.queues[queue].pop_front() else { continue };
             self.turn = 1 - queue;
             self.queue_bytes[queue] -= queued.wire_bytes();
-            // When calls come late, the wire has not been idle meanwhile.
+            // If calls come late, the wire was not idle in between.
             let allowed_at = if queue == LOSSLESS { self.paused.until } else { Instant::ZERO };
             let start = self.free_at.max(queued.entered_at).max(allowed_at).min(now);
             self.put(start, Sending::Frame(queued));
@@ -175,12 +175,12 @@ impl Port {
             Sending::Frame(queued) => self.wire.enter(start, &queued.frame.as_frame()),
             Sending::Pause(bytes) => self.wire.enter(start, &Frame::opaque(bytes)),
         };
-        // The wire is free and takes all that came in.
+        // The wire is free and accepts every frame that was received.
         let due = arrival.map_or(start, |arrival| arrival.due);
         self.sending = Some((due, sending));
     }
 
-    /// A pause frame came by this port.
+    /// Processes a pause frame received on this port.
     fn receive_pause(&mut self, now: Instant, pause: &Pause) {
         let Some(quanta) = pause.quanta[usize::from(self.priority)] else { return };
         let count = if quanta > 0 {
@@ -197,7 +197,7 @@ impl Port {
         self.has_frames() || self.input.poll_timeout().is_some()
     }
 
-    /// A frame that finds the wire idle needs no room.
+    /// True if a frame is queued or being sent.
     fn has_frames(&self) -> bool {
         self.sending.is_some() || self.queues.iter().any(|queue| !queue.is_empty())
     }
@@ -223,7 +223,7 @@ pub(crate) struct Pausable {
 }
 
 impl Pausable {
-    /// `seeds` are by port.
+    /// `seeds` are indexed by port.
     pub fn new(config: &SwitchConfig, pfc: &PfcConfig, seeds: &[u64]) -> Result<Self, LinkError> {
         let ports =
             seeds.iter().enumerate().map(|(port, seed)| Port::new(config, pfc, port, *seed));
@@ -235,8 +235,8 @@ impl Pausable {
         })
     }
 
-    /// Takes a frame that came by `input` to the output of `port`. False: it is of the lossless
-    /// priority, and the input has no room left.
+    /// Queues a frame received on `input` at the output of `port`. Returns `false` for a frame of
+    /// the lossless priority if the input has no room left.
     pub fn enter(&mut self, now: Instant, input: Side, port: Side, frame: &Frame<'_>) -> bool {
         self.now = now;
         let bytes = wire_bytes(frame.len());
@@ -252,6 +252,7 @@ impl Pausable {
         let to = &mut self.ports[port];
         to.output.entered_frames += 1;
         to.output.entered_bytes += frame.len() as u64;
+        // A frame that finds the wire idle needs no room.
         if !is_lossless && to.queue_bytes[OTHERS] + bytes > to.queue_bytes_max && to.has_frames() {
             to.output.drops.count(OutputDrop::QueueFull);
             return true;
@@ -261,13 +262,14 @@ impl Pausable {
         true
     }
 
-    /// A pause frame came by `port`.
+    /// Processes a pause frame received on `port`.
     pub fn receive_pause(&mut self, now: Instant, port: Side, pause: &Pause) {
         self.now = now;
         self.ports[port].receive_pause(now, pause);
     }
 
-    /// Hands what is due at `port` to `out`. Returns the ports that have come to have work by it.
+    /// Passes the frames that are due at `port` to `out`. Returns the set of ports that got work to
+    /// do.
     pub fn leave(&mut self, now: Instant, port: Side, out: &mut dyn Transmit) -> u64 {
         self.now = now;
         let mut told = 0;
@@ -304,17 +306,17 @@ impl Pausable {
         }
     }
 
-    /// Whether `port` has something to send, or will have.
+    /// True if `port` has something to send, now or later.
     pub fn has_work(&self, port: Side) -> bool {
         self.ports[port].has_work()
     }
 
-    /// When `port` wants to be called.
+    /// The next deadline of `port`.
     pub fn deadline(&self, port: Side) -> Option<Deadline> {
         self.ports[port].deadline()
     }
 
-    /// What a port's output and its flow control did.
+    /// Counters of a port's output and of its flow control.
     pub fn counters(&self, port: Side) -> (LinkCounters, PauseCounters) {
         let port = &self.ports[port];
         let gone = port.output.delivered_frames + port.output.drops.total();

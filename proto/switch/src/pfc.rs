@@ -1,54 +1,56 @@
-//! Priority-based flow control at one port: pauses sent, pauses obeyed.
+//! Priority-based flow control at one port: sending and obeying pause frames.
 
 use longhaul_node::Deadline;
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{PRIORITIES, Pause};
 
-/// Priority-based flow control (IEEE 802.1Qbb) of one priority: nothing of it is dropped while
-/// headroom is enough.
+/// Priority-based flow control (IEEE 802.1Qbb) of one priority, which drops nothing while headroom
+/// suffices.
 ///
-/// Its frames are counted by the port that they came in by, from their arrival to their departure.
-/// When those of one port exceed `xoff_bytes`, what is at its other end is asked to pause, again
-/// and again before the pause is over; at `xon_bytes` it may go on. What arrives in between takes
-/// headroom. All other priorities share a queue with tail drop at each output, which takes turns
-/// with the lossless one, a frame each; CNPs (DSCP 48) are among them and so wait for at most a
-/// frame of the other queue. ACKs travel with the data of their QP, and in its priority.
+/// Frames of the lossless priority count towards the port on which they arrived, until they leave.
+/// If those of one port exceed `xoff_bytes`, its link's other end is asked to pause, repeatedly
+/// before each pause ends; at `xon_bytes` it may resume. Frames that arrive in between use
+/// headroom. All other priorities share a queue with tail drop at each output, which alternates
+/// with the lossless queue frame by frame. CNPs (DSCP 48) are in the shared queue, where each frame
+/// waits for at most one frame of the lossless queue. ACKs travel with the data of their QP, in its
+/// priority.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PfcConfig {
-    /// The lossless priority, 0 to 7: see [`longhaul_wire::priority_of`]. RoCE usually has 3 (DSCP
+    /// The lossless priority, 0 to 7: see [`longhaul_wire::priority_of`]. RoCE usually uses 3 (DSCP
     /// 26).
     pub priority: u8,
-    /// Bytes on the wire of one input beyond which it is paused.
+    /// Bytes on the wire of one input above which it is paused.
     pub xoff_bytes: u64,
-    /// Bytes on the wire of one input at which it may go on: at most `xoff_bytes`. Where more than
-    /// `xoff_bytes - xon_bytes` leave while the word goes round, or `xon_bytes` do, an output
-    /// idles.
+    /// Bytes on the wire of one input at which it resumes: at most `xoff_bytes`. An output idles if
+    /// more than `xoff_bytes - xon_bytes`, or `xon_bytes`, leave during the round trip of a pause
+    /// frame.
     pub xon_bytes: u64,
-    /// What differs by port: one for each.
+    /// Properties of each port.
     pub ports: Vec<PfcPort>,
 }
 
 /// A port with flow control.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PfcPort {
-    /// Rate of the link: of the output, and what pauses measure time by.
+    /// Rate of the output, and unit of pause times.
     pub rate: BitRate,
-    /// Bytes on the wire that may come in beyond `xoff_bytes`: what a round trip of the link
-    /// carries, and a few of the longest frames, or frames of the lossless priority are dropped.
+    /// Bytes on the wire that may arrive beyond `xoff_bytes`. If it is less than what the link
+    /// carries in a round trip, plus a few of the longest frames, frames of the lossless priority
+    /// are dropped.
     pub headroom_bytes: u64,
 }
 
 impl PfcConfig {
-    /// The priority that RoCE data usually has: DSCP 24 to 31.
+    /// The usual priority of RoCE data: DSCP 24 to 31.
     pub const ROCE_PRIORITY: u8 = 3;
 
-    /// Bytes on the wire that may be in the switch of its lossless priority.
+    /// Largest number of bytes on the wire of the lossless priority in the switch.
     pub fn buffer_bytes(&self) -> u64 {
         let of = |port: &PfcPort| self.xoff_bytes.saturating_add(port.headroom_bytes);
         self.ports.iter().fold(0, |sum, port| sum.saturating_add(of(port)))
     }
 
-    /// What is wrong with it, on a switch of so many ports.
+    /// The first fault of this configuration on a switch with `ports` ports.
     pub(crate) fn fault(&self, ports: usize) -> Option<PfcFault> {
         if usize::from(self.priority) >= PRIORITIES {
             return Some(PfcFault::Priority { priority: self.priority });
@@ -63,16 +65,16 @@ impl PfcConfig {
     }
 }
 
-/// What is wrong with a [`PfcConfig`].
+/// Why a [`PfcConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum PfcFault {
-    /// There is no such priority.
+    /// The priority does not exist.
     #[error("priority {priority}: there are 0 to 7")]
     Priority {
-        /// The one given.
+        /// The priority given.
         priority: u8,
     },
-    /// An input would go on before it was paused.
+    /// An input would resume before it was paused.
     #[error(
         "it goes on at {xon_bytes} bytes, above the {xoff_bytes} at which it pauses: give xon at \
          most xoff"
@@ -83,39 +85,39 @@ pub enum PfcFault {
         /// The threshold given.
         xon_bytes: u64,
     },
-    /// Not one for each port.
+    /// The number of entries differs from the number of ports.
     #[error("{given} ports are described, of {ports}")]
     Ports {
-        /// How many are described.
+        /// Number of entries.
         given: usize,
-        /// How many there are.
+        /// Number of ports.
         ports: usize,
     },
 }
 
-/// What flow control did at one port.
+/// Activity of flow control at one port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PauseCounters {
-    /// Frames sent that ask for a pause, repeated ones included.
+    /// Frames sent that request a pause, repetitions included.
     pub pauses_sent: u64,
     /// Frames sent that end a pause.
     pub resumes_sent: u64,
-    /// Frames received that ask for a pause of the lossless priority.
+    /// Frames received that request a pause of the lossless priority.
     pub pauses_received: u64,
-    /// Frames received that end one.
+    /// Frames received that end a pause.
     pub resumes_received: u64,
-    /// How long the output was not to send its lossless priority.
+    /// How long the output's lossless priority was paused.
     pub paused: Duration,
-    /// The most that was in the switch of the lossless priority and had come by this port, in bytes
-    /// on the wire.
+    /// Largest number of bytes on the wire of the lossless priority in the switch that arrived on
+    /// this port.
     pub held_bytes_max: u64,
 }
 
-/// How long a pause is asked for: as long as can be, because a frame that ends it follows.
+/// Requested length of a pause: the maximum, because a further frame ends it.
 const QUANTA: u16 = Pause::QUANTA_MAX;
 
-/// A receiver that asks the other end of its link to pause one priority while its buffer is full: a
-/// switch's input, or a NIC's.
+/// A receiver that asks the other end of its link to pause one priority while its buffer is full:
+/// an input of a switch or of a NIC.
 #[derive(Clone, Debug)]
 pub struct Pauser {
     priority: u8,
@@ -125,15 +127,15 @@ pub struct Pauser {
     bytes_max: u64,
     held_bytes: u64,
     is_full: bool,
-    /// The other end was asked to pause, and not yet to go on.
+    /// The other end was asked to pause, and not yet to resume.
     is_told: bool,
     refresh_at: Instant,
     counters: PauseCounters,
 }
 
 impl Pauser {
-    /// For a link at `rate`: pauses `priority` above `xoff_bytes` until `xon_bytes`, and has room
-    /// for `bytes_max`.
+    /// For a link at `rate`: pauses `priority` above `xoff_bytes`, resumes at `xon_bytes`, and has
+    /// room for `bytes_max`.
     pub fn new(priority: u8, rate: BitRate, [xon_bytes, xoff_bytes, bytes_max]: [u64; 3]) -> Self {
         Pauser {
             priority,
@@ -149,7 +151,7 @@ impl Pauser {
         }
     }
 
-    /// A frame of `bytes` comes. False: there is no room for it.
+    /// Takes in a frame of `bytes`. Returns `false` if there is no room for it.
     #[inline]
     pub fn take(&mut self, bytes: u64) -> bool {
         let held_bytes = self.held_bytes.saturating_add(bytes);
@@ -162,14 +164,14 @@ impl Pauser {
         true
     }
 
-    /// A frame of `bytes` that was taken has gone.
+    /// Releases the room of a frame of `bytes`.
     #[inline]
     pub fn release(&mut self, bytes: u64) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
         self.is_full &= self.held_bytes > self.xon_bytes;
     }
 
-    /// What the other end is to be told now, if anything; whoever asks sends it.
+    /// Returns the pause frame that is due, if any; the caller must send it.
     #[inline]
     pub fn poll_pause(&mut self, now: Instant) -> Option<Pause> {
         let is_due = self.is_full != self.is_told || (self.is_full && self.refresh_at <= now);
@@ -177,7 +179,7 @@ impl Pauser {
             return None;
         }
         self.is_told = self.is_full;
-        // The frame that asks again may wait behind others.
+        // The repeated request may wait behind other frames.
         self.refresh_at = now + Pause::time(QUANTA, self.rate).divided_by(2);
         if !self.is_full {
             self.counters.resumes_sent += 1;
@@ -187,7 +189,7 @@ impl Pauser {
         Some(Pause::of(self.priority, QUANTA))
     }
 
-    /// When [`Pauser::poll_pause`] is to be asked, if nothing comes or goes.
+    /// When [`Pauser::poll_pause`] must be called, if no frame arrives or leaves.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Deadline> {
         let is_waiting = self.is_full != self.is_told;
@@ -195,7 +197,7 @@ impl Pauser {
         (is_waiting || self.is_told).then_some(Deadline { at, reason: "pause frame" })
     }
 
-    /// What it sent and held; of what was received it knows nothing.
+    /// Counters of sent pause frames and held bytes; those of received ones stay zero.
     pub fn counters(&self) -> PauseCounters {
         self.counters
     }

@@ -1,4 +1,4 @@
-//! The switch: learns addresses, queues by output, marks and pauses.
+//! The switch: learns addresses, queues at outputs, marks and pauses.
 
 use crate::addresses::Addresses;
 use crate::config::{PORTS_MAX, SwitchConfig, SwitchError};
@@ -11,20 +11,20 @@ use longhaul_wire::{MacAddr, Pause};
 
 /// See the crate's documentation. Port `i` is the node's side `i`.
 ///
-/// Its `now` never decreases from one call to the next. A frame whose output has no room stays, in
-/// order, until there is; behind it the queue fills as it would at a rate of zero.
+/// `now` must never decrease from one call to the next. A frame whose output has no room stays, in
+/// order, until there is room; the queue behind it fills as at a rate of zero.
 pub struct Switch {
     config: SwitchConfig,
     addresses: Addresses,
     ports: Vec<PortCounters>,
     outputs: Outputs,
-    /// A bit for each port with frames queued or under way, or with something to say.
+    /// One bit per port with queued frames, frames in flight, or a pause frame to send.
     occupied: u64,
-    /// Keeps what leaves by several ports.
+    /// Holds frames that leave on several ports.
     pool: FramePool,
 }
 
-/// By port.
+/// Outputs by port.
 enum Outputs {
     Plain(Vec<Direction>),
     Pausable(Box<Pausable>),
@@ -39,7 +39,7 @@ fn members(mut set: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Addresses of protocols between neighbours, which a bridge never forwards. Source: IEEE 802.1Q,
+/// True for addresses of link-local protocols, which a bridge never forwards. Source: IEEE 802.1Q,
 /// table 8-1.
 fn is_link_local(address: MacAddr) -> bool {
     matches!(address.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
@@ -49,7 +49,7 @@ fn is_group(address: MacAddr) -> bool {
     address.0[0] & 1 != 0
 }
 
-/// Destination and source.
+/// Destination and source address.
 #[inline]
 fn addresses_of(head: &[u8]) -> Option<(MacAddr, MacAddr)> {
     let h = head.first_chunk::<14>()?;
@@ -60,7 +60,7 @@ fn addresses_of(head: &[u8]) -> Option<(MacAddr, MacAddr)> {
 }
 
 impl Switch {
-    /// A switch that knows no address and has no frame.
+    /// Creates a switch without addresses and frames.
     ///
     /// # Errors
     /// [`SwitchError::Ports`], [`SwitchError::Output`] and [`SwitchError::Pfc`].
@@ -94,7 +94,7 @@ impl Switch {
         })
     }
 
-    /// Declares that `address` lives behind `port`, whatever frames from it say.
+    /// Declares that `address` is behind `port`, whatever the source addresses of frames show.
     ///
     /// # Errors
     /// [`SwitchError::NoPort`], [`SwitchError::GroupAddress`], [`SwitchError::TableFull`].
@@ -111,20 +111,20 @@ impl Switch {
         }
     }
 
-    /// The configuration in effect.
+    /// Returns the configuration in force.
     pub fn config(&self) -> &SwitchConfig {
         &self.config
     }
 
-    /// Addresses declared or learnt; learnt ones that have aged may be among them.
+    /// Number of addresses, static and learnt, including aged ones that are not yet removed.
     pub fn addresses(&self) -> usize {
         self.addresses.len()
     }
 
-    /// Counters of `port`.
+    /// Returns the counters of `port`.
     ///
     /// # Panics
-    /// When there is no such port.
+    /// If there is no such port.
     pub fn counters(&self, port: Side) -> PortCounters {
         let (output, pause) = match &self.outputs {
             Outputs::Plain(outputs) => (outputs[port].counters(), Default::default()),
@@ -133,7 +133,7 @@ impl Switch {
         PortCounters { output, pause, ..self.ports[port] }
     }
 
-    /// Sends a frame to the outputs that its destination stands for.
+    /// Sends a frame to the outputs of its destination.
     #[inline]
     fn forward(&mut self, now: Instant, side: Side, frame: &Frame<'_>) -> Result<(), DropReason> {
         let (destination, source) = addresses_of(frame.head).ok_or(DropReason::Runt)?;
@@ -173,7 +173,7 @@ impl Switch {
         match &mut self.outputs {
             Outputs::Plain(outputs) => outputs[port].enter(now, frame),
             Outputs::Pausable(outputs) => {
-                // Its input may have something to say.
+                // Its input may have to send a pause frame.
                 self.occupied |= 1 << side;
                 if !outputs.enter(now, side, port, frame) {
                     return Err(DropReason::HeadroomFull);
@@ -183,7 +183,7 @@ impl Switch {
         Ok(())
     }
 
-    /// A link-local frame: it concerns the two ends of a link alone, and is never forwarded.
+    /// Handles a link-local frame, which is valid on one link only and never forwarded.
     #[cold]
     fn handle_link_local(
         &mut self,
@@ -224,7 +224,7 @@ impl Node for Switch {
         }
     }
 
-    /// Nothing changes by itself: a due frame leaves by [`Node::poll_transmit`].
+    /// Does nothing: a due frame leaves by [`Node::poll_transmit`].
     fn handle_timeout(&mut self, _now: Instant) {}
 
     #[inline]

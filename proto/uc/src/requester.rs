@@ -27,42 +27,39 @@ pub struct RequesterConfig {
 
 /// The sending half of a UC QP.
 ///
-/// Lifecycle: made with its queue sizes, [`Requester::start`]ed with a connection's parameters,
+/// Lifecycle: created with its queue sizes, [`Requester::start`]ed with a connection's parameters,
 /// then driven by posts until it is stopped. Packets are built when [`Requester::transmit`] is
-/// called, never before; a work request is done when its last packet was handed over, so that
-/// nothing limits what is in flight but the rate at which the caller grants room. After an error it
-/// has flushed everything and stays so until [`Requester::recover`] or [`Requester::start`].
+/// called, never before. A work request is complete when its last packet was emitted, so that only
+/// the rate at which the caller grants room limits the packets in flight. After an error it has
+/// flushed everything and stays failed until [`Requester::recover`] or [`Requester::start`].
 ///
-/// The work requests in the ring are named by a running index: `done` is the one being sent, `tail`
-/// the next to be posted. PSNs are unwrapped to 64 bits.
+/// PSNs are unwrapped to 64 bits.
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
     config: RequesterConfig,
-    done: u64,
-    tail: u64,
-    /// The next PSN to send.
+    /// Next PSN to send.
     next: u64,
-    /// Bytes of the message `done` that have left.
+    /// Bytes of the oldest message that have been sent.
     offset: u32,
     paused: bool,
     failed: bool,
 }
 
-/// A requester's state, for people.
+/// Snapshot of a requester for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequesterSnapshot {
     /// Next PSN to send.
     pub next: Psn,
     /// Work requests queued and not completed.
     pub queued: u64,
-    /// Bytes of the oldest one that have left.
+    /// Bytes of the oldest work request that have been sent.
     pub offset: u32,
 }
 
 impl Requester {
-    /// A stopped requester for `depth` (rounded up to a power of two) work requests of up to
-    /// `sge_max` segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
+    /// Creates a stopped requester for `depth` (rounded up to a power of two) work requests of up
+    /// to `sge_max` segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
         let config = RequesterConfig {
             qpn: Qpn::new(0),
@@ -75,8 +72,6 @@ impl Requester {
         Requester {
             queue: SendQueue::new(depth, sge_max, inline_max),
             config,
-            done: 0,
-            tail: 0,
             next: 0,
             offset: 0,
             paused: false,
@@ -84,10 +79,11 @@ impl Requester {
         }
     }
 
-    /// Forgets everything and begins a connection.
+    /// Discards all state and starts a connection.
     pub fn start(&mut self, config: RequesterConfig) {
         self.config = config;
-        (self.done, self.tail, self.offset) = (0, 0, 0);
+        self.queue.reset();
+        self.offset = 0;
         self.next = u64::from(config.sq_psn.get());
         self.paused = false;
         self.failed = false;
@@ -103,8 +99,8 @@ impl Requester {
         &self.config
     }
 
-    /// True after an error completion; everything queued has been flushed. The QP's send queue is
-    /// in error (SQE), its receive queue goes on. Source: IBTA, volume 1, section 10.3.1.
+    /// `true` after an error completion; everything queued has been flushed. The QP's send queue is
+    /// in error (SQE), its receive queue continues. Source: IBTA, volume 1, section 10.3.1.
     #[inline]
     pub fn is_failed(&self) -> bool {
         self.failed
@@ -117,9 +113,9 @@ impl Requester {
         self.paused = false;
     }
 
-    /// True when nothing is queued.
+    /// `true` if nothing is queued.
     pub fn is_idle(&self) -> bool {
-        self.done == self.tail
+        self.queue.is_empty()
     }
 
     /// Pauses or resumes: a paused requester finishes a begun message and begins no others.
@@ -127,12 +123,12 @@ impl Requester {
         self.paused = paused;
     }
 
-    /// True when paused and everything that had begun is done.
+    /// `true` if paused and every begun message is complete.
     pub fn is_drained(&self) -> bool {
         self.paused && self.offset == 0
     }
 
-    /// The next PSN to send.
+    /// Next PSN to send.
     pub fn next_psn(&self) -> Psn {
         Psn::from_sequence(self.next)
     }
@@ -140,24 +136,19 @@ impl Requester {
     /// Work requests queued and not completed.
     #[inline]
     pub fn queued(&self) -> u64 {
-        self.tail - self.done
+        self.queue.len()
     }
 
-    /// State for people.
+    /// Snapshot for reports.
     pub fn snapshot(&self) -> RequesterSnapshot {
-        RequesterSnapshot {
-            next: self.next_psn(),
-            queued: self.tail - self.done,
-            offset: self.offset,
-        }
+        RequesterSnapshot { next: self.next_psn(), queued: self.queue.len(), offset: self.offset }
     }
 
-    /// Queues a work request; inline data is read from `memory` at once. A fence has nothing to
-    /// wait for.
+    /// Queues a work request; inline data is read from `memory` at once. A fence has no effect.
     ///
     /// # Errors
-    /// [`SendRefused`], and nothing is queued: READs, atomics, invalidations and datagrams always
-    /// are.
+    /// [`SendRefused`], and nothing is queued. READs, atomics, invalidations and datagrams are
+    /// always refused.
     pub fn post(
         &mut self,
         wr: &SendWr<'_>,
@@ -165,8 +156,7 @@ impl Requester {
         memory: &dyn Gather,
     ) -> Result<(), SendRefused> {
         let len = self.check(wr)?;
-        self.queue.put((self.done, self.tail), wr, len as u32, wr.signaled || signal_all, memory);
-        self.tail += 1;
+        self.queue.put(wr, len as u32, wr.signaled || signal_all, memory);
         Ok(())
     }
 
@@ -187,18 +177,17 @@ impl Requester {
         if len > MESSAGE_MAX {
             return Err(SendRefused::MessageTooLong { given: len });
         }
-        self.queue.admit(wr, len, self.tail - self.done)?;
+        self.queue.admit(wr, len)?;
         Ok(len)
     }
 
-    /// True when [`Requester::transmit`] would send something.
+    /// `true` if [`Requester::transmit`] would send something.
     #[inline]
     pub fn can_transmit(&self) -> bool {
-        self.done != self.tail && !self.failed && (self.offset > 0 || !self.paused)
+        !self.queue.is_empty() && !self.failed && (self.offset > 0 || !self.paused)
     }
 
-    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet
-    /// was sent.
+    /// Sends one packet, if any. The caller has granted room. Returns `true` if a packet was sent.
     ///
     /// Memory that may not be read fails the requester: see [`Requester::is_failed`].
     pub fn transmit<C: Context>(
@@ -210,13 +199,13 @@ impl Requester {
         if !self.can_transmit() {
             return false;
         }
-        let wqe = self.queue.get(self.done);
+        let wqe = self.queue.oldest();
         let left = wqe.len - self.offset;
         let len = left.min(self.config.mtu.bytes());
         let (first, last) = (self.offset == 0, len == left);
         // A message of several packets is checked before its first: the peer drops an incomplete
         // message.
-        if first && !last && self.queue.check(self.done, Intent::LocalRead, ctx).is_err() {
+        if first && !last && self.queue.check(self.queue.done(), Intent::LocalRead, ctx).is_err() {
             self.fail(ctx);
             return false;
         }
@@ -229,7 +218,7 @@ impl Requester {
         wqe.push_headers(&mut head, first, last);
         let pad_len = head.finish(template, len as usize);
         let piece = (u64::from(self.offset), len);
-        if self.queue.emit(self.done, piece, (head.bytes(), pad_len), ctx, emit).is_err() {
+        if self.queue.emit(self.queue.done(), piece, (head.bytes(), pad_len), ctx, emit).is_err() {
             self.fail(ctx);
             return false;
         }
@@ -239,7 +228,7 @@ impl Requester {
                 let (qpn, peer) = (self.config.qpn, self.config.dest_qpn);
                 ctx.complete_send(wqe.completion(Status::Success, qpn, peer));
             }
-            self.done += 1;
+            self.queue.pop();
             self.offset = 0;
         } else {
             self.offset += len;
@@ -247,27 +236,24 @@ impl Requester {
         true
     }
 
-    /// Ends the message being sent with a protection error, and everything behind it with a flush
+    /// Completes the message being sent with a protection error, and all later ones with a flush
     /// error.
     #[cold]
     fn fail<C: Context>(&mut self, ctx: &mut C) {
-        self.complete_oldest(Status::LocalProtection, ctx);
-        self.flush(ctx);
+        self.end(Status::LocalProtection, ctx);
     }
 
     /// Stops, and completes all work requests with a flush error, in order. Call again for those
     /// posted later.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
-        self.failed = true;
-        while self.done < self.tail {
-            self.complete_oldest(Status::WrFlush, ctx);
-        }
+        self.end(Status::WrFlush, ctx);
     }
 
-    fn complete_oldest<C: Context>(&mut self, status: Status, ctx: &mut C) {
-        let wqe = self.queue.get(self.done);
-        ctx.complete_send(wqe.completion(status, self.config.qpn, self.config.dest_qpn));
-        self.done += 1;
+    /// Stops: completes the oldest work request with `status`, and the others with a flush error.
+    fn end<C: Context>(&mut self, status: Status, ctx: &mut C) {
+        self.failed = true;
         self.offset = 0;
+        let ends = (self.config.qpn, self.config.dest_qpn);
+        self.queue.fail(status, |_| ends, ctx);
     }
 }

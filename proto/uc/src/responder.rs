@@ -4,8 +4,8 @@ use longhaul_node::Payload;
 use longhaul_units::{Psn, Qpn, RKey};
 use longhaul_wire::{Bth, Packet, Position, Transport, Verb};
 use longhaul_work::{
-    Completion, CompletionOp, Context, Counter, DropReason, MESSAGE_MAX, Mtu, Receive, RecvQueue,
-    RemoteIntent, Status, scatter_list,
+    Completion, CompletionOp, Context, Counter, DropReason, IncomingSend, MESSAGE_MAX, Mtu,
+    PlaceFault, Receive, RecvQueue, RemoteIntent, Status,
 };
 
 /// Parameters of a responder's connection.
@@ -21,24 +21,12 @@ pub struct ResponderConfig {
     pub mtu: Mtu,
 }
 
-/// Why a responder has failed; its QP goes to the error state. The peer is not told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
-    /// A SEND did not fit its receive.
-    LocalLength,
-    /// The memory of a receive may not be written to.
-    LocalProtection,
-}
-
 /// The message being received.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     /// None, or an aborted message: packets are dropped until another message begins.
     None,
-    Send {
-        received: u64,
-        into: Receive,
-    },
+    Send(IncomingSend),
     Write(Write),
 }
 
@@ -53,10 +41,10 @@ struct Write {
 
 /// The receiving half of a UC QP.
 ///
-/// A packet that begins a message is taken whatever its PSN, and ends a message that is still
-/// incomplete. All others must follow on the one before. What breaks off leaves no trace but
-/// counters: the receive of a broken SEND serves the next message that needs one, and a broken
-/// WRITE has written what had come. Source: IBTA, volume 1, sections 9.8.2 and 9.9.3.
+/// A packet that begins a message is accepted whatever its PSN, and ends a message that is still
+/// incomplete. All others must follow the previous packet. An aborted message leaves only counts:
+/// the receive of an aborted SEND serves the next message that needs one, and an aborted WRITE has
+/// written the bytes that arrived. Source: IBTA, volume 1, sections 9.8.2 and 9.9.3.
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
@@ -64,22 +52,22 @@ pub struct Responder {
     message: Message,
     /// The receive of an aborted SEND; `None` in [`Message::Send`].
     kept: Option<Receive>,
-    fault: Option<Fault>,
+    fault: Option<PlaceFault>,
 }
 
-/// A responder's state, for people.
+/// Snapshot of a responder for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderSnapshot {
-    /// The PSN behind the latest packet.
+    /// PSN behind the latest packet.
     pub expected: Psn,
-    /// A message is coming in.
+    /// Whether a message is being received.
     pub in_message: bool,
-    /// A receive is taken from its queue, for the message that is coming in or for the next one.
+    /// Whether a receive is taken, for the current message or for the next one.
     pub holds_receive: bool,
 }
 
 impl Responder {
-    /// A responder in the state of a fresh connection.
+    /// Creates a responder for a new connection.
     pub fn new(config: ResponderConfig) -> Self {
         Responder {
             expected: config.rq_psn,
@@ -95,22 +83,23 @@ impl Responder {
         &self.config
     }
 
-    /// Why the responder has failed, if it has.
+    /// Reason why the responder has failed, if it has: its QP enters the error state. The peer is
+    /// not told.
     #[inline]
-    pub fn fault(&self) -> Option<Fault> {
+    pub fn fault(&self) -> Option<PlaceFault> {
         self.fault
     }
 
-    /// State for people.
+    /// Snapshot for reports.
     pub fn snapshot(&self) -> ResponderSnapshot {
         ResponderSnapshot {
             expected: self.expected,
             in_message: !matches!(self.message, Message::None),
-            holds_receive: self.kept.is_some() || matches!(self.message, Message::Send { .. }),
+            holds_receive: self.kept.is_some() || matches!(self.message, Message::Send(_)),
         }
     }
 
-    /// Takes a request packet. Receives come from `queue`, of which one may be taken between calls.
+    /// Handles a request packet. Receives are taken from `queue`; one may stay taken between calls.
     pub fn handle_request<C: Context>(
         &mut self,
         packet: &Packet<'_>,
@@ -137,9 +126,7 @@ impl Responder {
             Ok(())
         } else {
             match (self.message, verb) {
-                (Message::Send { .. }, Verb::Send) | (Message::Write(_), Verb::Write)
-                    if in_turn =>
-                {
+                (Message::Send(_), Verb::Send) | (Message::Write(_), Verb::Write) if in_turn => {
                     Ok(())
                 }
                 _ => Err(DropReason::BrokenMessage),
@@ -160,12 +147,12 @@ impl Responder {
         }
     }
 
-    /// Aborts the message being received, if there is one. Its receive is kept for the next.
+    /// Aborts the message being received, if any. Its receive is kept for the next.
     #[inline]
     fn abort_message<C: Context>(&mut self, ctx: &mut C) {
         match self.message {
             Message::None => return,
-            Message::Send { into, .. } => self.kept = Some(into),
+            Message::Send(send) => self.kept = Some(send.into),
             Message::Write(_) => {}
         }
         self.message = Message::None;
@@ -180,31 +167,28 @@ impl Responder {
         queue: &mut RecvQueue,
         ctx: &mut C,
     ) -> Result<(), DropReason> {
-        let (offset, into) = match self.message {
-            Message::Send { received, into } => (received, into),
-            _ => (0, self.kept.take().or_else(|| queue.take()).ok_or(DropReason::NoReceive)?),
+        let mut send = match self.message {
+            Message::Send(send) => send,
+            _ => IncomingSend::begin(
+                self.kept.take().or_else(|| queue.take()).ok_or(DropReason::NoReceive)?,
+            ),
         };
-        let received = offset + payload.len() as u64;
-        self.message = Message::Send { received, into };
-        // The standard drops a message that is too long. This responder reports it, for the program
+        let placed = send.place(payload, send.into.capacity.min(MESSAGE_MAX), queue, ctx);
+        self.message = Message::Send(send);
+        // The standard drops a message that is too long. This responder reports it to the program,
         // whose buffer is too small.
-        if received > into.capacity.min(MESSAGE_MAX) {
-            ctx.counters().count(Counter::RespLocalLength);
-            self.give_up(Fault::LocalLength, queue, ctx);
-            return Ok(());
-        }
-        if scatter_list(ctx, queue.segments(&into), offset, payload).is_err() {
-            self.give_up(Fault::LocalProtection, queue, ctx);
+        if let Err(fault) = placed {
+            self.give_up(fault, queue, ctx);
             return Ok(());
         }
         if bth.opcode.ends_message() {
             self.message = Message::None;
             ctx.counters().count(Counter::RxSendRequests);
             ctx.complete_receive(Completion {
-                byte_len: received as u32,
+                byte_len: send.received as u32,
                 immediate: packet.immediate(),
                 solicited: bth.solicited,
-                ..self.receive_completion(queue.release(into), Status::Success)
+                ..self.receive_completion(queue.release(send.into), Status::Success)
             });
         }
         Ok(())
@@ -232,7 +216,7 @@ impl Responder {
             return Err(DropReason::NoReceive);
         }
         if here > 0 {
-            // The whole message before its first byte is written.
+            // The range of the whole message is checked before its first byte is written.
             let checked = u64::from(if begins { write.len } else { here });
             let memory = ctx
                 .remote(write.rkey, write.address, checked, RemoteIntent::Write)
@@ -269,37 +253,33 @@ impl Responder {
     }
 
     #[cold]
-    fn give_up<C: Context>(&mut self, fault: Fault, queue: &mut RecvQueue, ctx: &mut C) {
+    fn give_up<C: Context>(&mut self, fault: PlaceFault, queue: &mut RecvQueue, ctx: &mut C) {
         self.fault = Some(fault);
-        let status = match fault {
-            Fault::LocalLength => Status::LocalLength,
-            Fault::LocalProtection => Status::LocalProtection,
-        };
-        self.end_receive(status, queue, ctx);
+        self.end_receive(fault.status(), queue, ctx);
     }
 
-    /// Completes the receive that is taken, if one is.
+    /// Completes the receive that is taken, if any.
     fn end_receive<C: Context>(&mut self, status: Status, queue: &mut RecvQueue, ctx: &mut C) {
         if let Some(receive) = self.take_receive() {
             ctx.complete_receive(self.receive_completion(queue.release(receive), status));
         }
     }
 
-    /// Takes the receive in use, and forgets the message being received.
+    /// Returns the receive in use, and discards the message being received.
     fn take_receive(&mut self) -> Option<Receive> {
         match std::mem::replace(&mut self.message, Message::None) {
-            Message::Send { into, .. } => Some(into),
+            Message::Send(send) => Some(send.into),
             _ => self.kept.take(),
         }
     }
 
-    /// Stops: the receive that is taken ends with a flush error, before those that wait in the
+    /// Stops: the receive that is taken completes with a flush error, before those that wait in the
     /// queue.
     pub fn flush<C: Context>(&mut self, queue: &mut RecvQueue, ctx: &mut C) {
         self.end_receive(Status::WrFlush, queue, ctx);
     }
 
-    /// Gives back, without a completion, the receive that is taken.
+    /// Returns the receive that is taken, without a completion.
     pub fn release(&mut self, queue: &mut RecvQueue) {
         if let Some(receive) = self.take_receive() {
             queue.release(receive);
@@ -307,7 +287,7 @@ impl Responder {
     }
 }
 
-/// What the first packet of a WRITE asks for. Its range is not checked yet.
+/// Parses the first packet of a WRITE. Its range is not checked yet.
 #[inline]
 fn begin_write<C: Context>(packet: &Packet<'_>, ctx: &C) -> Result<Write, DropReason> {
     if !ctx.permits(RemoteIntent::Write) {

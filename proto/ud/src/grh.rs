@@ -1,19 +1,19 @@
-//! The 40 bytes in front of every received datagram.
+//! The 40 bytes before every received datagram.
 
-use longhaul_wire::Packet;
+use longhaul_wire::{Packet, ipv4_checksum_is_right};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes that a receive gives to the sender's IP header before the datagram begins.
+/// Bytes of a receive that hold the sender's IP header, before the datagram.
 pub const GRH_LEN: usize = 40;
 
-/// Length of an IPv4 header without options; it ends the area.
+/// Length of an IPv4 header without options, which is at the end of the area.
 const IPV4_LEN: usize = 20;
 const PROTOCOL_UDP: u8 = 17;
 
-/// The area for a packet: its IPv6 header, or 20 zero bytes and its IPv4 header without options.
+/// The area of a packet: its IPv6 header, or 20 zero bytes and its IPv4 header without options.
 ///
-/// Source: IBTA, RoCEv2 annex (A17), which leaves the 20 bytes undefined. As the kernel's rxe does,
-/// they are cleared, so that the area's first four bits say which it is.
+/// Source: IBTA, RoCEv2 annex (A17), which leaves the 20 bytes undefined. They are cleared, as in
+/// the kernel's rxe, so that the area's first four bits distinguish the two.
 pub(crate) fn area(packet: &Packet<'_>) -> [u8; GRH_LEN] {
     let mut area = [0; GRH_LEN];
     let layout = packet.layout();
@@ -26,29 +26,29 @@ pub(crate) fn area(packet: &Packet<'_>) -> [u8; GRH_LEN] {
     area
 }
 
-/// Whom a datagram came from and how, as the first 40 bytes of its receive tell it.
+/// Source and path of a datagram, from the first 40 bytes of its receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetworkHeader {
-    /// IP source: the address to answer to.
+    /// IP source: the address to answer.
     pub source: IpAddr,
-    /// IP destination: the receiver's own address, or that of a multicast group.
+    /// IP destination: the receiver's address, or that of a multicast group.
     pub destination: IpAddr,
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// TTL or hop limit, as it arrived.
+    /// TTL or hop limit on arrival.
     pub hop_limit: u8,
     /// IPv6 flow label, 20 bits; 0 for IPv4.
     pub flow_label: u32,
 }
 
 impl NetworkHeader {
-    /// Reads the area that a [`crate::Responder`] wrote.
+    /// Parses the area that a [`crate::Responder`] wrote.
     ///
-    /// It lies in the program's memory, so anything may stand there by now: `None` when it is
-    /// neither an IPv6 nor an IPv4 header that carries UDP, or the checksum of the latter is wrong.
-    /// It is taken for IPv6 whenever its first four bits say so. Programs that must live with
-    /// undefined bytes in front of an IPv4 header look for that one first, and a sender who can
-    /// choose its IPv6 address could then pass for any IPv4 host.
+    /// The area is in the program's memory and may have changed: `None` if it is neither an IPv6
+    /// nor an IPv4 header that carries UDP, or the IPv4 checksum is wrong. It is parsed as IPv6 if
+    /// its first four bits say so. Programs that must tolerate undefined bytes before an IPv4
+    /// header test for IPv4 first, and then a sender that can choose its IPv6 address could
+    /// impersonate any IPv4 host.
     pub fn read(area: &[u8; GRH_LEN]) -> Option<NetworkHeader> {
         let word =
             |at: usize| u32::from_be_bytes([area[at], area[at + 1], area[at + 2], area[at + 3]]);
@@ -68,9 +68,9 @@ impl NetworkHeader {
             });
         }
         let ip = GRH_LEN - IPV4_LEN;
-        // Options would be behind the end, and with them what makes the checksum right.
+        // Options would extend beyond the end, and the checksum covers them.
         let is_ours =
-            area[ip] == 0x45 && area[ip + 9] == PROTOCOL_UDP && checksum_is_right(&area[ip..]);
+            area[ip] == 0x45 && area[ip + 9] == PROTOCOL_UDP && ipv4_checksum_is_right(&area[ip..]);
         is_ours.then(|| NetworkHeader {
             source: v4(ip + 12),
             destination: v4(ip + 16),
@@ -79,12 +79,4 @@ impl NetworkHeader {
             flow_label: 0,
         })
     }
-}
-
-/// Whether the one's-complement sum of an IPv4 header is all ones. Source: RFC 791, section 3.1.
-fn checksum_is_right(header: &[u8]) -> bool {
-    let words = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    (folded & 0xffff) + (folded >> 16) == 0xffff
 }

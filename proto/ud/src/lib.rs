@@ -1,13 +1,13 @@
 //! Unreliable datagram transport: requester and responder as separate pure state machines.
 //!
-//! One work request is one packet. It goes to whatever QP the work request names, by an address
-//! handle, and is complete when it leaves. A receive gets the sender's IP header in its first 40
-//! bytes and the datagram behind them; [`NetworkHeader`] reads that header back, for whoever wants
-//! to answer. Neither side knows a memory region, a completion queue or an address: these come with
-//! a [`longhaul_work::Context`].
+//! One work request is one packet. An address handle and the work request name its destination, and
+//! it is complete when it has been sent. A receive holds the sender's IP header in its first 40
+//! bytes, followed by the datagram; [`NetworkHeader`] parses that header for programs that want to
+//! answer. Neither half accesses memory regions, completion queues or addresses directly: a
+//! [`longhaul_work::Context`] provides them.
 //!
-//! Not here: which QPs are attached to a multicast group. The owner hands the same packet to the
-//! responder of each.
+//! Multicast attachments are the owner's: it passes the same packet to the responder of each
+//! attached QP.
 #![forbid(unsafe_code)]
 
 mod grh;

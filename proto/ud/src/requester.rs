@@ -8,7 +8,7 @@ use longhaul_work::{
     Status, total_len,
 };
 
-/// A QKey with this bit stands for that of the sending QP. Source: IBTA, volume 1, section 10.2.5.
+/// A QKey with this bit means the sending QP's. Source: IBTA, volume 1, section 10.2.5.
 const QKEY_OF_QP: u32 = 1 << 31;
 
 /// Parameters of a requester's QP.
@@ -16,11 +16,11 @@ const QKEY_OF_QP: u32 = 1 << 31;
 pub struct RequesterConfig {
     /// The local QP.
     pub qpn: Qpn,
-    /// The QP's QKey, for work requests whose own has the highest bit set.
+    /// The QP's QKey, for work requests whose own QKey has the highest bit set.
     pub qkey: u32,
     /// PSN of the first datagram.
     pub sq_psn: Psn,
-    /// The port's active MTU: the longest datagram.
+    /// The port's active MTU: the maximum datagram.
     pub mtu: Mtu,
     /// MigReq bit to send.
     pub migreq: bool,
@@ -30,29 +30,24 @@ pub struct RequesterConfig {
 
 /// The sending half of a UD QP.
 ///
-/// Lifecycle: made with its queue sizes, [`Requester::start`]ed, then driven by posts and by
-/// [`Requester::transmit`], which builds a packet when it leaves, never before. A work request is
-/// complete when its packet was handed over. After an error it has flushed everything and stays so
-/// until [`Requester::recover`] or [`Requester::start`].
+/// Lifecycle: created with its queue sizes, [`Requester::start`]ed, then driven by posts and by
+/// [`Requester::transmit`], which builds each packet when it is sent. A work request is complete
+/// when its packet was emitted. After an error it has flushed everything and stays failed until
+/// [`Requester::recover`] or [`Requester::start`].
 ///
-/// A datagram longer than the MTU completes with success in its turn, and no packet leaves: a
-/// channel interface "shall not emit any packets for this message" and "shall not generate an
-/// error" (IBTA, volume 1, C10-93.1.1). The kernel's rxe does the same. It is counted, so that it
-/// can be found.
+/// A datagram that exceeds the MTU completes successfully in its turn without a packet: a channel
+/// interface "shall not emit any packets for this message" and "shall not generate an error" (IBTA,
+/// volume 1, C10-93.1.1). The kernel's rxe does the same. A counter shows such datagrams.
 #[derive(Debug)]
 pub struct Requester {
     queue: SendQueue,
     config: RequesterConfig,
-    /// Running index of the oldest work request in the ring, which is the next to send.
-    done: u64,
-    /// Running index of the next to be posted.
-    tail: u64,
     psn: Psn,
     paused: bool,
     failed: bool,
 }
 
-/// A requester's state, for people.
+/// Snapshot of a requester for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequesterSnapshot {
     /// Next PSN to send.
@@ -62,8 +57,8 @@ pub struct RequesterSnapshot {
 }
 
 impl Requester {
-    /// A requester for `depth` (rounded up to a power of two) work requests of up to `sge_max`
-    /// segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
+    /// Creates a requester for `depth` (rounded up to a power of two) work requests of up to
+    /// `sge_max` segments (at most [`longhaul_work::SGE_MAX`]) and `inline_max` bytes inline.
     pub fn new(depth: u32, sge_max: u32, inline_max: u32) -> Self {
         Requester {
             queue: SendQueue::new(depth, sge_max, inline_max),
@@ -75,18 +70,16 @@ impl Requester {
                 migreq: false,
                 pkey: longhaul_wire::PKEY_DEFAULT,
             },
-            done: 0,
-            tail: 0,
             psn: Psn::new(0),
             paused: false,
             failed: false,
         }
     }
 
-    /// Forgets everything and begins anew.
+    /// Discards all state and starts.
     pub fn start(&mut self, config: RequesterConfig) {
         self.config = config;
-        (self.done, self.tail) = (0, 0);
+        self.queue.reset();
         self.psn = config.sq_psn;
         self.paused = false;
         self.failed = false;
@@ -102,13 +95,13 @@ impl Requester {
         &self.config
     }
 
-    /// Changes the QP's QKey, for packets that have not left.
+    /// Changes the QP's QKey, for packets not yet sent.
     pub fn set_qkey(&mut self, qkey: u32) {
         self.config.qkey = qkey;
     }
 
-    /// True after an error completion; everything queued has been flushed. The QP's send queue is
-    /// in error (SQE), its receive queue goes on. Source: IBTA, volume 1, section 10.3.1.
+    /// `true` after an error completion; everything queued has been flushed. The QP's send queue is
+    /// in error (SQE), its receive queue continues. Source: IBTA, volume 1, section 10.3.1.
     #[inline]
     pub fn is_failed(&self) -> bool {
         self.failed
@@ -120,17 +113,17 @@ impl Requester {
         self.paused = false;
     }
 
-    /// True when nothing is queued.
+    /// `true` if nothing is queued.
     pub fn is_idle(&self) -> bool {
-        self.done == self.tail
+        self.queue.is_empty()
     }
 
-    /// Stops sending, or begins again.
+    /// Pauses or resumes sending.
     pub fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// True when paused: no datagram is ever half sent.
+    /// `true` if paused: datagrams are never partially sent.
     pub fn is_drained(&self) -> bool {
         self.paused
     }
@@ -138,18 +131,18 @@ impl Requester {
     /// Work requests queued and not completed.
     #[inline]
     pub fn queued(&self) -> u64 {
-        self.tail - self.done
+        self.queue.len()
     }
 
-    /// State for people.
+    /// Snapshot for reports.
     pub fn snapshot(&self) -> RequesterSnapshot {
-        RequesterSnapshot { next: self.psn, queued: self.tail - self.done }
+        RequesterSnapshot { next: self.psn, queued: self.queue.len() }
     }
 
     /// Queues a work request; inline data is read from `memory` at once.
     ///
     /// # Errors
-    /// [`SendRefused`] for anything that is no datagram, and when a limit of the queue is broken.
+    /// [`SendRefused`] for anything but a datagram, and if a limit of the queue is exceeded.
     pub fn post(
         &mut self,
         wr: &SendWr<'_>,
@@ -165,23 +158,21 @@ impl Requester {
         if len > MESSAGE_MAX {
             return Err(SendRefused::MessageTooLong { given: len });
         }
-        self.queue.admit(wr, len, self.tail - self.done)?;
-        self.queue.put((self.done, self.tail), wr, len as u32, wr.signaled || signal_all, memory);
-        self.tail += 1;
+        self.queue.admit(wr, len)?;
+        self.queue.put(wr, len as u32, wr.signaled || signal_all, memory);
         Ok(())
     }
 
-    /// True when [`Requester::transmit`] has something to do.
+    /// `true` if [`Requester::transmit`] has something to do.
     #[inline]
     pub fn can_transmit(&self) -> bool {
-        self.done != self.tail && !self.paused && !self.failed
+        !self.queue.is_empty() && !self.paused && !self.failed
     }
 
-    /// Sends one packet, if there is one to send. The caller has granted room. True when a packet
-    /// was sent.
+    /// Sends one packet, if any. The caller has granted room. Returns `true` if a packet was sent.
     pub fn transmit<C: Context>(&mut self, ctx: &mut C, emit: &mut impl Emit) -> bool {
         while self.can_transmit() {
-            let wqe = *self.queue.get(self.done);
+            let wqe = *self.queue.oldest();
             let fits = wqe.len <= self.config.mtu.bytes();
             if !fits {
                 ctx.counters().count(Counter::TxTooLong);
@@ -192,7 +183,7 @@ impl Requester {
             if wqe.signaled {
                 self.complete(&wqe, Status::Success, ctx);
             }
-            self.done += 1;
+            self.queue.pop();
             if fits {
                 return true;
             }
@@ -224,7 +215,7 @@ impl Requester {
         }
         let pad_len = head.finish(template, wqe.len as usize);
         self.queue
-            .emit(self.done, (0, wqe.len), (head.bytes(), pad_len), ctx, emit)
+            .emit(self.queue.done(), (0, wqe.len), (head.bytes(), pad_len), ctx, emit)
             .map_err(|_| Status::LocalProtection)?;
         self.psn = self.psn.plus(1);
         Ok(())
@@ -237,18 +228,14 @@ impl Requester {
     /// Ends the oldest work request with `status` and flushes the rest.
     #[cold]
     fn fail<C: Context>(&mut self, ctx: &mut C, status: Status) {
-        self.complete(self.queue.get(self.done), status, ctx);
-        self.done += 1;
-        self.flush(ctx);
+        self.failed = true;
+        let qpn = self.config.qpn;
+        self.queue.fail(status, |wqe| (qpn, wqe.destination.qpn), ctx);
     }
 
     /// Stops, and completes all work requests with a flush error, in order. Call again for those
     /// posted later.
     pub fn flush<C: Context>(&mut self, ctx: &mut C) {
-        self.failed = true;
-        while self.done < self.tail {
-            self.complete(self.queue.get(self.done), Status::WrFlush, ctx);
-            self.done += 1;
-        }
+        self.fail(ctx, Status::WrFlush);
     }
 }

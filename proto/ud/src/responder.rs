@@ -14,13 +14,13 @@ use longhaul_work::{
 pub struct ResponderConfig {
     /// The local QP.
     pub qpn: Qpn,
-    /// The QKey that datagrams must have.
+    /// QKey that datagrams must have.
     pub qkey: u32,
-    /// The port's active MTU: the longest datagram.
+    /// The port's active MTU: the maximum datagram.
     pub mtu: Mtu,
 }
 
-/// Why a responder has failed; its QP goes to the error state.
+/// Reason why a responder has failed; its QP enters the error state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A segment of a receive lies outside its region or may not be written to.
@@ -29,13 +29,13 @@ pub enum Fault {
 
 /// The receiving half of a UD QP.
 ///
-/// It takes datagrams in any order and ignores their PSN (IBTA, volume 1, section 9.8.3). It drops
-/// and counts datagrams that it cannot take, without an answer.
+/// It accepts datagrams in any order and ignores their PSN (IBTA, volume 1, section 9.8.3). It
+/// drops and counts datagrams that it cannot accept, without an answer.
 ///
-/// A datagram that is too long, for the MTU or for the receive, is "silently dropped by the
-/// responder", which "then waits for a new request packet" (same section; so do the kernel's rxe
-/// and rdmavt). The receive that was too short is kept for the next datagram, as rdmavt does, so
-/// that a peer cannot use receives up without filling them.
+/// A datagram that exceeds the MTU or the receive is "silently dropped by the responder", which
+/// "then waits for a new request packet" (same section; the kernel's rxe and rdmavt do so too). The
+/// receive that was too short is kept for the next datagram, as in rdmavt, so that a peer cannot
+/// consume receives without filling them.
 #[derive(Debug)]
 pub struct Responder {
     config: ResponderConfig,
@@ -44,17 +44,17 @@ pub struct Responder {
     fault: Option<Fault>,
 }
 
-/// A responder's state, for people.
+/// Snapshot of a responder for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResponderSnapshot {
-    /// A receive was taken that no datagram has fitted yet.
+    /// Whether a receive is held that was too short.
     pub holds_receive: bool,
-    /// Why it gave up, if it did.
+    /// Reason of its failure, if it has failed.
     pub fault: Option<Fault>,
 }
 
 impl Responder {
-    /// A responder of a fresh QP.
+    /// Creates a responder for a new QP.
     pub fn new(config: ResponderConfig) -> Self {
         Responder { config, held: None, fault: None }
     }
@@ -69,22 +69,22 @@ impl Responder {
         self.config.qkey = qkey;
     }
 
-    /// Why it gave up, if it did.
+    /// Reason of its failure, if it has failed.
     #[inline]
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// State for people.
+    /// Snapshot for reports.
     pub fn snapshot(&self) -> ResponderSnapshot {
         ResponderSnapshot { holds_receive: self.held.is_some(), fault: self.fault }
     }
 
-    /// Takes a packet that is for this QP, or for a multicast group that it is attached to; then
-    /// each of the group's responders gets the same packet. `bth` is the packet's; the partition
-    /// key was checked.
+    /// Handles a packet for this QP, or for a multicast group that it is attached to; then each of
+    /// the group's responders gets the same packet. `bth` is the packet's; the partition key was
+    /// checked.
     ///
-    /// Receives come from `queue`, one for each datagram. True when the datagram was delivered.
+    /// Each datagram takes one receive from `queue`. Returns `true` if the datagram was delivered.
     pub fn handle_datagram<C: Context>(
         &mut self,
         packet: &Packet<'_>,

@@ -16,4 +16,4 @@ pub use rate::{BitRate, ParseBitRateError};
 pub use rng::{Rng, SplitMix64};
 pub use sequence::{Msn, Psn};
 pub use time::{Duration, Instant};
-pub use written::{QuantityError, distance_m, size_bytes};
+pub use written::{QuantityError, distance_m, probability, size_bytes};

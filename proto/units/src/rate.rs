@@ -1,7 +1,7 @@
 //! Data rates.
 
 use crate::Duration;
-use crate::written::number_and_unit;
+use crate::written::{has_exponent, number_and_unit};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
@@ -67,14 +67,33 @@ impl fmt::Display for BitRate {
 
 /// Error for a text that is not a [`BitRate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseBitRateError;
+pub enum ParseBitRateError {
+    /// Not a rate, or out of range.
+    NoRate,
+    /// A number without a unit.
+    WithoutUnit,
+    /// A number with an unknown unit.
+    Unit,
+    /// More than 10^15 bit/s.
+    TooHigh,
+}
 
 impl fmt::Display for ParseBitRateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "not a data rate: write a number above zero with a unit, as in 10G, 100Gbit, 2.5G or \
-             400M",
-        )
+        f.write_str(match self {
+            ParseBitRateError::NoRate => {
+                "not a data rate: write a decimal number above zero with a unit, as in 10G, \
+                 100Gbit, 2.5G or 400M"
+            }
+            ParseBitRateError::Unit => {
+                "the units of a data rate are k, M, G and T, alone or before bit, bit/s or bps, as \
+                 in 10G, 10Gbit/s or 400Mbps"
+            }
+            ParseBitRateError::TooHigh => "above 1000 Tbit/s",
+            ParseBitRateError::WithoutUnit => {
+                "a data rate needs its unit, k, M, G or bit/s, as in 10G or 400M"
+            }
+        })
     }
 }
 
@@ -83,9 +102,15 @@ impl std::error::Error for ParseBitRateError {}
 impl FromStr for BitRate {
     type Err = ParseBitRateError;
 
-    /// Reads `10G`, `2.5Gbit`, `100Gbit/s`, `400M`, `9600`; decimal prefixes, bits per second.
+    /// Reads `10G`, `2.5Gbit`, `100Gbit/s`, `400M`, `9600bit/s`; decimal prefixes, bits per second.
+    ///
+    /// # Errors
+    /// [`ParseBitRateError`].
     fn from_str(text: &str) -> Result<Self, ParseBitRateError> {
-        let (number, unit) = number_and_unit(text).ok_or(ParseBitRateError)?;
+        let (number, unit) = number_and_unit(text).ok_or(ParseBitRateError::NoRate)?;
+        if unit.is_empty() {
+            return Err(ParseBitRateError::WithoutUnit);
+        }
         let scale =
             match unit.trim_end_matches("/s").trim_end_matches("bps").trim_end_matches("bit") {
                 "" => 1.0,
@@ -93,13 +118,17 @@ impl FromStr for BitRate {
                 "m" | "M" => 1e6,
                 "g" | "G" => 1e9,
                 "t" | "T" => 1e12,
-                _ => return Err(ParseBitRateError),
+                _ if has_exponent(unit) => return Err(ParseBitRateError::NoRate),
+                _ => return Err(ParseBitRateError::Unit),
             };
         let bps = number * scale;
-        if !(1.0..=1e15).contains(&bps) {
-            return Err(ParseBitRateError);
+        if bps < 1.0 {
+            return Err(ParseBitRateError::NoRate);
         }
-        Self::from_bps(bps as u64).ok_or(ParseBitRateError)
+        if bps > 1e15 {
+            return Err(ParseBitRateError::TooHigh);
+        }
+        Self::from_bps(bps as u64).ok_or(ParseBitRateError::NoRate)
     }
 }
 
@@ -114,11 +143,23 @@ mod tests {
             ("2.5Gbit/s", 2_500_000_000),
             ("400M", 400_000_000),
             ("1Tbps", 1_000_000_000_000),
+            ("9600bit/s", 9600),
         ] {
             assert_eq!(text.parse::<BitRate>().unwrap().as_bps(), bps, "{text}");
         }
-        for text in ["", "0G", "banana", "-1G", "10X", "1e99G", "inf"] {
-            assert!(text.parse::<BitRate>().is_err(), "{text}");
+        for text in ["", "0G", "banana", "-1G", "1e99G", "inf"] {
+            assert_eq!(text.parse::<BitRate>(), Err(ParseBitRateError::NoRate), "{text}");
+        }
+        for text in ["10X", "10Gb", "10GBit/s", "10 Gibit"] {
+            assert_eq!(text.parse::<BitRate>(), Err(ParseBitRateError::Unit), "{text}");
+        }
+        assert_eq!("1001T".parse::<BitRate>(), Err(ParseBitRateError::TooHigh));
+    }
+
+    #[test]
+    fn a_number_alone_is_no_rate() {
+        for text in ["10", "100000000000", " 2.5 "] {
+            assert_eq!(text.parse::<BitRate>(), Err(ParseBitRateError::WithoutUnit), "{text}");
         }
     }
 

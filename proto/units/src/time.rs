@@ -104,6 +104,15 @@ impl Duration {
         Duration(self.0.saturating_mul(n))
     }
 
+    /// `self` with at most four significant digits, rounded down.
+    #[must_use]
+    pub const fn rounded_down(self) -> Self {
+        match self.0.checked_ilog10() {
+            Some(digits @ 4..) => Duration(self.0 - self.0 % 10_u64.pow(digits - 3)),
+            _ => self,
+        }
+    }
+
     /// `self` divided by `n`, which is not zero.
     #[must_use]
     pub const fn divided_by(self, n: u64) -> Self {
@@ -171,6 +180,14 @@ mod tests {
     fn ack_timeout_follows_the_exponent() {
         assert_eq!(Duration::of_ack_timeout(0), None);
         assert_eq!(Duration::of_ack_timeout(14), Some(Duration::from_ns(67_108_864)));
+    }
+
+    #[test]
+    fn a_time_is_rounded_down_to_four_digits() {
+        for (ps, rounded) in [(0, "0 ns"), (9_999, "9.999 ns"), (5_490_513_200, "5.49 ms")] {
+            assert_eq!(Duration::from_ps(ps).rounded_down().to_string(), rounded);
+        }
+        assert_eq!(Duration::from_ps(u64::MAX).rounded_down().to_string(), "18440000 s");
     }
 
     #[test]

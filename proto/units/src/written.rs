@@ -20,6 +20,8 @@ pub enum QuantityError {
     NoDistance,
     /// A number without a unit of distance.
     DistanceWithoutUnit,
+    /// A number with an unknown unit of distance.
+    DistanceUnit,
     /// A distance above 80,000 km.
     DistanceTooLong,
     /// Not a size.
@@ -28,6 +30,8 @@ pub enum QuantityError {
     NoTime,
     /// A time above one hour.
     TimeTooLong,
+    /// Not a probability.
+    NoProbability,
 }
 
 impl QuantityError {
@@ -41,10 +45,13 @@ impl fmt::Display for QuantityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             QuantityError::NoDistance => f.write_str(
-                "not a distance: write a number with a unit, as in 1000km, 380km or 500m",
+                "not a distance: write a decimal number with a unit, as in 1000km, 380km or 500m",
             ),
             QuantityError::DistanceWithoutUnit => {
                 f.write_str("a distance needs its unit, km or m, as in 1000km or 500m")
+            }
+            QuantityError::DistanceUnit => {
+                f.write_str("the units of a distance are km and m, as in 1000km or 500m")
             }
             QuantityError::DistanceTooLong => {
                 write!(f, "longer than {DISTANCE_MAX_KM} km, twice around the Earth")
@@ -56,6 +63,9 @@ impl fmt::Display for QuantityError {
                 f.write_str("not a time: write a number with ns, us, ms or s, as in 5ms or 250us")
             }
             QuantityError::TimeTooLong => f.write_str("longer than an hour"),
+            QuantityError::NoProbability => {
+                f.write_str("not a probability: write a number from 0 to 1, as in 1e-4 or 0.01%")
+            }
         }
     }
 }
@@ -70,18 +80,26 @@ pub(crate) fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     Some((number.parse().ok()?, unit.trim()))
 }
 
+/// `true` if `unit` continues a number, as in `1e9km`.
+pub(crate) fn has_exponent(unit: &str) -> bool {
+    let power = unit.strip_prefix(['e', 'E']).map(|power| power.trim_start_matches(['+', '-']));
+    power.is_some_and(|power| power.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// Reads a distance, `380km` or `500m`, in metres, up to 80,000 km.
 ///
 /// # Errors
 /// [`QuantityError::NoDistance`], [`QuantityError::DistanceWithoutUnit`],
-/// [`QuantityError::DistanceTooLong`].
+/// [`QuantityError::DistanceUnit`], [`QuantityError::DistanceTooLong`].
 pub fn distance_m(text: &str) -> Result<u64, QuantityError> {
     let (number, unit) = number_and_unit(text).ok_or(QuantityError::NoDistance)?;
     let km = match unit {
         "km" => number,
         "m" => number / 1e3,
         "" if number == 0.0 => 0.0,
-        _ => return Err(QuantityError::DistanceWithoutUnit),
+        "" => return Err(QuantityError::DistanceWithoutUnit),
+        _ if has_exponent(unit) => return Err(QuantityError::NoDistance),
+        _ => return Err(QuantityError::DistanceUnit),
     };
     if km > DISTANCE_MAX_KM {
         return Err(QuantityError::DistanceTooLong);
@@ -109,6 +127,19 @@ pub fn size_bytes(text: &str) -> Result<u64, QuantityError> {
         return Err(QuantityError::NoSize);
     }
     Ok(bytes as u64)
+}
+
+/// Reads a probability, `1e-3` or `0.1%`.
+///
+/// # Errors
+/// [`QuantityError::NoProbability`].
+pub fn probability(text: &str) -> Result<f64, QuantityError> {
+    let text = text.trim();
+    let number = match text.strip_suffix('%') {
+        Some(percent) => percent.trim_end().parse::<f64>().map(|percent| percent / 100.0),
+        None => text.parse(),
+    };
+    number.ok().filter(|number| (0.0..=1.0).contains(number)).ok_or(QuantityError::NoProbability)
 }
 
 impl FromStr for Duration {
@@ -145,11 +176,12 @@ mod tests {
         for (text, metres) in [("1000km", 1_000_000), ("1.5 km", 1500), ("500m", 500), ("0", 0)] {
             assert_eq!(distance_m(text), Ok(metres), "{text}");
         }
-        for text in ["banana", "", "-5km", "NaNkm"] {
+        for text in ["banana", "", "-5km", "NaNkm", "1e99km", "1E+3 km"] {
             assert_eq!(distance_m(text), Err(QuantityError::NoDistance), "{text}");
         }
-        for text in ["1000", "5 miles", "1e99km"] {
-            assert_eq!(distance_m(text), Err(QuantityError::DistanceWithoutUnit), "{text}");
+        assert_eq!(distance_m("1000"), Err(QuantityError::DistanceWithoutUnit));
+        for text in ["5 miles", "10Km", "1ekm"] {
+            assert_eq!(distance_m(text), Err(QuantityError::DistanceUnit), "{text}");
         }
         assert_eq!(distance_m("90000km"), Err(QuantityError::DistanceTooLong));
     }
@@ -163,6 +195,18 @@ mod tests {
         }
         for text in ["", "K", "1X", "-1", "1e30", "0.3K", "1000000T"] {
             assert_eq!(size_bytes(text), Err(QuantityError::NoSize), "{text}");
+        }
+    }
+
+    #[test]
+    fn probabilities_are_numbers_or_percent() {
+        for (text, number) in
+            [("1e-2", 0.01), ("1%", 0.01), ("0.1 %", 1e-3), ("0", 0.0), ("100%", 1.0)]
+        {
+            assert_eq!(probability(text), Ok(number), "{text}");
+        }
+        for text in ["", "%", "-0.1", "1.1", "101%", "1%%", "NaN", "x"] {
+            assert_eq!(probability(text), Err(QuantityError::NoProbability), "{text}");
         }
     }
 

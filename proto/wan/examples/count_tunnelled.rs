@@ -1,9 +1,9 @@
-//! Carries frames from one transport to another, so that what one costs both can be counted:
-//! `count_tunnelled FORM FRAMES [PAYLOAD [STREAMS]]`, with 4096 bytes and one stream unless told.
-//! 64 frames go in between two drains, and streams take turns frame by frame.
+//! Carries frames from one transport to another, to count the cost of both: `count_tunnelled FORM
+//! FRAMES [PAYLOAD [STREAMS]]`. Defaults: 4096 bytes and one stream. 64 frames are sent between two
+//! drains, and streams alternate frame by frame.
 //!
-//! Forms: `own` hands frames on by reference, `copied` copies them at the near box and between the
-//! boxes as ports do, and `build` only makes the frames, to be subtracted.
+//! Forms: `own` forwards frames by reference; `copied` copies them at the near box and between the
+//! boxes, as ports do; `build` only builds the frames, to be subtracted.
 
 use longhaul_node::{Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Psn, Qpn};
@@ -13,7 +13,7 @@ use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate};
 
 /// Frames between two drains.
 const CHUNK: u64 = 64;
-/// The side of the one path.
+/// Side of the only path.
 const WAN: Side = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,13 @@ enum Form {
     Build,
 }
 
-/// Where a box's frames go: to the other box, or to hosts.
+/// Destination of a box's frames: the other box, or the hosts.
 struct Out<'a> {
     now: Instant,
     other: &'a mut Transport,
     form: Form,
     bytes: &'a mut [u8],
-    /// Frames for hosts.
+    /// Frames for the hosts.
     delivered: u64,
 }
 
@@ -71,7 +71,7 @@ impl Pair {
         Pair { boxes, now: Instant::from_ns(1000), form, bytes: vec![0; 16 << 10] }
     }
 
-    /// Lets a box meet its deadlines and send: frames that came out at hosts.
+    /// Lets a box meet its deadlines and transmit. Returns the number of frames delivered to hosts.
     fn drain(&mut self, number: usize) -> u64 {
         self.now += Duration::from_us(5);
         let [one, other] = &mut self.boxes;
@@ -86,7 +86,7 @@ impl Pair {
     }
 }
 
-/// Frames of several streams, as a host or an accelerator has them.
+/// Frames of several streams, as produced by a host or an accelerator.
 struct Frames {
     template: PathTemplate,
     payload: Vec<u8>,

@@ -1,6 +1,6 @@
-//! Goodput under loss against the same path without, the memory that both ends held, and how long
-//! frames take, in virtual time: `cargo run --release -p longhaul-wan --example goodput [GBIT/S
-//! [RTT_MS]] [off|adaptive|always|all] [brief]`.
+//! Prints goodput under loss relative to the same path without loss, the memory that both ends
+//! held, and the delay of frames, in virtual time: `cargo run --release -p longhaul-wan --example
+//! goodput [GBIT/S [RTT_MS]] [off|adaptive|always|all] [brief]`.
 
 #[path = "../tests/all/net/mod.rs"]
 mod net;
@@ -89,15 +89,15 @@ impl Setup {
         }
     }
 
-    /// How long frames of one stream take at a part of the rate, in round trips: half of them, 99.9
-    /// %, all.
+    /// Delay of frames of one stream at a share of the rate, in round trips: median, 99.9th
+    /// percentile and maximum.
     fn delay(&self, loss: f64, load: f64) -> ([f64; 3], String) {
         let mut net = self.net(loss, Impairments::default());
         let wire_bits = 8 * (PAYLOAD + 24 + 42 + 24 + 12 + 4);
         let bps = self.rate.as_bps() as f64 * load;
         let every = Duration::from_ps((wire_bits as f64 / bps * 1e12) as u64);
         net.sources[0] = vec![Source::new(0, 100, PAYLOAD as usize, false, u64::MAX).every(every)];
-        // Long enough to know what the path loses.
+        // Long enough to measure the path's loss.
         net.run_for(Duration::from_ms(self.rtt_ms * 40));
         net.sources[0].clear();
         net.run_for(Duration::from_ms(self.rtt_ms * 3));

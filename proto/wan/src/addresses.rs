@@ -1,4 +1,4 @@
-//! Which far box serves which address beyond the WAN.
+//! Maps addresses beyond the WAN to the far boxes that serve them.
 
 use crate::far::FarBoxes;
 use crate::key::{AddressKey, Map, map};
@@ -8,9 +8,9 @@ use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
-/// HELLOs before an address counts as without a far box.
+/// HELLOs sent before an address counts as without a far box.
 pub(crate) const TRIES: u32 = 5;
-/// Addresses that are asked for at once.
+/// Maximum number of concurrent searches.
 const ASKING_MAX: usize = 256;
 
 /// The outstanding search for the far box of an address.
@@ -25,24 +25,24 @@ struct Search {
 #[derive(Clone, Copy, Debug)]
 enum Reach {
     Asking(Search),
-    /// By this session.
+    /// Served by this session.
     By(u32),
-    /// By none, as far as is known.
+    /// Served by no known session.
     None {
         again_at: Instant,
     },
 }
 
-/// What is known of an address.
+/// Result of looking up an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// The session that serves it.
+    /// Served by this session.
     By(u32),
-    /// It is being asked for.
+    /// A search is in progress.
     Asking,
-    /// No box, as far as is known.
+    /// No known box serves it.
     Nobody,
-    /// There is no room to find out.
+    /// The table has no room for a search.
     Full,
 }
 
@@ -54,10 +54,9 @@ pub(crate) struct Ask {
     pub(crate) nonce: u64,
 }
 
-/// See the module.
 pub(crate) struct Addresses {
     known: Map<AddressKey, Reach>,
-    /// Those asked for, in the order in which they are asked for again.
+    /// Addresses being searched for, in the order of their next HELLO.
     asking: VecDeque<(Instant, AddressKey)>,
     far: FarBoxes,
     max: usize,
@@ -79,12 +78,12 @@ impl Addresses {
         }
     }
 
-    /// What stands for the destination of `route` in the table. `None`: nobody is asked for it.
+    /// Table key of the destination of `route`. `None` if no HELLO may be sent for it.
     fn key(&self, route: &Path) -> Option<AddressKey> {
         Some(AddressKey::destination(&self.far.ask_along(*route)?))
     }
 
-    /// Who serves the destination of `route`; asks if that is not known.
+    /// Looks up the destination of `route`, and starts a search if nothing is known of it.
     pub(crate) fn find(&mut self, now: Instant, route: Path, rng: &mut impl Rng) -> Found {
         let Some(route) = self.far.ask_along(route) else { return Found::Nobody };
         let key = AddressKey::destination(&route);
@@ -106,7 +105,7 @@ impl Addresses {
         Found::Asking
     }
 
-    /// True when `key` has a place in the table.
+    /// Makes room for `key` if necessary; `false` if the table is full.
     fn make_room(&mut self, now: Instant, key: AddressKey) -> bool {
         if self.known.len() < self.max || self.known.contains_key(&key) {
             return true;
@@ -116,14 +115,15 @@ impl Addresses {
         self.known.len() < self.max
     }
 
-    /// `session` serves the destination of `route`: a host there has sent a frame by it. For a
-    /// whole site that is not enough. True when that was being asked for.
+    /// Notes that a host at the destination of `route` sent a frame through `session`. This does
+    /// not show that `session` serves the host's whole site. Returns `true` if a search for the
+    /// address was in progress.
     pub(crate) fn learn_of_host(&mut self, now: Instant, route: &Path, session: u32) -> bool {
         self.key(route) == Some(AddressKey::destination(route)) && self.learn(now, route, session)
     }
 
-    /// `session` serves the destination of `route`, and all for which that stands: its box has
-    /// answered there. True when that was being asked for.
+    /// Notes that the box of `session` answered for the destination of `route`, hence for every
+    /// address with the same key. Returns `true` if a search for it was in progress.
     pub(crate) fn learn(&mut self, now: Instant, route: &Path, session: u32) -> bool {
         let Some(key) = self.key(route) else { return false };
         if !self.make_room(now, key) {
@@ -132,33 +132,38 @@ impl Addresses {
         matches!(self.known.insert(key, Reach::By(session)), Some(Reach::Asking(_)))
     }
 
-    /// `session` serves the destination of `route`, as far as is known.
+    /// `true` if `session` is known to serve the destination of `route`.
     pub(crate) fn is_served(&self, route: &Path, session: u32) -> bool {
         let reach = self.key(route).and_then(|key| self.known.get(&key));
         matches!(reach, Some(Reach::By(by)) if *by == session)
     }
 
-    /// Hosts here send to the destination of `route`, and no session is known to serve it.
+    /// `true` if hosts here send to the destination of `route` and no session is known to serve it.
     pub(crate) fn is_sought(&self, route: &Path) -> bool {
         let reach = self.key(route).and_then(|key| self.known.get(&key));
         matches!(reach, Some(Reach::Asking(_) | Reach::None { .. }))
     }
 
-    /// All that is asked for is asked for at once.
+    /// Makes the next HELLO of every search due immediately.
     pub(crate) fn hurry(&mut self, now: Instant) {
         self.asking.iter_mut().for_each(|(at, _)| *at = now.min(*at));
     }
 
-    /// When the last HELLO of a search was sent, of which an answer with `nonce` came from the
-    /// destination of `route`.
+    /// Returns the time of the last HELLO of the search that an answer with `nonce` ends. The
+    /// answer's source must be the address that was asked for, and its destination the address that
+    /// asked: no checksum protects the addresses of a HELLO over IPv6.
     pub(crate) fn asked(&self, route: &Path, nonce: u64) -> Option<Instant> {
         match self.known.get(&self.key(route)?) {
-            Some(Reach::Asking(search)) if search.nonce == nonce => Some(search.asked_at),
+            Some(Reach::Asking(search))
+                if search.nonce == nonce && search.route.source_ip == route.source_ip =>
+            {
+                Some(search.asked_at)
+            }
             _ => None,
         }
     }
 
-    /// Nobody serves the destination of `route` for a while.
+    /// Suspends searches for the destination of `route` for the configured pause.
     pub(crate) fn pause(&mut self, now: Instant, route: &Path) {
         let again_at = now + self.pause;
         let Some(key) = self.key(route) else { return };
@@ -167,8 +172,9 @@ impl Addresses {
         }
     }
 
-    /// `session` is over: its addresses are searched for afresh, after `wait`. HELLOs that its box
-    /// may have answered in another life are retransmitted at once.
+    /// Forgets the addresses of `session`, which has ended, and searches for them again after
+    /// `wait`. Other searches retransmit at once, because the box may have answered their HELLOs in
+    /// a former life.
     pub(crate) fn forget(&mut self, now: Instant, session: u32, wait: Duration) {
         self.hurry(now);
         for reach in self.known.values_mut() {
@@ -178,7 +184,7 @@ impl Addresses {
         }
     }
 
-    /// The next HELLO that is due.
+    /// Returns the next HELLO that is due.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Ask> {
         while let Some(&(at, key)) = self.asking.front() {
             if at > now {
@@ -189,7 +195,7 @@ impl Addresses {
             let Reach::Asking(search) = reach else { continue };
             let again_at = search.asked_at + self.every;
             if search.tries == TRIES && again_at > now {
-                // Its answer may be in flight.
+                // The answer to the last HELLO may be in flight.
                 self.asking.push_back((again_at, key));
                 continue;
             }
@@ -207,7 +213,7 @@ impl Addresses {
         None
     }
 
-    /// What is known of the far boxes of the configuration. `box_of` names a session's.
+    /// Status of the configured far boxes. `box_of` maps a session to its box number.
     pub(crate) fn far(&self, box_of: impl Fn(u32) -> Option<u64>) -> Vec<FarStatus> {
         let status = |far: &FarBox| {
             let is_of = |key: &AddressKey| match far.via {

@@ -1,45 +1,44 @@
-//! What has arrived on one path: which numbers, and what the sender has not yet been told often
-//! enough.
+//! Numbers that have arrived on one path, and those that the next acknowledgement must report.
 
 use crate::format::{Ack, AckEntry};
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// How a number stands to those that have arrived.
+/// Classification of a number that arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrival {
-    /// It is there for the first time.
+    /// First arrival.
     First,
-    /// It was there before.
+    /// Already received.
     Replayed,
     /// Too old or too far ahead.
     Outside,
 }
 
-/// Times that a number's arrival is reported: a lost acknowledgement costs nothing.
+/// Times that each arrival is reported, so that lost acknowledgements cost nothing.
 const REPORTS: u8 = 3;
 const NUMBERS_PER_WORD: u64 = 64;
 
 #[derive(Clone, Copy, Default)]
 struct Word {
     mask: u64,
-    /// Of those, the ones that parity has repaired and that have not come.
+    /// Numbers that parity has repaired and that have not arrived themselves.
     repaired: u64,
-    /// Reports that its last change is still due.
+    /// Reports of the word's last change that are still owed.
     reports: u8,
     is_queued: bool,
 }
 
-/// The numbers of one path, in words of 64.
+/// Received numbers of one path, as a ring of 64-bit words.
 pub(crate) struct Arrivals {
     words: Vec<Word>,
-    /// The largest number that arrived, or that the sender named as passed.
+    /// Largest number that arrived or that the sender has skipped.
     largest: u64,
     has_any: bool,
     largest_at: Instant,
-    /// Words that have changed since they were reported.
+    /// Words with unreported changes.
     changed: VecDeque<u64>,
-    /// Words that are reported once more by the next acknowledgement, and later.
+    /// Words to report a second time, and a third.
     again: VecDeque<(Instant, u64)>,
     later: VecDeque<(Instant, u64)>,
     unreported: u32,
@@ -47,14 +46,14 @@ pub(crate) struct Arrivals {
     is_urgent: bool,
     pub(crate) congested: u64,
     pub(crate) duplicates: u64,
-    /// Numbers that parity has repaired and that have not come.
+    /// Numbers that parity has repaired and that have not arrived themselves.
     pub(crate) repaired: u64,
-    /// Runs of numbers that have not come; wraps, as it goes down where late ones fill a gap.
+    /// Runs of missing numbers. Late arrivals that fill a gap can decrement it, hence it wraps.
     bursts: u64,
 }
 
 impl Arrivals {
-    /// Remembers `numbers` numbers, a power of two.
+    /// Remembers the last `numbers` numbers, a power of two.
     pub(crate) fn new(numbers: u32) -> Self {
         let words = (u64::from(numbers) / NUMBERS_PER_WORD).max(2) as usize;
         Arrivals {
@@ -91,7 +90,7 @@ impl Arrivals {
         self.largest.checked_add_signed(i64::from(distance))
     }
 
-    /// How `number` stands, without noting it.
+    /// Classifies `number` without noting it.
     #[inline]
     pub(crate) fn look(&self, number: u64) -> Arrival {
         let reach = self.span() / 2;
@@ -111,15 +110,15 @@ impl Arrivals {
         }
     }
 
-    /// True when `number`, one of those remembered, has not come by itself.
+    /// `true` if `number` is remembered and has not arrived itself.
     fn is_missing(&self, number: u64) -> bool {
         let mask = self.words.len() as u64 - 1;
         let word = &self.words[((number / NUMBERS_PER_WORD) & mask) as usize];
         (word.mask & !word.repaired) >> (number % NUMBERS_PER_WORD) & 1 == 0
     }
 
-    /// `number`, up to the largest, has come after those behind it: a run of missing ones is
-    /// shorter, split or gone.
+    /// Updates the count of bursts for `number <= largest`, which arrives late: the run of missing
+    /// numbers around it shrinks, splits or disappears.
     fn fill_gap(&mut self, number: u64) {
         let before = number > 0 && self.is_missing(number - 1);
         let behind = number < self.largest && self.is_missing(number + 1);
@@ -130,7 +129,7 @@ impl Arrivals {
         };
     }
 
-    /// Notes `number`, for which [`Arrivals::look`] said [`Arrival::First`].
+    /// Notes the arrival of `number`, for which [`Arrivals::look`] returned [`Arrival::First`].
     #[inline]
     pub(crate) fn note(&mut self, now: Instant, number: u64) {
         if number <= self.largest && self.has_any {
@@ -141,7 +140,7 @@ impl Arrivals {
         self.mark(now, number);
     }
 
-    /// The same for a number that parity has brought.
+    /// Notes that parity has repaired `number`.
     pub(crate) fn note_repaired(&mut self, now: Instant, number: u64) {
         if number > self.largest && self.has_any && !self.is_missing(self.largest) {
             self.bursts = self.bursts.wrapping_add(1);
@@ -151,8 +150,8 @@ impl Arrivals {
         self.repaired = self.repaired.wrapping_add(1);
     }
 
-    /// One that [`Arrivals::look`] said [`Arrival::Replayed`] to has come: it was late if parity
-    /// was sooner.
+    /// Notes the arrival of `number`, for which [`Arrivals::look`] returned [`Arrival::Replayed`].
+    /// It was late, not lost, if parity had repaired it.
     pub(crate) fn note_replayed(&mut self, number: u64) {
         self.duplicates += 1;
         let bit = 1 << (number % NUMBERS_PER_WORD);
@@ -184,7 +183,7 @@ impl Arrivals {
         self.first_unreported_at.get_or_insert(now);
     }
 
-    /// Numbers up to `number` are no longer awaited: forgets what lies a span before.
+    /// Moves the window up to `number` and clears the words that leave it.
     fn advance(&mut self, number: u64) {
         let (from, to) = (self.largest / NUMBERS_PER_WORD, number / NUMBERS_PER_WORD);
         let words = self.words.len() as u64;
@@ -197,15 +196,15 @@ impl Arrivals {
         self.largest = number;
     }
 
-    /// The sender will use `next` next: what lies before and has not come will not come. For after
-    /// a silence in which more was lost than the numbers remembered.
+    /// Notes that the sender's next number is `next`: missing numbers before it will not arrive.
+    /// Needed after a silence in which more numbers were lost than are remembered.
     pub(crate) fn skip_to(&mut self, next: u64) {
         if next > self.largest + self.span() / 4 && next < u64::MAX / 2 {
             self.advance(next - 1);
         }
     }
 
-    /// When an acknowledgement is due, `delay` after what it reports at the latest.
+    /// Deadline of the next acknowledgement: at most `delay` after the first event it reports.
     pub(crate) fn ack_at(&self, delay: Duration, every: u32) -> Option<Instant> {
         let first = self
             .first_unreported_at
@@ -215,7 +214,8 @@ impl Arrivals {
         repeats.chain(first).min()
     }
 
-    /// What is to be reported now; the rest is due again after `delay` and four times that.
+    /// Returns the acknowledgement that is due. Its words are due again after `delay`, and after
+    /// four times `delay`.
     pub(crate) fn report(&mut self, now: Instant, delay: Duration, room_bytes: u64) -> Ack {
         let mut ack = Ack {
             largest: self.largest as u32,
@@ -360,8 +360,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Whatever comes in whatever order: what is named has arrived, and all that is remembered
-        /// is named.
+        /// In any order of arrivals, every number that is reported has arrived, and every
+        /// remembered arrival is reported.
         #[test]
         fn reports_are_true(steps in prop::collection::vec(0..200_u64, 1..600)) {
             let mut arrivals = Arrivals::new(1024);

@@ -8,24 +8,25 @@ use longhaul_wire::Prefix;
 use std::net::IpAddr;
 use thiserror::Error;
 
-/// How fast a path is sent on; repetitions, parity and what boxes say to each other count.
+/// Rate at which a path is sent on. Retransmissions, parity and control datagrams count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rate {
-    /// As fast as the port takes frames: for a port that is the bottleneck, and says so.
+    /// The rate at which the port accepts frames, for a port that is the bottleneck and exerts
+    /// back-pressure.
     #[default]
     Port,
-    /// This rate, in bits per second on the wire: for a path whose rate is known and not shared.
+    /// A fixed rate in bits per second on the wire, for a path whose rate is known and not shared.
     Fixed(BitRate),
-    /// What the bottleneck has room for, as measured by [`longhaul_cc::PathRate`]: for a path that
-    /// is shared, or of which the rate is not known or changes.
+    /// The rate that the bottleneck has room for, as measured by [`longhaul_cc::PathRate`], for a
+    /// path that is shared or whose rate is unknown or varies.
     Adaptive {
-        /// The most, in bits per second on the wire.
+        /// Upper limit, in bits per second on the wire.
         most: Option<BitRate>,
     },
 }
 
 impl Rate {
-    /// What is never exceeded, if there is such a rate.
+    /// The rate that is never exceeded, if there is one.
     pub fn most(self) -> Option<BitRate> {
         match self {
             Rate::Port => None,
@@ -35,7 +36,7 @@ impl Rate {
     }
 }
 
-/// A rate that is known is kept to; otherwise the port's.
+/// A known rate is kept to; otherwise the port's.
 impl From<Option<BitRate>> for Rate {
     fn from(rate: Option<BitRate>) -> Self {
         rate.map_or(Rate::Port, Rate::Fixed)
@@ -47,13 +48,13 @@ impl From<Option<BitRate>> for Rate {
 pub struct PathConfig {
     /// How fast to send. Default [`Rate::Port`].
     pub rate: Rate,
-    /// Bytes that may leave back to back after a pause, for a path with a rate. At least 1. Default
+    /// Bytes that may leave back to back after a pause, on a path with a rate. At least 1. Default
     /// 64 KiB.
     pub burst_bytes: u64,
-    /// Longest IP packet that the path is asked for, in bytes: what gets through is found by PINGs
-    /// of up to that length, and frames that are longer go in parts. What stands between the
-    /// transport and the path adds its own, a seal 32. 576 to 9216. Default 4352, more than 4 KiB
-    /// of RoCE and what may be around it.
+    /// Longest IP packet that the path is probed for, in bytes, 576 to 9216. PINGs of up to this
+    /// length find the path's MTU, and longer frames are split. Layers between the transport and
+    /// the path add their own bytes: a seal adds 32. Default 4352, enough for 4 KiB of RoCE with
+    /// its headers.
     pub mtu_max: u16,
 }
 
@@ -63,126 +64,131 @@ impl Default for PathConfig {
     }
 }
 
-/// When parity is sent, so that the far box can compute what a path lost instead of waiting for its
-/// repetition.
+/// When parity is sent. From parity the far box computes lost datagrams, which then need no
+/// retransmission.
 ///
-/// How much is chosen by what the path loses: none up to 1e-5, at most 5 % of the bytes of DATA
-/// below 1e-3, 8.5 % at 1e-2, 18 % at 5e-2, 40 % at 0.2. What a far box sends is used in any case.
+/// The path's loss decides the amount: none up to 1e-5, at most 5 % of the bytes of DATA below
+/// 1e-3, 8.5 % at 1e-2, 18 % at 5e-2, 40 % at 0.2. Parity that a far box sends is always used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Parity {
-    /// Never: what is lost waits for its repetition.
+    /// Never: a lost datagram waits for its retransmission.
     Off,
-    /// When frames leave the path room, and when it costs less than the repetitions that it saves:
-    /// goodput is that of [`Parity::Off`] or more, and streams wait less where the path is not
-    /// full.
+    /// When frames leave room on the path, or when parity costs less than the retransmissions that
+    /// it saves. Goodput is at least that of [`Parity::Off`], and streams wait less while the path
+    /// is not full.
     #[default]
     Adaptive,
-    /// As much as keeps streams from waiting, whether the path is full or not: for who wants frames
-    /// early rather than many.
+    /// As much as keeps streams from waiting, even on a full path: prefers latency to goodput.
     Always,
 }
 
-/// What a transport is given: limits, rates and times.
+/// Limits, rates and times of a transport.
 ///
-/// Memory for each of `sessions_max`: `send_bytes_max` and `receive_bytes_max`; for each path
-/// `numbers_max` · 3 / 8 bytes, 24 bytes for each frame in flight, and where it loses,
-/// `parity_bytes_max` with 8 MiB for what comes in and up to 1024 payloads (4 MiB of 4 KiB) for
-/// what goes out; 4 bytes for each of `reorder_frames_max`. Besides, twice `passthrough_bytes_max`,
-/// and about 300 bytes for each stream and address. All but the bitmap of numbers grows with use.
+/// Memory for each of `sessions_max` sessions: `send_bytes_max` and `receive_bytes_max`, and 4
+/// bytes for each of `reorder_frames_max`. For each path: `numbers_max` · 3 / 8 bytes, 24 bytes for
+/// each frame in flight, and if the path loses, `parity_bytes_max` with 8 MiB for received
+/// datagrams and up to 1024 payloads (4 MiB of 4 KiB) for sent ones. In addition, twice
+/// `passthrough_bytes_max`, and about 300 bytes for each stream and address. All but the bitmap of
+/// numbers grows with use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The paths to the far box, one for each side from 1 on; 1 to 15. Frames leave by another side
-    /// unchanged, so that the routers behind them must answer to the same Ethernet addresses.
+    /// Paths to the far box, 1 to 15, one for each side from 1 on. A frame may leave by another
+    /// side unchanged, so the routers behind all sides must answer to the same Ethernet addresses.
     pub paths: Vec<PathConfig>,
     /// UDP destination port of tunnelled frames and control datagrams; not 4791. Both boxes must
-    /// have the same. Default 4797.
+    /// use the same. Default 4797.
     pub port: u16,
-    /// Names this box; two boxes that meet must differ. It is sent to whoever asks, and must not
-    /// follow from `seed`.
+    /// Number of this box, which must differ from the far box's. It is sent to every box that asks,
+    /// and must not be derived from `seed`.
     pub box_id: u64,
-    /// Where the instance, session numbers, cookies and nonces come from. It must be another at
-    /// each start of a box: a far box tells by what follows from it that this one has restarted.
+    /// Source of the instance, session numbers, cookies and nonces. It must differ at each start of
+    /// a box: a far box recognises a restart by the values derived from it.
     pub seed: Seed,
-    /// Digest of what both boxes must agree on; a far box with another is refused. Default 0.
+    /// Digest of the settings that both boxes must share; a far box with another digest is refused.
+    /// Default 0.
     pub policy: u64,
-    /// Transports that this box shares its work among, this one included: all that two addresses
-    /// send each other is of one, by a rule that both boxes have ([`longhaul_wire::pair_hash`]), so
-    /// that each meets one at the far box. That must have as many, or it is refused. 1 to 255.
-    /// Default 1.
+    /// Transports among which this box shares its work, including this one. One transport handles
+    /// all traffic of an address pair, chosen by a rule that both boxes share
+    /// ([`longhaul_wire::pair_hash`]), so each transport meets exactly one at the far box. A far
+    /// box with another number of transports is refused. 1 to 255. Default 1.
     pub cores: u8,
-    /// Bytes of memory for frames that a far box has not acknowledged, for each session. Twice the
-    /// bandwidth times RTT of all paths keeps them full under any loss (250 MB at 100 Gbit/s and 10
-    /// ms). At least 64 KiB. Default 256 MiB.
+    /// Bytes of memory for unacknowledged frames, for each session. Twice the sum of all paths'
+    /// bandwidth-delay products (RTT) keeps the paths full under any loss: 250 MB at 100 Gbit/s and
+    /// 10 ms. At least 64 KiB. Default 256 MiB.
     pub send_bytes_max: u64,
-    /// Bytes of memory of frames that were never sent above which the neighbour on side 0 is asked
-    /// to wait ([`longhaul_node::Node::intake`]): what waits here delays what comes later, and
-    /// another stream cannot overtake it. At least 64 KiB. Default 1 MiB.
+    /// Bytes of memory of unsent frames above which the node exerts back-pressure on side 0
+    /// ([`longhaul_node::Node::intake`]). Frames that wait here delay later ones, and no other
+    /// stream can overtake them. At least 64 KiB. Default 1 MiB.
     pub queue_bytes_max: u64,
-    /// Bytes of memory for frames that wait for those before them, or for room on side 0, for each
-    /// session. The far box is told, and sends no more. Two and a half times the bandwidth times
-    /// RTT. At least 64 KiB. Default 320 MiB.
+    /// Bytes of memory for received frames that wait for earlier ones or for room on side 0, for
+    /// each session. It is advertised to the far box, which sends no more. Use two and a half times
+    /// the bandwidth-delay product (RTT). At least 64 KiB. Default 320 MiB.
     pub receive_bytes_max: u64,
-    /// Places in the order of all streams of a session together that may be waited for at once: a
-    /// frame further ahead is dropped. 64 to 2^24. Default 2^20.
+    /// Out-of-order positions that all streams of a session together may hold; a frame further
+    /// ahead is dropped. 64 to 2^24. Default 2^20.
     pub reorder_frames_max: u32,
-    /// Numbers of one path that may lie between the oldest of which something can be heard and the
-    /// newest, a power of two; half as many frames can be in flight on a path. 2^10 to 2^24.
-    /// Default 2^20: 524,288 frames, 100 Gbit/s of 4 KiB over 170 ms.
+    /// Maximum distance between a path's oldest unresolved number and its newest, a power of two.
+    /// Half as many frames can be in flight on a path. 2^10 to 2^24. Default 2^20: 524,288 frames,
+    /// 100 Gbit/s of 4 KiB over 170 ms.
     pub numbers_max: u32,
-    /// Far boxes at once. 1 to 256. Default 8.
+    /// Maximum number of far boxes with a session. 1 to 256. Default 8.
     pub sessions_max: u32,
-    /// Streams that one session may have open in one direction: pairs of addresses and destination
-    /// QPs. Traffic of more passes untunnelled. 1 to 65,536. Default 16,384.
+    /// Streams that one session may have open in one direction: address pairs with destination QPs.
+    /// Traffic of further streams passes untunnelled. 1 to 65,536. Default 16,384.
     pub streams_max: u32,
-    /// Addresses of which is known whether a far box serves them. 1 to 2^20. Default 4096.
+    /// Addresses for which the transport remembers which far box, if any, serves them. 1 to 2^20.
+    /// Default 4096.
     pub addresses_max: u32,
-    /// Far boxes that are known: whom to ask for the addresses of a site. At most 256, with no
-    /// address in two of them. Default none.
+    /// Far boxes known in advance, with the address to ask for each site. At most 256, with
+    /// disjoint prefixes. Default none.
     pub far: Vec<FarBox>,
-    /// Whether addresses of none of these are asked for too. Default true.
+    /// Whether to search for addresses outside those sites as well. Default `true`.
     pub asks_others: bool,
-    /// Addresses that no far box serves: none is asked for, and frames to them pass. At most 256
-    /// prefixes. Default none.
+    /// Prefixes that no far box serves: no HELLO is sent for their addresses, and frames to them
+    /// pass. At most 256. Default none.
     pub without_box: Vec<Prefix>,
-    /// Bytes of memory for frames that wait while a far box is looked for, instead of passing: for
-    /// a path on which they would be dropped in the clear. A frame waits as long as an address is
-    /// asked for. At most 1 GiB. Default 0: frames pass.
+    /// Bytes of memory for frames that wait during the search for a far box instead of passing, for
+    /// a path that would drop them in cleartext. A frame waits at most as long as its search lasts.
+    /// At most 1 GiB. Default 0: frames pass.
     pub waiting_bytes_max: u64,
-    /// Whether all that comes by the paths is of a far box that has proved its key, as behind a
-    /// seal. Then the first frame of a stream says that its source is behind that box; otherwise
-    /// that is asked for. Default false.
+    /// Whether every datagram from the paths comes from a far box that has proved its key, as
+    /// behind a seal. If so, the first frame of a stream shows that its source is behind that box;
+    /// otherwise a HELLO asks. Default `false`.
     pub is_sealed: bool,
-    /// Bytes that wait for room on a side without being tunnelled. At least 64 KiB. Default 32 MiB.
+    /// Bytes of passed-through frames that may wait for room on a side. At least 64 KiB. Default 32
+    /// MiB.
     pub passthrough_bytes_max: u64,
-    /// Numbered datagrams after which an acknowledgement is sent at once. 1 to 64. Default 32.
+    /// Numbered datagrams after which an acknowledgement is sent immediately. 1 to 64. Default 32.
     pub ack_every: u32,
-    /// Longest wait before an acknowledgement; a sixteenth of the RTT when that is less. 10 µs to
-    /// 100 ms. Default 1 ms.
+    /// Maximum delay of an acknowledgement; a sixteenth of the RTT if that is less. 10 µs to 100
+    /// ms. Default 1 ms.
     pub ack_delay_max: Duration,
-    /// Copies of a repeated frame at most, chosen by loss and frames in flight. 1 to 4. Default 4.
+    /// Maximum number of copies of a retransmitted frame; loss and frames in flight decide how many
+    /// are sent. 1 to 4. Default 4.
     pub copies_max: u8,
     /// When parity is sent. Default [`Parity::Adaptive`].
     pub parity: Parity,
-    /// Bytes of frames that are kept for each path by which the far box sends parity, until nothing
-    /// of their group can be missing; the oldest go first. Four blocks of parity suit every path: 2
-    /// RTTs' worth, 134 MB at most with 4 KiB. 64 KiB to 4 GiB. Default 64 MiB.
+    /// Bytes of received frames that are kept for each path on which the far box sends parity,
+    /// until nothing of their group can be missing; the oldest are released first. Four blocks of
+    /// parity suit every path: 2 RTTs' worth, 134 MB at most with 4 KiB. 64 KiB to 4 GiB. Default
+    /// 64 MiB.
     pub parity_bytes_max: u64,
-    /// Silence of a path, beyond its RTT, after which it is out and what it carried is repeated
-    /// elsewhere, if another path shows that the far box runs; ten times as long if none does. 1 ms
-    /// to 10 s. Default 25 ms.
+    /// Silence of a path, beyond its RTT, after which the path is down and its frames are
+    /// retransmitted on the others. It applies while another path shows that the far box runs; ten
+    /// times as long applies otherwise. 1 ms to 10 s. Default 25 ms.
     pub path_out_after: Duration,
-    /// Time after which an idle path is asked whether it works. 1 ms to 60 s. Default 100 ms.
+    /// Time after which an idle path is probed. 1 ms to 60 s. Default 100 ms.
     pub keep_alive: Duration,
-    /// Time without any path after which a session is over and traffic passes as it is. 10 ms to
+    /// Time without any path after which a session ends and traffic passes untunnelled. 10 ms to
     /// 600 s. Default 2 s.
     pub dead_after: Duration,
     /// Time without a frame after which a stream is closed. 1 ms to 24 h. Default 60 s.
     pub stream_idle: Duration,
-    /// Time between two HELLOs in search of a far box, of which five are sent. 1 ms to 60 s.
-    /// Default 250 ms.
+    /// Interval between the HELLOs of a search, of which five are sent. 1 ms to 60 s. Default 250
+    /// ms.
     pub hello_every: Duration,
-    /// Time after which an address that no far box answered for, or whose box was refused, is asked
-    /// for again. 10 ms to 24 h. Default 10 s.
+    /// Time after which to search again for an address for which no far box answered, or whose box
+    /// was refused. 10 ms to 24 h. Default 10 s.
     pub hello_pause: Duration,
     /// Maximum replies per second to unauthenticated peers: to HELLOs, and to PINGs of unknown
     /// sessions. 1 to 2^20. Default 1000.
@@ -228,61 +234,61 @@ impl Default for Config {
     }
 }
 
-/// Why a [`Config`] is refused.
+/// Reason to refuse a [`Config`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// A field lies outside its range.
+    /// A field is outside its range.
     #[error("{field} is {value}; it must lie between {min} and {max}")]
     Range {
         /// Name of the field.
         field: &'static str,
-        /// What it was set to (durations in nanoseconds).
+        /// Its value (durations in nanoseconds).
         value: u64,
-        /// Least value.
+        /// Minimum.
         min: u64,
-        /// Greatest value.
+        /// Maximum.
         max: u64,
     },
-    /// Not a power of two.
+    /// `numbers_max` is not a power of two.
     #[error("numbers_max is {value}; it must be a power of two, as 1048576 is")]
     NumbersMax {
         /// The value given.
         value: u32,
     },
-    /// Two far boxes for one address.
+    /// Two far boxes claim one address.
     #[error("{one} and {other} overlap: give each address one far box")]
     FarOverlap {
-        /// A prefix.
+        /// One far box's prefix.
         one: Prefix,
-        /// The other one.
+        /// The other's.
         other: Prefix,
     },
-    /// An address that none of a site's traffic can be sent to.
+    /// An address to ask that is not of the site's address family.
     #[error("{via} is of another family than {prefix}: name an address of the site's own family")]
     FarFamily {
-        /// Whom to ask.
+        /// Address to ask.
         via: IpAddr,
         /// The site.
         prefix: Prefix,
     },
-    /// An address that stands for two sites.
+    /// An address to ask for one site that lies in another.
     #[error("{via} is to be asked for {prefix} and lies in {other}, whose far box is another")]
     FarVia {
-        /// Whom to ask.
+        /// Address to ask.
         via: IpAddr,
-        /// For which site.
+        /// The site it stands for.
         prefix: Prefix,
-        /// The one that it lies in.
+        /// The site it lies in.
         other: Prefix,
     },
-    /// The port of RoCEv2.
+    /// `port` is the RoCEv2 port.
     #[error("port is 4791, which is RoCEv2's own: give another that both boxes share, as 4797 is")]
     Port,
 }
 
 impl Config {
-    /// A transport of this size for paths that together hold `in_flight_bytes` in a round trip:
-    /// twice as much to send from, two and a half times as much to put in order, and numbers for
+    /// A transport for paths whose bandwidth-delay products (RTT) add up to `in_flight_bytes`:
+    /// twice as much to send from, two and a half times as much for reordering, and numbers for
     /// frames of 256 bytes.
     pub fn for_paths(paths: Vec<PathConfig>, in_flight_bytes: u64) -> Self {
         const BYTES_MIN: u64 = 4 << 20;
@@ -298,10 +304,10 @@ impl Config {
         }
     }
 
-    /// Holds every field against its range.
+    /// Checks every field against its range.
     ///
     /// # Errors
-    /// The first field that does not fit, with its range.
+    /// Returns the first field that is outside its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         const DAY_NS: u64 = 86_400_000_000_000;
         let ms = |n: u64| n * 1_000_000;

@@ -1,66 +1,66 @@
 //! Counters of a transport, and its drop reasons.
 
 longhaul_counters::counters! {
-    /// What a transport has done since it was made. Free-running, never reset.
+    /// Counters of a transport. Free-running, never reset.
     pub struct Counters {
-        /// Frames that came in from inside.
+        /// Frames received from inside.
         inner_frames_in,
         /// Frames sent inside.
         inner_frames_out,
-        /// Frames that came in from the WAN, on any path.
+        /// Frames received from the WAN, on any path.
         wan_frames_in,
         /// Frames sent to the WAN, on any path, control datagrams included.
         wan_frames_out,
-        /// Frames passed on untunnelled.
+        /// Frames forwarded untunnelled.
         passed,
-        /// Frames taken into a stream.
+        /// Frames put into a stream.
         tunnelled,
-        /// Of those, UC and UD, whose senders nothing holds back.
+        /// Tunnelled UC and UD frames, whose senders nothing paces.
         unpaced,
-        /// Frames handed inside in the order of their stream.
+        /// Frames delivered inside, in the order of their stream.
         delivered,
-        /// Transmissions of frames and stream records, the first ones included.
+        /// Transmissions of frames and stream records, retransmissions included.
         sent,
-        /// Transmissions that repeat one taken for lost.
+        /// Retransmissions of frames and stream records presumed lost.
         repeated,
         /// PARITY datagrams sent.
         parity_sent,
-        /// PARITY datagrams received whose check was right.
+        /// PARITY datagrams received with a valid check.
         parity_received,
-        /// PARITY datagrams that could not be used: too late, of a group that makes no sense, or
-        /// contradicting it.
+        /// PARITY datagrams that could not be used: too late, of an invalid group, or contradicting
+        /// it.
         parity_unused,
-        /// Frames and stream records that parity brought.
+        /// Frames and stream records repaired by parity.
         repaired,
         /// Frames and parts of frames that were split because they are too long for a path.
         split,
         /// Transmissions of parts of frames.
         parts_sent,
-        /// Frames that came in parts and were put together.
+        /// Frames that arrived in parts and were reassembled.
         assembled,
-        /// PINGs that ask for the length that a path takes.
+        /// PINGs that probe the path MTU.
         mtu_probes,
-        /// Times that long datagrams were found not to get through any more.
+        /// MTU black holes detected: long datagrams stopped getting through.
         mtu_black_holes,
-        /// PARITY datagrams left out because they are too long for the path.
+        /// PARITY datagrams not sent because they exceed the path MTU.
         parity_too_long,
-        /// Transmissions that ask the far box for an answer after a silence.
+        /// Tail probes: transmissions that solicit an acknowledgement after a silence.
         tail_probes,
-        /// Transmissions taken for lost that had arrived.
+        /// Transmissions presumed lost that had arrived.
         spurious,
-        /// Frames that came again under another number.
+        /// Frames received again under another number.
         duplicates,
-        /// Datagrams that came again under the same number.
+        /// Datagrams received again under the same number.
         replayed,
         /// Datagrams with a congestion mark.
         congested,
-        /// Frames that could not be delivered because their ICRC was wrong from the start.
+        /// Frames whose ICRC was wrong before they entered the tunnel; their place stays empty.
         void,
         /// Acknowledgements sent.
         acks_sent,
         /// Acknowledgements received.
         acks_received,
-        /// Acknowledgements that name what was never sent; nothing of them was believed.
+        /// Acknowledgements of numbers that were never sent; ignored.
         ack_outside,
         /// HELLOs sent in search of a far box.
         hellos_sent,
@@ -68,31 +68,31 @@ longhaul_counters::counters! {
         answers_sent,
         /// Sessions opened.
         sessions_opened,
-        /// Sessions closed, by the far box, because it restarted or after its silence.
+        /// Sessions ended by the far box, by its restart or by its silence.
         sessions_closed,
-        /// Sessions that had carried nothing and were displaced by another: of the same name, or
-        /// for want of room.
+        /// Sessions without traffic that were displaced by a box of the same number, or for lack of
+        /// room.
         sessions_displaced,
         /// Frames that were lost with a session.
         lost_with_session,
-        /// Times that a path was taken for out.
+        /// Times that a path was declared down.
         path_outages,
-        /// Far boxes refused, or refused by, because no version is common.
+        /// Refusals, by either box, because no version is common.
         refused_version,
-        /// Far boxes refused, or refused by, because the policies differ.
+        /// Refusals, by either box, because the policies differ.
         refused_policy,
-        /// Far boxes refused, or refused by, because they have another number of cores.
+        /// Refusals, by either box, because the numbers of cores differ.
         refused_cores,
-        /// Streams that found no room in the table: their frames pass untunnelled.
+        /// Streams for which the table had no room; their frames pass untunnelled.
         stream_table_full,
-        /// Streams of which nothing arrives although the paths work, as where another box gets
-        /// them: their frames pass untunnelled.
+        /// Streams that were given up because none of their frames arrives although the paths work,
+        /// as when another box receives them; their frames pass untunnelled.
         streams_astray,
-        /// Addresses that found no room in the table: frames to them pass untunnelled.
+        /// Addresses for which the table had no room; frames to them pass untunnelled.
         address_table_full,
-        /// RoCEv2 frames that do not fit a tunnel; passed on untunnelled.
+        /// RoCEv2 frames that cannot be tunnelled; forwarded untunnelled.
         untunnelable,
-        /// Frames that waited while a far box was looked for.
+        /// Frames that waited during the search for a far box.
         waited,
         ;
         /// Frames that the transport dropped, by reason.
@@ -101,42 +101,41 @@ longhaul_counters::counters! {
 }
 
 longhaul_counters::drops! {
-    /// Why the transport did not pass a frame on.
+    /// Reason to drop a frame.
     pub enum DropReason {
-        /// The store for a far box is full: whoever sends does not wait for room.
+        /// The store for a far box is full, and the sender did not respect back-pressure.
         StoreFull = "store_full",
-        /// A UC or UD frame beyond its source's share of the queue and the store: nothing holds its
-        /// sender back.
+        /// A UC or UD frame beyond its source's share of queue and store; nothing paces its sender.
         ShareFull = "share_full",
-        /// A frame of a stream of which nothing arrives at the far box.
+        /// A frame of a stream that never reaches the far box.
         Astray = "astray",
         /// A queue for passed-through frames is full.
         QueueFull = "queue_full",
-        /// A frame longer than 16 KiB, or one without any bytes.
+        /// A frame longer than 16 KiB, or an empty one.
         Oversized = "oversized",
-        /// A datagram with a wrong check, or a tunnelled frame with a wrong ICRC: damaged in
-        /// transit.
+        /// A datagram with an invalid check or IPv4 header checksum, or a tunnelled frame with a
+        /// wrong ICRC: damaged in transit.
         Corrupted = "corrupted",
-        /// A datagram of this format that makes no sense.
+        /// A malformed datagram.
         Malformed = "malformed",
-        /// A datagram of a session that there is not.
+        /// A datagram of an unknown session.
         UnknownSession = "unknown_session",
-        /// A number that was there before.
+        /// A number received before.
         Replayed = "replayed",
-        /// A number too old or too far ahead to be one of the session.
+        /// A number outside the window of its path.
         NumberOutside = "number_outside",
-        /// A stream beyond those that a session may have, or a place too far ahead in one.
+        /// A stream beyond the session's maximum, or a position too far ahead.
         StreamOutside = "stream_outside",
-        /// A frame that is held or delivered already.
+        /// A frame that is held or was delivered.
         Duplicate = "duplicate",
-        /// A frame for which there is no memory: the far box sent more than it was told to.
+        /// A frame for which there is no memory: the far box exceeded the advertised room.
         NoRoom = "no_room",
-        /// A HELLO or PING of an unauthenticated peer, beyond the rate that is answered.
+        /// A HELLO or PING of an unauthenticated peer, beyond the reply rate.
         TooManyQuestions = "too_many_questions",
-        /// An answer to what was not asked, or with a wrong cookie.
+        /// An unsolicited answer, or one with a wrong cookie.
         Unasked = "unasked",
-        /// A HELLO in the name of a box whose session stands: that is asked first whether it is
-        /// still there.
+        /// A HELLO that claims the box number of an existing session; that session is challenged
+        /// first.
         SessionStands = "session_stands",
         /// A datagram of another version.
         Version = "version",

@@ -1,24 +1,24 @@
-//! Far boxes that the configuration names: who is asked for the addresses of a site.
+//! Far boxes that the configuration names, with the address to ask for each site.
 
 use crate::Config;
 use longhaul_wire::{Path, Prefix};
 use std::net::IpAddr;
 
-/// Most of [`crate::Config::far`]: each is looked at once for each address that is learnt.
+/// Maximum length of [`crate::Config::far`]; each address that is learnt is compared with all of
+/// them.
 pub(crate) const FAR_MAX: usize = 256;
 
-/// A site's far box, known from the configuration.
+/// A site's far box, as configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FarBox {
-    /// The site's addresses. No two far boxes have one in common.
+    /// Prefix of the site's addresses; the prefixes of two far boxes are disjoint.
     pub prefix: Prefix,
-    /// An address behind the far box, of the same family: it is asked for in place of all those of
-    /// the site, and what it answers holds for them. `None`: each address is asked for by itself,
-    /// as where nothing is configured.
+    /// An address of the same family behind the far box. HELLOs go to it in place of the site's
+    /// addresses, and its answer holds for all of them. `None`: each address is searched for by
+    /// itself, as without configuration.
     pub via: Option<IpAddr>,
 }
 
-/// See the module.
 pub(crate) struct FarBoxes {
     far: Vec<FarBox>,
     without: Vec<Prefix>,
@@ -31,8 +31,8 @@ impl FarBoxes {
         FarBoxes { far: far.clone(), without: without_box.clone(), asks_others: *asks_others }
     }
 
-    /// The route that HELLOs for `route`'s destination take, the same for all of a site. `None`:
-    /// none are sent.
+    /// Route of the HELLOs for `route`'s destination, the same for a whole site. `None` if none may
+    /// be sent.
     pub(crate) fn ask_along(&self, route: Path) -> Option<Path> {
         if self.without.iter().any(|prefix| prefix.contains(route.destination_ip)) {
             return None;
@@ -40,7 +40,7 @@ impl FarBoxes {
         match self.far.iter().find(|far| far.prefix.contains(route.destination_ip)) {
             Some(FarBox { via: Some(via), .. }) => Some(Path { destination_ip: *via, ..route }),
             Some(_) => Some(route),
-            // An answer comes from where the HELLO went.
+            // The answer's source is the address that the HELLO went to.
             None if self.far.iter().any(|far| far.via == Some(route.destination_ip)) => Some(route),
             None => self.asks_others.then_some(route),
         }

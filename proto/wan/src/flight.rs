@@ -1,6 +1,7 @@
-//! What is in flight on one path: transmissions by number, which of them arrived, which are lost.
+//! Transmissions of one path by number: in flight, arrived or lost.
 
 use crate::format::AckEntry;
+use crate::long_losses::LongLosses;
 use crate::rtt::{LossMeter, Reordering, Rtt};
 use crate::silence::HELD_UP;
 use longhaul_units::{Duration, Instant};
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SentState {
     InFlight,
-    /// Taken for lost; kept for a while, should it have arrived after all.
+    /// Presumed lost; kept for a while in case it has arrived after all.
     Lost,
     Arrived,
 }
@@ -19,7 +20,7 @@ enum SentState {
 struct Sent {
     at: Instant,
     record: u32,
-    /// On the wire.
+    /// Bytes on the wire.
     bytes: u16,
     state: SentState,
 }
@@ -27,21 +28,24 @@ struct Sent {
 /// Maximum extension of the wait for acknowledgements after this box was held up.
 const UNREAD_MAX: Duration = Duration::from_ms(25);
 
-/// What becomes of a transmission of a record.
+/// Outcome of a transmission of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     /// It arrived.
     Arrived,
-    /// It arrived after it had been taken for lost.
+    /// It arrived after it was presumed lost.
     ArrivedLate,
-    /// It is lost.
+    /// It was lost.
     Lost,
-    /// Nothing will be heard of it any more.
+    /// It was lost for a reason that the path explains: the path is down, or does not carry
+    /// datagrams of this length.
+    GivenUp,
+    /// It was lost and is released; a late arrival would go unnoticed.
     Forgotten,
 }
 
-/// Numbers from `start` to before `end` are a block of parity that had ended by `at`: before its
-/// parity could come nobody could know that they are lost.
+/// A block of parity over the numbers `start..end`, ended at `at`. Until its parity can have
+/// arrived, none of them is known to be lost.
 #[derive(Clone, Copy, Debug)]
 struct Cover {
     start: u64,
@@ -49,46 +53,42 @@ struct Cover {
     at: Instant,
 }
 
-/// Transmissions of one path. Numbers go up by one; none is used twice.
+/// Transmissions of one path. Numbers increase by one and are never reused.
 pub(crate) struct Flight {
     /// Number of the ring's front.
     base: u64,
     ring: VecDeque<Sent>,
-    /// All before this number are resolved.
+    /// All numbers before this one are resolved.
     scan: u64,
-    /// Blocks of parity, of which something is not resolved.
+    /// Blocks of parity with unresolved numbers.
     covers: VecDeque<Cover>,
-    /// From here on numbers are in a block of parity that has not ended.
+    /// First number of the block of parity that has not ended.
     open_from: Option<u64>,
     in_flight: u64,
     in_flight_bytes: u64,
     largest_arrived: Option<(u64, Instant)>,
-    /// Acknowledgements may lie unread until then, because this box was held up.
+    /// Acknowledgements may lie unread until this time, because this box was held up.
     unread_until: Instant,
-    /// The first unresolved number for which that was granted.
+    /// First unresolved number for which that extension was granted.
     unread_for: Option<u64>,
-    /// Round trip of the largest number that arrived.
+    /// RTT of the largest number that arrived.
     newest_rtt: Duration,
     pub(crate) rtt: Rtt,
     pub(crate) reordering: Reordering,
     pub(crate) loss: LossMeter,
     pub(crate) sent: u64,
-    /// Numbers that arrived, each once.
+    /// Numbers that arrived, each counted once.
     pub(crate) arrived: u64,
-    /// The same in bytes on the wire.
+    /// Bytes on the wire of those.
     pub(crate) arrived_bytes: u64,
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
-    /// Transmissions of more bytes on the wire than this are long.
-    pub(crate) long_from: u64,
-    /// Long ones lost behind the newest long one that arrived.
-    pub(crate) long_lost: u32,
-    /// The number behind that.
-    long_arrived_to: u64,
+    pub(crate) long: LongLosses,
 }
 
 impl Flight {
-    /// Nothing has been sent; what has more bytes on the wire than `long_from` is long.
+    /// Creates an empty flight. Transmissions of more than `long_from` bytes on the wire count as
+    /// long.
     pub(crate) fn new(long_from: u64) -> Self {
         Flight {
             base: 0,
@@ -110,38 +110,36 @@ impl Flight {
             arrived_bytes: 0,
             lost: 0,
             spurious: 0,
-            long_from,
-            long_lost: 0,
-            long_arrived_to: 0,
+            long: LongLosses::new(long_from),
         }
     }
 
-    /// The number of the next transmission.
+    /// Number of the next transmission.
     pub(crate) fn next_number(&self) -> u64 {
         self.base + self.ring.len() as u64
     }
 
-    /// Transmissions of which nothing has been heard.
+    /// Number of unresolved transmissions.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Their bytes on the wire.
+    /// Bytes on the wire of the unresolved transmissions.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
         self.in_flight_bytes
     }
 
-    /// Round trip of the largest number that arrived; zero before any has.
+    /// RTT of the largest number that arrived; zero before the first arrival.
     pub(crate) fn newest_rtt(&self) -> Duration {
         self.newest_rtt
     }
 
-    /// Numbers between the first of which something can be heard and the next.
+    /// Numbers from the oldest unresolved one to the next.
     pub(crate) fn span(&self) -> u64 {
         self.next_number() - self.scan
     }
 
-    /// The largest number that arrived.
+    /// Largest number that arrived.
     pub(crate) fn largest_arrived(&self) -> Option<u64> {
         self.largest_arrived.map(|(largest, _)| largest)
     }
@@ -156,8 +154,8 @@ impl Flight {
         self.sent += 1;
     }
 
-    /// The datagram before `next`, at least, is under parity; of such, those before `open` are in
-    /// blocks that have ended.
+    /// Notes that parity covers the numbers before `next`, at least the last one. Blocks with
+    /// numbers before `open` have ended.
     pub(crate) fn cover(&mut self, now: Instant, open: u64, next: u64) {
         let start = self.open_from.unwrap_or(next - 1);
         self.open_from = (open < next).then_some(open);
@@ -166,15 +164,23 @@ impl Flight {
         }
     }
 
-    /// Parity of the block that ended last is in flight.
+    /// Ends the open block of parity, if there is one, before the next number.
+    pub(crate) fn end_block(&mut self, now: Instant) {
+        if let Some(start) = self.open_from.take() {
+            self.covers.push_back(Cover { start, end: self.next_number(), at: now });
+        }
+    }
+
+    /// Notes that parity of the last block that ended is in flight.
     pub(crate) fn note_parity(&mut self, now: Instant) {
         if let Some(cover) = self.covers.back_mut() {
             cover.at = now;
         }
     }
 
-    /// When the last of what could bring `number`, sent at `at` and in no block before the first,
-    /// was sent. `None`: it is still to be.
+    /// Time at which the last datagram that can deliver `number` was sent: its own transmission, at
+    /// `at`, or the parity of its block. `None` if that parity is not sent yet. No block before the
+    /// front of `covers` contains `number`.
     fn sent_wholly_at(&self, number: u64, at: Instant) -> Option<Instant> {
         if self.open_from.is_some_and(|open| number >= open) {
             return None;
@@ -183,7 +189,8 @@ impl Flight {
         Some(cover.map_or(at, |cover| cover.at.max(at)))
     }
 
-    /// Takes an acknowledgement. False, and nothing is believed: it names what was never sent.
+    /// Applies an acknowledgement. Returns `false`, and ignores it, if it names a number that was
+    /// never sent.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -214,7 +221,7 @@ impl Flight {
         true
     }
 
-    /// The word nearest to the next number's whose low half is `low`.
+    /// Unwraps `low`, the low half of a word, to the word nearest to the next number's.
     fn unwrap(&self, low: u32) -> Option<u64> {
         let near = self.next_number() / 64;
         near.checked_add_signed(i64::from(low.wrapping_sub(near as u32) as i32))
@@ -249,10 +256,7 @@ impl Flight {
         }
         self.arrived += 1;
         self.arrived_bytes += u64::from(bytes);
-        if u64::from(bytes) > self.long_from && number >= self.long_arrived_to {
-            self.long_arrived_to = number + 1;
-            self.long_lost = 0;
-        }
+        self.long.arrived(number, u64::from(bytes));
         if self.largest_arrived.is_none_or(|(largest, _)| number > largest) {
             self.largest_arrived = Some((number, at));
             self.newest_rtt = now.since(at) - delay;
@@ -265,7 +269,7 @@ impl Flight {
         }
     }
 
-    /// Tells which transmissions are lost: overtaken, and since then too long gone.
+    /// Detects losses: numbers overtaken by a later one for longer than the reordering window.
     pub(crate) fn detect(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
         let rtt = self.rtt.smoothed();
         self.reordering.end_epoch(now, rtt);
@@ -289,8 +293,7 @@ impl Flight {
                 self.in_flight -= 1;
                 self.in_flight_bytes -= u64::from(sent.bytes);
                 self.lost += 1;
-                let is_long = u64::from(sent.bytes) > self.long_from;
-                self.long_lost += u32::from(is_long && self.scan >= self.long_arrived_to);
+                self.long.lost(self.scan, u64::from(sent.bytes));
                 self.loss.lost();
                 told(sent.record, Fate::Lost);
             }
@@ -299,8 +302,8 @@ impl Flight {
         self.forget(now, told);
     }
 
-    /// A deadline that this box meets late says nothing of the path: acknowledgements are awaited
-    /// as long again, once for each number.
+    /// Extends the wait for acknowledgements, once per number, if this box is late for a deadline:
+    /// lateness says nothing about the path.
     fn note_if_held_up(&mut self, now: Instant) {
         let Some(due) = self.detect_at() else { return };
         let late = now.since(due);
@@ -310,7 +313,7 @@ impl Flight {
         }
     }
 
-    /// Lets go of what is resolved, and of what was lost so long ago that it will not come.
+    /// Releases resolved transmissions, and those lost so long ago that they will not arrive.
     fn forget(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
         let timeout = self.rtt.response_timeout() + self.reordering.window(self.rtt.smoothed());
         while let Some(front) = self.ring.front() {
@@ -326,12 +329,12 @@ impl Flight {
         self.scan = self.scan.max(self.base);
     }
 
-    /// Everything in flight is lost: the path is out.
+    /// Gives up everything in flight: the path is down.
     pub(crate) fn give_up(&mut self, mut told: impl FnMut(u32, Fate)) {
         for sent in self.ring.iter_mut().filter(|sent| sent.state == SentState::InFlight) {
             sent.state = SentState::Lost;
             self.lost += 1;
-            told(sent.record, Fate::Lost);
+            told(sent.record, Fate::GivenUp);
         }
         (self.in_flight, self.in_flight_bytes) = (0, 0);
         self.scan = self.next_number();
@@ -339,24 +342,24 @@ impl Flight {
         self.open_from = None;
     }
 
-    /// Long transmissions in flight, at most `most`, that were sent before `at`.
+    /// Number of long transmissions in flight that were sent before `at`, at most `most`.
     pub(crate) fn long_before(&self, at: Instant, most: usize) -> usize {
         let before = self.ring.iter().take_while(|sent| sent.at < at);
         let is_long = |sent: &&Sent| {
-            u64::from(sent.bytes) > self.long_from && sent.state == SentState::InFlight
+            u64::from(sent.bytes) > self.long.from && sent.state == SentState::InFlight
         };
         before.filter(is_long).take(most).count()
     }
 
-    /// True when something in flight has more bytes on the wire than `bytes`.
+    /// `true` if a transmission in flight has more than `bytes` bytes on the wire.
     pub(crate) fn has_longer(&self, bytes: u64) -> bool {
         self.ring
             .iter()
             .any(|sent| sent.state == SentState::InFlight && u64::from(sent.bytes) > bytes)
     }
 
-    /// What is in flight and has more bytes on the wire than `bytes` will not arrive: it is too
-    /// long for the path.
+    /// Gives up transmissions in flight of more than `bytes` bytes on the wire: they are too long
+    /// for the path.
     pub(crate) fn give_up_longer(&mut self, bytes: u64, mut told: impl FnMut(u32, Fate)) {
         let in_flight = self.ring.iter_mut().filter(|sent| sent.state == SentState::InFlight);
         for sent in in_flight.filter(|sent| u64::from(sent.bytes) > bytes) {
@@ -364,11 +367,11 @@ impl Flight {
             self.in_flight -= 1;
             self.in_flight_bytes -= u64::from(sent.bytes);
             self.lost += 1;
-            told(sent.record, Fate::Lost);
+            told(sent.record, Fate::GivenUp);
         }
     }
 
-    /// When something may be found lost that nobody acknowledges.
+    /// Time at which a loss may be detected without a further acknowledgement.
     pub(crate) fn detect_at(&self) -> Option<Instant> {
         let (largest, _) = self.largest_arrived?;
         if self.scan >= largest {
@@ -382,7 +385,7 @@ impl Flight {
         )
     }
 
-    /// The newest transmissions of which nothing has been heard, at most `count`.
+    /// The newest unresolved transmissions, at most `count`.
     pub(crate) fn tail(&self, count: usize) -> impl Iterator<Item = u32> + '_ {
         let in_flight = self.ring.iter().rev().filter(|sent| sent.state == SentState::InFlight);
         in_flight.take(count).map(|sent| sent.record)
@@ -420,7 +423,7 @@ mod tests {
     fn what_is_overtaken_for_long_enough_is_lost() {
         let mut flight = flight(200);
         assert_eq!(ack(&mut flight, at(1010), &[10]), [(10, Fate::Arrived)]);
-        // The least window is 20 µs: what was sent 20 µs before the newest that arrived is lost.
+        // The minimum window is 20 µs: a transmission sent 20 µs before the newest arrival is lost.
         let told = ack(&mut flight, at(1025), &[25]);
         assert_eq!(told[0], (25, Fate::Arrived));
         assert_eq!(told[1..].iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
@@ -442,18 +445,18 @@ mod tests {
     #[test]
     fn what_parity_may_bring_is_not_lost_before_the_parity_is_overdue() {
         let mut flight = flight(200);
-        // Blocks from 50 on: of 50 numbers, and one that has not ended.
+        // Blocks from 50 on: one of 50 numbers, and one that has not ended.
         flight.cover(at(50), 50, 51);
         flight.cover(at(200), 100, 101);
         flight.note_parity(at(210));
         let mut lost = Vec::new();
         let told = ack(&mut flight, at(1199), &[199]);
         assert_eq!(told.len(), 51, "what came before parity is lost as ever");
-        // The first block counts as sent at 210 µs; the second is waited for.
+        // The first block counts as sent at 210 µs; the second has not ended.
         assert_eq!(flight.detect_at(), Some(at(210 + 1000 + 20)));
         flight.detect(at(1230), |record, _| lost.push(record));
         assert_eq!(lost, (50..100).collect::<Vec<_>>());
-        flight.cover(at(1240), 200, 200);
+        flight.end_block(at(1240));
         flight.detect(at(2260), |record, _| lost.push(record));
         assert_eq!(lost, (50..199).collect::<Vec<_>>());
     }
@@ -477,7 +480,7 @@ mod tests {
         flight.give_up(|record, fate| told.push((record, fate)));
         flight.detect(at(1_000_000), |record, fate| told.push((record, fate)));
         for (record, fate) in told {
-            ends[record as usize] += u32::from(fate != Fate::Lost);
+            ends[record as usize] += u32::from(!matches!(fate, Fate::Lost | Fate::GivenUp));
         }
         assert_eq!(ends, [1; 100]);
         assert_eq!((flight.in_flight(), flight.in_flight_bytes(), flight.span()), (0, 0, 0));

@@ -1,7 +1,7 @@
-//! HELLOs: who asks, who answers without keeping anything, and how a session comes to be.
+//! HELLOs: the stateless handshake that finds far boxes and opens sessions.
 //!
-//! ask → answer with a cookie → open with that cookie → accept. A box that only ever asks or
-//! answers costs the other nothing but a bounded number of answers.
+//! ask → answer with a cookie → open with that cookie → accept. A box that only asks, or only
+//! answers, costs the other a bounded number of replies.
 
 use crate::format::{DatagramKind, Header, Hello, HelloStep, Refusal, VERSION};
 use crate::session::{Due, Open, Opening, Peer, Session};
@@ -13,16 +13,17 @@ use longhaul_secret::TagKey;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Path, address_bits};
 
-/// How long a cookie is good for, at least.
+/// Minimum lifetime of a cookie.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
 
-/// Proves that its holder gets what is sent to its address: a tag of `key` over what it is for.
+/// Cookie that proves that its holder receives datagrams sent to its address: a tag by `key` over
+/// route and HELLO.
 fn cookie(key: &TagKey, route: &Path, hello: &Hello, epoch: u64) -> u64 {
     let tag = key.tag(&[
         &epoch.to_be_bytes(),
         &address_bits(route.source_ip).to_be_bytes(),
         &address_bits(route.destination_ip).to_be_bytes(),
-        // One more than any tag has: no VLAN.
+        // Larger than any VLAN tag: no VLAN.
         &route.vlan.map_or(1 << 16, u32::from).to_be_bytes(),
         &hello.box_id.to_be_bytes(),
         &hello.instance.to_be_bytes(),
@@ -31,8 +32,8 @@ fn cookie(key: &TagKey, route: &Path, hello: &Hello, epoch: u64) -> u64 {
     u64::from_be_bytes(tag.first_chunk().copied().unwrap_or_default())
 }
 
-/// Shows who asks that the answer is of the box at the other end of its session, and nobody else
-/// anything: both numbers of the session are its key. 0 stands for no session.
+/// Mark by which the asking box recognises that an answer comes from the far box of its session.
+/// Both session numbers form its key, so it tells others nothing. 0 stands for no session.
 fn mark(answerer: u32, asker: u32, nonce: u64) -> u32 {
     let key = TagKey::of(&[answerer.to_be_bytes(), asker.to_be_bytes()].concat());
     let tag = key.tag(&[&nonce.to_be_bytes()]);
@@ -68,7 +69,7 @@ impl Transport {
         });
     }
 
-    /// Sends the HELLOs that are due.
+    /// Sends all HELLOs that are due.
     pub(crate) fn ask(&mut self, now: Instant) {
         while let Some(ask) = self.addresses.due(now) {
             self.shared.counters.hellos_sent += 1;
@@ -77,7 +78,7 @@ impl Transport {
         }
     }
 
-    /// A HELLO came by `side`; `route` leads back to where it came from.
+    /// Handles a HELLO from `side`; `route` leads back to its sender.
     pub(crate) fn handle_hello(
         &mut self,
         now: Instant,
@@ -87,7 +88,7 @@ impl Transport {
         route: Path,
     ) {
         if hello.box_id == self.config().box_id {
-            // Our own, come back, or two boxes of one name.
+            // This box's own HELLO, returned, or a HELLO of another box of the same number.
             return self.drop(DropReason::Unasked);
         }
         match hello.step {
@@ -123,7 +124,8 @@ impl Transport {
             let session = self.session_of(&asker);
             let mark = session.and_then(|of| Some(mark(of.local(), of.remote()?, hello.nonce)));
             if session.is_none() {
-                // It has perhaps restarted: what it says of its former life comes before its OPEN.
+                // The box may have restarted: the session of its former life is resolved before its
+                // OPEN.
                 self.may_be_replaced(now, hello.box_id, &route);
             }
             let cookie = cookie(&self.cookies, &route, hello, epoch);
@@ -141,11 +143,11 @@ impl Transport {
         hello.cores.max(1) == self.config().cores
     }
 
-    /// True when a new life of the box of this number may have a session: none stands, or the one
-    /// that does is silent, or has carried nothing from here while hosts here wait for the
-    /// box along `route`. Otherwise that is challenged: a box that has restarted answers that it
-    /// does not know the session, which ends it. A box number is no secret, and whoever uses
-    /// another's gets no further.
+    /// `true` if a new life of box `box_id` may have a session: it has none, its session is silent,
+    /// or its session has carried nothing from here while hosts here wait for the box along
+    /// `route`. Otherwise the session is challenged; a restarted box answers that it does not know
+    /// the session, which ends it. A box number is no secret, and a forger that uses another box's
+    /// gets no further.
     fn may_be_replaced(&mut self, now: Instant, box_id: u64, route: &Path) -> bool {
         let is_sought = self.addresses.is_sought(route);
         let mut sessions = self.sessions.iter_mut();
@@ -162,7 +164,7 @@ impl Transport {
         false
     }
 
-    /// Opens a session with a box that has shown its cookie.
+    /// Opens a session with a box that presented a valid cookie.
     fn accept(&mut self, now: Instant, side: Side, hello: &Hello, route: Path) {
         let peer = Peer { box_id: hello.box_id, instance: hello.instance };
         let known = self.session_of(&peer);
@@ -202,13 +204,13 @@ impl Transport {
         self.release_waiting(now);
     }
 
-    /// The answer to a HELLO: there is a box.
+    /// Handles the answer to a HELLO.
     fn handle_answer(&mut self, now: Instant, side: Side, hello: &Hello, route: Path) {
         let Some(asked_at) = self.addresses.asked(&route, hello.nonce) else {
             return self.drop(DropReason::Unasked);
         };
         if !self.has_as_many_cores(hello) {
-            // It knows of no cores, or it would have refused.
+            // The box predates the `cores` field, or it would have refused.
             self.addresses.pause(now, &route);
             return self.note_refusal(hello, Refusal::Cores);
         }
@@ -228,7 +230,7 @@ impl Transport {
             }
         }
         if !self.may_be_replaced(now, hello.box_id, &route) {
-            // The HELLO is retransmitted once the session of its former life has ended.
+            // The HELLO is retransmitted once the session of the box's former life has ended.
             return self.drop(DropReason::SessionStands);
         }
         self.end_former_life(now, &peer);
@@ -243,8 +245,8 @@ impl Transport {
         self.press_on(now, local);
     }
 
-    /// Asks the far box of a session that is not open to open it, if that is due. False: it has
-    /// been asked in vain.
+    /// Sends the OPEN of a session that is not open yet, if that is due. Returns `false` once the
+    /// far box has left all of them unanswered.
     pub(crate) fn press_on(&mut self, now: Instant, local: u32) -> bool {
         let every = self.config().hello_every;
         let Some(session) = self.sessions.get_mut(local) else { return true };
@@ -271,7 +273,7 @@ impl Transport {
         };
         let answered = session.opening().filter(|opening| opening.is_answered_by(hello.nonce));
         let Some(opening) = answered else {
-            // Both have asked at once, and the other was quicker.
+            // Both boxes opened, and the far box's OPEN arrived first.
             return;
         };
         if hello.session == 0 {
@@ -315,7 +317,7 @@ impl Transport {
         });
     }
 
-    /// What was agreed with a former life of this box is void.
+    /// Ends the session with a former life of this box.
     fn end_former_life(&mut self, now: Instant, peer: &Peer) {
         let former = self.sessions.iter().find(|session| session.peer().box_id == peer.box_id);
         if let Some(local) = former.map(Session::local) {
@@ -329,8 +331,8 @@ impl Transport {
         self.sessions.iter().find(|session| session.peer() == *peer)
     }
 
-    /// Where there is no room for the box along `route`, for which hosts here wait, an open session
-    /// that has carried nothing from here makes some.
+    /// If all sessions are in use, ends one that is open and has carried nothing from here, to make
+    /// room for the box along `route`, provided that hosts here wait for it.
     fn make_room(&mut self, now: Instant, route: &Path) {
         if !self.sessions.is_full() || !self.addresses.is_sought(route) {
             return;
@@ -356,31 +358,52 @@ mod tests {
     use super::*;
     use crate::{Config, samples};
 
-    /// What an asking box makes of an answer that says so many cores: sessions, and the number that
-    /// was refused.
-    fn answered(cores: u8) -> (usize, Option<u8>) {
+    const NOW: Instant = Instant::from_ps(1_000_000);
+
+    /// A box with two cores that has asked from `ips[0]` for `ips[1]`, with its HELLO.
+    fn asker(ips: [&str; 2]) -> (Transport, Header, Hello) {
         let mut asker =
             Transport::new(Config { box_id: 1, cores: 2, ..Config::default() }).unwrap();
-        let (now, route) =
-            (Instant::from_ps(1_000_000), samples::route(["10.0.0.1", "10.0.0.2"], None));
-        asker.addresses.find(now, route, &mut asker.shared.rng);
-        asker.ask(now);
+        asker.addresses.find(NOW, samples::route(ips, None), &mut asker.shared.rng);
+        asker.ask(NOW);
         let Some(ControlDatagram { body: Body::Hello(asked), header, .. }) =
             asker.shared.control_queue.pop_front()
         else {
             panic!("nothing was asked")
         };
         assert_eq!((asked.step, asked.cores), (HelloStep::Ask, 2));
-        let answer = Hello { step: HelloStep::Answer, box_id: 2, cookie: 7, cores, ..asked };
-        asker.handle_hello(now, 1, &header, &answer, route);
+        (asker, header, Hello { step: HelloStep::Answer, box_id: 2, cookie: 7, ..asked })
+    }
+
+    /// Handles an answer that announces `cores` cores. Returns the number of sessions and the
+    /// refused number of cores.
+    fn answered(cores: u8) -> (usize, Option<u8>) {
+        let ips = ["10.0.0.1", "10.0.0.2"];
+        let (mut asker, header, answer) = asker(ips);
+        asker.handle_hello(NOW, 1, &header, &Hello { cores, ..answer }, samples::route(ips, None));
         (asker.sessions.iter().count(), asker.refused.map(|refused| refused.cores))
+    }
+
+    #[test]
+    fn an_answer_to_an_address_that_did_not_ask_is_dropped() {
+        for [asks, other, asked] in
+            [["10.0.0.1", "10.0.2.1", "10.0.1.1"], ["fd00::1", "fd00::3", "fd00::2"]]
+        {
+            let (mut asker, header, answer) = asker([asks, asked]);
+            for (source, sessions) in [(other, 0), (asks, 1)] {
+                let route = samples::route([source, asked], None);
+                asker.handle_hello(NOW, 1, &header, &answer, route);
+                assert_eq!(asker.sessions.iter().count(), sessions, "{source}");
+                assert_eq!(asker.counters().drops.get(DropReason::Unasked), 1);
+            }
+        }
     }
 
     #[test]
     fn a_box_that_answers_although_it_has_other_cores_is_refused() {
         assert_eq!(answered(2), (1, None));
         assert_eq!(answered(3), (0, Some(3)));
-        // One that knows of no cores.
+        // A box without the `cores` field.
         assert_eq!(answered(0), (0, Some(1)));
     }
 }

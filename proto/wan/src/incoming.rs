@@ -1,5 +1,5 @@
-//! What one session receives: each stream's frames in their order, with room for what waits for
-//! those before it.
+//! Receiving half of a session: delivers each stream's frames in order, and holds those that wait
+//! for earlier ones.
 
 use crate::format::{DatagramKind, Extent, Prefix};
 use crate::partial::{Fit, Partial, Piece};
@@ -7,28 +7,29 @@ use longhaul_node::{FrameBuf, FramePool};
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// No entry in the ring of a stream.
+/// Empty entry of a stream's ring.
 const NONE: u32 = u32::MAX;
 
-/// What takes a place in a stream.
+/// Content of one position in a stream.
 pub(crate) enum Item {
     Frame(FrameBuf),
     End,
     Void,
-    /// Parts of a frame. It keeps its place in the ring, the front too, until it is whole.
+    /// Parts of a frame. They keep their position in the ring, even at the front, until the frame
+    /// is complete.
     Partial(Partial),
 }
 
-/// What is to become of what arrives.
+/// Verdict on a frame or part that arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// To be taken.
+    /// Accept it.
     Take,
-    /// It is here or was delivered: acknowledged once more, and dropped.
+    /// It is held or was delivered: acknowledge it again and drop it.
     Duplicate,
-    /// No such stream can be, or no such place in it.
+    /// Its stream is invalid, or its position is.
     Outside,
-    /// No memory for it.
+    /// There is no memory for it.
     NoRoom,
 }
 
@@ -36,28 +37,27 @@ struct StreamIn {
     generation: u16,
     is_open: bool,
     next: u64,
-    /// What waits, by its distance from `next`.
+    /// Waiting items, by distance from `next`.
     ring: VecDeque<u32>,
-    /// Headers of a frame that came lately.
+    /// Headers of a recent frame.
     prefix: Option<Prefix>,
 }
 
-/// See the module.
 pub(crate) struct Incoming {
     streams: Vec<Option<StreamIn>>,
     streams_max: usize,
     waiting: Slab<(Item, u32)>,
-    /// Places in the rings of all streams.
+    /// Positions in the rings of all streams.
     places: usize,
     places_max: usize,
-    /// Memory of what waits, here or for room inside.
+    /// Memory of frames that wait, here or for room inside.
     bytes: u64,
     bytes_peak: u64,
     bytes_max: u64,
-    /// Lists of pieces that are not in use.
+    /// Unused lists of pieces.
     rooms: Vec<Vec<Piece>>,
     scratch: Vec<u8>,
-    /// Room that the far box was last told of.
+    /// Room last advertised to the far box.
     told_room: u64,
 }
 
@@ -86,36 +86,36 @@ impl Incoming {
         self.bytes_peak
     }
 
-    /// Frames that wait for those before them.
+    /// Frames that wait for earlier ones.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Streams that have not ended.
+    /// Open streams.
     pub(crate) fn streams_open(&self) -> usize {
         self.streams.iter().flatten().filter(|stream| stream.is_open).count()
     }
 
-    /// Memory that is free, as the far box is told now.
+    /// Free memory; records it as advertised to the far box.
     pub(crate) fn tell_room(&mut self) -> u64 {
         self.told_room = self.bytes_max.saturating_sub(self.bytes);
         self.told_room
     }
 
-    /// True when the far box believes that there is little room, and there is more.
+    /// `true` if the room last advertised to the far box is small and there is more.
     pub(crate) fn owes_room(&self) -> bool {
         let room = self.bytes_max.saturating_sub(self.bytes);
         self.told_room < self.bytes_max / 2 && room > self.told_room + self.bytes_max / 8
     }
 
-    /// How `sequence` (its low half) of `stream` stands, for a frame that takes `cost` bytes of
-    /// memory.
+    /// Verdict on position `sequence` (low half) of `stream`, for a frame that takes `cost` bytes
+    /// of memory.
     #[inline]
     pub(crate) fn look(&self, stream: u32, sequence: u32, cost: u32) -> Verdict {
         self.judge(stream, sequence, cost, |partial| partial.is_some().then_some(Fit::Wanted))
     }
 
-    /// The same for a part of a frame, `len` bytes at `extent`.
+    /// Verdict on a part of a frame: `len` bytes at `extent`.
     pub(crate) fn look_at_part(
         &self,
         (stream, sequence): (u32, u32),
@@ -126,8 +126,7 @@ impl Incoming {
         self.judge(stream, sequence, cost, |partial| Some(partial?.fit(extent, len)))
     }
 
-    /// `fit` is asked what something is to what is there of its place, of which it may be given the
-    /// parts.
+    /// Common part of both: `fit` judges the item against the parts held at its position, if any.
     #[inline]
     fn judge(
         &self,
@@ -164,7 +163,7 @@ impl Incoming {
                     (distance, held.ring.len())
                 }
                 ..0 => return Verdict::Duplicate,
-                // The sender ends a stream before it uses its place again.
+                // The sender ends a stream before it reuses its slot.
                 _ if held.is_open => return Verdict::Outside,
                 _ => (sequence as i32, 0),
             },
@@ -174,8 +173,8 @@ impl Incoming {
         if distance < 0 || distance > 0 && self.places + more > self.places_max {
             return Verdict::Outside;
         }
-        // What comes next in its stream goes on at once: it may use a reserve, so that the rest can
-        // follow.
+        // The next frame of a stream is delivered at once. It may use a reserve, so that its
+        // successors can follow.
         let reserve = if distance == 0 { self.bytes_max / 16 } else { 0 };
         if self.bytes + u64::from(cost) > self.bytes_max + reserve {
             Verdict::NoRoom
@@ -184,9 +183,9 @@ impl Incoming {
         }
     }
 
-    /// Takes what [`Incoming::look`] said [`Verdict::Take`] to. `deliver` gets each frame whose
-    /// turn it is; its memory counts until [`Incoming::gone`]. Returns true when that is the
-    /// beginning of a stream.
+    /// Accepts an item for which [`Incoming::look`] returned [`Verdict::Take`]. `deliver` gets each
+    /// frame that is next in order; its memory counts until [`Incoming::gone`]. Returns `true` if
+    /// this begins a stream.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -198,7 +197,7 @@ impl Incoming {
     ) -> bool {
         let (slot, generation) = (usize::from(stream as u16), (stream >> 16) as u16);
         let is_begun = self.begin(slot, generation);
-        // What came in parts and comes whole now has no use for them.
+        // The parts of a frame that arrives whole are of no further use.
         self.take_partial(slot, sequence);
         let Some(held) = &mut self.streams[slot] else { return false };
         self.bytes += u64::from(cost);
@@ -240,7 +239,7 @@ impl Incoming {
         is_begun
     }
 
-    /// Makes a stream that something comes of. True when it is new.
+    /// Begins the stream in `slot` if necessary. Returns `true` if it is new.
     #[inline]
     fn begin(&mut self, slot: usize, generation: u16) -> bool {
         if self.streams.len() <= slot {
@@ -260,7 +259,7 @@ impl Incoming {
         is_begun
     }
 
-    /// Takes the parts out that are there of a place, whose memory is given back.
+    /// Removes the parts held at a position and releases their memory.
     #[inline]
     fn take_partial(&mut self, slot: usize, sequence: u32) -> Option<Partial> {
         let held = self.streams[slot].as_mut()?;
@@ -278,9 +277,9 @@ impl Incoming {
         }
     }
 
-    /// Takes a part that [`Incoming::look_at_part`] said [`Verdict::Take`] to. Returns whether that
-    /// is the beginning of a stream, and if the frame is whole by it, the frame: to be given to
-    /// [`Incoming::take`]. `Some(None)`: its bytes are none of a frame.
+    /// Accepts a part for which [`Incoming::look_at_part`] returned [`Verdict::Take`]. Returns
+    /// whether this begins a stream, and if the frame is complete, the frame, for
+    /// [`Incoming::take`]. `Some(None)`: the parts do not form a valid frame.
     pub(crate) fn take_part(
         &mut self,
         pool: &mut FramePool,
@@ -319,7 +318,7 @@ impl Incoming {
         (is_begun, Some(frame))
     }
 
-    /// A frame of `stream`, which has begun, came with these headers.
+    /// Notes the headers of a frame of `stream`, which has begun.
     #[inline]
     pub(crate) fn note_prefix(&mut self, stream: u32, prefix: Prefix) {
         if let Some(Some(held)) = self.streams.get_mut(usize::from(stream as u16)) {
@@ -327,19 +326,19 @@ impl Incoming {
         }
     }
 
-    /// Headers of a frame of `stream` that came lately.
+    /// Headers of a recent frame of `stream`.
     pub(crate) fn prefix(&self, stream: u32) -> Option<&Prefix> {
         let held = self.streams.get(usize::from(stream as u16))?.as_ref()?;
         held.prefix.as_ref().filter(|_| held.generation == (stream >> 16) as u16)
     }
 
-    /// A delivered frame has left inside.
+    /// Releases the memory of a delivered frame.
     #[inline]
     pub(crate) fn gone(&mut self, cost: u32) {
         self.bytes -= u64::from(cost);
     }
 
-    /// True for a stream's record that is not a frame.
+    /// The item for a stream record that is not a frame.
     pub(crate) fn item(kind: DatagramKind) -> Item {
         if kind == DatagramKind::End { Item::End } else { Item::Void }
     }
@@ -431,7 +430,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Any order, with repetitions: each frame once, in order, and all memory comes back.
+        /// In any order and with duplicates, each frame is delivered once and in order, and all
+        /// memory is released.
         #[test]
         fn each_once_and_in_order(
             order in Just((0..60_u64).chain(0..60).collect::<Vec<_>>()).prop_shuffle(),

@@ -6,29 +6,29 @@ use longhaul_wire::{Packet, Path, Transport, address_bits};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Names a stream: frames of one go out in the order in which they came.
+/// Key of a stream; the frames of a stream are delivered in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StreamKey {
-    /// VLAN of the frames; 0: none.
+    /// VLAN of the frames; 0 if untagged.
     pub vlan: u16,
-    /// Their source address.
+    /// Source address.
     pub source: IpAddr,
-    /// Their destination address.
+    /// Destination address.
     pub destination: IpAddr,
-    /// Their destination QP: requests and responses for it keep their order.
+    /// Destination QP: its requests and responses keep their order.
     pub qpn: Qpn,
 }
 
-/// What paces the sender of a frame.
+/// Pacing of a frame's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Clocking {
-    /// Answers of its peer: RC with its CNPs, and MADs.
+    /// Paced by its peer's responses: RC with its CNPs, and MADs.
     Acks,
-    /// Nothing: UC and UD.
+    /// Unpaced: UC and UD.
     None,
 }
 
-/// The same in numbers: hashed in three words and a half.
+/// A [`StreamKey`] as integers, for hashing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct WireKey {
     source: u128,
@@ -55,14 +55,14 @@ impl WireKey {
 }
 
 impl StreamKey {
-    /// The stream of a packet that is tunnelled, and what paces its sender. `None`: it passes,
-    /// as multicast does.
+    /// Stream of a packet to be tunnelled, and the pacing of its sender. `None` if the packet
+    /// passes through, as multicast does.
     #[inline]
     pub(crate) fn of(packet: &Packet<'_>) -> Option<(StreamKey, Clocking)> {
         let qpn = packet.dest_qp();
         let destination = packet.destination_ip();
         let clocking = match packet.opcode().transport() {
-            // NICs send few CNPs, and what shares a stream shares a queue.
+            // NICs send few CNPs, and the packets of one stream share a queue.
             Transport::Rc | Transport::Cnp => Clocking::Acks,
             Transport::Uc => Clocking::None,
             Transport::Ud if qpn == Qpn::GSI => Clocking::Acks,
@@ -75,13 +75,13 @@ impl StreamKey {
     }
 }
 
-/// No one box serves these addresses.
+/// No single box serves these addresses.
 fn is_multicast(address: IpAddr) -> bool {
     address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
-/// The VLAN that a frame with its IP header at `ip` is in; 0: none. `None`: behind two tags, or one
-/// of another type.
+/// VLAN of a frame whose IP header is at `ip`; 0 if untagged. `None`: two tags, or one of another
+/// type.
 #[inline]
 fn vlan(head: &[u8], ip: usize) -> Option<u16> {
     match ip {
@@ -101,7 +101,7 @@ impl AddressKey {
         address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
     }
 
-    /// The destination of frames along `path`.
+    /// Destination address of frames along `path`.
     pub(crate) fn destination(path: &Path) -> Self {
         AddressKey::new(path.destination_ip, path.vlan.unwrap_or_default() & 0xfff)
     }

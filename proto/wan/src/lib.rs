@@ -1,47 +1,48 @@
-//! The WAN transport between two boxes: what goes in at one comes out at the other, once and in the
-//! order of its stream, whatever the paths between them lose, delay, repeat or damage.
+//! The WAN transport between two boxes: each frame that enters at one box leaves the other once and
+//! in the order of its stream, although the paths between them lose, delay, duplicate and damage
+//! datagrams.
 //!
-//! A [`Transport`] is a [`longhaul_node::Node`]: side 0 ([`INNER`]) is the hosts', sides 1 and up
-//! are the WAN's paths. It knows frames and streams, and nothing of what a packet means to a
-//! reliable connection.
+//! A [`Transport`] is a [`longhaul_node::Node`]: side 0 ([`INNER`]) faces the hosts, sides 1 and up
+//! are the WAN paths. It handles frames and streams, and does not interpret the state of a reliable
+//! connection.
 //!
-//! **Lifecycle.** Frames of RC, UC and UD (multicast aside) to an address that is not known make it
-//! ask along the path whether a box serves that address ([`Hello`]). Until one answers, and where
-//! none does, everything passes as it is. A session with a far box holds streams and paths; it ends
-//! when the far box says so, restarts, or is silent for [`Config::dead_after`]. What was in flight
-//! is then lost: reliable connections retransmit it by their own sequence numbers.
+//! **Lifecycle.** The first RC, UC or UD frame (multicast aside) to an unknown address makes the
+//! transport ask along the path whether a box serves that address ([`Hello`]). Until a box answers,
+//! and where none does, everything passes untunnelled. A session with a far box holds streams and
+//! paths. It ends when the far box closes it, restarts, or is silent for [`Config::dead_after`].
+//! Frames in flight are then lost, and reliable connections retransmit them by their own sequence
+//! numbers.
 //!
-//! **Tunnelled frames** keep their Ethernet and IP headers. The UDP port changes and 24 bytes stand
-//! before the BTH (`docs/wan-transport.md`). The far box hands out byte for byte what went in, but
-//! for what routers change.
+//! **Tunnelled frames** keep their Ethernet and IP headers. The UDP port changes, and a 24-byte
+//! header precedes the BTH (`docs/spec/wan-transport.md`). The far box delivers the frame byte for
+//! byte, except for the fields that routers change.
 //!
-//! **Reliability.** Each transmission has a number of its own on its path; the far box names those
-//! that arrived, three times each. A number that others overtook, and that is then gone for longer
-//! than reordering has been seen to take, is lost; its frame goes out again under another number,
-//! in as many copies as the path's loss asks for. A silence is met by repeating the last frames,
-//! and then by giving the path up for the others.
+//! **Reliability.** Each transmission has a number of its own on its path, and the far box reports
+//! each arrival three times. A number that later ones overtook, by longer than the reordering seen
+//! so far, is lost: its frame is retransmitted under another number, in as many copies as the
+//! path's loss demands. After a silence the last frames are retransmitted as a probe, and then the
+//! path is given up for the others.
 //!
-//! **Parity** ([`Parity`], `longhaul_fec`) saves a lost frame the round trip: it goes over the
-//! frames of a path in the order of their numbers, and what the far box computes from it counts as
+//! **Parity** ([`Parity`], `longhaul_fec`) saves a lost frame the round trip. It covers the frames
+//! of a path in the order of their numbers, and a frame that the far box computes from it counts as
 //! arrived.
 //!
-//! **UC and UD** have no acknowledgements that hold their senders back. Their frames are repaired
-//! as RC's are, but wait in queues of their own, one for each source; what exceeds a source's share
-//! is dropped before it enters a stream (`unpaced`).
+//! **UC and UD** have no acknowledgements that pace their senders. Their frames are repaired as
+//! RC's are, but wait in one queue per source; frames beyond a source's share are dropped before
+//! they enter a stream (`unpaced`).
 //!
-//! **Memory** is bounded at both ends. The far box says how much room it has and never lets go of
-//! what it has acknowledged; the near one takes no more than it may keep
-//! ([`longhaul_node::Node::intake`]).
+//! **Memory** is bounded at both ends. The far box advertises its room and never evicts what it has
+//! acknowledged; the near box accepts no more than it can keep ([`longhaul_node::Node::intake`]).
 //!
-//! **Length** ([`PathStatus::mtu`]): how long a datagram may be on a path is found by padded PINGs.
-//! A frame that is longer goes in parts, each of which is numbered, acknowledged and under parity
-//! as a frame is; the far box puts them together.
+//! **Length** ([`PathStatus::mtu`]): padded PINGs find the path MTU. A longer frame is split into
+//! parts, each numbered, acknowledged and protected by parity as a frame is; the far box
+//! reassembles them.
 //!
-//! **Rate** ([`Rate`]): that of the configuration, the port's, or what the path's bottleneck has
+//! **Rate** ([`Rate`]): the configured rate, the port's, or the rate that the path's bottleneck has
 //! room for ([`longhaul_cc::PathRate`]).
 //!
-//! **What it does not do.** It does not encrypt, so that whoever can read the path can forge; it
-//! does not split what passes untunnelled.
+//! **Limits.** The transport does not encrypt, so an attacker who can read the path can forge
+//! datagrams. It does not split frames that pass untunnelled.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -54,6 +55,7 @@ pub mod format;
 mod handshake;
 mod incoming;
 mod key;
+mod long_losses;
 mod mtu;
 mod outgoing;
 mod pace;

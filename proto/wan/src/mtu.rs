@@ -1,64 +1,60 @@
-//! How long a datagram may be on one path: found by asking with padded PINGs, after RFC 8899.
+//! Path MTU discovery by padded PINGs, after RFC 8899.
 //!
-//! A path begins with what nearly every one takes. Several lengths are asked for at once, the
-//! longest first, and then what lies between the longest that was answered and the shortest that
-//! was not. What was found is taken back when long datagrams are lost one after another while
-//! others come through, and looked for again.
+//! A path begins with a length that nearly every path carries. A round of probes tries several
+//! lengths at once, the longest first; the next round tries lengths between the longest that was
+//! answered and the shortest that was not. If long datagrams are lost while shorter ones arrive,
+//! the result is withdrawn and the search begins again.
 //!
-//! Lengths are those of IP packets as the transport sends them: what stands between it and the
-//! path, a seal say, takes its own share without being asked.
+//! Lengths are those of IP packets as the transport sends them; a layer between it and the path,
+//! such as a seal, is measured along with the path.
 
 use crate::silence::HELD_UP;
 use longhaul_units::{Duration, Instant};
 
-/// Least length that is relied on, in bytes: what IPv4 hosts must take.
+/// Minimum path MTU in bytes: what every IPv4 host must accept.
 pub(crate) const MTU_MIN: u16 = 576;
-/// Length that a path is trusted to take without being asked, in bytes (RFC 8899's BASE_PLPMTU).
+/// Length that a path is assumed to carry without a probe, in bytes (RFC 8899's BASE_PLPMTU).
 pub(crate) const MTU_BASE: u16 = 1200;
-/// Lengths that many paths have, the longest first: 4 KiB of RoCE with all that may be around them,
-/// Ethernet, Ethernet with a seal.
+/// Common path MTUs, the longest first: 4 KiB of RoCE with all its headers, Ethernet, Ethernet with
+/// a seal.
 const USUAL: [u16; 4] = [4264, 1500, 1468, MTU_BASE];
 /// Lengths probed at once.
 const AT_ONCE: usize = USUAL.len() + 1;
-/// Probes of a length before it is taken for too long.
+/// Probes of a length before it counts as too long.
 const TRIES: u8 = 3;
 /// The search ends when the unknown range is at most this, in bytes.
 const RESOLUTION: u16 = 8;
-/// Time after which something longer is tried again: the path may have changed.
+/// Interval after which longer datagrams are probed again, because the path may have changed.
 const RAISE_AFTER: Duration = Duration::from_ms(60_000);
-/// Datagrams longer than [`PathMtu::floor`] lost one after another after which they do not get
-/// through.
-pub(crate) const LOST_IN_A_ROW: u32 = 16;
 
 /// An outstanding PING, padded to a length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
     pub(crate) nonce: u64,
-    /// Of the IP packet.
+    /// Length of the IP packet.
     pub(crate) len: u16,
     is_answered: bool,
 }
 
-/// See the module.
 pub(crate) struct PathMtu {
     most: u16,
-    /// The longest that is known to get through.
+    /// Longest length known to get through.
     current: u16,
-    /// The shortest that is known not to, or one more than the most.
+    /// Shortest length known not to get through, or `most + 1`.
     too_long: u16,
     round: [Option<Probe>; AT_ONCE],
-    /// Rounds in a row of which something was not answered.
+    /// Consecutive rounds with an unanswered probe.
     tries: u8,
-    /// When the next round is due.
+    /// Time of the next round.
     next_at: Instant,
-    /// This round has been given more time because this box was held up.
+    /// This round was extended because this box was held up.
     is_extended: bool,
-    /// Times that what was found was taken back.
+    /// Times that the result was withdrawn.
     pub(crate) black_holes: u64,
 }
 
 impl PathMtu {
-    /// Of a path of which nothing is known; never more than `most` is tried.
+    /// Starts discovery on a path of which nothing is known. Lengths above `most` are never tried.
     pub(crate) fn new(now: Instant, most: u16) -> Self {
         PathMtu {
             most,
@@ -78,13 +74,13 @@ impl PathMtu {
         self.current
     }
 
-    /// True when nothing that is much longer is likely to get through.
+    /// `true` if nothing much longer is likely to get through.
     pub(crate) fn is_settled(&self) -> bool {
         self.too_long - self.current <= RESOLUTION
     }
 
-    /// The path was out and may be another one, or was out because it takes less than was thought:
-    /// begins anew with what every one takes.
+    /// Starts again from the minimum, after the path was down: it may be another path, or it was
+    /// down because its MTU is less than assumed.
     pub(crate) fn restart(&mut self, now: Instant) {
         self.restart_from(now, MTU_MIN);
     }
@@ -98,8 +94,8 @@ impl PathMtu {
         self.next_at
     }
 
-    /// The probes to send now, the longest first. `timeout` is how long an answer may take; `nonce`
-    /// draws a secret for each.
+    /// Returns the probes to send, the longest first. `timeout` is the time allowed for an answer;
+    /// `nonce` draws a secret for each.
     pub(crate) fn probe(
         &mut self,
         now: Instant,
@@ -128,7 +124,7 @@ impl PathMtu {
         self.round
     }
 
-    /// Draws the conclusions from a round whose time is over.
+    /// Evaluates a round whose time has expired.
     fn close_round(&mut self) {
         let unanswered = self.round.iter().flatten().filter(|probe| !probe.is_answered);
         let shortest = unanswered.map(|probe| probe.len).filter(|len| *len > self.current).min();
@@ -158,12 +154,12 @@ impl PathMtu {
         self.round = round;
     }
 
-    /// True when a PING with this secret was sent in this round.
+    /// `true` if a PING with this secret was sent in this round.
     pub(crate) fn is_outstanding(&self, nonce: u64) -> bool {
         self.round.iter().flatten().any(|probe| probe.nonce == nonce)
     }
 
-    /// The answer to a PING. False: to none of ours.
+    /// Handles the answer to a PING. Returns `false` if it answers none of this round.
     pub(crate) fn answered(&mut self, now: Instant, nonce: u64) -> bool {
         let Some(probe) = self.round.iter_mut().flatten().find(|probe| probe.nonce == nonce) else {
             return false;
@@ -176,13 +172,13 @@ impl PathMtu {
         true
     }
 
-    /// What a datagram must be longer than to say something of the path, in bytes.
+    /// Length in bytes above which the loss of a datagram may be due to its length.
     pub(crate) fn floor(&self) -> u16 {
         if self.current > MTU_BASE { MTU_BASE } else { MTU_MIN.min(self.most) }
     }
 
-    /// Long datagrams do not get through: goes back to what every path takes, and looks again.
-    /// False: there is nothing to go back to.
+    /// Handles a black hole: returns to a length that every path carries, and searches again.
+    /// Returns `false` if the length is already minimal.
     pub(crate) fn collapse(&mut self, now: Instant) -> bool {
         let floor = self.floor();
         if floor >= self.current {
@@ -201,7 +197,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_ms(10);
 
-    /// Runs the search to its end. Returns the number of probes, and how long it took.
+    /// Runs the search to its end. Returns the number of probes and the time taken.
     fn search(
         mtu: &mut PathMtu,
         mut now: Instant,
@@ -288,8 +284,7 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Whatever the path takes is found to a few bytes and never exceeded; loss costs
-        /// probes alone.
+        /// The path MTU is found to within a few bytes and never exceeded; loss costs only probes.
         #[test]
         fn what_a_path_takes_is_found(
             of in 576..9500_u16,
@@ -307,7 +302,7 @@ mod tests {
             });
             let expected = of.min(most);
             prop_assert!(mtu.get() <= expected);
-            // A probe lost three times in a row is one in four thousand.
+            // The probability of losing a probe three times in a row is one in four thousand.
             prop_assert!(
                 mtu.get() + RESOLUTION >= expected || mtu.get() + 2000 > expected,
                 "{} of {expected}",

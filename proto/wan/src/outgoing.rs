@@ -1,4 +1,4 @@
-//! What one session has to send: frames and stream records, until the far box has them.
+//! Sending half of a session: frames and stream records until the far box has them.
 
 use crate::flight::Fate;
 use crate::format::DatagramKind;
@@ -12,24 +12,24 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Transmissions of one record that were lost, with nothing of its stream ever acknowledged, after
-/// which the stream is taken not to reach the far box.
+/// Lost transmissions of one record, with nothing of its stream ever acknowledged, after which the
+/// stream is declared astray.
 const ASTRAY: u32 = 64;
 
-/// One frame, or a record that takes a place in a stream as one does.
+/// A frame, or a record that takes a position in a stream as a frame does.
 pub(crate) struct Record {
     pub(crate) frame: Option<FrameBuf>,
     pub(crate) udp: Udp,
     pub(crate) kind: DatagramKind,
     pub(crate) stream: u32,
     pub(crate) sequence: u64,
-    /// What of the frame's payload it carries, where that is not all.
+    /// Range of the frame's payload that it carries, if not all of it.
     pub(crate) part: Option<(u16, u16)>,
     clocking: Clocking,
-    /// Transmissions taken for lost.
+    /// Transmissions presumed lost.
     lost: u32,
     cost: u32,
-    /// Queue entries and transmissions that name it.
+    /// Queue entries and transmissions that refer to it.
     refs: u32,
     was_sent: bool,
     /// The far box has it.
@@ -41,7 +41,7 @@ enum StreamState {
     Closed,
     Open,
     Closing,
-    /// Nothing of it reaches the far box. Its place is not used again.
+    /// Nothing of it reaches the far box. Its slot is not reused.
     Astray,
 }
 
@@ -50,15 +50,15 @@ struct StreamOut {
     generation: u16,
     next: u64,
     unacknowledged: u32,
-    /// Something of it has arrived.
+    /// Some of it has arrived.
     is_reached: bool,
     used_at: Instant,
     state: StreamState,
-    /// Whose share its unpaced frames take.
+    /// The source whose share its unpaced frames take.
     source: u32,
 }
 
-/// What is to be sent next.
+/// The record to send next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
     pub(crate) record: u32,
@@ -67,50 +67,49 @@ pub(crate) struct Next {
 }
 
 impl Record {
-    /// What of its payload it carries.
+    /// Range of its payload that it carries.
     pub(crate) fn range(&self) -> Range<usize> {
         let len = self.frame.as_ref().map_or(0, |frame| frame.as_frame().payload.len());
         self.part.map_or(0..len, |(from, to)| from.into()..to.into())
     }
 }
 
-/// See the module.
 pub(crate) struct Outgoing {
     records: Slab<Record>,
     fresh: VecDeque<u32>,
-    /// Memory of those.
+    /// Memory of the unsent records.
     fresh_bytes: u64,
-    /// Those whose senders nothing holds back: they and the others take turns.
+    /// Unsent records of unpaced senders; they and the others take turns.
     unpaced: Unpaced,
     is_unpaced_turn: bool,
-    /// Parts of what was about to be sent.
+    /// Parts of the record that was about to be sent.
     parts: VecDeque<Next>,
-    /// Records to be retransmitted, and in how many copies.
+    /// Records to be retransmitted, with the number of copies.
     repeats: VecDeque<(u32, u8)>,
-    /// Further copies, and when they are due.
+    /// Further copies, with their due times.
     copies: VecDeque<(Instant, u32, u8)>,
     streams: Vec<StreamOut>,
     closed: Vec<u16>,
     streams_max: usize,
-    /// Streams of which nothing arrives, since they were last asked for.
+    /// Streams found astray since they were last collected.
     pub(crate) astray: Vec<WireKey>,
-    /// Memory of what is not acknowledged.
+    /// Memory of unacknowledged records.
     bytes: u64,
     bytes_peak: u64,
     bytes_max: u64,
-    /// Of that, what may be in flight, or with the far box and unacknowledged.
+    /// Memory of the unacknowledged records that were sent.
     outstanding: u64,
-    /// What the far box has room for.
+    /// Room that the far box advertised.
     pub(crate) room: u64,
 }
 
-/// Memory that keeping a frame costs, in bytes; a synthetic payload costs as if it were there.
+/// Memory cost of keeping a frame, in bytes. A synthetic payload costs as much as a real one.
 pub(crate) fn cost(frame: &FrameBuf) -> u32 {
     FramePool::footprint(frame.as_frame().payload.len()) as u32
 }
 
 impl Outgoing {
-    /// `seed`: of its hash tables.
+    /// `seed` is that of the hash tables.
     pub(crate) fn new(config: &Config, seed: u64) -> Self {
         let bytes_max = config.send_bytes_max;
         let unpaced = Unpaced::new(config.passthrough_bytes_max, bytes_max / 2, seed);
@@ -143,17 +142,17 @@ impl Outgoing {
         self.bytes_peak
     }
 
-    /// Memory that is free.
+    /// Free memory.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.bytes_max.saturating_sub(self.bytes)
     }
 
-    /// Memory of what was never sent and whose senders can be held back.
+    /// Memory of unsent frames whose senders respect back-pressure.
     pub(crate) fn fresh_bytes(&self) -> u64 {
         self.fresh_bytes
     }
 
-    /// Frames that the far box does not have.
+    /// Frames that the far box does not have yet.
     pub(crate) fn frames(&self) -> u64 {
         self.records
             .iter()
@@ -161,19 +160,19 @@ impl Outgoing {
             .count() as u64
     }
 
-    /// Streams that are not closed.
+    /// Open streams.
     pub(crate) fn streams_open(&self) -> usize {
         self.streams.len() - self.closed.len()
     }
 
-    /// Opens a stream. `None`: there are as many as there may be.
+    /// Opens a stream. `None` if the maximum is reached.
     pub(crate) fn open(&mut self, now: Instant, key: StreamKey) -> Option<u16> {
         let slot = match self.closed.pop() {
             Some(slot) => slot,
             None if self.streams.len() < self.streams_max => {
                 self.streams.push(StreamOut {
                     key: None,
-                    // The first life is 0.
+                    // The first generation is 0.
                     generation: u16::MAX,
                     next: 0,
                     unacknowledged: 0,
@@ -197,10 +196,10 @@ impl Outgoing {
         Some(slot)
     }
 
-    /// Takes a frame into a stream.
+    /// Appends a frame to a stream.
     ///
     /// # Errors
-    /// Why there is no room for it.
+    /// Returns the reason if there is no room for it.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -226,7 +225,7 @@ impl Outgoing {
         if is_taken { Ok(()) } else { Err(DropReason::ShareFull) }
     }
 
-    /// False: it exceeds the share of its source.
+    /// Returns `false` if the frame exceeds its source's share.
     #[inline]
     fn append(
         &mut self,
@@ -268,7 +267,7 @@ impl Outgoing {
         true
     }
 
-    /// Ends streams that carried nothing since `since`. Returns the keys of those that ended.
+    /// Ends the streams that have been idle since `since`. Returns their keys.
     pub(crate) fn end_idle(&mut self, now: Instant, since: Instant) -> Vec<WireKey> {
         let mut ended = Vec::new();
         for slot in 0..self.streams.len() {
@@ -288,7 +287,7 @@ impl Outgoing {
         ended
     }
 
-    /// True when something waits that may be sent at `now`.
+    /// `true` if a record may be sent at `now`.
     #[inline]
     pub(crate) fn has_next(&self, now: Instant) -> bool {
         !self.parts.is_empty()
@@ -297,8 +296,7 @@ impl Outgoing {
             || self.next_fresh().is_some()
     }
 
-    /// What is to be sent first of what was never sent, and its memory: by turns of what is paced
-    /// and of what is not.
+    /// The next unsent record and its memory, alternating between paced and unpaced ones.
     #[inline]
     fn next_fresh(&self) -> Option<(u32, Clocking, u64)> {
         let paced = self.fresh.front().map(|&record| (record, Clocking::Acks));
@@ -308,23 +306,23 @@ impl Outgoing {
             Some(unpaced) => paced.unwrap_or(unpaced),
         };
         let cost = self.records.get(record as usize).map_or(0, |record| u64::from(record.cost));
-        // The far box has room for it.
+        // The far box must have room for it.
         (self.outstanding + cost <= self.room).then_some((record, clocking, cost))
     }
 
-    /// True when a repetition waits.
+    /// `true` if a retransmission waits.
     #[inline]
     pub(crate) fn has_repeat(&self) -> bool {
         self.parts.front().map_or(!self.repeats.is_empty(), |part| part.is_repeat)
     }
 
-    /// When a further copy is due, if nothing else waits.
+    /// Time of the next copy, if nothing else waits.
     pub(crate) fn copy_at(&self) -> Option<Instant> {
         self.copies.front().map(|&(at, ..)| at)
     }
 
-    /// What is to be sent: repetitions first. The caller sends it, or gives up on it by
-    /// [`Outgoing::release`].
+    /// Returns the next record to send, retransmissions first. The caller sends it, or gives it up
+    /// with [`Outgoing::release`].
     pub(crate) fn next(&mut self, now: Instant) -> Option<Next> {
         loop {
             let next = if let Some(part) = self.parts.pop_front() {
@@ -358,21 +356,21 @@ impl Outgoing {
         self.records.get(record as usize)
     }
 
-    /// A frame that nobody can take: its place in the stream stays, empty.
+    /// Replaces a frame that cannot be delivered by an empty position in its stream.
     pub(crate) fn void(&mut self, record: u32) {
         if let Some(record) = self.records.get_mut(record as usize) {
             record.kind = DatagramKind::Void;
         }
     }
 
-    /// Instead of `next`, `count` parts of what it carries are to be sent next; each has its share
-    /// of the memory.
+    /// Replaces `next` by `count` parts of its payload, to be sent next; each takes its share of
+    /// the memory.
     pub(crate) fn split(&mut self, next: Next, count: usize) {
         let Some(whole) = self.records.get_mut(next.record as usize) else { return };
         let range = whole.range();
         let (Some(frame), false) = (whole.frame.take(), whole.is_done) else { return };
         let Record { udp, kind, stream, sequence, clocking, cost, was_sent, .. } = *whole;
-        // Should it have arrived after all, its parts are there for nothing.
+        // If the whole arrives after all, its parts are superfluous.
         whole.is_done = true;
         let len = range.len().div_ceil(count.max(1)).max(1);
         let count = range.len().div_ceil(len).max(1);
@@ -403,8 +401,8 @@ impl Outgoing {
         self.release(next.record);
     }
 
-    /// `next` has been sent: the place in the queue that named it has become a transmission.
-    /// Further copies follow `spacing` apart.
+    /// Notes that `next` was sent: its queue entry becomes a transmission. Further copies follow at
+    /// intervals of `spacing`.
     #[inline]
     pub(crate) fn sent(&mut self, now: Instant, next: Next, spacing: Duration) {
         let Some(record) = self.records.get_mut(next.record as usize) else { return };
@@ -418,7 +416,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends `record` again, `copies` times.
+    /// Queues `record` for retransmission, in `copies` copies.
     pub(crate) fn repeat(&mut self, record: u32, copies: u8) {
         if let Some(held) = self.records.get_mut(record as usize)
             && !held.is_done
@@ -428,7 +426,7 @@ impl Outgoing {
         }
     }
 
-    /// A transmission of `record` has met its fate.
+    /// Applies the outcome of a transmission of `record`.
     #[inline]
     pub(crate) fn settle(&mut self, record: u32, fate: Fate, copies: u8) {
         match fate {
@@ -440,11 +438,13 @@ impl Outgoing {
                 self.note_lost(record);
                 self.repeat(record, copies);
             }
+            Fate::GivenUp => self.repeat(record, copies),
             Fate::Forgotten => self.release(record),
         }
     }
 
-    /// Gives up a stream of which one record has been lost too often for a path that works.
+    /// Declares a stream astray if one of its records has been lost too often for a path that
+    /// works.
     fn note_lost(&mut self, index: u32) {
         let Some(record) = self.records.get_mut(index as usize).filter(|record| !record.is_done)
         else {
@@ -496,7 +496,7 @@ impl Outgoing {
         }
     }
 
-    /// One that named `record` no longer does.
+    /// Drops one reference to `record`.
     #[inline]
     pub(crate) fn release(&mut self, record: u32) {
         let Some(held) = self.records.get_mut(record as usize) else { return };

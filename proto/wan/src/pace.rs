@@ -1,32 +1,31 @@
-//! A path's adaptive rate: what a session sends there is paced by it.
+//! Pacing of one session on a path whose rate adapts.
 
 use crate::config::{PathConfig, Rate};
 use crate::flight::Flight;
 use longhaul_cc::{Gate, Heard, Pacing, PathRate};
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// Part of what may be in flight that goes back to back, and the least of that: a frame of full
+/// Share of the in-flight limit that may leave back to back, and its minimum: one frame of full
 /// length and one more.
 const BURST_PART: u64 = 32;
 const BURST_MIN: u64 = 8500;
 
-/// See the module.
 pub(crate) struct Pace {
     rate: PathRate,
     gate: Gate,
     seed: u64,
     most: Option<BitRate>,
     burst_bytes: u64,
-    /// Bytes on the wire of all that was sent.
+    /// Bytes on the wire sent so far.
     sent_bytes: u64,
-    /// Datagrams with a congestion mark, as the far box counts them, unwrapped.
+    /// Congestion-marked datagrams, as counted by the far box, unwrapped.
     marked: u64,
     marked_low: Option<u32>,
     largest: Option<u64>,
 }
 
 impl Pace {
-    /// `None`: the path's rate does not adapt.
+    /// `None` if the path's rate does not adapt.
     pub(crate) fn new(path: &PathConfig, seed: u64) -> Option<Self> {
         let Rate::Adaptive { most } = path.rate else { return None };
         Some(Pace {
@@ -46,21 +45,21 @@ impl Pace {
         &self.rate
     }
 
-    /// True when one more may go at `now`, of which `may_exceed` says that it must not wait for
+    /// `true` if a datagram may be sent at `now`. `may_exceed`: it need not wait for
     /// acknowledgements.
     #[inline]
     pub(crate) fn is_open(&mut self, now: Instant, in_flight_bytes: u64, may_exceed: bool) -> bool {
         (may_exceed || in_flight_bytes < self.rate.in_flight_max()) && self.gate.is_open(now)
     }
 
-    /// Counts what was sent.
+    /// Counts a transmission.
     #[inline]
     pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
         self.sent_bytes += bytes;
         self.gate.take(now, bytes);
     }
 
-    /// No transmission waits.
+    /// Notes that no transmission waits.
     pub(crate) fn stop_waiting(&mut self) {
         self.gate.stop_waiting();
     }
@@ -69,16 +68,16 @@ impl Pace {
         self.gate.waiting_until()
     }
 
-    /// A round trip measured by a PING.
+    /// Notes an RTT measured by a PING.
     pub(crate) fn note_rtt(&mut self, now: Instant, rtt: Duration) {
         self.rate.note_rtt(now, rtt);
         self.retune(now);
     }
 
-    /// An acknowledgement was taken; `marked_low` is the low half of the far box's count.
+    /// Handles an acknowledgement; `marked_low` is the low half of the far box's count.
     pub(crate) fn hear(&mut self, now: Instant, flight: &Flight, marked_low: u32) {
         let before = self.marked_low.replace(marked_low).unwrap_or(0);
-        // One that was overtaken says less than the one before.
+        // A reordered acknowledgement carries an older count.
         let more = marked_low.wrapping_sub(before) as i32;
         self.marked = self.marked.saturating_add_signed(more.into());
         let largest = flight.largest_arrived();
@@ -100,7 +99,7 @@ impl Pace {
         self.retune(now);
     }
 
-    /// The path is out, and may be another one when it answers again.
+    /// Starts again: the path is down, and may be another one when it answers.
     pub(crate) fn reset(&mut self) {
         self.seed = self.seed.wrapping_add(1);
         self.rate = PathRate::new(self.seed, self.most);

@@ -1,20 +1,20 @@
-//! The receiver's side of parity, for one path: what has come is held until its group is complete
-//! or given up.
+//! Receiving half of parity, for one path: holds datagrams until their group is complete or given
+//! up.
 
 use crate::format::{ProtectedHeader, symbol_body};
 use longhaul_fec::{Body, Decoder, DecoderConfig, HEAD_MAX, Parity, Recovered, Refusal, Symbol};
 use longhaul_node::FrameBuf;
 
-/// Numbers back that repair is possible: twice the longest block.
+/// Numbers within which repair is possible: twice the longest block.
 const REACH: usize = 16_384;
-/// Numbers back that are held while no parity comes.
+/// Numbers within which datagrams are held while no parity arrives.
 const QUIET_REACH: usize = 256;
-/// Parities kept at a time, for groups that miss something: two of the widest blocks'.
+/// Maximum number of parities kept for incomplete groups: two of the widest blocks'.
 const PARITIES_MAX: usize = 1024;
-/// Numbers without any parity after which all is let go of.
+/// Numbers without any parity after which all memory is released.
 const IDLE_NUMBERS: u64 = 16 * REACH as u64;
 
-/// A numbered datagram that came.
+/// A numbered datagram that arrived.
 struct Held {
     protected: ProtectedHeader,
     frame: Option<FrameBuf>,
@@ -34,7 +34,7 @@ impl Symbol for Held {
     }
 }
 
-/// The body of a frame without bytes: none, or a length alone.
+/// Symbol body of a frame without bytes: empty, or a length alone.
 fn symbol_len(frame: &FrameBuf) -> Body<'static> {
     match symbol_body(&frame.as_frame()) {
         Body::Virtual(len) => Body::Virtual(len),
@@ -42,28 +42,29 @@ fn symbol_len(frame: &FrameBuf) -> Body<'static> {
     }
 }
 
-/// See the module. It takes memory from the first PARITY on, until none has come for long.
+/// Receiving half of parity. It uses memory from the first PARITY on, until none has arrived for
+/// long.
 #[derive(Default)]
 pub(crate) struct ParityIn {
     decoder: Option<Box<Decoder<Held>>>,
-    /// First number of the group that parity last came for.
+    /// First number of the group of the last parity.
     last_base: u64,
 }
 
 impl ParityIn {
-    /// True when what comes is to be shown to it.
+    /// `true` if arrivals must be passed to it.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.decoder.is_some()
     }
 
-    /// Bytes of frames that are held.
+    /// Bytes of held frames.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.decoder.as_ref().map_or(0, |decoder| decoder.held_bytes() as u64)
     }
 
-    /// Takes a numbered datagram that came. What comes back by it goes to `back`: number, protected
-    /// head, body.
+    /// Adds a numbered datagram that arrived. Datagrams that this repairs are appended to `back`:
+    /// number, protected head, body.
     #[inline]
     pub(crate) fn on_data(
         &mut self,
@@ -81,7 +82,7 @@ impl ParityIn {
         decoder.on_data(number, held, |Recovered { number, head, body }| back(number, head, &body));
     }
 
-    /// Takes a parity whose check is right; frames may take `bytes_max` bytes.
+    /// Adds a parity with a valid check; held frames may take `bytes_max` bytes.
     pub(crate) fn on_parity(
         &mut self,
         parity: &Parity<'_>,

@@ -1,4 +1,4 @@
-//! The sender's side of parity, for one path: how much of it, and when.
+//! Sending half of parity, for one path: decides how much parity to send, and when.
 
 use crate::Parity;
 use crate::flight::Flight;
@@ -11,51 +11,53 @@ use longhaul_fec::{
 };
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// Least time between two looks at what the path loses.
+/// Minimum interval between two looks at the path's loss.
 const REPORT_MIN: Duration = Duration::from_ms(1);
-/// Numbers that say enough of a path for a look, and the round trips after which fewer do.
+/// Numbers that suffice for a look, and the round trips after which fewer do.
 const NUMBERS_MIN: u64 = 256;
 const RTTS_MAX: u64 = 16;
-/// Parity per DATA that is never too much, in bytes; below this loss, more always is.
+/// Share of parity, in bytes per byte of DATA, that is always allowed; below this loss, no more is
+/// useful.
 const SHARE_LEAST: f64 = 0.05;
 const LOSS_OF_LEAST: f64 = 1.5e-3;
-/// Part of the path's rate that parity may take where that is more: what protects acknowledgements
-/// is longer than they.
+/// Share of the path's rate that parity may take if that is more: the datagrams that protect
+/// acknowledgements are longer than they.
 const RATE_SHARE: f64 = 1e-3;
-/// How far a layout's bytes may exceed its share in datagrams: parities are as long as their
-/// longest member.
+/// Factor by which a layout's bytes may exceed its share in datagrams: parities are as long as
+/// their longest member.
 const SHARE_SLACK: f64 = 2.0;
-/// Parities that a quiet time may save up for what ends blocks early, besides two blocks'.
+/// Parities for which credit may accumulate while idle, in addition to two blocks': blocks that end
+/// early need more than their share.
 const CREDIT_PARITIES: usize = 64;
-/// Parity that DATA leave so many times its room do not wait for.
+/// The path has room for parity if DATA leave this multiple of the parity's share unused.
 const ROOM_FACTOR: f64 = 2.0;
-/// Change of loss, or of its bursts, that the thriftiest layout is looked for again at.
+/// Ratio of loss, or of burst length, at which the thriftiest layout is computed again.
 const BAND: f64 = 1.25;
 
-/// Bytes by which a PARITY is longer than the longest of its group.
+/// Maximum bytes by which a PARITY exceeds the longest datagram of its group.
 const PARITY_MORE: u64 = 48;
-/// Headers of a PARITY in front of its head block: those of IPv4 without a tag.
+/// Headers of a PARITY before its head block, for untagged IPv4.
 const HEADERS: usize = 42 + HEADER_LEN;
 
-/// What is known of the numbers of a path.
+/// Counts of a path's numbers at one time.
 #[derive(Clone, Copy)]
 struct Seen {
     at: Instant,
-    /// Numbers up to the largest that came.
+    /// Numbers up to the largest that arrived.
     numbers: u64,
-    /// Of those, the ones that did not come by themselves. For a while it is too much, by those
-    /// that are late and those whose acknowledgement was lost.
+    /// Those that did not arrive themselves. Too high for a while: it includes late numbers, and
+    /// those whose acknowledgement was lost.
     missing: i64,
     bursts: u64,
     sent: u64,
 }
 
-/// What a path was used for since the last look.
+/// Use of a path since the last look.
 #[derive(Clone, Copy, Default)]
 struct Usage {
-    /// Time without DATA that wait.
+    /// Time without waiting DATA.
     idle: Duration,
-    /// Since when there are no DATA.
+    /// Start of the current idle time.
     idle_from: Option<Instant>,
     data_bytes: f64,
     parity_bytes: f64,
@@ -70,7 +72,7 @@ impl Usage {
         }
     }
 
-    /// The part of a period that DATA leave to parity, on a path of this rate.
+    /// Share of a period that DATA leave to parity, on a path of this rate.
     fn room(self, now: Instant, period: Duration, rate: Option<BitRate>) -> f64 {
         let idle = self.idle + self.idle_from.map_or(Duration::ZERO, |from| now.since(from));
         let idle = (idle.as_secs_f64() / period.as_secs_f64()).min(1.0);
@@ -81,7 +83,7 @@ impl Usage {
     }
 }
 
-/// The layout by which repetitions and parity together take least of a full path.
+/// The layout with the least total of retransmissions and parity on a full path.
 #[derive(Clone, Copy)]
 struct Thrifty {
     path: PathLoss,
@@ -89,8 +91,8 @@ struct Thrifty {
 }
 
 impl Thrifty {
-    /// For a path of which so many numbers go out in a round trip. Groups are the longest: where
-    /// parity pays, it pays most in those.
+    /// For a path that sends `in_flight` numbers in a round trip. Only the longest groups are
+    /// considered: where parity pays, they pay most.
     fn of(path: PathLoss, in_flight: u64, copies_max: u8) -> Self {
         let repetition = |loss: f64| loss * f64::from(copies_for(loss, in_flight, copies_max));
         let mut best = (repetition(path.loss), None);
@@ -100,8 +102,7 @@ impl Thrifty {
             for layout in
                 (1..=ROWS_MAX).filter_map(|rows| Layout::new(SYMBOLS_MAX, rows, stride).ok())
             {
-                // Repetitions are under parity as well.
-                // A stride takes memory, and time to repair.
+                // Parity covers retransmissions as well. A stride costs memory, and time to repair.
                 let weight = 1.0 + 0.01 * f64::from(stride.trailing_zeros());
                 let cost = weight * layout.overhead() + repetition(residual_loss(layout, path));
                 if cost < best.0 {
@@ -119,34 +120,34 @@ impl Thrifty {
     }
 }
 
-/// See the module.
 pub(crate) struct ParityOut {
     policy: Parity,
     encoder: Encoder,
     adaptation: Adaptation,
     /// Bytes of parity that may be sent.
     credit: f64,
-    /// Of each byte of DATA, so much is credited.
+    /// Credit per byte of DATA.
     share: f64,
-    /// The longest DATA, in bytes.
+    /// Length of the longest DATA, in bytes.
     longest: u64,
-    /// For a path that DATA leave no room on.
+    /// The layout for a path on which DATA leave no room.
     thrifty: Option<Thrifty>,
     usage: Usage,
-    /// Of the path, if it is known.
+    /// Rate of the path, if known.
     rate: Option<BitRate>,
     last_data_at: Instant,
-    /// When the current block began.
+    /// Time at which the current block began.
     begun_at: Instant,
-    /// As of the last look that was enough.
+    /// Counts at the last look that sufficed.
     seen: Option<Seen>,
-    /// Since the last look: time, numbers and transmissions at first, and the least of the others.
+    /// Counts since the last look: `at`, `numbers` and `sent` of the first report, and the minima
+    /// of the others.
     floor: Option<Seen>,
-    /// What the far box counts, unwrapped.
+    /// Counts of the far box, unwrapped.
     repaired: i64,
     bursts: u64,
     heard: Option<(u32, u16)>,
-    /// Numbers before this one belong to what the path lost as a whole.
+    /// Earlier numbers were lost with the path and do not count.
     from: u64,
     pub(crate) sent: u64,
 }
@@ -180,43 +181,43 @@ impl ParityOut {
         self.encoder.next_layout()
     }
 
-    /// Share of what is sent that the path loses, before repair.
+    /// Share of transmissions that the path loses, before repair.
     pub(crate) fn loss(&self) -> f64 {
         self.adaptation.path().loss
     }
 
-    /// Numbers repaired at the far box that did not come after all.
+    /// Numbers that the far box repaired and that never arrived.
     pub(crate) fn repaired(&self) -> u64 {
         self.repaired.max(0) as u64
     }
 
-    /// True when numbered datagrams are to be shown to it.
+    /// `true` if numbered datagrams must be passed to it.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.encoder.next_layout().is_some() || self.encoder.unprotected() > 0
     }
 
-    /// Parity waits to be sent.
+    /// `true` if parity waits to be sent.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.encoder.due() > 0
     }
 
-    /// There is nothing else to send on a path of this rate.
+    /// Notes that nothing but parity waits, on a path of this rate.
     #[inline]
     pub(crate) fn note_room(&mut self, now: Instant, rate: Option<BitRate>) {
         self.usage.idle_from.get_or_insert(now);
         self.rate = rate;
     }
 
-    /// A numbered datagram goes out.
+    /// Notes that a numbered datagram is sent.
     #[inline]
     pub(crate) fn note_data(&mut self, now: Instant, bytes: u64) {
         self.usage.note_data(now, bytes);
         self.longest = self.longest.max(bytes);
     }
 
-    /// Takes a datagram that was sent under `number`. Returns the first number that no closed block
+    /// Adds a datagram that was sent under `number`. Returns the first number that no closed block
     /// covers.
     #[inline]
     pub(crate) fn add(
@@ -230,7 +231,7 @@ impl ParityOut {
         if self.encoder.unprotected() == 0 {
             self.begun_at = now;
         }
-        // What cannot be coded goes unprotected; the block ends before it.
+        // A datagram that cannot be coded is sent unprotected; the block ends before it.
         let _ = self.encoder.add(number, head, body);
         let of_rate = self.rate.map_or(0, |rate| rate.bytes_in(now.since(self.last_data_at)));
         self.last_data_at = now;
@@ -242,7 +243,7 @@ impl ParityOut {
         number + 1 - self.encoder.unprotected() as u64
     }
 
-    /// The next parity, paid for. One that there is no credit for is left out.
+    /// Returns the next parity for which there is credit.
     pub(crate) fn next(&mut self) -> Option<longhaul_fec::Parity<'_>> {
         let cost = loop {
             let cost = wire_bytes(HEADERS + self.encoder.next_len()?) as f64;
@@ -257,8 +258,8 @@ impl ParityOut {
         self.encoder.next_parity()
     }
 
-    /// When the current block is ended although it is not full, after a pause or as old as `age`:
-    /// what was sent last is then protected.
+    /// Time at which the current block ends although it is not full, after a pause or at age `age`,
+    /// so that its last datagrams are protected.
     pub(crate) fn flush_at(&self, pause: Duration, age: Duration) -> Option<Instant> {
         let at = || (self.last_data_at + pause).min(self.begun_at + age.max(pause));
         (self.encoder.unprotected() > 0).then(at)
@@ -269,8 +270,8 @@ impl ParityOut {
         self.encoder.flush();
     }
 
-    /// The path is out: what was to protect it is of no use, and what it lost says nothing of the
-    /// time to come. `next` is the next number.
+    /// Starts again after the path was down: pending parity is useless, and the losses do not
+    /// predict later ones. `next` is the next number.
     pub(crate) fn reset(&mut self, next: u64) {
         self.from = next;
         self.encoder.flush();
@@ -279,8 +280,7 @@ impl ParityOut {
         (self.seen, self.floor) = (None, None);
     }
 
-    /// What the far box has counted, with an acknowledgement that has been taken: low parts of its
-    /// counts.
+    /// Takes the far box's counts (low parts) from an acknowledgement that has been applied.
     pub(crate) fn hear(&mut self, at: Instant, flight: &Flight, repaired: u32, bursts: u16) {
         let (repaired_before, bursts_before) =
             self.heard.replace((repaired, bursts)).unwrap_or_default();
@@ -298,7 +298,7 @@ impl ParityOut {
         floor.bursts = floor.bursts.min(bursts);
     }
 
-    /// Looks at what the path loses, about once per round trip, and chooses by it.
+    /// Evaluates the path's loss, about once per round trip, and chooses a layout.
     pub(crate) fn look(&mut self, now: Instant, flight: &Flight, copies_max: u8) {
         let rtt = flight.rtt.smoothed();
         let is_over = |floor: &mut Seen| now.since(floor.at) >= rtt.max(REPORT_MIN);

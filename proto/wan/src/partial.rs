@@ -1,29 +1,30 @@
-//! A frame of which parts have come.
+//! A frame whose parts arrive one by one.
 
 use crate::format::{Extent, assemble};
 use longhaul_node::{FrameBuf, FramePool};
 
-/// Pieces of one frame that are held: it may have been split more than once, each time otherwise.
+/// Maximum number of pieces held of one frame, which may have been split more than once, at
+/// different offsets.
 const PIECES_MAX: usize = 64;
 
-/// Some of a frame's bytes behind UDP.
+/// Some of a frame's bytes behind the UDP header.
 pub(crate) struct Piece {
     pub(crate) offset: u16,
     pub(crate) len: u16,
     pub(crate) held: FrameBuf,
 }
 
-/// How a piece stands to those that are there.
+/// Relation of a piece to those that are held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fit {
     Wanted,
-    /// All of it is there.
+    /// All of its bytes are held.
     Covered,
-    /// Of a frame of another length, or one too many.
+    /// It belongs to a frame of another length, or exceeds the maximum.
     Unfit,
 }
 
-/// See the module. Its pieces are sorted by where they begin.
+/// The pieces held of one frame, sorted by offset.
 pub(crate) struct Partial {
     total: u16,
     udp_checksum: u16,
@@ -31,12 +32,12 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Of a frame with `total` bytes behind UDP. `room` is an empty list that was one's before.
+    /// A frame with `total` bytes behind UDP. `room` is an empty list to reuse.
     pub(crate) fn new(total: u16, udp_checksum: u16, room: Vec<Piece>) -> Self {
         Partial { total, udp_checksum, pieces: room }
     }
 
-    /// How `len` bytes at `extent` stand.
+    /// Classifies `len` bytes at `extent`.
     pub(crate) fn fit(&self, extent: Extent, len: u16) -> Fit {
         if extent.total != self.total {
             return Fit::Unfit;
@@ -51,7 +52,7 @@ impl Partial {
         }
     }
 
-    /// How far the bytes from `from` on are there without a gap.
+    /// End of the contiguous bytes held from `from` on.
     fn covered_from(&self, from: u16) -> u16 {
         let mut to = from;
         for piece in &self.pieces {
@@ -72,13 +73,13 @@ impl Partial {
         self.covered_from(0) >= self.total
     }
 
-    /// The frame. `None`: its bytes are none of a RoCE packet.
+    /// Returns the frame. `None` if its bytes do not form a RoCE packet.
     pub(crate) fn assemble(&self, pool: &mut FramePool, scratch: &mut Vec<u8>) -> Option<FrameBuf> {
         let pieces = self.pieces.iter().map(|piece| (piece.offset, &piece.held));
         assemble(pool, scratch, self.udp_checksum, self.total, pieces)
     }
 
-    /// The list, empty, to be used again.
+    /// Returns the list, emptied for reuse.
     pub(crate) fn into_room(mut self) -> Vec<Piece> {
         self.pieces.clear();
         self.pieces
@@ -97,8 +98,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Pieces that overlap, come twice or not at all: what is there is known to the byte, and
-        /// there are never too many.
+        /// With pieces that overlap, repeat or are missing, the bytes held are exactly known, and
+        /// the number of pieces stays bounded.
         #[test]
         fn what_is_there_is_known(
             pieces in prop::collection::vec((0..200_u16, 1..60_u16), 0..200),

@@ -1,7 +1,8 @@
-//! One path to the far box, as one session sees it.
+//! Sending half of one path to the far box, for one session.
 
 use crate::flight::{Fate, Flight};
-use crate::mtu::{LOST_IN_A_ROW, PathMtu};
+use crate::long_losses::LOST_MAX;
+use crate::mtu::PathMtu;
 use crate::pace::Pace;
 use crate::parity_out::ParityOut;
 use crate::silence::{HELD_UP, Silence};
@@ -12,66 +13,65 @@ use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
-/// Transmissions at the end of what is in flight that are repeated to make the far box answer.
+/// Maximum number of transmissions that a tail probe retransmits.
 pub(crate) const TAIL: usize = 8;
-/// Tail probes in a row that double the wait for the next.
+/// Consecutive tail probes that double the wait for the next.
 const BACKOFF_MAX: u32 = 4;
-/// Least time between two PINGs of a path that is out.
+/// Minimum interval between PINGs on a path that is down.
 pub(crate) const PING_AGAIN_MIN: Duration = Duration::from_ms(10);
-/// The same while it is not known how long the path is.
+/// The same while the path's RTT is unknown.
 pub(crate) const PING_AGAIN_UNKNOWN: Duration = Duration::from_ms(100);
-/// Times that the wait for the answer of a path of unknown length doubles, from [`PING_AGAIN_MIN`]
-/// on: hosts wait for it too, and the PINGs that are remembered cover as long a path as there is.
+/// Times that the wait for the answer of a path of unknown RTT doubles, starting at
+/// [`PING_AGAIN_MIN`]. Hosts wait for it too, and the remembered PINGs cover the longest path.
 const PING_DOUBLES_MAX: u32 = 4;
-/// Ethernet with a tag, in front of an IP packet.
+/// Ethernet header with a VLAN tag, in bytes.
 const ETHERNET: usize = 18;
-/// PINGs that may be unanswered: they follow each other within a quarter of a round trip at most.
+/// Maximum number of unanswered PINGs; at most one is sent per quarter of a round trip.
 const PINGS_MAX: usize = 8;
 
-/// The most bytes on the wire of an IP packet of this length.
+/// Maximum bytes on the wire of an IP packet of this length.
 fn on_wire(len: u16) -> u64 {
     wire_bytes(usize::from(len) + ETHERNET)
 }
 
-/// A PING without an answer.
+/// An unanswered PING.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutstandingPing {
     pub(crate) nonce: u64,
     pub(crate) at: Instant,
 }
 
-/// See the module.
 pub(crate) struct TxPath {
     pub(crate) flight: Flight,
     pub(crate) parity: ParityOut,
-    /// Where the rate adapts.
+    /// `None` if the rate does not adapt.
     pub(crate) pace: Option<Pace>,
     pub(crate) mtu: PathMtu,
     /// Frames and parts that were split for this path.
     pub(crate) split: u64,
-    /// Numbers that had arrived when the last of what is in flight was first repeated, and when
-    /// that was.
+    /// Numbers that had arrived when the current tail was first retransmitted, and the time of
+    /// that.
     arrived_at_tail: Option<(u64, Instant)>,
     pub(crate) is_up: bool,
     pub(crate) silence: Silence,
     last_sent_at: Instant,
-    /// When the newest PING that was answered was sent.
+    /// Time at which the newest answered PING was sent.
     answered_from: Instant,
-    /// Numbers that had arrived when a PING was answered that had overtaken long datagrams, and
-    /// when that was.
+    /// Numbers that had arrived when a PING that overtook long datagrams was answered, and the time
+    /// of that.
     arrived_at_answer: Option<(u64, Instant)>,
-    /// PINGs without an answer, the newest last.
+    /// Unanswered PINGs, the newest last.
     pings: VecDeque<OutstandingPing>,
-    /// When the next PING is due.
+    /// Time of the next PING.
     pub(crate) ping_at: Instant,
     tail_probes: u32,
-    /// When deadlines were last met.
+    /// Time of the last `tick`.
     ticked_at: Instant,
     pub(crate) outages: u64,
 }
 
 impl TxPath {
-    /// A path that is not known to work: a PING is due at once.
+    /// Creates a path that is not known to work; a PING is due at once.
     pub(crate) fn new(now: Instant, config: &Config, path: &PathConfig, seed: u64) -> Self {
         let mtu = PathMtu::new(now, path.mtu_max);
         TxPath {
@@ -94,29 +94,29 @@ impl TxPath {
         }
     }
 
-    /// Wait before an acknowledgement of what comes from a box as far away as this.
+    /// Acknowledgement delay for a box at this distance.
     pub(crate) fn ack_delay(&self, config: &Config) -> Duration {
         let sixteenth = self.flight.rtt.smoothed().divided_by(16);
         let delay = if sixteenth == Duration::ZERO { config.ack_delay_max } else { sixteenth };
         delay.clamp(Duration::from_us(10), config.ack_delay_max)
     }
 
-    /// True when a datagram may go now, as far as the adaptive rate goes. `may_exceed`: it does not
-    /// wait for acknowledgements.
+    /// `true` if the adaptive rate permits a datagram to be sent. `may_exceed`: it need not wait
+    /// for acknowledgements.
     #[inline]
     pub(crate) fn is_open(&mut self, now: Instant, may_exceed: bool) -> bool {
         let in_flight = self.flight.in_flight_bytes();
         self.pace.as_mut().is_none_or(|pace| pace.is_open(now, in_flight, may_exceed))
     }
 
-    /// There is nothing to send but parity. `gate` is the path's.
+    /// Notes that nothing but parity waits. `gate` is the path's.
     #[inline]
     pub(crate) fn note_room(&mut self, now: Instant, gate: &Gate) {
         let adapted = self.pace.as_ref().map(|pace| pace.rate().rate());
         self.parity.note_room(now, adapted.or(gate.own_rate()));
     }
 
-    /// Counts what goes out, in bytes on the wire.
+    /// Counts a transmission, in bytes on the wire.
     #[inline]
     pub(crate) fn take(&mut self, now: Instant, bytes: u64) {
         if let Some(pace) = &mut self.pace {
@@ -132,8 +132,8 @@ impl TxPath {
         self.silence.wait(now);
     }
 
-    /// Puts a datagram, which goes out now under `number`, the next, under parity: its protected
-    /// head and its body.
+    /// Puts the datagram that is sent under `number`, the next, under parity: its protected head
+    /// and its body.
     #[inline]
     pub(crate) fn protect(
         &mut self,
@@ -171,19 +171,19 @@ impl TxPath {
         self.ping_at = ping.at + again;
     }
 
-    /// Time between two PINGs of a path that does not answer.
+    /// Interval between PINGs on a path that does not answer.
     fn ping_interval(&self) -> Duration {
         self.flight.rtt.smoothed().divided_by(4).max(PING_AGAIN_MIN)
     }
 
-    /// When the next PING is due: soon after an answer is overdue, and then again and again.
+    /// Time of the next PING: soon after an answer is overdue, and then at intervals.
     pub(crate) fn ping_at(&self, config: &Config) -> Instant {
         let Some(overdue) = self.overdue_at(config) else { return self.ping_at };
         let again = self.pings.back().map(|ping| ping.at + self.ping_interval());
         self.ping_at.min(again.map_or(overdue, |again| again.max(overdue)))
     }
 
-    /// When the far box is late to answer.
+    /// Time from which the far box's answer is overdue.
     fn overdue_at(&self, config: &Config) -> Option<Instant> {
         let since = self.silence.since().filter(|_| self.is_up)?;
         Some(since + self.flight.rtt.response_timeout() + Silence::overdue_after(config))
@@ -194,20 +194,20 @@ impl TxPath {
         self.overdue_at(config).is_some_and(|at| at <= now)
     }
 
-    /// True when nothing was heard here lately because no answer was due.
+    /// `true` if nothing was heard lately only because no answer was due.
     pub(crate) fn is_idle(&self, now: Instant, config: &Config) -> bool {
         let lately = Silence::overdue_after(config).times(2);
         self.is_up && self.silence.is_idle() && self.silence.heard_at() + lately <= now
     }
 
-    /// Up to when answers show that the far box ran, as long as none is overdue.
+    /// Time up to which answers show that the far box ran, while none is overdue.
     pub(crate) fn far_ran_at(&self, now: Instant, config: &Config) -> Option<Instant> {
         let half = self.flight.rtt.smoothed().divided_by(2).as_ps();
         let at = Instant::from_ps(self.silence.heard_at().as_ps().saturating_sub(half));
         (self.is_up && !self.is_overdue(now, config)).then_some(at)
     }
 
-    /// The far box has answered something that went out here.
+    /// Notes that the far box has answered something sent on this path.
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Instant) {
         self.tail_probes = 0;
@@ -218,12 +218,12 @@ impl TxPath {
         self.silence.end(now, is_in_flight || !self.pings.is_empty());
     }
 
-    /// True when a PING with this secret has no answer.
+    /// `true` if a PING with this secret is unanswered.
     pub(crate) fn is_outstanding(&self, nonce: u64) -> bool {
         self.pings.iter().any(|ping| ping.nonce == nonce)
     }
 
-    /// The answer to a PING. False: to none of ours.
+    /// Handles the answer to a PING. Returns `false` if it answers none of this path's.
     pub(crate) fn answered(&mut self, now: Instant, nonce: u64) -> bool {
         let Some(place) = self.pings.iter().position(|ping| ping.nonce == nonce) else {
             return false;
@@ -242,46 +242,48 @@ impl TxPath {
         true
     }
 
-    /// A PING that was sent at `asked_at` is answered: long datagrams do not get through if two
-    /// PINGs do, the second of them sent after the acknowledgement that the first one asked for,
-    /// and no long one.
+    /// Detects a black hole when the PING that was sent at `asked_at` is answered: two PINGs were
+    /// answered, the second sent after the answer to the first, and no long datagram arrived in
+    /// between.
     fn note_overtaken(&mut self, now: Instant, asked_at: Instant) {
         let arrived = self.flight.arrived;
-        if self.flight.long_before(asked_at, LOST_IN_A_ROW as usize) < LOST_IN_A_ROW as usize {
+        if self.flight.long_before(asked_at, LOST_MAX as usize) < LOST_MAX as usize {
             self.arrived_at_answer = None;
             return;
         }
         match self.arrived_at_answer {
             Some((before, at)) if before == arrived && asked_at < at => {}
-            Some((before, _)) if before == arrived => self.flight.long_lost = LOST_IN_A_ROW,
+            Some((before, _)) if before == arrived => self.flight.long.overtaken(),
             _ => self.arrived_at_answer = Some((arrived, now)),
         }
     }
 
-    /// The answer to a PING that asked for a length. False: to none of ours.
+    /// Handles the answer to a PING that probed a length. Returns `false` if it answers none of
+    /// this path's.
     pub(crate) fn answered_length(&mut self, now: Instant, nonce: u64) -> bool {
         let is_ours = self.mtu.answered(now, nonce);
-        self.flight.long_from = on_wire(self.mtu.floor());
+        self.flight.long.from = on_wire(self.mtu.floor());
         is_ours
     }
 
-    /// Long datagrams do not get through any more: those in flight are lost, and their loss
-    /// says nothing of the rest.
+    /// Handles a black hole: the long datagrams in flight are lost, which says nothing about
+    /// shorter ones.
     fn collapse(&mut self, now: Instant, told: impl FnMut(u32, Fate)) {
-        self.flight.long_lost = 0;
+        self.flight.long.clear();
         if !self.mtu.collapse(now) {
             return;
         }
-        self.flight.long_from = on_wire(self.mtu.floor());
+        self.flight.long.from = on_wire(self.mtu.floor());
         self.parity.reset(self.flight.next_number());
+        self.flight.end_block(now);
         self.pace.iter_mut().for_each(Pace::reset);
         self.flight.give_up_longer(on_wire(self.mtu.get()), told);
     }
 
-    /// Takes for lost what is, after acknowledgements and in time.
+    /// Detects losses from acknowledgements and time.
     pub(crate) fn detect(&mut self, now: Instant, mut told: impl FnMut(u32, Fate)) {
         self.flight.detect(now, &mut told);
-        if self.flight.long_lost >= LOST_IN_A_ROW {
+        if self.flight.long.are_of_a_black_hole() {
             self.collapse(now, told);
         }
     }
@@ -290,7 +292,7 @@ impl TxPath {
         self.parity.flush_at(self.ack_delay(config), self.flight.rtt.smoothed().divided_by(8))
     }
 
-    /// A round trip measured by a PING.
+    /// Notes an RTT measured by a PING.
     pub(crate) fn note_rtt(&mut self, now: Instant, rtt: Duration) {
         self.flight.rtt.sample(rtt);
         if let Some(pace) = &mut self.pace {
@@ -309,7 +311,7 @@ impl TxPath {
         Some(self.last_sent_at.max(self.silence.waits_anew_from()) + wait)
     }
 
-    /// Answers may have come while this box was held up, and lie unread.
+    /// Extends waits if this box was held up: answers may lie unread.
     fn note_if_held_up(&mut self, now: Instant, config: &Config) {
         let due = [self.overdue_at(config), self.tail_at(config)].into_iter().flatten();
         let due = due
@@ -322,28 +324,29 @@ impl TxPath {
         self.ticked_at = now;
     }
 
-    /// When the path is out: the first moment if the far box runs, as `far_ran_at` shows, and the
-    /// last one. Nobody gains if a path is left because the far box waits for a core.
+    /// Times at which the path is down: the first applies if the far box runs, as `far_ran_at`
+    /// shows, the second in any case. Leaving a path does not help if the far box only waits for a
+    /// core.
     fn out_at(&self, config: &Config) -> Option<[Instant; 2]> {
         let since = self.silence.since().filter(|_| self.is_up)?;
         let answer_at = since + self.flight.rtt.response_timeout();
         Some([answer_at + config.path_out_after, answer_at + Silence::longest(config)])
     }
 
-    /// True when the path is out.
+    /// `true` if the path is down.
     fn is_out(&self, now: Instant, config: &Config, far_ran_at: Option<Instant>) -> bool {
         let Some([first, last]) = self.out_at(config) else { return false };
         let far_ran = far_ran_at.is_some_and(|at| at + config.path_out_after >= first);
         last <= now || first <= now && far_ran
     }
 
-    /// True when the next PING is due.
+    /// `true` if a PING is due.
     pub(crate) fn wants_ping(&self, now: Instant, config: &Config) -> bool {
         self.ping_at(config) <= now
     }
 
-    /// What time brings: losses, a tail to be repeated, the end of the path. True when it is out.
-    /// `far_ran_at` is up to when other paths show that the far box ran.
+    /// Handles time: losses, tail probes, the end of the path. Returns `true` if the path is down.
+    /// `far_ran_at` is the time up to which other paths show that the far box ran.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -354,8 +357,7 @@ impl TxPath {
     ) -> bool {
         if self.flush_at(config).is_some_and(|at| at <= now) {
             self.parity.flush();
-            let next = self.flight.next_number();
-            self.flight.cover(now, next, next);
+            self.flight.end_block(now);
         }
         self.detect(now, &mut told);
         self.note_if_held_up(now, config);
@@ -368,7 +370,7 @@ impl TxPath {
             self.parity.reset(self.flight.next_number());
             self.pace.iter_mut().for_each(Pace::reset);
             self.mtu.restart(now);
-            self.flight.long_from = on_wire(self.mtu.floor());
+            self.flight.long.from = on_wire(self.mtu.floor());
             self.flight.give_up(told);
             return true;
         }
@@ -376,12 +378,12 @@ impl TxPath {
             self.flight.tail(TAIL).for_each(&mut probe);
             self.tail_probes += 1;
             self.last_sent_at = now;
-            // A PING that was sent later is answered, and none of this is: it may be too long.
+            // A later PING was answered and none of the tail arrived: it may be too long.
             let arrived = self.flight.arrived;
             let first = self.arrived_at_tail.filter(|(before, _)| *before == arrived);
             self.arrived_at_tail = first.or(Some((arrived, now)));
             let is_silent = first.is_some_and(|(_, at)| self.answered_from > at);
-            if is_silent && self.flight.has_longer(self.flight.long_from) {
+            if is_silent && self.flight.has_longer(self.flight.long.from) {
                 self.arrived_at_tail = None;
                 self.collapse(now, told);
             }
@@ -389,8 +391,8 @@ impl TxPath {
         false
     }
 
-    /// When [`TxPath::tick`] is to be called next. `polled_at` is when the session was last let
-    /// send.
+    /// Time of the next [`TxPath::tick`]. `polled_at` is the time of the session's last opportunity
+    /// to send.
     pub(crate) fn deadline(&self, config: &Config, polled_at: Instant) -> Option<Deadline> {
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
         let tail = self.tail_at(config).filter(|_| self.is_up);
@@ -417,7 +419,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_ms(1);
 
-    /// A path with one datagram in flight, sent now.
+    /// A path with one datagram in flight, sent at `now`.
     fn waiting(now: Instant, config: &Config) -> TxPath {
         let mut tx_path = TxPath::new(now, config, &PathConfig::default(), 1);
         tx_path.note_rtt(now, RTT);
@@ -426,8 +428,8 @@ mod tests {
         tx_path
     }
 
-    /// Meets the deadlines that are due at `now`: whether the path is out by that, and what it
-    /// repeats. `far_runs`: another path shows that the far box runs.
+    /// Handles the deadlines due at `now`. Returns whether the path is down, and the number of
+    /// retransmissions. `far_runs`: another path shows that the far box runs.
     fn tick(tx_path: &mut TxPath, now: Instant, config: &Config, far_runs: bool) -> (bool, u32) {
         let mut repeated = 0;
         let is_out =
@@ -461,7 +463,7 @@ mod tests {
         assert_eq!(ticks, Some(2));
     }
 
-    /// How long a silent path lasts, in a box that is in time.
+    /// How long a silent path stays up, in a box that meets its deadlines.
     fn lasts(config: &Config, far_runs: bool) -> (Duration, Rtt) {
         let start = Instant::from_ns(1_000_000);
         let mut tx_path = waiting(start, config);

@@ -3,7 +3,7 @@
 use longhaul_cc::RttEstimate;
 use longhaul_units::{Duration, Instant};
 
-/// Round trip of one path, and the timeout that follows from it.
+/// RTT of one path, and the timeout derived from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt(RttEstimate);
 
@@ -27,13 +27,13 @@ impl Rtt {
     }
 }
 
-/// Before a round trip was measured. Source: RFC 9002, section 6.2.2.
+/// Timeout before the first RTT sample. Source: RFC 9002, section 6.2.2.
 const INITIAL: Duration = Duration::from_ms(333);
 
-/// How long a number may be overtaken before it is taken for lost: what reordering has been seen to
-/// need, and a little.
+/// How long a number may be overtaken before it is presumed lost: the reordering observed, with a
+/// margin.
 ///
-/// It grows at once and forgets after two epochs. Source: RFC 8985 (RACK), section 6.2, which
+/// Grows immediately and forgets after two epochs. Source: RFC 8985 (RACK), section 6.2, which
 /// counts instead of measuring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reordering {
@@ -43,12 +43,12 @@ pub(crate) struct Reordering {
 }
 
 impl Reordering {
-    /// Round trips that an epoch lasts, and its least length.
+    /// Length of an epoch in round trips, and its minimum.
     const EPOCH_RTTS: u64 = 16;
     const EPOCH_MIN: Duration = Duration::from_ms(50);
     const LEAST: Duration = Duration::from_us(20);
 
-    /// A number came `late` after those behind it.
+    /// Notes that a number arrived `late` after a larger one.
     pub(crate) fn note(&mut self, late: Duration) {
         self.seen = self.seen.max(late);
     }
@@ -62,7 +62,7 @@ impl Reordering {
         }
     }
 
-    /// The time to wait, for a path with this round trip: never more than two of them and 2 ms.
+    /// The reordering window for a path with this RTT: at most two RTTs and 2 ms.
     pub(crate) fn window(&self, rtt: Duration) -> Duration {
         let seen = self.seen.max(self.seen_before);
         let least = rtt.divided_by(64).max(Self::LEAST);
@@ -71,7 +71,7 @@ impl Reordering {
     }
 }
 
-/// Which part of what is sent gets lost, over the last several thousand.
+/// Share of transmissions that are lost, over the last several thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LossMeter {
     lost: u64,
@@ -103,18 +103,18 @@ impl LossMeter {
         self.lost.min(self.resolved) as f64 / self.resolved.max(100) as f64
     }
 
-    /// Copies of a repeated frame, for `in_flight` frames.
+    /// Copies of a retransmitted frame, for `in_flight` frames.
     pub(crate) fn copies(&self, in_flight: u64, max: u8) -> u8 {
         copies_for(self.rate(), in_flight, max)
     }
 }
 
-/// Copies of a repeated frame on a path with this loss, for `in_flight` frames: as long as a
-/// further copy costs less than what waits for a frame whose copies are all lost, which is a round
-/// trip of everything.
+/// Copies of a retransmitted frame on a path with this loss, for `in_flight` frames: as many as
+/// cost less than they save. If all copies are lost, everything in the stream waits for a round
+/// trip.
 pub(crate) fn copies_for(loss: f64, in_flight: u64, max: u8) -> u8 {
-    // A copy costs `loss` of what the path carries; it saves that many times as many such waits in
-    // each round trip.
+    // `saved` is the ratio of saving to cost: a copy costs `loss` of the path's capacity, and the
+    // first further one saves `in_flight · loss²` such waits per round trip.
     let mut saved = in_flight as f64 * loss;
     let mut copies = 1;
     while copies < max && saved > 1.0 {

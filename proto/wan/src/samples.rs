@@ -1,4 +1,4 @@
-//! What tests of several modules send.
+//! Sample routes for the tests of several modules.
 
 use longhaul_wire::{MacAddr, Path};
 

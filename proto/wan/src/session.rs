@@ -1,4 +1,4 @@
-//! A session with one far box: streams, paths and what they owe each other.
+//! A session with one far box: its streams, its paths and its handshake.
 
 mod opening;
 mod receive;
@@ -24,20 +24,20 @@ use std::collections::VecDeque;
 /// PINGs of one path that wait for an answer; further ones displace the oldest.
 const PONGS_MAX: usize = 8;
 
-/// Who the far box is.
+/// Identity of the far box.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
     pub(crate) box_id: u64,
     pub(crate) instance: u64,
 }
 
-/// How far the far box has agreed to a session.
+/// Progress of the handshake.
 enum State {
-    /// Nobody has asked for the session yet.
+    /// Created; no OPEN is sent yet.
     Begun,
-    /// This box asks for it.
+    /// This box has sent an OPEN.
     Opening(Opening),
-    /// Both boxes know it. `remote` is the far box's number of it.
+    /// Open at both boxes. `remote` is the far box's number of the session.
     Open { remote: u32 },
 }
 
@@ -51,15 +51,14 @@ struct RxPath {
     ack_is_due: bool,
 }
 
-/// See the module.
 pub(crate) struct Session {
-    /// This box's number of it.
+    /// This box's number of the session.
     local: u32,
     peer: Peer,
     state: State,
     /// Addresses of control datagrams: those of two hosts behind the boxes.
     route: Path,
-    /// It has carried something from inside.
+    /// It has carried a frame from inside.
     has_carried: bool,
     out: Outgoing,
     incoming: Incoming,
@@ -76,7 +75,7 @@ pub(crate) struct Session {
     /// Time of the last challenge.
     challenged_at: Option<Instant>,
     sweep_at: Instant,
-    /// Time of the last `transmit`: what was due then waits for room or for a pacer.
+    /// Time of the last `transmit`. Anything due before it waits for room or for a pacer.
     polled_at: Instant,
     next_path: usize,
 }
@@ -117,8 +116,8 @@ impl Session {
         }
     }
 
-    /// The far box has agreed: it calls the session `remote`, and has `paths` paths and `room`
-    /// bytes. `heard` is the side of its message, and the RTT that it shows.
+    /// Opens the session: the far box calls it `remote`, and has `paths` paths and `room` bytes.
+    /// `heard` is the side of its message, and the RTT that the message shows.
     pub(crate) fn open(
         &mut self,
         now: Instant,
@@ -175,7 +174,7 @@ impl Session {
         self.route
     }
 
-    /// True if it has carried something from inside.
+    /// `true` if the session has carried a frame from inside.
     pub(crate) fn has_carried(&self) -> bool {
         self.has_carried
     }
@@ -187,12 +186,12 @@ impl Session {
         }
     }
 
-    /// Begins to ask the far box to open the session.
+    /// Starts asking the far box to open the session.
     pub(crate) fn ask_to_open(&mut self, opening: Opening) {
         self.state = State::Opening(opening);
     }
 
-    /// What is due while the session is being opened.
+    /// Returns the handshake step that is due.
     pub(crate) fn press_on(&mut self, now: Instant, every: Duration) -> Due {
         match &mut self.state {
             State::Opening(opening) => opening.press_on(now, every),
@@ -200,7 +199,7 @@ impl Session {
         }
     }
 
-    /// A stream for `key`. `None`: there are as many as there may be.
+    /// Opens a stream for `key`. `None` if the maximum is reached.
     pub(crate) fn open_stream(&mut self, now: Instant, key: StreamKey) -> Option<u16> {
         let slot = self.out.open(now, key)?;
         self.has_carried = true;
@@ -220,7 +219,7 @@ impl Session {
         self.out.push(now, slot, clocking, layout, frame)
     }
 
-    /// Bytes that it takes from inside before more than `queue_max` wait unsent.
+    /// Bytes that it accepts from inside before more than `queue_max` wait unsent.
     pub(crate) fn intake_bytes(&self, queue_max: u64) -> u64 {
         self.out.free_bytes().min(queue_max.saturating_sub(self.out.fresh_bytes()))
     }
@@ -230,7 +229,7 @@ impl Session {
         self.out.frames() + self.incoming.waiting() as u64
     }
 
-    /// True while the far box has its first OPEN.
+    /// `true` while its first OPEN is unanswered.
     pub(crate) fn is_about_to_open(&self) -> bool {
         self.opening().is_some_and(Opening::is_first_try)
     }
@@ -250,8 +249,8 @@ impl Session {
         !self.is_up() && self.down_since.is_some_and(|since| now.since(since) >= timeout)
     }
 
-    /// Asks the far box on every path whether it still knows the session, at most every half round
-    /// trip.
+    /// Sends a PING on every path, to ask the far box whether it still knows the session; at most
+    /// every half round trip.
     pub(crate) fn challenge(&mut self, now: Instant, shared: &mut TransportShared) {
         let Some(remote) = self.remote() else { return };
         let rtt = self.tx_paths.iter().map(|tx_path| tx_path.flight.rtt.smoothed()).max();
@@ -270,7 +269,7 @@ impl Session {
         }
     }
 
-    /// A PING of `path`, from 0.
+    /// Builds a PING on `path`, counted from 0, and notes it as sent.
     fn ask_path(
         &mut self,
         now: Instant,
@@ -278,7 +277,7 @@ impl Session {
         remote: u32,
         path: usize,
     ) -> (Header, Ping) {
-        // The low bits name the path, so that the answer does too.
+        // The low bits name the path, so that the answer names it too.
         let nonce = shared.rng.next_u64() << 4 | path as u64;
         let tx_path = &mut self.tx_paths[path];
         let next_number = tx_path.flight.next_number();
@@ -292,7 +291,7 @@ impl Session {
         self.tx_paths.get(path).is_some_and(|tx_path| tx_path.is_up)
     }
 
-    /// A delivered frame of `cost` bytes has left inside.
+    /// Releases the memory of a delivered frame of `cost` bytes.
     #[inline]
     pub(crate) fn gone(&mut self, cost: u32) {
         self.incoming.gone(cost);
@@ -347,8 +346,8 @@ impl Session {
         }
     }
 
-    /// `false`: the far box does not know this session. `return_route` leads to an address that the
-    /// far box serves.
+    /// Handles a PING. Returns `false` if the far box does not know this session. `return_route`
+    /// leads to an address that the far box serves.
     pub(crate) fn handle_ping(
         &mut self,
         now: Instant,
@@ -400,7 +399,8 @@ impl Session {
         }
     }
 
-    /// The far box answers on `path` again. If it was held up, answers on the other paths follow.
+    /// Notes that the far box answers on `path` again. If the far box was held up, answers on the
+    /// other paths follow.
     fn note_resumed(&mut self, now: Instant, config: &Config, path: usize) {
         let others = self.tx_paths.iter_mut().enumerate().filter(|(other, _)| *other != path);
         others.for_each(|(_, tx_path)| tx_path.silence.excuse(now, config));
@@ -412,7 +412,7 @@ impl Session {
         others.filter_map(|(_, tx_path)| tx_path.far_ran_at(now, config)).max()
     }
 
-    /// Handles deadlines. `false`: the session is over.
+    /// Handles deadlines. Returns `false` if the session has ended.
     pub(crate) fn tick(&mut self, now: Instant, shared: &mut TransportShared) -> bool {
         if !self.is_open() {
             return true;
@@ -455,19 +455,19 @@ impl Session {
         up.map(|tx_path| tx_path.ack_delay(config)).min().unwrap_or(config.ack_delay_max)
     }
 
-    /// A header with the next number of control datagrams.
+    /// Returns a header with the next control number.
     fn control(&mut self, kind: DatagramKind, remote: u32) -> Header {
         self.control_number = self.control_number.wrapping_add(1);
         Header { number: self.control_number, ..Header::new(kind, remote) }
     }
 
-    /// Tells the far box that the session is over.
+    /// Returns the CLOSE that tells the far box that the session has ended.
     pub(crate) fn closing(&mut self) -> Option<(Header, Close)> {
         let remote = self.remote()?;
         Some((self.control(DatagramKind::Close, remote), Close { session: self.local }))
     }
 
-    /// When to be called next.
+    /// Next deadline.
     pub(crate) fn deadline(&self, shared: &TransportShared) -> Option<Deadline> {
         if let Some(opening) = self.opening() {
             return Some(Deadline { at: opening.next_at(), reason: "opening a session" });
@@ -475,7 +475,7 @@ impl Session {
         let config = &shared.config;
         let delay = self.ack_delay(config);
         let at = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
-        // What was due at the last `transmit` waits for room or for a pacer, not for time.
+        // Anything due at the last `transmit` waits for room or for a pacer, not for time.
         let later = |at: &Instant| *at > self.polled_at;
         let paths = self.tx_paths.iter().map(|tx_path| tx_path.deadline(config, self.polled_at));
         let up = self.tx_paths.iter().filter(|tx_path| tx_path.is_up);
@@ -537,6 +537,7 @@ impl Session {
         };
         SessionStatus {
             box_id: self.peer.box_id,
+            name: self.local,
             is_open: self.is_open(),
             paths: self.tx_paths.iter().zip(&config.paths).map(path).collect(),
             streams_out: self.out.streams_open(),

@@ -1,12 +1,12 @@
-//! Sessions by their number. Each is drawn at random over all 32 bits: who cannot read the path has
-//! to guess it.
+//! Sessions by number. Numbers are drawn at random from all 32 bits, so an off-path attacker must
+//! guess them.
 
 use crate::session::Session;
 use longhaul_secret::SecretRng;
 use longhaul_units::Rng;
 
 pub(crate) struct Sessions {
-    /// Their numbers, by themselves: each datagram has this looked through.
+    /// The sessions' numbers, in an array of their own: each datagram searches it.
     numbers: Vec<u32>,
     all: Vec<Session>,
     max: usize,
@@ -21,7 +21,7 @@ impl Sessions {
         self.all.len() == self.max
     }
 
-    /// A number for one more. `None`: there are as many as there may be.
+    /// Draws an unused session number. `None` if the maximum is reached.
     pub(crate) fn draw_number(&self, rng: &mut SecretRng) -> Option<u32> {
         if self.is_full() {
             return None;

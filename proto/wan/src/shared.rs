@@ -1,4 +1,4 @@
-//! What all sessions of a transport share.
+//! State that all sessions of a transport share.
 
 use crate::format::{Close, Datagram, Header, Hello, Ping};
 use crate::key::WireKey;
@@ -8,7 +8,7 @@ use longhaul_secret::SecretRng;
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
-/// Most control datagrams that wait for room on their side; further ones are dropped.
+/// Maximum number of control datagrams that wait for room; further ones are dropped.
 const CONTROL_MAX: usize = 256;
 
 /// Configuration, counters, memory and queues that all sessions of a transport share.
@@ -17,18 +17,18 @@ pub(crate) struct TransportShared {
     pub(crate) counters: Counters,
     pub(crate) pool: FramePool,
     pub(crate) rng: SecretRng,
-    /// Frames in the order of their streams, with their session and their memory.
+    /// Frames for side 0 in stream order, with their session and memory cost.
     pub(crate) to_inner: VecDeque<(FrameBuf, u32, u32)>,
     pub(crate) pass_in: FrameQueue,
     pub(crate) pass_out: FrameQueue,
     pub(crate) control_queue: VecDeque<ControlDatagram>,
-    /// Streams that have ended since the table was last told.
+    /// Streams that have ended and are still in the transport's table.
     pub(crate) streams_ended: Vec<WireKey>,
-    /// The same of streams of which nothing arrives at the far box.
+    /// Streams found astray and still in the transport's table.
     pub(crate) streams_astray: Vec<WireKey>,
 }
 
-/// A queued control datagram, of no session or kept outside its session.
+/// A queued control datagram that belongs to no session, or must outlive its session.
 pub(crate) struct ControlDatagram {
     pub(crate) side: Side,
     pub(crate) route: Path,
@@ -68,7 +68,7 @@ impl TransportShared {
         }
     }
 
-    /// Passes a frame as it is.
+    /// Queues a frame to pass through unchanged.
     pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
         if !frame.may_be_kept() {
             return self.counters.drops.count(DropReason::Oversized);

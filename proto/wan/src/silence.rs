@@ -1,22 +1,22 @@
-//! How long a path has not answered, without the time in which it could not have been heard.
+//! Measures how long a path has not answered, excluding the time in which an answer could not be
+//! heard.
 
 use crate::Config;
 use longhaul_units::{Duration, Instant};
 
-/// A deadline met this much late shows that this box was held up: answers may lie unread.
+/// Delay of a deadline that shows that this box was held up: answers may lie unread.
 pub(crate) const HELD_UP: Duration = Duration::from_ms(2);
-/// Silence that ends a path although nothing shows that the far box runs, in
-/// [`Config::path_out_after`]; neither box's hold-ups are excused for longer.
+/// Silence, in multiples of [`Config::path_out_after`], that ends a path even if nothing shows that
+/// the far box runs. No hold-up of either box extends it.
 const FAR_SILENT: u64 = 10;
 
-/// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// Start of the wait for an answer, at the earliest the last answer.
+    /// Start of the wait for an answer, no earlier than the last answer.
     waits_since: Option<Instant>,
-    /// When something was last heard that answers what went out here.
+    /// Time of the last answer to a transmission on this path.
     heard_at: Instant,
-    /// When a box went on after it had been held up: the wait begins anew there.
+    /// Time at which a box resumed after it was held up; the wait restarts there.
     resumed_at: Option<Instant>,
 }
 
@@ -25,7 +25,7 @@ impl Silence {
         Silence { waits_since: None, heard_at: now, resumed_at: None }
     }
 
-    /// Something goes out that is to be answered.
+    /// Notes a transmission that will be answered.
     #[inline]
     pub(crate) fn wait(&mut self, now: Instant) {
         self.waits_since.get_or_insert(now);
@@ -36,7 +36,7 @@ impl Silence {
         self.waits_since.is_none()
     }
 
-    /// An answer came; `waits`: more are outstanding.
+    /// Notes an answer; `waits`: more are outstanding.
     #[inline]
     pub(crate) fn end(&mut self, now: Instant, waits: bool) {
         self.heard_at = now;
@@ -44,29 +44,29 @@ impl Silence {
         self.waits_since = self.waits_since.filter(|_| waits).map(|_| now);
     }
 
-    /// Stops waiting: the path is out.
+    /// Stops waiting: the path is down.
     pub(crate) fn give_up(&mut self) {
         self.waits_since = None;
         self.resumed_at = None;
     }
 
-    /// When an answer last came.
+    /// Time of the last answer.
     pub(crate) fn heard_at(&self) -> Instant {
         self.heard_at
     }
 
-    /// The last moment that shows that an answer may still come.
+    /// Latest time that restarts the wait: the last answer, or the end of a hold-up.
     pub(crate) fn waits_anew_from(&self) -> Instant {
         self.resumed_at.unwrap_or(self.heard_at).max(self.heard_at)
     }
 
-    /// Since when the path has been silent.
+    /// Start of the current silence.
     pub(crate) fn since(&self) -> Option<Instant> {
         Some(self.waits_since?.max(self.waits_anew_from()))
     }
 
-    /// This box or the far one was held up until now: the wait begins anew, unless that has been so
-    /// for too long.
+    /// Restarts the wait because this box or the far box was held up until `now`, unless the
+    /// silence is already too long.
     pub(crate) fn excuse(&mut self, now: Instant, config: &Config) {
         let limit = Silence::longest(config);
         if self.waits_since.is_some_and(|since| now.since(since.max(self.heard_at)) <= limit) {
@@ -74,12 +74,12 @@ impl Silence {
         }
     }
 
-    /// Silence beyond the round trip after which a path is out, whatever the far box does.
+    /// Silence beyond the RTT after which a path is down, whatever the far box does.
     pub(crate) fn longest(config: &Config) -> Duration {
         config.path_out_after.times(FAR_SILENT)
     }
 
-    /// Silence beyond the round trip after which the path, and the other ones, are asked.
+    /// Silence beyond the RTT after which PINGs go out on the path and on the others.
     pub(crate) fn overdue_after(config: &Config) -> Duration {
         config.path_out_after.divided_by(4)
     }

@@ -7,68 +7,67 @@ use longhaul_units::{BitRate, Duration};
 /// Snapshot of one path of a session, as its sender sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathStatus {
-    /// It answers.
+    /// Whether the path answers.
     pub is_up: bool,
-    /// Smoothed round trip, once measured.
+    /// Smoothed RTT, once measured.
     pub rtt: Option<Duration>,
-    /// Least round trip measured.
+    /// Least RTT measured.
     pub rtt_least: Option<Duration>,
-    /// Part of what is sent that the path loses, 0 to 1, over the last several thousand
-    /// transmissions or, with parity, as weighed for its choice; before repair.
+    /// Share of transmissions that the path loses, 0 to 1, before repair: over the last several
+    /// thousand transmissions or, with parity, as weighted for the choice of a layout.
     pub loss: f64,
-    /// The part that stays lost after repair and waits for its repetition, over the last several
-    /// thousand transmissions.
+    /// Share that parity does not repair and that is retransmitted, over the last several thousand
+    /// transmissions.
     pub residual: f64,
-    /// The layout of parity: symbols and parities of a group, and how many groups side by side, as
-    /// "20+2 ×8"; "none".
+    /// Parity layout: symbols and parities of a group, and the number of interleaved groups, as
+    /// "20+2 ×8"; "none" without parity.
     pub parity: String,
     /// PARITY datagrams sent.
     pub parity_sent: u64,
-    /// Those that parity brought at the far box.
+    /// Frames that the far box repaired from parity.
     pub repaired: u64,
-    /// How long a number may be overtaken before it is taken for lost.
+    /// How long a number may be overtaken before it is presumed lost.
     pub reordering_window: Duration,
-    /// Transmissions of which nothing has been heard.
+    /// Unresolved transmissions.
     pub in_flight: u64,
-    /// Copies that a repeated frame goes out in.
+    /// Copies of a retransmitted frame.
     pub copies: u8,
     /// Numbered transmissions.
     pub sent: u64,
-    /// Those taken for lost.
+    /// Transmissions presumed lost.
     pub lost: u64,
-    /// Those taken for lost that had arrived.
+    /// Transmissions presumed lost that had arrived.
     pub spurious: u64,
-    /// Times that it was taken for out.
+    /// Times that the path was declared down.
     pub outages: u64,
-    /// What it is paced to, in bits on the wire per second. `None`: as fast as the port takes
+    /// Pacing rate in bits per second on the wire. `None`: the rate at which the port accepts
     /// frames.
     pub rate: Option<BitRate>,
-    /// What the bottleneck was last measured to let through of it, where the rate adapts and
-    /// anything was measured.
+    /// Throughput of the bottleneck for this session as last measured, if the rate adapts and a
+    /// measurement exists.
     pub delivered: Option<BitRate>,
-    /// How long frames wait in the bottleneck's queue, where the rate adapts.
+    /// Queuing delay at the bottleneck, if the rate adapts.
     pub queue_delay: Option<Duration>,
-    /// Length of the longest IP packet that is known to get through, in bytes, as the transport
-    /// sends it.
+    /// Path MTU: longest IP packet known to get through, in bytes, as the transport sends it.
     pub mtu: u16,
-    /// Nothing longer is likely to get through; until then it is looked for.
+    /// Whether path MTU discovery has finished.
     pub mtu_is_settled: bool,
-    /// Frames, and parts of frames, that were split because this path does not take them.
+    /// Frames, and parts of frames, that were split to fit the path MTU.
     pub split: u64,
-    /// Times that long datagrams were found not to get through any more.
+    /// MTU black holes detected: long datagrams stopped getting through.
     pub black_holes: u64,
-    /// What holds it back: "port", "rate" (that of the configuration), or where it adapts, a
-    /// [`longhaul_cc::RateLimitedBy`]'s name.
+    /// What limits the rate: "port", "rate" (the configured one), or if the rate adapts, the name
+    /// of a [`longhaul_cc::RateLimitedBy`].
     pub limited_by: &'static str,
 }
 
-/// Bytes around the payload of the longest RoCE packet: IPv6, UDP, the transport's header, BTH,
-/// RETH, immediate, ICRC, and what parity needs.
+/// Bytes around the payload of the longest RoCE packet: IPv6, UDP, transport header, BTH, RETH,
+/// immediate, ICRC, and 40 for parity.
 const AROUND_PAYLOAD: u16 = 40 + 8 + 24 + 12 + 16 + 4 + 4 + 40;
 
 impl PathStatus {
-    /// The greatest MTU of RoCE, in bytes of payload, whose packets the path takes whole. `None`:
-    /// it takes none whole.
+    /// Greatest RoCE MTU, in bytes of payload, whose packets the path carries unsplit. `None` if it
+    /// carries none unsplit.
     pub fn roce_mtu(&self) -> Option<u16> {
         [4096, 2048, 1024, 512, 256]
             .into_iter()
@@ -79,60 +78,62 @@ impl PathStatus {
 /// Snapshot of a session with one far box.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionStatus {
-    /// The far box.
+    /// Number of the far box.
     pub box_id: u64,
-    /// It has answered.
+    /// This box's number of the session; it differs after either box restarts.
+    pub name: u32,
+    /// Whether the far box has opened it.
     pub is_open: bool,
     /// The paths to it, in the order of the configuration.
     pub paths: Vec<PathStatus>,
-    /// Streams open to it.
+    /// Streams open to the far box.
     pub streams_out: usize,
-    /// Streams open from it.
+    /// Streams open from the far box.
     pub streams_in: usize,
-    /// Memory of frames that it has not acknowledged, in bytes.
+    /// Memory of unacknowledged frames, in bytes.
     pub send_bytes: u64,
-    /// The most that was, in bytes.
+    /// Peak of `send_bytes`.
     pub send_bytes_peak: u64,
-    /// Memory of frames from it that wait for others or for room inside, in bytes.
+    /// Memory of received frames that wait for earlier ones or for room inside, in bytes.
     pub receive_bytes: u64,
-    /// The most that was, in bytes.
+    /// Peak of `receive_bytes`.
     pub receive_bytes_peak: u64,
-    /// Memory of frames from it that are kept for what parity may bring, in bytes.
+    /// Memory of received frames that are kept for repair by parity, in bytes.
     pub parity_bytes: u64,
-    /// Frames from it that wait for those before them.
+    /// Received frames that wait for earlier ones.
     pub frames_waiting: u64,
-    /// Room that it has for what it has not acknowledged, in bytes, as it last said.
+    /// Room for unacknowledged frames that the far box last advertised, in bytes.
     pub far_room_bytes: u64,
-    /// Datagrams from it that came more than once, and frames that came under several numbers.
+    /// Datagrams received more than once, and frames received under several numbers.
     pub duplicates_in: u64,
-    /// Datagrams from it with a congestion mark.
+    /// Datagrams received with a congestion mark.
     pub congested_in: u64,
 }
 
-/// What is known of a far box of the configuration.
+/// Status of a configured far box.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FarStatus {
-    /// As it is configured.
+    /// The far box as configured.
     pub far: FarBox,
-    /// Boxes that answer for its prefix: one, or where each address is asked for by itself, perhaps
-    /// several.
+    /// Numbers of the boxes that answer for its prefix. More than one is possible if each address
+    /// is searched for by itself.
     pub reached: Vec<u64>,
-    /// Of what was asked for, some has no answer: that traffic passes as it is.
+    /// Some of the addresses asked for have no answer; their traffic passes untunnelled.
     pub is_silent: bool,
 }
 
 /// A far box with which there is no session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// The far box.
+    /// Number of the far box.
     pub box_id: u64,
-    /// Why.
+    /// Reason.
     pub reason: Refusal,
-    /// Versions of the format that it speaks, least and greatest; this box speaks
-    /// [`crate::VERSION`] alone.
+    /// Least and greatest version of the format that the far box speaks; this box speaks only
+    /// [`crate::VERSION`].
     pub versions: (u8, u8),
     /// Its policy digest.
     pub policy: u64,
-    /// Cores that it has.
+    /// Number of its cores.
     pub cores: u8,
 }

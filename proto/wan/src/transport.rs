@@ -1,4 +1,4 @@
-//! The transport node: sessions with far boxes, and the streams in each.
+//! The transport node: sessions with far boxes, and the assignment of frames to streams.
 
 use crate::addresses::{Addresses, Found, TRIES};
 use crate::config::{Config, ConfigError};
@@ -18,10 +18,9 @@ use longhaul_secret::TagKey;
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, Packet, Path, Split, Udp, icrc, split};
 
-/// The side of the hosts, or of the node that stands between them and the transport.
+/// The side that faces the hosts, or the node between them and the transport.
 pub const INNER: Side = 0;
-/// Memory that a frame of a 4 KiB path MTU takes: what one more frame of [`Node::intake`] is
-/// counted as.
+/// Memory cost of a frame with a 4 KiB payload, the unit of [`Node::intake`].
 const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
 
 /// Hop limit of control datagrams.
@@ -34,26 +33,26 @@ pub struct Transport {
     pub(crate) shared: TransportShared,
     pub(crate) sessions: Sessions,
     pub(crate) addresses: Addresses,
-    /// Streams to a far box: their session and their place in it.
+    /// Streams to far boxes: session and slot.
     streams: Map<WireKey, (u32, u16)>,
-    /// Streams of which nothing arrives at the far box of this session: they pass.
+    /// Streams found astray, with their session; their frames pass.
     astray: Map<WireKey, u32>,
     gates: Vec<Gate>,
     pub(crate) refused: Option<Refused>,
-    /// This life of the box.
+    /// Number of this life of the box.
     pub(crate) instance: u64,
     pub(crate) cookies: TagKey,
     waiting: Waiting,
-    /// Replies to unauthenticated peers that may be sent at `answers_at`.
+    /// Replies to unauthenticated peers that may be sent, as of `answers_at`.
     answers: u64,
     answers_at: Instant,
 }
 
 impl Transport {
-    /// A transport that knows no far box.
+    /// Creates a transport without sessions.
     ///
     /// # Errors
-    /// A field of `config` out of its range.
+    /// Returns an error if a field of `config` is outside its range.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let gate = |path: &crate::PathConfig| Gate::new(&path.rate.most().into(), path.burst_bytes);
@@ -81,7 +80,7 @@ impl Transport {
         &self.shared.config
     }
 
-    /// What was done so far.
+    /// Counters since creation.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
@@ -91,7 +90,7 @@ impl Transport {
         self.sessions.iter().map(|session| session.status(self.config()))
     }
 
-    /// What is known of the far boxes of the configuration, in its order.
+    /// Status of the configured far boxes, in their order.
     pub fn far(&self) -> Vec<FarStatus> {
         let box_of = |local| {
             let mut sessions = self.sessions.iter();
@@ -102,12 +101,12 @@ impl Transport {
         self.addresses.far(box_of)
     }
 
-    /// The far box that was refused, or refused this one, last.
+    /// The far box that most recently refused this one or was refused.
     pub fn refused(&self) -> Option<Refused> {
         self.refused
     }
 
-    /// Ends all sessions; their far boxes are told. What is in flight is lost, and traffic passes
+    /// Closes all sessions and tells their far boxes. Frames in flight are lost, and traffic passes
     /// untunnelled until the far boxes are found again.
     pub fn close(&mut self, now: Instant) {
         let open: Vec<u32> = self.sessions.iter().map(Session::local).collect();
@@ -131,7 +130,7 @@ impl Transport {
         self.shared.counters.drops.count(reason);
     }
 
-    /// True when one more unauthenticated peer may be answered.
+    /// `true` if another unauthenticated peer may be answered.
     pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
         let rate = u64::from(self.config().answers_per_s);
         let elapsed = u128::from(now.since(self.answers_at).as_ns());
@@ -145,7 +144,7 @@ impl Transport {
         may
     }
 
-    /// A session is over. Its addresses are asked for again after `wait`.
+    /// Ends a session. Its addresses are searched for again after `wait`.
     pub(crate) fn end(&mut self, now: Instant, local: u32, wait: Duration) {
         let Some(session) = self.sessions.remove(local) else { return };
         self.addresses.forget(now, local, wait);
@@ -163,7 +162,7 @@ impl Transport {
         self.tunnel(now, wait_until, frame);
     }
 
-    /// Takes a frame from inside into its stream, if it has one; otherwise it waits, or passes.
+    /// Puts a frame from inside into its stream if it has one; otherwise the frame waits or passes.
     #[inline]
     fn tunnel(&mut self, now: Instant, wait_until: Instant, frame: &Frame<'_>) {
         let Some((key, clocking, layout)) = tunnelled(frame) else {
@@ -193,7 +192,7 @@ impl Transport {
         }
     }
 
-    /// A far box is looked for: the frame waits where there is room, and passes otherwise.
+    /// Holds the frame during the search for a far box, or passes it if there is no room.
     fn wait(&mut self, until: Instant, frame: &Frame<'_>) {
         if self.config().waiting_bytes_max == 0 {
             return self.shared.pass(INNER, frame);
@@ -205,14 +204,14 @@ impl Transport {
         }
     }
 
-    /// A far box has been found: frames that waited for it go on, in their order.
+    /// Tunnels the frames that waited for a far box that has been found, in their order.
     pub(crate) fn release_waiting(&mut self, now: Instant) {
         for (until, held) in self.waiting.take() {
             self.tunnel(now, until, &held.as_frame());
         }
     }
 
-    /// A stream for frames like this, if a far box serves their destination.
+    /// Opens a stream for frames like this one, if a far box serves their destination.
     fn open_stream(
         &mut self,
         now: Instant,
@@ -236,7 +235,7 @@ impl Transport {
                 return Stream::None;
             }
         };
-        // Held against the format once a stream: its frames are alike.
+        // Checked once per stream: its frames have the same headers.
         let mut out = [0; HEAD_MAX];
         if encapsulate(
             head,
@@ -267,6 +266,11 @@ impl Transport {
             return self.shared.pass(side, frame);
         };
         let header = outer.header;
+        if !outer.udp.ip_checksum_is_right(frame.head) {
+            // Neither check nor ICRC covers the whole of this header, and the receiver would drop
+            // it.
+            return self.unsound(side, frame, &header);
+        }
         match header.kind {
             DatagramKind::Data => self.handle_data(now, side, frame, &outer),
             DatagramKind::Parity => self.handle_parity(now, side, frame, &outer),
@@ -294,8 +298,9 @@ impl Transport {
         }
     }
 
-    /// A host along `route` has sent a frame by the session `local`. In the clear that says
-    /// nothing: anybody can have a session, and put any source into a frame.
+    /// Notes that a host along `route` has sent a frame through the session `local`. This counts
+    /// only behind a seal: without one, anyone can open a session and put any source address into a
+    /// frame.
     fn learn_of_host(&mut self, now: Instant, route: &Path, local: u32) {
         if self.config().is_sealed && self.addresses.learn_of_host(now, route, local) {
             self.release_waiting(now);
@@ -379,7 +384,7 @@ impl Transport {
         }
     }
 
-    /// Damaged, or somebody else's.
+    /// Handles a datagram that fails its check: damaged in transit, or not of this transport.
     fn unsound(&mut self, side: Side, frame: &Frame<'_>, header: &Header) {
         let is_ours = self.sessions.get_mut(header.session).is_some();
         if is_ours { self.drop(DropReason::Corrupted) } else { self.shared.pass(side, frame) }
@@ -412,7 +417,7 @@ impl Transport {
     ) {
         self.drop(DropReason::UnknownSession);
         if self.sessions.get_mut(header.session).is_some() {
-            // It is being opened: the far box is ahead of its own word.
+            // The session is being opened: the datagram overtook the ACCEPT.
             return;
         }
         let ping = if header.kind == DatagramKind::Ping { Ping::read(body) } else { None };
@@ -484,8 +489,8 @@ impl Transport {
         }
     }
 
-    /// The side by which frames pass: that of the first path that answers to every far box that is
-    /// reached, or the first.
+    /// Side by which frames pass: that of the first path that answers to every reachable far box,
+    /// or side 1.
     fn passing_side(&self) -> Side {
         let answers = |path: &usize| {
             let mut reached = self.sessions.iter().filter(|session| session.is_up());
@@ -495,24 +500,23 @@ impl Transport {
     }
 }
 
-/// What becomes of a frame that no stream has carried before.
+/// How to handle a frame of a stream that is not in the table.
 enum Stream {
-    /// Its session, and its place there.
+    /// Its session and slot.
     Open((u32, u16)),
-    /// A far box is looked for, or about to open a session.
+    /// A search for the far box is in progress, or a session is about to open.
     Soon,
     /// No far box serves its destination.
     None,
 }
 
-/// Control datagrams take the route of hosts' frames, with a hop limit of their own (a forwarded
-/// frame's may be spent) and without its mark.
+/// Route of control datagrams: that of the hosts' frames, with the transport's own hop limit, as a
+/// forwarded frame's may be exhausted, and without the ECN mark.
 fn control_route(route: Path) -> Path {
     Path { hop_limit: HOP_LIMIT, traffic_class: route.traffic_class & !ECN_BITS, ..route }
 }
 
-/// The stream of a frame that is tunnelled, what paces its sender, and where its headers
-/// stand.
+/// Stream of a frame to be tunnelled, the pacing of its sender, and the offsets of its headers.
 #[inline]
 fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Clocking, Layout)> {
     if frame.trailer.is_empty() || !frame.may_be_kept() {
@@ -526,12 +530,12 @@ fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Clocking, Layout)> {
         && pad + ICRC_LEN == frame.trailer.len();
     let packet = Packet::parse(frame.head).ok().flatten().filter(|_| is_whole)?;
     let (key, clocking) = StreamKey::of(&packet)?;
-    Some((key, clocking, layout))
+    // The far box drops a frame with a wrong header checksum.
+    Udp::from(layout).ip_checksum_is_right(frame.head).then_some((key, clocking, layout))
 }
 
-/// Keeps a frame with its ICRC: the far box checks it, and what is tunnelled is no longer what
-/// whoever writes a frame out knows how to seal. A simulation's frame has no bytes to compute it
-/// from, and needs none.
+/// Holds a frame with its ICRC computed. The far box checks the ICRC, and a port could not compute
+/// it for the frame in its tunnel. A simulated frame without bytes needs none.
 #[inline]
 fn hold(pool: &mut FramePool, frame: &Frame<'_>, layout: &Layout) -> FrameBuf {
     let held = pool.hold(frame);
@@ -565,7 +569,8 @@ impl Node for Transport {
         let Config { hello_every, hello_pause, .. } = *self.config();
         for local in opening {
             if !self.press_on(now, local) {
-                // It is there, for it has answered: perhaps the answer was damaged.
+                // The far box exists, because it answered the HELLO; the answer may have been
+                // damaged.
                 self.end(now, local, hello_every);
             }
         }
@@ -612,7 +617,7 @@ impl Node for Transport {
         let queue_max = self.config().queue_bytes_max;
         let free = open.map(|session| session.intake_bytes(queue_max)).min();
         if free.is_none() && self.sessions.iter().any(Session::is_about_to_open) {
-            // A round trip later nothing of it can be lost.
+            // A round trip later, its memory bounds the intake and nothing is lost.
             return 0;
         }
         free.map_or(usize::MAX, |free| usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX))

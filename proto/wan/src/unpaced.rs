@@ -1,6 +1,6 @@
-//! Frames whose senders wait for nobody: UC and UD. What they send beyond what the paths carry must
-//! be dropped here, before it takes a place in a stream, and must not take what others need: each
-//! source address has a queue and a share of the memory.
+//! Queues for UC and UD frames, whose senders are not paced. Frames beyond the paths' capacity must
+//! be dropped before they take a position in a stream, and must not take other sources' capacity:
+//! each source address has a queue and a share of the memory.
 
 use crate::key::{Map, map};
 use slab::Slab;
@@ -9,28 +9,27 @@ use std::collections::VecDeque;
 struct Source {
     address: u128,
     streams: u32,
-    /// Records that were never sent.
+    /// Unsent records.
     queue: VecDeque<u32>,
     queued_bytes: u64,
-    /// Memory of what is not acknowledged, queued or in flight.
+    /// Memory of unacknowledged records, queued or in flight.
     bytes: u64,
 }
 
-/// See the module.
 pub(crate) struct Unpaced {
     sources: Slab<Source>,
     by_address: Map<u128, u32>,
     /// Sources with queued records; the front is next.
     turns: VecDeque<u32>,
-    /// Sources with anything that is not acknowledged.
+    /// Sources with unacknowledged records.
     active: u64,
     queued_max: u64,
     bytes_max: u64,
 }
 
 impl Unpaced {
-    /// At most `queued_max` bytes wait, and `bytes_max` are kept, of all sources together but for a
-    /// frame of each.
+    /// All sources together queue at most `queued_max` bytes and keep at most `bytes_max`, except
+    /// that each source may have one frame.
     pub(crate) fn new(queued_max: u64, bytes_max: u64, seed: u64) -> Self {
         Unpaced {
             sources: Slab::new(),
@@ -42,7 +41,7 @@ impl Unpaced {
         }
     }
 
-    /// A stream of this source begins.
+    /// Adds a stream of this source.
     pub(crate) fn join(&mut self, address: u128) -> u32 {
         let sources = &mut self.sources;
         let make =
@@ -52,7 +51,7 @@ impl Unpaced {
         id
     }
 
-    /// A stream of this source has ended, with everything acknowledged.
+    /// Removes a stream of this source; all of it is acknowledged.
     pub(crate) fn leave(&mut self, id: u32) {
         let Some(source) = self.sources.get_mut(id as usize) else { return };
         source.streams -= 1;
@@ -62,7 +61,7 @@ impl Unpaced {
         }
     }
 
-    /// Queues `record` of this source. False: that exceeds its share.
+    /// Queues `record` of this source. Returns `false` if that exceeds its share.
     pub(crate) fn push(&mut self, id: u32, record: u32, cost: u32) -> bool {
         let Some(source) = self.sources.get_mut(id as usize) else { return false };
         let cost = u64::from(cost);
@@ -83,7 +82,7 @@ impl Unpaced {
         fits
     }
 
-    /// The record that is sent next.
+    /// The next record to send.
     #[inline]
     pub(crate) fn front(&self) -> Option<u32> {
         let id = *self.turns.front()?;
@@ -94,7 +93,7 @@ impl Unpaced {
         self.sources.get(id as usize)?.queue.front().copied()
     }
 
-    /// Takes the front, of `cost` bytes, out of its queue; the next source has its turn.
+    /// Removes the front record, of `cost` bytes; the next source has its turn.
     pub(crate) fn pop(&mut self, cost: u64) {
         let Some(id) = self.turns.pop_front() else { return };
         let Some(source) = self.sources.get_mut(id as usize) else { return };
@@ -105,7 +104,7 @@ impl Unpaced {
         }
     }
 
-    /// So much of this source is acknowledged.
+    /// Releases `cost` bytes that were acknowledged of this source.
     pub(crate) fn acknowledge(&mut self, id: u32, cost: u32) {
         let Some(source) = self.sources.get_mut(id as usize) else { return };
         source.bytes -= u64::from(cost);
@@ -119,7 +118,7 @@ mod tests {
 
     const COST: u32 = 100;
 
-    /// Pushes until the source has its share: how many frames that is.
+    /// Pushes until the source's share is exhausted. Returns the number of frames.
     fn fill(unpaced: &mut Unpaced, id: u32) -> u64 {
         (0..).take_while(|n| unpaced.push(id, id * 1000 + n, COST)).count() as u64
     }

@@ -1,13 +1,13 @@
-//! Frames that wait while a far box is looked for.
+//! Frames that wait during the search for a far box.
 
 use longhaul_node::FrameBuf;
 use longhaul_units::Instant;
 use std::collections::VecDeque;
 
-/// A frame, and until when it waits.
+/// A frame, and the time until which it waits.
 pub(crate) type Waiter = (Instant, FrameBuf);
 
-/// See the module. In the order in which they came, bounded in bytes of memory.
+/// A FIFO of frames, bounded in bytes of memory.
 pub(crate) struct Waiting {
     frames: VecDeque<Waiter>,
     bytes: u64,
@@ -19,7 +19,7 @@ impl Waiting {
         Waiting { frames: VecDeque::new(), bytes: 0, bytes_max }
     }
 
-    /// Takes a frame in; hands it back when there is no room for it.
+    /// Queues a frame, or returns it if there is no room.
     pub(crate) fn push(&mut self, waiter: Waiter) -> Result<(), FrameBuf> {
         let bytes = waiter.1.footprint() as u64;
         if self.bytes + bytes > self.bytes_max {
@@ -30,13 +30,13 @@ impl Waiting {
         Ok(())
     }
 
-    /// Takes all of them out.
+    /// Removes all frames.
     pub(crate) fn take(&mut self) -> VecDeque<Waiter> {
         self.bytes = 0;
         std::mem::take(&mut self.frames)
     }
 
-    /// Takes the first one out if it has waited long enough.
+    /// Removes the first frame if it has waited long enough.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<FrameBuf> {
         if self.next_at()? > now {
             return None;
@@ -46,7 +46,7 @@ impl Waiting {
         Some(frame)
     }
 
-    /// When the first one has waited long enough.
+    /// Time at which the first frame has waited long enough.
     pub(crate) fn next_at(&self) -> Option<Instant> {
         self.frames.front().map(|(until, _)| *until)
     }

@@ -1,88 +1,88 @@
-//! The configuration of each part of a box, and what follows from one part for another.
+//! The configuration of each part of a box, and the dependencies between them.
 
 use longhaul_seal::Cleartext;
 use longhaul_secret::Seed;
 use longhaul_units::Duration;
 use thiserror::Error;
 
-/// Memory for frames that wait for a far box because they may not leave in the clear, in bytes, of
-/// all cores.
+/// Memory for frames that wait for a far box because they must not leave in cleartext, in bytes,
+/// for all cores.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
 
-/// Time between two searches for a far box where nothing passes without one.
+/// Time between two searches for a far box if traffic without one is dropped.
 const PAUSE_WHEN_CLOSED: Duration = Duration::from_ms(1000);
 
-/// What a box is made of. Default: an accelerator alone, with its own defaults.
+/// Configuration of a box. Default: an accelerator alone, with its own defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The half for the requesters of this site.
+    /// The near half, for this site's requesters.
     pub near: longhaul_accel::Config,
-    /// The rest of a whole box; `None` for an accelerator alone.
+    /// The other parts of a whole box; `None` for an accelerator alone.
     pub whole: Option<Box<Whole>>,
 }
 
-/// What a whole box has behind its near half.
+/// Parts of a whole box other than its near half.
 #[derive(Clone, Debug)]
 pub struct Whole {
-    /// The half for the responders of this site; its LAN side is that of the WAN.
+    /// The far half, for this site's responders; its LAN side faces the WAN.
     pub far: longhaul_accel::Config,
-    /// Between the halves and the WAN.
+    /// The transport between the halves and the WAN.
     pub transport: longhaul_wan::Config,
-    /// What encrypts all that the boxes send each other, on every path.
+    /// Encryption of all datagrams between the boxes, on every path.
     pub seal: Option<longhaul_seal::Config>,
-    /// What fetches the data that commands announce.
+    /// Fetches the data that storage commands announce.
     pub read_ahead: Option<longhaul_readahead::Config>,
 }
 
-/// The accelerators of a box: what may change while it runs.
+/// Configurations of a box's accelerators, which may change while it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Halves {
-    /// For the requesters of this site.
+    /// For this site's requesters.
     pub near: longhaul_accel::Config,
-    /// For the responders of this site, in a whole box.
+    /// For this site's responders, in a whole box.
     pub far: Option<longhaul_accel::Config>,
 }
 
-/// What tells boxes apart: a number, which is sent to whoever asks, and a secret, which has nothing
-/// to do with it. Both boxes of a path have another, and so has each start of a box.
+/// Identity of a box: a public number, and an unrelated secret. Both must differ between the boxes
+/// of a path, and between starts of a box.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Sent in every HELLO.
+    /// Box number, sent in every HELLO.
     pub box_id: u64,
-    /// Where instance, session numbers, cookies and nonces come from.
+    /// Seed of the instance, session numbers, cookies and nonces.
     pub seed: Seed,
 }
 
 impl Identity {
-    /// For virtual time and tests: the same at each run.
+    /// Deterministic identity for virtual time and tests.
     pub fn of_scenario(number: u64) -> Self {
         Identity { box_id: number, seed: Seed::of_scenario(number) }
     }
 }
 
-/// Why the configuration of a box is refused: by which part, and what it says.
+/// Why the configuration of a box is invalid, by part.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// By an accelerator.
+    /// Error of an accelerator.
     #[error(transparent)]
     Accelerator(#[from] longhaul_accel::ConfigError),
-    /// By the transport.
+    /// Error of the transport.
     #[error("transport: {0}")]
     Transport(longhaul_wan::ConfigError),
-    /// By the seal.
+    /// Error of the seal.
     #[error("keys: {0}")]
     Seal(longhaul_seal::ConfigError),
-    /// By the read-ahead.
+    /// Error of the read-ahead.
     #[error("read-ahead: {0}")]
     ReadAhead(longhaul_readahead::ConfigError),
 }
 
 impl Halves {
-    /// The accelerators of a box: `of_box` as it is, or for a whole box both halves of it.
-    /// `round_trip` is the path's, zero if unknown.
+    /// The accelerators of a box: `of_box` unchanged or, for a whole box, both its halves.
+    /// `round_trip` is the path's RTT, zero if unknown.
     ///
     /// # Errors
-    /// When `of_box` is out of its ranges.
+    /// If `of_box` is invalid.
     pub fn new(
         of_box: longhaul_accel::Config,
         round_trip: Duration,
@@ -106,8 +106,8 @@ impl Config {
         Config { near: accelerator, whole: None }
     }
 
-    /// A whole box: both halves of `accelerator` before `transport`, whose bursts are as long.
-    /// `round_trip` is the path's, zero if unknown.
+    /// A whole box: both halves of `accelerator` before `transport`, with the same burst length.
+    /// `round_trip` is the path's RTT, zero if unknown.
     pub fn whole(
         accelerator: longhaul_accel::Config,
         mut transport: longhaul_wan::Config,
@@ -123,14 +123,14 @@ impl Config {
         }
     }
 
-    /// With all that a whole box sends the far one encrypted, and RDMA traffic without a far box
-    /// dropped or passed as `seal` says. A box without a transport has nothing to seal.
+    /// Adds a seal: a whole box encrypts all that it sends to the far one, and drops or passes RDMA
+    /// traffic without a far box according to `seal`. Has no effect on a box without a transport.
     pub fn sealed(mut self, seal: Option<longhaul_seal::Config>) -> Self {
         let (Some(whole), Some(seal)) = (&mut self.whole, seal) else { return self };
         whole.transport.is_sealed = true;
         let mut seal = longhaul_seal::Config { paths: whole.transport.paths.len() as u8, ..seal };
         if let Cleartext::Of(prefixes) = &seal.cleartext {
-            // Frames wait for a far box, because nothing else may take them.
+            // Such frames must wait for a far box.
             whole.transport.without_box = prefixes.clone();
             whole.transport.waiting_bytes_max =
                 WAITING_BYTES_MAX / u64::from(whole.transport.cores);
@@ -141,7 +141,7 @@ impl Config {
         self
     }
 
-    /// With the data that commands announce fetched ahead, in a whole box.
+    /// Adds read-ahead to a whole box.
     pub fn reading_ahead(mut self, read_ahead: Option<longhaul_readahead::Config>) -> Self {
         if let Some(whole) = &mut self.whole {
             whole.read_ahead = read_ahead;
@@ -149,7 +149,7 @@ impl Config {
         self
     }
 
-    /// With all randomness from `seed`: for virtual time, where a run is to be repeated.
+    /// Derives all randomness from `seed`, for reproducible runs in virtual time.
     pub fn seeded(mut self, seed: u64) -> Self {
         self.near.seed = seed;
         if let Some(whole) = &mut self.whole {

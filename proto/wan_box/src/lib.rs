@@ -1,9 +1,8 @@
-//! The box of a site, composed and sized in one place: what `accelerate` and `lab` run is what
-//! `sim` simulates.
+//! Composition and sizing of a site's box, shared by `accelerate`, `lab` and `sim`.
 //!
 //! A [`WanBox`] is an accelerator alone, or both its halves with the WAN transport behind them.
-//! [`Sizing`] turns what is known of the path (rate, delay, memory, cores) into the configuration
-//! of each part; [`Config`] holds these and what follows from one part for another.
+//! [`Sizing`] converts the known properties of the path and machine (rate, delay, memory, cores)
+//! into the configuration of each part; [`Config`] holds these, and the dependencies between them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The one rule by which boxes are sized.
+//! Sizing of boxes.
 
 use crate::config::Identity;
 use longhaul_cc::{JointRate, Pacing};
@@ -6,50 +6,48 @@ use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{PathConfig, Rate};
 use std::num::NonZeroUsize;
 
-/// The least window: room for the turns of threads that share a processor.
+/// Smallest window: covers the time slices of threads that share a processor.
 const WINDOW_BYTES_MIN: u64 = 16 << 20;
-/// Values above are not told from it by any part.
+/// Larger values have the same effect in every part.
 const BYTES_MAX: u64 = u64::MAX >> 9;
 
-/// A way to the far site.
+/// A path to the far site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
-    /// What it carries, in bits per second on the wire, if that is known.
+    /// Capacity in bits per second on the wire, if known.
     pub capacity: Option<BitRate>,
-    /// What a transport sends on it at.
+    /// Rate at which a transport sends on it.
     pub rate: Rate,
-    /// Longest IP packet of its port in bytes, where the port has such a limit.
+    /// Longest IP packet of its port in bytes, if limited.
     pub mtu: Option<u32>,
 }
 
 impl Path {
-    /// A path of a capacity that is kept to, if it is known.
+    /// A path limited to its capacity, if known.
     pub fn of_capacity(capacity: Option<BitRate>) -> Self {
         Path { capacity, rate: capacity.into(), mtu: None }
     }
 }
 
-/// What is known of a path, and what a box may take: all else follows.
+/// Known properties of the paths, and resources of a box, from which everything else is derived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizing {
-    /// The ways to the far site, 1 to 15; an accelerator alone has one. Their rates are those of
-    /// all cores together.
+    /// Paths to the far site, 1 to 15; an accelerator alone has one. Rates are totals of all cores.
     pub paths: Vec<Path>,
-    /// One way, if it is known.
+    /// One-way delay, if known.
     pub delay: Option<Duration>,
-    /// For what accelerators store, in bytes, of all cores. Default 1 GiB.
+    /// Memory for the accelerators' stores of all cores, in bytes. Default 1 GiB.
     pub memory_bytes: u64,
-    /// How far requesters may run ahead of responders, in bytes. `None`: twice what is under way in
-    /// a round trip, twice over for short packets, and 16 MiB at least; 64 MiB where rate or delay
-    /// is not known.
+    /// How far requesters may run ahead of responders, in bytes. `None`: twice the bytes in flight
+    /// in a round trip, and twice that for short packets, at least 16 MiB; 64 MiB if rate or delay
+    /// is unknown.
     pub window_bytes: Option<u64>,
-    /// What one requester may have outstanding beyond the window, in bytes. Default 192 MiB:
-    /// perftest's 128 messages of 1 MiB, with what their packets take.
+    /// Bytes that one requester may have outstanding beyond the window. Default 192 MiB: perftest's
+    /// 128 messages of 1 MiB, with per-packet overhead.
     pub outstanding_bytes: u64,
-    /// Flows known at once, of all cores. Default 4096.
+    /// Flows tracked by all cores together. Default 4096.
     pub flows_max: u32,
-    /// Cores that share the paths and the memory, each for its part of the pairs of hosts. Default
-    /// 1.
+    /// Cores that share the paths and the memory, each for its part of the host pairs. Default 1.
     pub cores: NonZeroUsize,
 }
 
@@ -69,19 +67,19 @@ impl Default for Sizing {
 }
 
 impl Sizing {
-    /// Of all paths, if the capacity of each is known.
+    /// Total capacity of all paths, if each is known.
     fn capacity(&self) -> Option<BitRate> {
         let sum: Option<u64> =
             self.paths.iter().map(|path| path.capacity.map(|capacity| capacity.as_bps())).sum();
         BitRate::from_bps(sum?)
     }
 
-    /// Zero if unknown.
+    /// RTT, zero if unknown.
     pub fn round_trip(&self) -> Duration {
         self.delay.unwrap_or(Duration::ZERO).times(2)
     }
 
-    /// Bytes under way in a round trip, over all paths, if that is known.
+    /// Bytes in flight in a round trip over all paths, if known.
     fn in_flight_bytes(&self) -> Option<u64> {
         self.delay?;
         Some(self.capacity()?.bytes_in(self.round_trip()))
@@ -93,23 +91,23 @@ impl Sizing {
         self.window_bytes.unwrap_or_else(|| self.in_flight_bytes().map_or(unknown, of_path))
     }
 
-    /// What one flow may store. A window counts up to three quarters of it.
+    /// Bytes that one flow may store. A window counts up to three quarters of it.
     pub fn flow_bytes(&self) -> u64 {
         let window = self.window();
         window.saturating_add(window / 2).saturating_add(self.outstanding_bytes).min(BYTES_MAX)
     }
 
-    /// A core's part of what all cores share.
+    /// A core's share of a total.
     fn part(&self, of_all: u64) -> u64 {
         of_all / self.cores.get() as u64
     }
 
-    /// A core's part of a rate: together they never give a path more than it takes.
+    /// A core's share of a rate; the shares together never exceed the path's rate.
     pub fn part_of_rate(&self, rate: BitRate) -> Option<BitRate> {
         BitRate::from_bps(self.part(rate.as_bps()).max(1))
     }
 
-    /// The accelerator of each core. Cores share one rate; it is asked for once for all of them.
+    /// The accelerator of each core. Call it once for all cores, because they share one rate.
     pub fn accelerator(&self) -> longhaul_accel::Config {
         let defaults = longhaul_accel::Config::default();
         let total_bytes_max = self.part(self.memory_bytes);
@@ -132,8 +130,7 @@ impl Sizing {
         }
     }
 
-    /// The transport of each core, with `around` bytes put around its datagrams by what is behind
-    /// it.
+    /// The transport of each core; the parts behind it add `around` bytes to its datagrams.
     pub fn transport(&self, identity: Identity, around: usize) -> longhaul_wan::Config {
         let defaults = longhaul_wan::Config::default();
         let paths: Vec<_> = self.paths.iter().map(|path| self.path(path, around)).collect();
@@ -162,7 +159,7 @@ impl Sizing {
         }
     }
 
-    /// A core's part of a path.
+    /// A core's share of a path.
     fn path(&self, path: &Path, around: usize) -> PathConfig {
         let defaults = PathConfig::default();
         let part = |rate: BitRate| self.part_of_rate(rate);
@@ -171,7 +168,7 @@ impl Sizing {
             Rate::Fixed(rate) => part(rate).map_or(Rate::Port, Rate::Fixed),
             Rate::Adaptive { most } => Rate::Adaptive { most: most.and_then(part) },
         };
-        // The port itself refuses what is longer.
+        // The port itself refuses longer packets.
         let mtu_max = path.mtu.map_or(defaults.mtu_max, |mtu| {
             mtu.saturating_sub(around as u32).clamp(576, defaults.mtu_max.into()) as u16
         });
@@ -218,7 +215,7 @@ mod tests {
     fn a_long_fast_path_has_the_psns_that_it_needs() {
         let of = |gbps, ms| sizing(gbps, ms, 1).accelerator().flow_psns_max;
         assert_eq!(of(10, 5), longhaul_accel::Config::default().flow_psns_max);
-        // 5 GB of 1 KiB packets are more than a flow may have outstanding.
+        // 5 GB of 1 KiB packets exceed the limit of a flow.
         assert_eq!(of(400, 50), 1 << 22);
     }
 

@@ -1,4 +1,4 @@
-//! The parts of a box in a row, as one node.
+//! The parts of a box in series, as one node.
 
 use crate::config::{Config, ConfigError, Halves, Whole};
 use longhaul_accel::Accelerator;
@@ -8,11 +8,11 @@ use longhaul_seal::{Seal, Sealed};
 use longhaul_units::Instant;
 use longhaul_wan::Transport;
 
-/// A box: side 0 is its LAN, sides from 1 on are the paths of the WAN.
+/// A box: side 0 is its LAN, the sides from 1 on are the paths of the WAN.
 ///
-/// From the LAN to the WAN: read-ahead, where it is asked for; the near half, for the requesters of
-/// this site; and in a whole box the far half, turned round, for the responders of this site, and
-/// the transport with its paths sealed where the boxes have keys.
+/// From the LAN to the WAN: read-ahead, if configured; the near half, for this site's requesters;
+/// and in a whole box the mirrored far half, for this site's responders, and the transport, with
+/// its paths sealed if the boxes have keys.
 pub struct WanBox {
     row: Chain<ReadAhead, Chain<Accelerator, BehindNear>>,
 }
@@ -20,10 +20,10 @@ pub struct WanBox {
 type BehindNear = Chain<Mirrored<Accelerator>, Sealed<Transport>>;
 
 impl WanBox {
-    /// A box of these parts.
+    /// Creates a box of these parts.
     ///
     /// # Errors
-    /// When a part refuses its configuration.
+    /// If the configuration of a part is invalid.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         let near = Accelerator::new(config.near)?;
         let Some(whole) = config.whole else {
@@ -47,27 +47,27 @@ impl WanBox {
         self.row.right_mut().expect("every box has a near half")
     }
 
-    /// The half for the requesters of this site.
+    /// The near half, for this site's requesters.
     pub fn near(&self) -> &Accelerator {
         self.halves().left().expect("every box has a near half")
     }
 
-    /// The half for the responders of this site.
+    /// The far half, for this site's responders.
     pub fn far(&self) -> Option<&Accelerator> {
         Some(&self.halves().right()?.left()?.0)
     }
 
-    /// What carries frames to the far box.
+    /// The transport to the far box, in a whole box.
     pub fn transport(&self) -> Option<&Transport> {
         Some(self.halves().right()?.right()?.node())
     }
 
-    /// What encrypts what the transport sends.
+    /// The seal of the transport's datagrams, if the boxes have keys.
     pub fn seal(&self) -> Option<&Seal> {
         self.halves().right()?.right()?.seal()
     }
 
-    /// What fetches ahead of READs.
+    /// The read-ahead, if configured.
     pub fn read_ahead(&self) -> Option<&ReadAhead> {
         self.row.left()
     }
@@ -80,10 +80,10 @@ impl WanBox {
         Some(&mut self.halves_mut().right_mut()?.left_mut()?.0)
     }
 
-    /// Gives both halves another configuration, or none of them. Seeds stay.
+    /// Applies other configurations to both halves, or changes nothing on an error. Seeds are kept.
     ///
     /// # Errors
-    /// When something differs that cannot change while the box runs.
+    /// If a field differs that cannot change while the box runs.
     pub fn reconfigure(&mut self, to: &Halves) -> Result<(), longhaul_accel::ConfigError> {
         let with_seed = |half: &Accelerator, config: &longhaul_accel::Config| {
             longhaul_accel::Config { seed: half.config().seed, ..config.clone() }
@@ -101,7 +101,7 @@ impl WanBox {
         Ok(())
     }
 
-    /// Lets the flows of the box go, or takes them in again, as [`Accelerator::set_draining`].
+    /// Starts or ends draining of the box's flows: see [`Accelerator::set_draining`].
     pub fn set_draining(&mut self, now: Instant, is_draining: bool) {
         if let Some(read_ahead) = self.row.left_mut() {
             read_ahead.set_draining(is_draining);

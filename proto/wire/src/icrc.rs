@@ -131,9 +131,8 @@ impl Icrc {
     }
 }
 
-/// The ICRC of a packet whose parts are at hand, as it stands on the wire: `head` from the
-/// destination MAC up to the payload, then `payload`, then `pad`. The quickest way for short
-/// packets.
+/// The ICRC of a packet in pieces, as on the wire: `head` from the destination MAC up to the
+/// payload, then `payload`, then `pad`. The fastest way for short packets.
 ///
 /// # Panics
 /// If `layout` was not found in `head`.
@@ -195,8 +194,8 @@ mod tests {
         (frame, layout, end)
     }
 
-    /// The definition: eight bytes of ones, then everything from the IP header on with ones for
-    /// fields that change.
+    /// The definition: eight bytes of ones, then everything from the IP header on, with ones for
+    /// fields that change in flight.
     fn plain(frame: &[u8], layout: &Layout, end: usize) -> [u8; ICRC_LEN] {
         let (ip, udp, bth) = (layout.ip, layout.udp, layout.bth);
         let changing: &[usize] = if layout.is_ipv6 {

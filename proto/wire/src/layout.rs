@@ -18,7 +18,7 @@ pub struct Layout {
     pub payload: usize,
 }
 
-/// Why a frame to the RoCEv2 port is invalid.
+/// Reason why a frame to the RoCEv2 port is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Malformed {
     /// The frame ends inside a header.

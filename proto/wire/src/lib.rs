@@ -34,7 +34,7 @@ pub use pair_hash::pair_hash;
 pub use path::{Ipv4Fragmentation, MacAddr, Path, PathTemplate};
 pub use pause::{PRIORITIES, Pause, priority_of};
 pub use prefix::{Prefix, PrefixError};
-pub use udp::{Udp, address_bits};
+pub use udp::{Udp, address_bits, ipv4_checksum_is_right};
 
 /// UDP destination port of RoCEv2.
 pub const ROCEV2_PORT: u16 = 4791;

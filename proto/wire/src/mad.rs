@@ -35,7 +35,7 @@ const CLASS_CM: u8 = 7;
 const CLASS_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 3;
 
-/// Why a MAD is not a message of the connection manager.
+/// Reason why a MAD is not a connection manager message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum NotCm {
     /// The base version is not 1.

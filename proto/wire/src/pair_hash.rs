@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A frame with these tags and addresses, and the same the other way.
+    /// A frame with these tags and addresses, and its counterpart in the other direction.
     fn both_ways(tags: usize, source: &[u8], destination: &[u8], payload: &[u8]) -> [Vec<u8>; 2] {
         let is_ipv4 = source.len() == 4;
         [(source, destination), (destination, source)].map(|(source, destination)| {

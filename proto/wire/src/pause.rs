@@ -1,4 +1,4 @@
-//! Priority-based flow control frames, by which an end of a link pauses priorities of the other.
+//! Priority-based flow control frames, by which one end of a link pauses priorities of the other.
 //!
 //! Sources: IEEE 802.1Qbb (IEEE 802.1Q, clause 36), IEEE 802.3, clause 31 (MAC control) and annex
 //! 31D (the frame).
@@ -17,10 +17,10 @@ const TIMES: usize = 18;
 /// Priorities of a link.
 pub const PRIORITIES: usize = 8;
 
-/// A priority-based pause frame: the pause of each priority that it names.
+/// A priority-based pause frame: the pause of each enabled priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pause {
-    /// By priority: quanta of 512 bit times of the link, 0 to resume. `None`: not named.
+    /// By priority: quanta of 512 bit times of the link, 0 to resume. `None`: not enabled.
     pub quanta: [Option<u16>; PRIORITIES],
 }
 
@@ -33,7 +33,7 @@ impl Pause {
     pub const ETHERTYPE: u16 = 0x8808;
     /// MAC control opcode of priority-based flow control.
     pub const OPCODE: u16 = 0x0101;
-    /// The longest pause.
+    /// Maximum pause.
     pub const QUANTA_MAX: u16 = u16::MAX;
 
     /// Pauses one priority.
@@ -45,8 +45,8 @@ impl Pause {
         pause
     }
 
-    /// Reads a frame from its leading bytes. `None`: another kind of frame, one with another opcode
-    /// or destination, or one cut short. Bits of the enable vector's first byte are reserved, and
+    /// Parses a frame from its leading bytes. `None`: another kind of frame, another opcode or
+    /// destination, or a truncated frame. The reserved bits of the enable vector's first byte are
     /// ignored.
     pub fn parse(frame: &[u8]) -> Option<Pause> {
         let head = frame.first_chunk::<{ TIMES + 2 * PRIORITIES }>()?;

@@ -53,8 +53,14 @@ pub struct Record<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CaptureError {
     /// The first four bytes are not the magic number of a capture.
-    #[error("neither pcap nor pcapng: it starts with {0:02x?}")]
+    #[error(
+        "neither pcap nor pcapng: its first bytes are {:02x} {:02x} {:02x} {:02x}",
+        .0[0], .0[1], .0[2], .0[3]
+    )]
     NoCapture([u8; 4]),
+    /// The input has no bytes.
+    #[error("the file is empty")]
+    Empty,
     /// The input ends inside the file header.
     #[error("ends inside its file header, after {0} bytes")]
     NoHeader(usize),
@@ -175,6 +181,7 @@ impl Decoder {
     /// The file ends inside a header, record or block.
     pub fn finish(&self, rest: &[u8]) -> Result<(), CaptureError> {
         match self.state {
+            DecoderState::Start if rest.is_empty() => Err(CaptureError::Empty),
             DecoderState::Start => Err(CaptureError::NoHeader(rest.len())),
             _ if rest.is_empty() => Ok(()),
             _ => Err(CaptureError::Truncated(rest.len())),

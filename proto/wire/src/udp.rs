@@ -124,6 +124,12 @@ impl Udp {
         usize::from(len).checked_sub(Self::LEN)
     }
 
+    /// True if the IPv4 header checksum is right; IPv6 has none.
+    #[inline]
+    pub fn ip_checksum_is_right(&self, head: &[u8]) -> bool {
+        self.is_ipv6 || head.get(self.ip..self.udp).is_some_and(ipv4_checksum_is_right)
+    }
+
     /// Adds `by` bytes to the lengths of IP and UDP and updates the IPv4 header checksum. Returns
     /// `false`, and changes nothing, if a length would leave its 16 bits.
     ///
@@ -206,6 +212,19 @@ impl Udp {
     }
 }
 
+/// True if the one's-complement sum of an IPv4 header, options included, is all ones (RFC 791,
+/// section 3.1). The sum does not depend on the byte order, and its words may be wider (RFC 1071,
+/// section 2).
+#[inline]
+pub fn ipv4_checksum_is_right(header: &[u8]) -> bool {
+    let words =
+        header.chunks_exact(4).map(|w| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]])));
+    let sum: u64 = words.sum();
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,6 +294,20 @@ mod tests {
             let path = udp.path(head.bytes());
             assert_eq!(path, packet.path());
             assert_eq!((path.vlan, path.hop_limit, path.traffic_class), (vlan, 61, 0x6a));
+        }
+    }
+
+    #[test]
+    fn every_bit_of_an_ipv4_header_is_under_its_checksum() {
+        for (ips, vlan) in KINDS {
+            let mut bytes = head(ips, vlan, 1000).bytes().to_vec();
+            let udp = Udp::find(&bytes).unwrap();
+            assert!(udp.ip_checksum_is_right(&bytes));
+            for bit in udp.ip * 8..udp.udp * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(udp.ip_checksum_is_right(&bytes), udp.is_ipv6, "{bit}");
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! Completions.
 
 use longhaul_units::{Instant, Qpn, RKey};
+use std::fmt;
 
-/// How a work request ended. Numbers are those of `enum ibv_wc_status`.
+/// Outcome of a work request. The numbers are those of `enum ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Status {
@@ -10,13 +11,13 @@ pub enum Status {
     Success = 0,
     /// The message does not fit the receive buffer, or a response had the wrong length.
     LocalLength = 1,
-    /// The QP found an inconsistency of its own.
+    /// The QP found an internal inconsistency.
     LocalQpOperation = 2,
     /// A segment lies outside its region or the region forbids the access.
     LocalProtection = 4,
     /// The QP entered the error state before the request was done.
     WrFlush = 5,
-    /// A response that no correct responder sends.
+    /// A response that no conforming responder sends.
     BadResponse = 7,
     /// A protection error while the peer's data was placed.
     LocalAccess = 8,
@@ -24,12 +25,32 @@ pub enum Status {
     RemoteInvalidRequest = 9,
     /// The responder found rkey, range or permission wrong.
     RemoteAccess = 10,
-    /// The responder failed.
+    /// The responder refused rkey, range or permission.
     RemoteOperation = 11,
     /// No answer after all retries.
     RetryExceeded = 12,
-    /// The responder had no receive request after all RNR retries.
+    /// The responder had no receive after all RNR retries.
     RnrRetryExceeded = 13,
+}
+
+/// The texts of the C library's `ibv_wc_status_str`.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Status::Success => "success",
+            Status::LocalLength => "local length error",
+            Status::LocalQpOperation => "local QP operation error",
+            Status::LocalProtection => "local protection error",
+            Status::WrFlush => "work request flushed",
+            Status::BadResponse => "bad response error",
+            Status::LocalAccess => "local access error",
+            Status::RemoteInvalidRequest => "remote invalid request error",
+            Status::RemoteAccess => "remote access error",
+            Status::RemoteOperation => "remote operation error",
+            Status::RetryExceeded => "transport retry counter exceeded",
+            Status::RnrRetryExceeded => "RNR retry counter exceeded",
+        })
+    }
 }
 
 /// Kind of the completed work request.
@@ -54,28 +75,28 @@ pub enum CompletionOp {
 /// The outcome of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// As posted.
+    /// The `wr_id` as posted.
     pub wr_id: u64,
-    /// How it ended. After an error only `wr_id` and `qpn` are valid.
+    /// Outcome. After an error only `wr_id` and `qpn` are valid.
     pub status: Status,
     /// Kind of the work request.
     pub op: CompletionOp,
-    /// Bytes received, written by the peer, or read; the message length for SEND and WRITE. A
-    /// datagram's counts the 40 bytes in front of it.
+    /// Bytes received, written by the peer, or read; the message length for SEND and WRITE. For a
+    /// received datagram it includes the 40 bytes of the GRH.
     pub byte_len: u32,
     /// Immediate data in network byte order.
     pub immediate: Option<[u8; 4]>,
-    /// The local key that the peer's SEND with invalidate named.
+    /// The local key that the peer's SEND with invalidate has invalidated.
     pub invalidated: Option<RKey>,
     /// The local QP.
     pub qpn: Qpn,
     /// The peer's QP.
     pub peer_qpn: Qpn,
-    /// The peer asked for a solicited event.
+    /// Whether the peer requested a solicited event.
     pub solicited: bool,
-    /// The first 40 bytes of the receive buffer hold the peer's IP header.
+    /// Whether the first 40 bytes of the receive buffer hold the peer's IP header.
     pub grh: bool,
-    /// When the device queued it.
+    /// Time at which the device queued it.
     pub timestamp: Instant,
 }
 

@@ -1,11 +1,11 @@
-//! What a requester or responder needs of the device around it.
+//! The device as a requester or responder sees it: memory, completion queues, counters.
 
 use crate::{AhId, Completion, Counters, Sge};
 use longhaul_node::{Gather, Payload};
 use longhaul_units::{Duration, LKey, RKey};
 use longhaul_wire::PathTemplate;
 
-/// What a requester or responder may do to the peer's or its own memory.
+/// Access to local memory by a requester or responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
     /// Read local memory to send it.
@@ -14,7 +14,7 @@ pub enum Intent {
     LocalWrite,
 }
 
-/// What a peer wants to do to local memory.
+/// Access to local memory by a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemoteIntent {
     /// RDMA WRITE.
@@ -25,18 +25,18 @@ pub enum RemoteIntent {
     Atomic,
 }
 
-/// A key, range or permission was wrong.
+/// The key, range or permission forbids the access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied;
 
-/// What a QP's state machines need of the device around them: regions, completion queues, counters.
+/// A device as seen by a QP's state machines: regions, completion queues, counters.
 ///
-/// Statically dispatched, so that a device with its tables costs no indirect call per packet.
+/// Calls are dispatched statically, so that none is indirect per packet.
 pub trait Context {
-    /// The memory address of `len` bytes at `address` of the region that `lkey` names.
+    /// Memory address of `len` bytes at `address` of the region with key `lkey`.
     fn local(&self, lkey: LKey, address: u64, len: u32, intent: Intent) -> Result<u64, Denied>;
 
-    /// The memory address of `len` bytes at `address` of the region that a peer names by `rkey`.
+    /// Memory address of `len` bytes at `address` of the region with key `rkey`, for a peer.
     fn remote(
         &self,
         rkey: RKey,
@@ -45,56 +45,55 @@ pub trait Context {
         intent: RemoteIntent,
     ) -> Result<u64, Denied>;
 
-    /// Whether the QP's attributes let the peer do this at all.
+    /// Whether the QP's attributes permit this access by the peer.
     fn permits(&self, intent: RemoteIntent) -> bool;
 
-    /// Makes the region that `rkey` names unusable for the peer. False when there is none.
+    /// Invalidates `rkey` for the peer. Returns `false` if no region has it.
     fn invalidate(&mut self, rkey: RKey) -> bool;
 
-    /// Copies `payload` to memory `address`, as [`Context::local`] or [`Context::remote`] gave it.
+    /// Copies `payload` to `address`, a result of [`Context::local`] or [`Context::remote`].
     fn scatter(&mut self, address: u64, payload: &Payload<'_>);
 
-    /// Adds `add` to the 8 bytes at memory `address`, in the host's byte order and modulo 2^64, as
-    /// one indivisible step; returns what was there.
+    /// Atomically adds `add` modulo 2^64 to the 8 bytes at memory `address`, in the host's byte
+    /// order. Returns the original value.
     fn fetch_add(&mut self, address: u64, add: u64) -> u64;
 
-    /// Stores `swap` in the 8 bytes at memory `address` when they hold `compare`, as one
-    /// indivisible step; returns what was there.
+    /// Atomically stores `swap` in the 8 bytes at memory `address` if they equal `compare`.
+    /// Returns the original value.
     fn compare_swap(&mut self, address: u64, compare: u64, swap: u64) -> u64;
 
-    /// The headers of datagrams that go by an address handle; `None` when there is none of that
-    /// number.
+    /// Header template of an address handle; `None` if there is no such handle.
     fn path(&self, ah: AhId) -> Option<&PathTemplate>;
 
-    /// The memory, for frames that refer to it.
+    /// Registered memory, for frames that refer to it.
     fn gather(&self) -> &dyn Gather;
 
-    /// A send work request is done.
+    /// Reports the completion of a send work request.
     fn complete_send(&mut self, completion: Completion);
 
-    /// A receive work request is done.
+    /// Reports the completion of a receive work request.
     fn complete_receive(&mut self, completion: Completion);
 
     /// The device's counters.
     fn counters(&mut self) -> &mut Counters;
 
-    /// An answer came so long after the packet that asked for it was sent.
+    /// Records the time from a packet that asks for an answer to that answer.
     fn note_answer_delay(&mut self, _delay: Duration) {}
 
-    /// How long answers may take, by what those of all QPs took lately.
+    /// Expected time to an answer, from recent answers of all QPs.
     fn expected_answer_delay(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Takes the frames that a state machine builds, one at a time, with room granted beforehand.
+/// Takes the frames that a state machine builds, one at a time. The caller has granted room.
 pub trait Emit {
-    /// Packets that one frame may stand for, at least 1: see [`longhaul_node::Payload::Train`].
+    /// Maximum packets per frame, at least 1: see [`longhaul_node::Payload::Train`].
     fn train_max(&mut self) -> u32 {
         1
     }
 
-    /// Takes one frame.
+    /// Emits one frame.
     fn emit(&mut self, frame: &longhaul_node::Frame<'_>);
 }
 

@@ -1,17 +1,17 @@
 //! Counters and drop reasons, declared once: names for people and programs derive from the same
 //! list.
 
-/// Declares everything that a device counts: first what it drops and why, then what merely happens.
+/// Declares a device's counters: first the drop reasons, then other events.
 macro_rules! declare {
     (
         drops { $($(#[doc = $ddoc:literal])+ $drop:ident = $dname:literal;)* }
         happenings { $($(#[doc = $cdoc:literal])+ $count:ident = $cname:literal;)* }
     ) => {
-        /// Why a packet was not used. Each reason has a [`Counter`] of the same name.
+        /// Reason to drop a packet. Each reason has a [`Counter`] of the same name.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum DropReason { $($(#[doc = $ddoc])+ $drop,)* }
 
-        /// Something that is counted.
+        /// A counted event.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Counter { $($(#[doc = $ddoc])+ $drop,)* $($(#[doc = $cdoc])+ $count,)* }
 
@@ -19,7 +19,7 @@ macro_rules! declare {
             /// All of them, in the order of declaration.
             pub const ALL: &'static [DropReason] = &[$(DropReason::$drop,)*];
 
-            /// The counter that counts it.
+            /// The reason's counter.
             #[inline]
             pub const fn counter(self) -> Counter {
                 match self { $(DropReason::$drop => Counter::$drop,)* }
@@ -30,12 +30,12 @@ macro_rules! declare {
             /// All of them, drops first, in the order of declaration.
             pub const ALL: &'static [Counter] = &[$(Counter::$drop,)* $(Counter::$count,)*];
 
-            /// The name in reports; that of the RDMA hardware counter where one exists.
+            /// Name in reports: that of the RDMA hardware counter if one exists.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$drop => $dname,)* $(Counter::$count => $cname,)* }
             }
 
-            /// A sentence for people.
+            /// Description, as a sentence.
             pub fn description(self) -> &'static str {
                 match self {
                     $(Counter::$drop => concat!($($ddoc),+).trim_ascii(),)*
@@ -43,7 +43,7 @@ macro_rules! declare {
                 }
             }
 
-            /// True when a packet was dropped each time.
+            /// `true` if the counter counts dropped packets.
             pub const fn is_drop(self) -> bool {
                 (self as usize) < DropReason::ALL.len()
             }
@@ -58,13 +58,13 @@ declare! {
         /// A MAC control frame of another kind than priority-based flow control, or one that the
         /// port does not obey.
         MacControl = "rx_unsupported_op_phy";
-        /// Headers or lengths contradict each other.
+        /// Headers and lengths contradict each other.
         Malformed = "rx_malformed";
         /// The ICRC is wrong.
         Icrc = "rx_icrc_encapsulated";
         /// BTH version other than 0.
         Version = "rx_bth_version";
-        /// An opcode that this device does not serve.
+        /// An opcode that this device does not support.
         Opcode = "rx_opcode_unsupported";
         /// The destination IP address is not the port's.
         DestinationIp = "rx_destination_ip";
@@ -78,34 +78,34 @@ declare! {
         QKey = "qkey_viol_cntr";
         /// The QP's state does not receive this kind of packet.
         QpState = "rx_qp_state";
-        /// A datagram to QP1 that is no MAD: wrong length, QKey or opcode.
+        /// A datagram to QP1 that is not a valid MAD: wrong length, QKey or opcode.
         Mad = "rx_mad_invalid";
-        /// A congestion notification, while congestion control is switched off.
+        /// A congestion notification while congestion control is disabled.
         Cnp = "rp_cnp_ignored";
         /// A request whose PSN is past the expected one.
         OutOfSequence = "out_of_sequence";
-        /// An ACK, NAK or response that is older than what is outstanding.
+        /// An ACK, NAK or response older than all outstanding packets.
         GhostAck = "rx_ghost_ack";
         /// An ACK, NAK or response for a PSN that was never sent.
         UnsentAck = "rx_unsent_ack";
         /// An AETH with a reserved syndrome.
         Syndrome = "rx_aeth_reserved";
-        /// A READ response that came after one that is missing.
+        /// A READ response that arrived after a missing one.
         ResponseGap = "rx_read_response_gap";
-        /// A repeated sequence or RNR NAK while its repair is under way.
+        /// A duplicate sequence or RNR NAK while its repair is in progress.
         NakIgnored = "rx_nak_ignored";
-        /// A repeated READ or atomic that fits neither its first copy nor the space for
-        /// repetitions.
+        /// A duplicate READ or atomic that contradicts the original, or for which there is no
+        /// space.
         DuplicateRead = "rx_duplicate_read_invalid";
-        /// A request that came while an RNR NAK or a fatal NAK stands.
+        /// A request that arrived while an RNR NAK or a fatal NAK is in effect.
         ResponderHalted = "rx_responder_halted";
-        /// No receive request was there, and the transport cannot say so.
+        /// No receive request was posted, and the transport cannot report it.
         NoReceive = "out_of_buffer";
         /// A datagram longer than the MTU or the receive request.
         TooLong = "rx_datagram_too_long";
         /// A later packet of an unreliable message whose earlier ones are missing or were refused.
         BrokenMessage = "rx_broken_message";
-        /// An unreliable WRITE to where the peer may not write.
+        /// An unreliable WRITE that the peer may not perform.
         WriteRefused = "rx_write_refused";
     }
     happenings {
@@ -117,7 +117,7 @@ declare! {
         TxFrames = "tx_frames";
         /// Bytes sent, Ethernet header to ICRC.
         TxBytes = "tx_bytes";
-        /// Priority-based pause frames received and obeyed, those that end a pause included.
+        /// Priority-based pause frames received and obeyed, including those that end a pause.
         RxPause = "rx_prio_pause";
         /// Nanoseconds during which a priority was paused, summed over the priorities.
         RxPausedNs = "rx_prio_pause_duration_ns";
@@ -125,17 +125,17 @@ declare! {
         TxTooLong = "tx_datagram_too_long";
         /// Gaps and steps back in the PSNs of unreliable connections.
         SequenceGap = "rx_sequence_gaps";
-        /// Unreliable messages that ended before they were whole.
+        /// Unreliable messages aborted before they were complete.
         MessageBrokenOff = "rx_messages_broken_off";
         /// WRITE messages received whole.
         RxWriteRequests = "rx_write_requests";
-        /// READ requests received, repetitions excluded.
+        /// READ requests received, duplicates excluded.
         RxReadRequests = "rx_read_requests";
-        /// Atomics received, repetitions excluded.
+        /// Atomics received, duplicates excluded.
         RxAtomicRequests = "rx_atomic_requests";
         /// SEND messages received whole.
         RxSendRequests = "rx_send_requests";
-        /// Repeated requests received.
+        /// Duplicate requests received.
         DuplicateRequest = "duplicate_request";
         /// ACKs received that acknowledged something.
         RxAcks = "rx_acks";
@@ -143,7 +143,7 @@ declare! {
         TxAcks = "tx_acks";
         /// Sequence NAKs sent.
         TxSequenceNak = "tx_psn_seq_nak";
-        /// RNR NAKs sent because no receive request was there.
+        /// RNR NAKs sent because no receive request was posted.
         TxRnrNak = "tx_rnr_nak";
         /// Sequence NAKs received.
         PacketSeqErr = "packet_seq_err";
@@ -151,13 +151,13 @@ declare! {
         RxRnrNak = "rx_rnr_nak";
         /// RNR retries exceeded.
         RnrNakRetryErr = "rnr_nak_retry_err";
-        /// Responses that passed an outstanding READ, or a gap inside one.
+        /// Responses that overtook an outstanding READ, or a gap inside one.
         ImpliedNakSeqErr = "implied_nak_seq_err";
-        /// Times that the local ACK timer ran out.
+        /// Expiries of the local ACK timer.
         LocalAckTimeoutErr = "local_ack_timeout_err";
         /// Retries exceeded.
         RetryExceededErr = "req_transport_retries_exceeded";
-        /// Request packets sent again.
+        /// Request packets retransmitted.
         TxRetransmits = "tx_retransmits";
         /// Requests answered with "invalid request".
         RespInvalidRequest = "resp_remote_invalid_request_errors";
@@ -173,13 +173,13 @@ declare! {
         ReqRemoteAccess = "req_remote_access_errors";
         /// "Remote operational error" received.
         ReqRemoteOperation = "req_remote_operational_errors";
-        /// Responses that no correct responder sends.
+        /// Responses that no conforming responder sends.
         ReqBadResponse = "req_bad_response";
-        /// Packets received that a switch had marked as having met congestion.
+        /// Packets received with a switch's congestion mark.
         EcnMarkedPackets = "np_ecn_marked_roce_packets";
         /// Congestion notifications sent.
         CnpSent = "np_cnp_sent";
-        /// Congestion notifications received and acted upon.
+        /// Congestion notifications received and obeyed.
         CnpHandled = "rp_cnp_handled";
         /// Completions with an error, flushes included.
         CqeError = "cqe_error";
@@ -207,20 +207,20 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Adds one.
+    /// Adds one to `counter`.
     #[inline]
     pub fn count(&mut self, counter: impl Into<Counter>) {
         self.add(counter.into(), 1);
     }
 
-    /// Adds `n`.
+    /// Adds `n` to `counter`.
     #[inline]
     pub fn add(&mut self, counter: Counter, n: u64) {
         let value = &mut self.0[counter as usize];
         *value = value.wrapping_add(n);
     }
 
-    /// The count.
+    /// Value of `counter`.
     #[inline]
     pub fn get(&self, counter: impl Into<Counter>) -> u64 {
         self.0[counter.into() as usize]
@@ -231,7 +231,7 @@ impl Counters {
         Counter::ALL.iter().map(|&c| (c, self.get(c)))
     }
 
-    /// Packets dropped for whatever reason.
+    /// Packets dropped for any reason.
     pub fn drops(&self) -> u64 {
         DropReason::ALL.iter().map(|&r| self.get(r)).sum()
     }

@@ -1,14 +1,15 @@
-//! Work queues and completions: what the transports RC, UC and UD share.
+//! Work queues and completions, shared by the transports RC, UC and UD.
 //!
-//! Programs post [`SendWr`]s and [`RecvWr`]s; these lie in a [`SendQueue`] and a [`RecvQueue`]
+//! Programs post [`SendWr`]s and [`RecvWr`]s. They wait in a [`SendQueue`] and a [`RecvQueue`]
 //! until a transport's requester or responder has served them and reports a [`Completion`]. Memory
-//! regions, completion queues and counters are the device's: a transport reaches them through a
-//! [`Context`], and hands the frames that it builds to an [`Emit`].
+//! regions, completion queues and counters belong to the device: a transport accesses them through
+//! a [`Context`], and passes the frames that it builds to an [`Emit`].
 #![forbid(unsafe_code)]
 
 mod completion;
 mod context;
 mod counters;
+mod incoming_send;
 mod pieces;
 mod recv_queue;
 mod request;
@@ -17,6 +18,7 @@ mod send_queue;
 pub use completion::{Completion, CompletionOp, Status};
 pub use context::{Context, Denied, Emit, Intent, RemoteIntent, total_len};
 pub use counters::{Counter, Counters, DropReason};
+pub use incoming_send::{IncomingSend, PlaceFault};
 pub use pieces::scatter_list;
 pub use recv_queue::{Receive, RecvQueue, RecvRefused};
 pub use request::{

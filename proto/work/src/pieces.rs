@@ -3,8 +3,8 @@
 use crate::{Context, Denied, Intent, SGE_MAX, Sge};
 use longhaul_node::{Payload, Segment};
 
-/// Memory behind `len` bytes at `offset` of the message that `segments` describe, checked for
-/// reading. Returns how many of `out` are used.
+/// Memory of `len` bytes at `offset` of the message in `segments`, checked for reading. Returns the
+/// number of entries of `out` used.
 #[inline]
 pub(crate) fn gather_list<C: Context>(
     ctx: &C,
@@ -23,11 +23,10 @@ pub(crate) fn gather_list<C: Context>(
     Ok(used)
 }
 
-/// Copies `payload` to `offset` of the message that `segments` describe. Bytes beyond its end are
-/// an error.
+/// Copies `payload` to `offset` of the message in `segments`. Bytes beyond its end are an error.
 ///
 /// # Errors
-/// [`Denied`] when a segment may not be written to, or the message ends before the payload does.
+/// [`Denied`] if a segment may not be written to, or the message ends before the payload does.
 #[inline]
 pub fn scatter_list<C: Context>(
     ctx: &mut C,

@@ -27,27 +27,26 @@ struct RecvWqe {
     segments: u8,
 }
 
-/// A receive work request that a message is being placed in. Its queue gets it back by
-/// [`RecvQueue::release`].
+/// A receive work request that a message has taken. [`RecvQueue::release`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receive {
-    /// Bytes that it takes.
+    /// Length of its memory in bytes.
     pub capacity: u64,
     slot: u32,
 }
 
-/// Why a receive work request was not queued.
+/// Reason to refuse a receive work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecvRefused {
     /// All entries are in use.
     #[error("receive queue of {0} is full")]
     Full(u32),
-    /// More segments than the queue was made for.
+    /// More segments than the queue supports.
     #[error("{given} segments, at most {max}")]
     TooManySegments {
-        /// As posted.
+        /// Segments posted.
         given: usize,
-        /// As created.
+        /// Maximum of the queue.
         max: u32,
     },
 }
@@ -65,23 +64,23 @@ impl RecvQueue {
         }
     }
 
-    /// Entries that it can hold.
+    /// Capacity in entries.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Segments that an entry can have.
+    /// Maximum segments of an entry.
     pub fn sge_max(&self) -> u32 {
         self.sge_max as u32
     }
 
-    /// Entries that wait for a message.
+    /// Entries that no message has taken.
     #[inline]
     pub fn len(&self) -> u32 {
         self.ready.len() as u32
     }
 
-    /// True when none waits.
+    /// True if no entry waits for a message.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
@@ -92,8 +91,8 @@ impl RecvQueue {
         (self.wqes.len() - self.free.len()) as u32
     }
 
-    /// Changes the depth, rounded up to a power of two. False, and nothing changes, while more
-    /// entries are in use.
+    /// Changes the depth, rounded up to a power of two. Returns `false`, and changes nothing, if
+    /// more entries are in use.
     #[must_use]
     pub fn resize(&mut self, depth: u32) -> bool {
         let depth = depth.max(1).next_power_of_two();
@@ -132,7 +131,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Takes the oldest entry for a message that begins; `None` when none waits.
+    /// Takes the oldest entry for a message that begins; `None` if none waits.
     #[inline]
     pub fn take(&mut self) -> Option<Receive> {
         let slot = self.ready.pop_front()?;
@@ -148,14 +147,14 @@ impl RecvQueue {
         &self.segments[start..start + usize::from(self.wqes[receive.slot as usize].segments)]
     }
 
-    /// Returns a taken entry to the queue; gives its `wr_id`.
+    /// Puts a taken entry back; returns its `wr_id`.
     #[inline]
     pub fn release(&mut self, receive: Receive) -> u64 {
         self.free.push(receive.slot);
         self.wqes[receive.slot as usize].wr_id
     }
 
-    /// Takes and returns the oldest entry; gives its `wr_id`.
+    /// Removes the oldest entry; returns its `wr_id`.
     #[inline]
     pub fn pop(&mut self) -> Option<u64> {
         let slot = self.ready.pop_front()?;

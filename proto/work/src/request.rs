@@ -4,13 +4,12 @@ use longhaul_units::{LKey, Qpn, RKey};
 use longhaul_wire::Position;
 use thiserror::Error;
 
-/// Longest message of a connected queue pair in bytes: 2 GiB. Source: IBTA, volume 1, chapter 9.
+/// Maximum message of a connected queue pair in bytes: 2 GiB. Source: IBTA, volume 1, chapter 9.
 pub const MESSAGE_MAX: u64 = 1 << 31;
-/// Most scatter/gather elements that one work request can have.
+/// Maximum scatter/gather elements of a work request.
 pub const SGE_MAX: usize = 16;
 
-/// Path MTU: the most payload bytes that a packet carries. Source: IBTA, volume 1, section 9.7.4.1
-/// and table 41.
+/// Path MTU: the maximum payload of a packet. Source: IBTA, volume 1, section 9.7.4.1 and table 41.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mtu {
     /// 256 bytes.
@@ -31,12 +30,12 @@ impl Mtu {
         256 << (self as u32)
     }
 
-    /// The code on the wire and in verbs: 1 for 256 up to 5 for 4096.
+    /// Code on the wire and in verbs: 1 for 256 up to 5 for 4096.
     pub const fn code(self) -> u8 {
         self as u8 + 1
     }
 
-    /// `None` for codes outside 1 to 5.
+    /// The MTU of a code; `None` for codes outside 1 to 5.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Mtu::B256,
@@ -85,7 +84,7 @@ pub enum SendOp {
     Send {
         /// Immediate data in network byte order.
         immediate: Option<[u8; 4]>,
-        /// A key of the peer's to invalidate; excludes immediate data.
+        /// Key of the peer to invalidate; excludes immediate data.
         invalidate: Option<RKey>,
     },
     /// RDMA WRITE.
@@ -113,7 +112,7 @@ pub enum SendOp {
         rkey: RKey,
         /// Value to compare with.
         compare: u64,
-        /// Value to store when equal.
+        /// Value to store if equal.
         swap: u64,
     },
     /// Atomic addition to 8 bytes, modulo 2^64: the old value goes into the segments, in the host's
@@ -128,7 +127,7 @@ pub enum SendOp {
     },
     /// SEND of one datagram, by an unreliable datagram QP.
     Datagram {
-        /// Where it goes.
+        /// Destination.
         destination: Destination,
         /// Immediate data in network byte order.
         immediate: Option<[u8; 4]>,
@@ -146,72 +145,72 @@ pub struct Destination {
     pub ah: AhId,
     /// The peer's QP; [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
-    /// QKey that the receiver must have; when its highest bit is set, that of the sending QP is
-    /// used instead.
+    /// QKey that the receiver must have; if its highest bit is set, the sending QP's is used
+    /// instead.
     pub qkey: u32,
 }
 
 /// A send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendWr<'a> {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// Operation.
     pub op: SendOp,
     /// Local memory, gathered from (SEND, WRITE) or scattered to (READ, atomics).
     pub segments: &'a [Sge],
-    /// Copy the data at once, so that the memory can be used again when the call returns; keys are
-    /// not looked at. SEND and WRITE only.
+    /// Whether the data is copied at once, so that the memory can be reused when the call returns;
+    /// keys are ignored. SEND and WRITE only.
     pub inline: bool,
-    /// Complete visibly on success; errors always complete visibly.
+    /// Whether success is reported by a completion; errors always are.
     pub signaled: bool,
-    /// Raise a solicited event at the peer.
+    /// Whether a solicited event is raised at the peer.
     pub solicited: bool,
-    /// Wait until all earlier READs and atomics have completed.
+    /// Whether to wait until all earlier READs and atomics have completed.
     pub fence: bool,
 }
 
 /// A receive work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecvWr<'a> {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Local memory to scatter to.
     pub segments: &'a [Sge],
 }
 
-/// Why a send work request was not queued.
+/// Reason to refuse a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SendRefused {
     /// All entries are in use.
     #[error("send queue of {0} is full")]
     Full(u32),
-    /// More segments than the queue was made for.
+    /// More segments than the queue was created for.
     #[error("{given} segments, at most {max}")]
     TooManySegments {
-        /// As posted.
+        /// Segments posted.
         given: usize,
-        /// As created.
+        /// Maximum of the queue.
         max: u32,
     },
-    /// More inline data than the queue was made for.
+    /// More inline data than the queue was created for.
     #[error("{given} bytes inline, at most {max}")]
     InlineTooLong {
-        /// As posted.
+        /// Bytes posted.
         given: u64,
-        /// As created.
+        /// Maximum of the queue.
         max: u32,
     },
-    /// Longer than a message can be.
+    /// Longer than the maximum message.
     #[error("message of {given} bytes, at most {MESSAGE_MAX}")]
     MessageTooLong {
-        /// As posted.
+        /// Bytes posted.
         given: u64,
     },
-    /// A combination that makes no sense.
+    /// An invalid combination.
     #[error("{0}")]
     Invalid(&'static str),
-    /// An operation that this transport does not have.
+    /// An operation that this transport does not support.
     #[error("{0} is not supported")]
     NotSupported(&'static str),
 }

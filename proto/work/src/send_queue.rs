@@ -8,21 +8,21 @@ use longhaul_units::{LKey, Qpn, RKey};
 use longhaul_wire::{Head, Opcode, Reth, Transport, Verb};
 
 pub(crate) const NO_SGE: Sge = Sge { address: 0, len: 0, lkey: LKey(0) };
-/// Of an opcode that UC shares with RC, the bit that names UC.
+/// Bit that turns an RC opcode into the UC opcode of the same operation.
 const UC_OPCODES: u8 = 0x20;
-/// Entries that a ring begins with.
+/// Initial entries of a ring.
 const FIRST_ENTRIES: usize = 16;
 
 /// One queued send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
-    /// As posted.
+    /// The `wr_id` as posted.
     pub wr_id: u64,
-    /// PSN of the first packet, unwrapped; the owner's to set.
+    /// PSN of the first packet, unwrapped; set by the owner.
     pub first_psn: u64,
-    /// PSN behind the last packet; the owner's to set.
+    /// PSN behind the last packet; set by the owner.
     pub end_psn: u64,
-    /// READ: PSN that the latest request started from; the owner's to set.
+    /// READ: first PSN of the latest request; set by the owner.
     pub restart_psn: u64,
     /// First byte at the peer: WRITE, READ, atomics.
     pub remote_address: u64,
@@ -40,16 +40,16 @@ pub struct SendWqe {
     pub immediate: Option<[u8; 4]>,
     /// The peer's key to invalidate.
     pub invalidate: Option<RKey>,
-    /// What it is; a READ is a [`Verb::ReadRequest`].
+    /// Operation; a READ is a [`Verb::ReadRequest`].
     pub verb: Verb,
     segments: u8,
-    /// The data was copied when it was posted.
+    /// Whether the data was copied at post time.
     pub inline: bool,
-    /// Complete visibly on success.
+    /// Whether a completion is reported on success too.
     pub signaled: bool,
-    /// Raise a solicited event at the peer.
+    /// Whether a solicited event is raised at the peer.
     pub solicited: bool,
-    /// Wait for the READs and atomics before it.
+    /// Whether it waits for earlier READs and atomics.
     pub fence: bool,
 }
 
@@ -75,13 +75,13 @@ impl SendWqe {
         fence: false,
     };
 
-    /// True when the peer's receive queue loses an entry.
+    /// True if it consumes a receive of the peer.
     #[inline]
     pub fn consumes_receive(&self) -> bool {
         self.verb == Verb::Send || self.immediate.is_some()
     }
 
-    /// True when a response of its own brings the result: READ and atomics.
+    /// True if a response returns data: READ and atomics.
     #[inline]
     pub fn awaits_response(&self) -> bool {
         matches!(self.verb, Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd)
@@ -126,7 +126,7 @@ impl SendWqe {
         }
     }
 
-    /// Its completion.
+    /// The completion of this work request.
     pub fn completion(&self, status: Status, qpn: Qpn, peer_qpn: Qpn) -> Completion {
         let op = match self.verb {
             Verb::Write => CompletionOp::Write,
@@ -186,13 +186,15 @@ impl SendWqe {
     }
 }
 
-/// The ring of a requester. Entries have running 64-bit indices; the owner knows which are in use.
-/// The ring allocates as it fills, so that an idle queue pair costs little.
+/// The ring of a requester. Entries have running 64-bit indices; those from `done` up to `tail` are
+/// in use. The ring allocates as it fills, so that an idle queue pair costs little.
 #[derive(Debug)]
 pub struct SendQueue {
     ring: Box<[SendWqe]>,
     segments: Box<[Sge]>,
     inline: Box<[u8]>,
+    done: u64,
+    tail: u64,
     depth: usize,
     sge_max: usize,
     inline_max: usize,
@@ -206,26 +208,86 @@ impl SendQueue {
             ring: Box::default(),
             segments: Box::default(),
             inline: Box::default(),
+            done: 0,
+            tail: 0,
             depth: depth.max(1).next_power_of_two() as usize,
             sge_max: (sge_max as usize).clamp(1, SGE_MAX),
             inline_max: inline_max as usize,
         }
     }
 
-    /// Entries that it can hold.
+    /// Capacity in entries.
     #[inline]
     pub fn depth(&self) -> u64 {
         self.depth as u64
     }
 
-    /// Segments that an entry can have.
+    /// Maximum segments of an entry.
     pub fn sge_max(&self) -> u32 {
         self.sge_max as u32
     }
 
-    /// Inline bytes that an entry can have.
+    /// Maximum inline bytes of an entry.
     pub fn inline_max(&self) -> u32 {
         self.inline_max as u32
+    }
+
+    /// Index of the oldest entry in use.
+    #[inline]
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Index of the next entry to be put.
+    #[inline]
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Entries in use.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.tail - self.done
+    }
+
+    /// True when no entry is in use.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.done == self.tail
+    }
+
+    /// Drops all entries without completions; indices begin at 0.
+    pub fn reset(&mut self) {
+        (self.done, self.tail) = (0, 0);
+    }
+
+    /// The oldest entry in use.
+    #[inline]
+    pub fn oldest(&self) -> &SendWqe {
+        self.get(self.done)
+    }
+
+    /// Removes the oldest entry.
+    #[inline]
+    pub fn pop(&mut self) {
+        self.done += 1;
+    }
+
+    /// Completes the oldest entry, if there is one, with `status` and all others with a flush
+    /// error, in order. `ends` gives the sender's QPN and its peer's.
+    pub fn fail<C: Context>(
+        &mut self,
+        mut status: Status,
+        ends: impl Fn(&SendWqe) -> (Qpn, Qpn),
+        ctx: &mut C,
+    ) {
+        while !self.is_empty() {
+            let wqe = self.oldest();
+            let (qpn, peer_qpn) = ends(wqe);
+            ctx.complete_send(wqe.completion(status, qpn, peer_qpn));
+            self.pop();
+            status = Status::WrFlush;
+        }
     }
 
     #[inline]
@@ -262,12 +324,12 @@ impl SendQueue {
         &self.inline[start..start + self.ring[slot].len as usize]
     }
 
-    /// Whether a work request of `len` bytes fits, with `queued` entries in use.
+    /// Checks that a work request of `len` bytes fits.
     ///
     /// # Errors
-    /// [`SendRefused`] with the limit that it breaks.
+    /// [`SendRefused`] with the limit that is exceeded.
     #[inline]
-    pub fn admit(&self, wr: &SendWr<'_>, len: u64, queued: u64) -> Result<(), SendRefused> {
+    pub fn admit(&self, wr: &SendWr<'_>, len: u64) -> Result<(), SendRefused> {
         if wr.inline && len > self.inline_max as u64 {
             return Err(SendRefused::InlineTooLong { given: len, max: self.inline_max() });
         }
@@ -277,26 +339,25 @@ impl SendQueue {
                 max: self.sge_max(),
             });
         }
-        if queued == self.depth() {
+        if self.len() == self.depth() {
             return Err(SendRefused::Full(self.depth as u32));
         }
         Ok(())
     }
 
-    /// Fills entry `tail`, where those from `done` up to it are in use; limits were checked. Inline
-    /// data is read from `memory` at once.
+    /// Adds an entry whose limits were checked, and returns it for its owner to number. Inline data
+    /// is read from `memory` at once.
     pub fn put(
         &mut self,
-        (done, tail): (u64, u64),
         wr: &SendWr<'_>,
         len: u32,
         signaled: bool,
         memory: &dyn Gather,
-    ) {
-        if (tail - done) as usize == self.ring.len() {
-            self.grow(done, tail);
+    ) -> &mut SendWqe {
+        if self.len() as usize == self.ring.len() {
+            self.grow();
         }
-        let slot = self.slot(tail);
+        let slot = self.slot(self.tail);
         let mut wqe = SendWqe::of(wr, len, signaled);
         if wr.inline {
             let mut at = slot * self.inline_max;
@@ -312,12 +373,14 @@ impl SendQueue {
             self.segments[start..start + wr.segments.len()].copy_from_slice(wr.segments);
             wqe.segments = wr.segments.len() as u8;
         }
+        self.tail += 1;
         self.ring[slot] = wqe;
+        &mut self.ring[slot]
     }
 
     /// Doubles the ring and moves the entries in use.
     #[cold]
-    fn grow(&mut self, done: u64, tail: u64) {
+    fn grow(&mut self) {
         let entries = (2 * self.ring.len()).clamp(FIRST_ENTRIES.min(self.depth), self.depth);
         let mut wider = SendQueue {
             ring: vec![SendWqe::EMPTY; entries].into_boxed_slice(),
@@ -325,7 +388,7 @@ impl SendQueue {
             inline: vec![0; entries * self.inline_max].into_boxed_slice(),
             ..*self
         };
-        for index in done..tail {
+        for index in self.done..self.tail {
             let (from, to) = (self.slot(index), wider.slot(index));
             wider.ring[to] = self.ring[from];
             wider.segments[to * self.sge_max..][..self.sge_max]
@@ -336,7 +399,7 @@ impl SendQueue {
         *self = wider;
     }
 
-    /// Whether every segment of an entry may be used for `intent`; inline data always may.
+    /// Checks that every segment of an entry may be used for `intent`; inline data always may.
     #[inline]
     pub fn check<C: Context>(&self, index: u64, intent: Intent, ctx: &C) -> Result<(), Denied> {
         // An entry with inline data has no segments.
@@ -346,7 +409,7 @@ impl SendQueue {
     /// Emits a packet behind `head` with `len` bytes at `offset` of an entry's message.
     ///
     /// # Errors
-    /// [`Denied`] when a segment may not be read; nothing was emitted.
+    /// [`Denied`] if a segment may not be read; then nothing was emitted.
     #[inline]
     pub fn emit<C: Context>(
         &self,

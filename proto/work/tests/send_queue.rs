@@ -1,4 +1,4 @@
-//! The send queue against a queue that keeps each entry by itself.
+//! The send queue compared with a queue that stores each entry separately.
 
 use longhaul_node::Gather;
 use longhaul_units::{LKey, RKey};
@@ -7,7 +7,7 @@ use longhaul_work::{SendOp, SendQueue, SendRefused, SendWr, Sge};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// Memory in which every byte tells its address.
+/// Memory in which each byte is derived from its address.
 struct Ramp;
 
 impl Gather for Ramp {
@@ -24,7 +24,7 @@ fn ramp(address: u64) -> u8 {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Segments, as address and length.
+    /// Segments, as addresses and lengths.
     Post {
         segments: Vec<(u64, u32)>,
         inline: bool,
@@ -33,7 +33,7 @@ enum Step {
     Finish {
         entries: u64,
     },
-    /// The queue pair is reset: indices begin anew, the memory stays.
+    /// Resets the queue pair: indices restart, the memory stays.
     Restart,
 }
 
@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What an entry must say.
+/// Expected contents of an entry.
 struct Entry {
     wr_id: u64,
     verb: Verb,
@@ -97,14 +97,13 @@ impl Model {
         } else {
             None
         };
-        assert_eq!(self.queue.admit(&wr, len.into(), queued).err(), refused);
+        assert_eq!(self.queue.admit(&wr, len.into()).err(), refused);
         if refused.is_some() {
             return;
         }
-        let tail = self.done + queued;
-        self.queue.put((self.done, tail), &wr, len, true, &Ramp);
+        let wqe = self.queue.put(&wr, len, true, &Ramp);
         // The owner's fields must move with the entry.
-        self.queue.get_mut(tail).first_psn = 1000 + self.wr_id;
+        wqe.first_psn = 1000 + self.wr_id;
         let bytes =
             segments.iter().flat_map(|s| (0..u64::from(s.len)).map(|i| ramp(s.address + i)));
         let bytes = if inline { bytes.collect() } else { Vec::new() };
@@ -113,7 +112,16 @@ impl Model {
         self.entries.push_back(Entry { wr_id, verb, len, inline, segments, bytes, first_psn });
     }
 
+    fn finish(&mut self, entries: u64) {
+        self.entries.drain(..entries as usize);
+        self.done += entries;
+        (0..entries).for_each(|_| self.queue.pop());
+    }
+
     fn check(&self) {
+        let len = self.entries.len() as u64;
+        assert_eq!((self.queue.done(), self.queue.tail()), (self.done, self.done + len));
+        assert_eq!((self.queue.len(), self.queue.is_empty()), (len, len == 0));
         for (index, entry) in (self.done..).zip(&self.entries) {
             let wqe = self.queue.get(index);
             assert_eq!(
@@ -149,13 +157,12 @@ proptest! {
             match step {
                 Step::Post { segments, inline, verb } => model.post(&segments, inline, verb),
                 Step::Finish { entries } => {
-                    let entries = entries.min(model.entries.len() as u64);
-                    model.entries.drain(..entries as usize);
-                    model.done += entries;
+                    model.finish(entries.min(model.entries.len() as u64));
                 }
                 Step::Restart => {
                     model.entries.clear();
                     model.done = 0;
+                    model.queue.reset();
                 }
             }
             model.check();
@@ -163,7 +170,7 @@ proptest! {
     }
 }
 
-/// Every distance between the oldest entry and the slot it lies in, at every growth.
+/// Every distance between the oldest entry and its slot, at every growth.
 #[test]
 fn the_ring_grows_wherever_its_oldest_entry_lies() {
     for turned in 0..40 {
@@ -171,8 +178,7 @@ fn the_ring_grows_wherever_its_oldest_entry_lies() {
         let mut model = Model { queue, entries: VecDeque::new(), done: 0, wr_id: 0 };
         for _ in 0..turned {
             model.post(&[(1, 1)], false, 0);
-            model.entries.pop_front();
-            model.done += 1;
+            model.finish(1);
         }
         for i in 0..64u64 {
             model.post(&[(i, 3), (2 * i, 4)], i % 3 == 0, (i % 4) as u8);

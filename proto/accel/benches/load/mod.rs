@@ -1,5 +1,5 @@
-//! A flow in full swing, for the bench and for instruction counts: WRITE packets from the LAN, ACKs
-//! from the WAN.
+//! A busy flow for the benchmark and for instruction counts: WRITE packets from the LAN, ACKs from
+//! the WAN.
 
 use longhaul_accel::{Accelerator, Config, LAN, WAN};
 use longhaul_node::{Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
@@ -7,23 +7,23 @@ use longhaul_units::{Instant, Msn, Psn, Qpn};
 use longhaul_wire::icrc::Icrc;
 use longhaul_wire::{Aeth, Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Syndrome};
 
-/// How a packet's payload and trailer come in.
+/// How a packet's payload and trailer arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// As from a real port: bytes to be copied, and an ICRC to be checked.
+    /// As from a port: bytes to copy, and an ICRC to check.
     Received,
-    /// Bytes to be copied; the ICRC was checked before.
+    /// Bytes to copy; the ICRC is already checked.
     Copied,
-    /// A pooled buffer to be kept by reference, and an ICRC to be checked.
+    /// A pooled buffer to keep by reference, and an ICRC to check.
     Shared,
-    /// A pooled buffer, the ICRC checked before: the accelerator's own work.
+    /// A pooled buffer with a checked ICRC: measures the accelerator's own work.
     Own,
 }
 
-/// Packets between two drains.
+/// Packets per call of [`Load::run`].
 pub const CHUNK: usize = 64;
 
-/// Counts what leaves.
+/// Counts transmitted frames.
 #[derive(Default)]
 struct Nowhere {
     frames: u64,
@@ -40,17 +40,17 @@ impl Transmit for Nowhere {
     }
 }
 
-/// An accelerator and what it is fed with.
+/// An accelerator and its input.
 pub struct Load {
     accel: Accelerator,
     form: Form,
-    /// Packets put through.
+    /// Packets processed.
     sent: u64,
     now: Instant,
     heads: Vec<Head>,
     trailers: Vec<Trailer>,
     payload: Vec<u8>,
-    /// Where packets lie that somebody else has copied.
+    /// Buffers of packets that another node has copied.
     pool: FramePool,
     held: Vec<FrameBuf>,
     requests: PathTemplate,
@@ -59,7 +59,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// `flows` flows take turns, with `payload_len` bytes a packet.
+    /// Creates `flows` flows that take turns, with `payload_len` bytes per packet.
     pub fn new(form: Form, payload_len: usize, flows: u32) -> Load {
         let path = Path {
             source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
@@ -92,7 +92,7 @@ impl Load {
         load
     }
 
-    /// Two messages and their ACKs make a flow known.
+    /// Sends two messages and their ACKs, so that the flow is learnt.
     fn pair(&mut self) {
         for flow in 0..self.flows {
             for psn in 0..2 {
@@ -114,7 +114,7 @@ impl Load {
         assert_eq!(known, self.flows as usize);
     }
 
-    /// Flow and PSN of the packet with this number: flows take turns.
+    /// Flow and PSN of packet `number`.
     fn packet(&self, number: u64) -> (u32, u64) {
         let flows = u64::from(self.flows);
         ((number % flows) as u32, 2 + number / flows)
@@ -163,8 +163,8 @@ impl Load {
         }
     }
 
-    /// Puts the chunk through: stored, sent, pseudo-ACKed, and what came before it released by a
-    /// real ACK.
+    /// Processes the chunk: its packets are stored, sent and pseudo-ACKed, and a real ACK releases
+    /// the packets before it.
     pub fn run(&mut self) {
         let mut out = Nowhere::default();
         for held in &self.held {
@@ -180,8 +180,7 @@ impl Load {
         }
         self.now += longhaul_units::Duration::from_us(5);
         self.accel.poll_transmit(self.now, &mut out);
-        // The responder is a chunk behind, and answers what came of a flow in one chunk with one
-        // ACK.
+        // The responder is a chunk behind, and sends one ACK per flow and chunk.
         let flows_heard = CHUNK.min(self.flows as usize) as u64;
         for number in self.sent.saturating_sub(flows_heard)..self.sent {
             let (flow, psn) = self.packet(number);
@@ -192,7 +191,7 @@ impl Load {
     }
 }
 
-/// Every flow has PSNs of its own, so that an ACK fits only one.
+/// Distinct PSNs for each flow, so that an ACK fits only one.
 fn psn_on_wire(flow: u32, psn: u64) -> Psn {
     Psn::from_sequence(psn + u64::from(flow) * 100)
 }

@@ -1,32 +1,32 @@
-//! The pseudo-ACKs of a flow: how far its requester was acknowledged, and when the next is due.
+//! The pseudo-ACKs of a flow: what its requester was acknowledged, and when the next ACK is due.
 
 use longhaul_units::{Duration, Instant};
 
-/// What a requester was acknowledged, and which acknowledgement it waits for.
+/// What a requester was acknowledged, and the ACK that it waits for.
 ///
-/// `begins_at <= to`; `to` and `messages` never fall but with a new value.
+/// `begins_at <= to`; `to` and `messages` decrease only in a new value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acks {
-    /// The first PSN: nothing before it is acknowledged.
+    /// First PSN of the flow; no PSN before it was acknowledged.
     begins_at: u64,
-    /// The PSN behind the last that was acknowledged.
+    /// The PSN behind the last acknowledged one.
     to: u64,
-    /// Messages that were acknowledged.
+    /// Acknowledged messages.
     messages: u64,
     /// The requester waits for an ACK of everything before this PSN.
     wanted_to: u64,
-    /// The ACK whose delay is measured, and since when the requester waits for it.
+    /// The ACK whose delay is being measured, and when the requester began to wait for it.
     measured: Option<(u64, Instant)>,
     /// Packets stored since the last ACK.
     since_ack: u32,
-    /// The last ACK is sent again.
+    /// The last ACK must be sent once more.
     again: bool,
-    /// Smoothed time from a wish to its ACK.
+    /// Smoothed time from the wish for an ACK to its transmission.
     delay: Option<Duration>,
 }
 
 impl Acks {
-    /// Of a flow that begins at `psn`.
+    /// For a flow that begins at `psn`.
     pub(crate) fn new(psn: u64) -> Self {
         Acks {
             begins_at: psn,
@@ -40,18 +40,18 @@ impl Acks {
         }
     }
 
-    /// Of a flow that begins anew at `psn`.
+    /// For a flow that restarts at `psn`.
     pub(crate) fn restarted(&self, psn: u64) -> Self {
         Acks { delay: self.delay, ..Acks::new(psn) }
     }
 
-    /// Of a flow that was learnt from `begins_at` on, and whose requester had its ACK of `messages`
-    /// before `to` from the responder.
+    /// For a flow that was learnt from `begins_at` on, and whose responder has acknowledged
+    /// `messages` messages before `to` to the requester.
     pub(crate) fn taken_over(&self, begins_at: u64, to: u64, messages: u64) -> Self {
         Acks { begins_at, messages, ..self.restarted(to) }
     }
 
-    /// Of a flow that acknowledges nothing further.
+    /// For a flow that acknowledges nothing further.
     pub(crate) fn afresh(&self) -> Self {
         Acks { measured: None, since_ack: 0, again: false, ..*self }
     }
@@ -75,8 +75,8 @@ impl Acks {
         self.delay
     }
 
-    /// A packet was stored, the last before `end`. An ACK is wanted if it asks for one, or is the
-    /// last of `every`.
+    /// Notes that a packet was stored, the last before `end`. An ACK is wanted if the packet asks
+    /// for one, or if it is the `every`th since the last ACK.
     #[inline]
     pub(crate) fn note_stored(&mut self, now: Instant, end: u64, asks: bool, every: u32) {
         self.since_ack += 1;
@@ -88,38 +88,38 @@ impl Acks {
         }
     }
 
-    /// The requester waits for an ACK of everything before `to`.
+    /// Notes that the requester waits for an ACK of everything before `to`.
     #[inline]
     pub(crate) fn want(&mut self, to: u64) {
         self.wanted_to = self.wanted_to.max(to);
     }
 
-    /// The last ACK is to be sent again.
+    /// Has the last ACK sent once more.
     #[inline]
     pub(crate) fn repeat(&mut self) {
         self.again = true;
     }
 
-    /// True if an ACK is due, where everything before `frontier` may be acknowledged.
+    /// True if an ACK is due, given that everything before `frontier` may be acknowledged.
     #[inline]
     pub(crate) fn is_due(&self, frontier: u64) -> bool {
         (self.again && frontier > self.begins_at) || self.wanted_to.min(frontier) > self.to
     }
 
-    /// The requester has an acknowledgement of everything before `to`.
+    /// Notes that the requester has an acknowledgement of everything before `to`.
     #[inline]
     pub(crate) fn raise(&mut self, to: u64) {
         self.to = self.to.max(to);
     }
 
-    /// The requester has an acknowledgement of everything before `to`, and of so many messages.
+    /// Same as [`Acks::raise`], with the number of messages that it acknowledges.
     #[inline]
     pub(crate) fn raise_with(&mut self, to: u64, messages: u64) {
         self.raise(to);
         self.messages = self.messages.max(messages);
     }
 
-    /// An ACK or NAK for everything before `to` was sent.
+    /// Notes that an ACK or NAK for everything before `to` was sent.
     #[inline]
     pub(crate) fn note_sent(&mut self, to: u64, messages: u64) {
         self.raise_with(to, messages);
@@ -127,7 +127,7 @@ impl Acks {
         self.since_ack = 0;
     }
 
-    /// How long the requester has waited for an ACK of everything before `to`, if that is measured.
+    /// How long the requester has waited for an ACK of everything before `to`, if measured.
     #[inline]
     pub(crate) fn measure_delay(&mut self, now: Instant, to: u64) -> Option<Duration> {
         let (_, since) = self.measured.take_if(|(wanted, _)| *wanted <= to)?;

@@ -1,45 +1,44 @@
-//! How far a requester is let run ahead of its responder.
+//! How far a requester may run ahead of its responder.
 //!
-//! What is acknowledged early still has to be delivered, and whatever the requester sends next
-//! waits for that. A READ cannot be answered early: its requester's timer runs from when everything
-//! before it is acknowledged, and nothing but the response stops it. So what lies acknowledged in
-//! the store must be deliverable soon, at the pace at which the responder takes it. That pace is
-//! measured: over a path without loss it is the path's rate; with go-back-N it is what lies between
-//! two losses, once per round trip, which is a hundred packets at a loss of 1e-2 however fast the
-//! path.
+//! Packets that are acknowledged early must still be delivered, and later requests wait for their
+//! delivery. A READ cannot be answered early: its requester's timer starts when everything before
+//! the READ is acknowledged, and only the response stops it. The acknowledged bytes in the store
+//! must therefore be deliverable soon, at the pace at which the responder takes them. That pace is
+//! measured: over a path without loss it is the path's rate; with go-back-N it is the bytes between
+//! two losses per round trip, about a hundred packets at a loss rate of 1e-2 on a path of any rate.
 //!
-//! The allowance is what the responder took in the last epoch, so that a READ waits for about an
-//! epoch and a round trip: below one local ACK timeout of 67 ms over 1000 km. An epoch is at least
-//! two round trips, so that the allowance is twice what a path can hold, and doubles per epoch
-//! while it is the limit. In its first epoch, a flow starts with what a lossy path delivers in
-//! about a quarter of the usual budget of eight timeouts, and gains two bytes for each one
-//! delivered.
+//! The allowance is the bytes that the responder took in the last epoch, so that a READ waits for
+//! about an epoch and a round trip: less than one local ACK timeout of 67 ms over 1000 km. An epoch
+//! is at least two round trips, so that the allowance is twice the capacity of a path, and doubles
+//! per epoch while it is the limit. In its first epoch a flow starts with the bytes that a lossy
+//! path delivers in about a quarter of the usual budget of eight timeouts, and gains two bytes for
+//! each byte delivered.
 
 use super::rtt::Rtt;
 use crate::Config;
 use longhaul_units::{Duration, Instant};
 
-/// Shortest time over which delivery is measured: some losses' recovery, half of the shortest
-/// common ACK timeout.
+/// Shortest epoch: covers the recovery of several losses, and is half of the shortest common ACK
+/// timeout.
 const EPOCH_MIN: Duration = Duration::from_ms(32);
-/// The least allowance, in bytes of memory: some packets.
+/// Smallest allowance, in bytes of memory: a few packets.
 const LEAST: u64 = 64 << 10;
 
-/// The bytes of memory that may lie acknowledged and undelivered in one flow's store.
+/// Bytes of memory that may be acknowledged and undelivered in one flow's store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
-    /// `None`: nothing was measured.
+    /// `None`: nothing was measured yet.
     bytes: Option<u64>,
-    /// No epoch has passed: what is delivered shows at once that the path is fast.
+    /// In the first epoch: a delivery raises the allowance at once.
     starts: bool,
     epoch_began: Option<Instant>,
     delivered: u64,
-    /// While pseudo-ACKs are withheld: when a little is acknowledged nevertheless.
+    /// While pseudo-ACKs are withheld: when a few packets are acknowledged nevertheless.
     withheld_until: Option<Instant>,
 }
 
 impl Allowance {
-    /// Of a flow of which nothing is known.
+    /// For a flow without measurements.
     pub(crate) fn new() -> Self {
         Allowance {
             bytes: None,
@@ -50,13 +49,13 @@ impl Allowance {
         }
     }
 
-    /// The bytes allowed.
+    /// The allowance in bytes.
     pub(crate) fn bytes(&self, config: &Config) -> u64 {
         self.bytes.unwrap_or_else(|| first_bytes(config))
     }
 
-    /// The responder has taken `bytes`. `idle`: it has everything that was stored, so that the
-    /// epoch tells what the requester sent and not what the path could do.
+    /// Notes that the responder has taken `bytes`. `idle`: it has taken everything stored, so that
+    /// the epoch measures the requester's rate, not the path's.
     pub(crate) fn note_delivered(
         &mut self,
         now: Instant,
@@ -74,7 +73,7 @@ impl Allowance {
             let scaled = u128::from(self.delivered) * u128::from(epoch.as_ns())
                 / u128::from(elapsed.as_ns().max(1));
             let measured = u64::try_from(scaled).unwrap_or(u64::MAX);
-            // One bad epoch halves it at most.
+            // One bad epoch at most halves the allowance.
             self.bytes = Some(measured.clamp((before / 2).max(LEAST), u64::MAX >> 8));
             self.starts = false;
             self.begin(now);
@@ -88,8 +87,7 @@ impl Allowance {
         }
     }
 
-    /// Something was stored that the responder does not have: an epoch begins unless one is under
-    /// way.
+    /// Notes that undelivered bytes are stored, which begins an epoch if none is in progress.
     #[inline]
     pub(crate) fn note_busy(&mut self, now: Instant) {
         if self.epoch_began.is_none() {
@@ -97,7 +95,7 @@ impl Allowance {
         }
     }
 
-    /// Pseudo-ACKs are withheld, but for a little at `until`.
+    /// Withholds pseudo-ACKs; at `until` a few packets are acknowledged.
     pub(crate) fn withhold(&mut self, until: Instant) {
         self.withheld_until = Some(until);
     }

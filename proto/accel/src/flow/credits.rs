@@ -1,18 +1,18 @@
-//! End-to-end credits: how many messages the responder takes.
+//! End-to-end credits: how many messages the responder accepts.
 
 use longhaul_wire::{Syndrome, credit_code, credits};
 
-/// Messages that a responder has completed, and that it takes.
+/// Messages that a responder has completed, and its credits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Credits {
     /// Messages that the responder is known to have completed.
     messages: u64,
-    /// Message count up to which its credits reach; `None`: no limit.
+    /// Message count up to which its credits reach; `None`: unlimited.
     limit: Option<u64>,
 }
 
 impl Credits {
-    /// Of a responder that has completed so many messages.
+    /// For a responder that has completed `messages` messages.
     pub(crate) fn after(messages: u64) -> Self {
         Credits { messages, limit: None }
     }
@@ -21,13 +21,13 @@ impl Credits {
         self.messages
     }
 
-    /// The responder has completed so many messages.
+    /// Notes that the responder has completed `messages` messages.
     pub(crate) fn raise(&mut self, messages: u64) {
         self.messages = self.messages.max(messages);
     }
 
-    /// The latest ACK of the responder has this syndrome. True if a requester that waits for
-    /// credits has to hear of it.
+    /// Takes the syndrome of the responder's latest ACK. Returns `true` if it changes a limit, so
+    /// that a requester that waits for credits must be told.
     pub(crate) fn note(&mut self, syndrome: Syndrome) -> bool {
         let Syndrome::Ack { credit_code } = syndrome else { return false };
         let limit = credits(credit_code).map(|credits| self.messages + u64::from(credits));
@@ -39,13 +39,14 @@ impl Credits {
         had_limit
     }
 
-    /// Messages that may follow the `messages`th; `None`: no limit.
+    /// Messages that may follow the first `messages`; `None`: unlimited.
     pub(crate) fn left(&self, messages: u64) -> Option<u32> {
         let left = self.limit?.saturating_sub(messages);
         Some(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
-    /// An ACK of so many messages, which promises no more than the responder did.
+    /// Syndrome of an ACK of `messages` messages, which grants no more credits than the responder
+    /// did.
     #[inline]
     pub(crate) fn syndrome(&self, messages: u64) -> Syndrome {
         match self.left(messages) {

@@ -8,8 +8,8 @@ use crate::shared::AccelShared;
 use longhaul_node::Deadline;
 use longhaul_units::{Duration, Instant};
 
-/// Memory of what is acknowledged when nothing was for long, although the responder is too far
-/// behind: a sign of life for the requester's timer and retry counter.
+/// Bytes of memory to acknowledge when none were acknowledged for [`Flow::ack_hold`] because the
+/// responder is too far behind: they restart the requester's timer and retry counter.
 const TRICKLE_BYTES: u64 = 64 << 10;
 
 impl Flow {
@@ -23,7 +23,7 @@ impl Flow {
         let Requester { allowance, replay, missing, .. } = &self.requester;
         let retransmission_at = retransmission.due(config, &self.store);
         let timer = retransmission_at.map(|at| Deadline { at, reason: "retransmission timer" });
-        // Of most flows nothing else is awaited.
+        // Fast path: most flows wait for nothing else.
         let is_steady = retransmission.is_steady()
             && pace.waiting_until().is_none()
             && self.store.awaited.is_empty()
@@ -33,7 +33,7 @@ impl Flow {
         if is_steady { timer } else { Deadline::earliest(timer, self.rarer_deadline(config)) }
     }
 
-    /// The earliest deadline but for the retransmission timer.
+    /// The earliest deadline other than the retransmission timer's.
     #[cold]
     fn rarer_deadline(&self, config: &Config) -> Option<Deadline> {
         let Responder { retransmission, pace, .. } = &self.responder;
@@ -94,7 +94,7 @@ impl Flow {
         }
     }
 
-    /// The retransmission timer has ended.
+    /// The retransmission timer has expired.
     fn time_out(&mut self, now: Instant, shared: &mut AccelShared) {
         shared.counters.local_ack_timeout_err += 1;
         self.counters.timeouts += 1;

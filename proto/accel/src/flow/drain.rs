@@ -1,4 +1,4 @@
-//! What draining changes for one flow: it passes once it owes nothing.
+//! Draining of one flow: it passes once it owes nothing.
 
 use super::Flow;
 use super::state::{Passing, Remains, State};
@@ -7,23 +7,23 @@ use crate::shared::AccelShared;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Packet, Syndrome};
 
-/// Least time between two early ACKs of a little while much is left to deliver: half of what a
-/// requester has by perftest's settings, 0.54 s, before it gives up. What they acknowledge must be
-/// delivered, too, before the flow passes.
+/// Shortest time between two early ACKs while much is undelivered: half of perftest's budget of
+/// 0.54 s, after which a requester gives up. The packets that they acknowledge must also be
+/// delivered before the flow passes.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_ms(250);
 
 impl Flow {
-    /// Draining begins or ends: decides anew whether pseudo-ACKs are withheld.
+    /// Decides again whether pseudo-ACKs are withheld, because draining begins or ends.
     pub(crate) fn review_frontier(&mut self, now: Instant, shared: &AccelShared) {
         self.requester.allowance.stop_withholding();
         self.advance_frontier(now, shared);
     }
 
-    /// How long pseudo-ACKs may be withheld before a little is acknowledged.
+    /// How long pseudo-ACKs may be withheld before a few packets are acknowledged.
     pub(crate) fn ack_hold(&self, shared: &AccelShared) -> Duration {
         let config = &shared.config;
         let usual = config.ack_hold_max;
-        // Longer than its delivery takes, or there would always be something left.
+        // Exceeds the delivery time of those packets, or the store would never become empty.
         let while_draining = || {
             SIGN_OF_LIFE_EVERY
                 .max(self.responder.retransmission.rtt().patience(config).times(2))
@@ -32,7 +32,7 @@ impl Flow {
         if shared.draining { while_draining() } else { usual }
     }
 
-    /// If the accelerator drains and the requester is owed nothing, the flow passes from here on.
+    /// Passes the flow if the accelerator drains and the flow owes nothing.
     #[inline]
     pub(crate) fn step_aside_if_draining(&mut self, shared: &mut AccelShared) {
         if shared.draining {
@@ -51,7 +51,7 @@ impl Flow {
             return;
         }
         if self.is_terminated() {
-            // What was not sent would be missed, and cost the requester a timeout.
+            // An unsent packet would be missing, and cost the requester a timeout.
             for frame in self.store.waiting_frames() {
                 shared.queue_to_wan(frame.clone());
             }
@@ -62,8 +62,8 @@ impl Flow {
         self.state.pass(PassReason::Draining, Remains::DeliveredTo(from));
     }
 
-    /// True for a NAK that was overtaken: it asks for what the responder had when the flow began to
-    /// pass, and what its requester may have released.
+    /// True for an overtaken NAK: it asks for packets that the responder had when the flow began to
+    /// pass, and that the requester may have released.
     pub(crate) fn is_stale_nak(&self, packet: &Packet<'_>) -> bool {
         let is_nak =
             packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));

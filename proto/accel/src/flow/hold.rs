@@ -1,12 +1,12 @@
-//! Requesters that have to wait, and hear so by RNR NAKs.
+//! Requesters that must wait, and are told so by RNR NAKs.
 //!
-//! The box absorbs the responder's RNR NAKs, and acknowledges what it has stored. Once it can
+//! The box absorbs the responder's RNR NAKs and acknowledges what it has stored. Once it can
 //! acknowledge nothing further, and the responder has not been ready for [`Config::ack_hold_max`],
-//! the requester must not take the silence for loss: it gets an RNR NAK for the first packet that
-//! it was not acknowledged, and another whenever it comes back to that packet. How often it comes
-//! back is for its own RNR retry counter to decide; its retry counter is not touched. The RNR timer
-//! covers the round trip to the responder, so that a requester counts no more RNR NAKs than it
-//! would without the box, and grows with the time that the responder has not been ready.
+//! the requester must not mistake the silence for loss: it gets an RNR NAK for its first
+//! unacknowledged packet, and another whenever it retransmits that packet. The requester's RNR
+//! retry counter thus decides how often it retries; its retry counter is not used. The RNR timer
+//! includes the round trip to the responder, so that a requester counts no more RNR NAKs than
+//! without the box, and grows with the time for which the responder has not been ready.
 
 use super::missing::Missing;
 use crate::Config;
@@ -14,56 +14,55 @@ use crate::store::Store;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Syndrome, rnr_backoff, rnr_timer_code};
 
-/// How long packets may be refused for want of room before their requester hears of it: less than
-/// half of what a requester has by perftest's settings, 0.54 s, before its retry counter is used
-/// up.
+/// How long packets may be refused for lack of room before their requester is told: less than half
+/// of perftest's budget of 0.54 s, after which its retry counter is exhausted.
 const REFUSED_MAX: Duration = Duration::from_ms(200);
 
-/// A responder that was not ready when it last answered.
+/// A responder whose last answer was an RNR NAK.
 #[derive(Clone, Copy, Debug)]
 struct NotReady {
     /// Its RNR timer.
     timer: Duration,
     since: Instant,
-    /// So long that its requester hears of it.
+    /// Long enough that the requester must be told.
     is_long: bool,
 }
 
-/// Why the requester of a flow has to wait, and what it was told.
+/// Why the requester of a flow must wait, and what it was told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hold {
     not_ready: Option<NotReady>,
-    /// Packets are refused for want of room, since then.
+    /// Packets have been refused for lack of room since then.
     refused_since: Option<Instant>,
-    /// An RNR NAK is to be sent.
+    /// An RNR NAK must be sent.
     is_owed: bool,
-    /// PSN of the last one, until its requester comes back to it.
+    /// PSN of the last RNR NAK, until the requester retransmits that packet.
     told: Option<u64>,
 }
 
 impl Hold {
-    /// Packets are accepted.
+    /// Notes that packets are accepted.
     #[inline]
     pub(crate) fn note_accepted(&mut self) {
         self.refused_since = None;
     }
 
-    /// The responder is not ready: what is acknowledged to the requester would not be delivered
-    /// soon.
+    /// True if the responder is not ready, so that further acknowledged packets would not be
+    /// delivered soon.
     #[inline]
     pub(crate) fn is_for_responder(&self) -> bool {
         self.not_ready.is_some()
     }
 
-    /// The responder takes packets.
+    /// Notes that the responder takes packets.
     #[inline]
     pub(crate) fn note_ready(&mut self) {
         self.not_ready = None;
     }
 
-    /// The responder has answered by an RNR NAK with this timer. Returns until when it is left
-    /// alone: longer than the timer if it is not ready for long, so that many such responders do
-    /// not take their neighbours' share of the path.
+    /// Notes an RNR NAK of the responder with this timer. Returns the time until which nothing is
+    /// sent to it: later than the timer if it has not been ready for long, so that many such
+    /// responders do not take their neighbours' share of the path.
     pub(crate) fn note_not_ready(
         &mut self,
         now: Instant,
@@ -79,7 +78,7 @@ impl Hold {
         now + rnr_backoff(timer, now.since(since))
     }
 
-    /// The next packet was refused for want of room.
+    /// Notes that the next packet was refused for lack of room.
     pub(crate) fn note_refused(&mut self, now: Instant, store: &Store, missing: &Missing) {
         self.refused_since.get_or_insert(now);
         if self.told.take_if(|told| *told == store.end()).is_some() {
@@ -87,14 +86,14 @@ impl Hold {
         }
     }
 
-    /// Looks whether packets have been refused for too long.
+    /// Owes an RNR NAK if packets have been refused for too long.
     pub(crate) fn check_refused(&mut self, now: Instant, store: &Store, missing: &Missing) {
         if self.refused_since.is_some_and(|since| now.since(since) >= REFUSED_MAX) {
             self.owe(store, missing);
         }
     }
 
-    /// A packet was stored whose requester may have to wait for its acknowledgement.
+    /// Notes that a packet was stored whose requester may have to wait for its acknowledgement.
     #[inline]
     pub(crate) fn note_stored(&mut self, store: &Store, missing: &Missing) {
         if self.not_ready.is_some() {
@@ -102,7 +101,7 @@ impl Hold {
         }
     }
 
-    /// True if the requester waits for an acknowledgement that it cannot have.
+    /// True if the requester waits for an acknowledgement that cannot be sent.
     fn must_wait(&self, store: &Store, missing: &Missing) -> bool {
         let has_all = store.frontier().0 == store.end();
         match self.not_ready {
@@ -111,23 +110,23 @@ impl Hold {
         }
     }
 
-    /// An RNR NAK is owed unless the requester was sent one and has not come back since.
+    /// Owes an RNR NAK, unless the last one has not yet brought the requester back.
     fn owe(&mut self, store: &Store, missing: &Missing) {
         self.is_owed = self.must_wait(store, missing) && self.told != Some(store.frontier().0);
     }
 
-    /// True if an RNR NAK is to be sent.
+    /// True if an RNR NAK must be sent.
     #[inline]
     pub(crate) fn is_due(&self, store: &Store, missing: &Missing) -> bool {
         self.is_owed && self.must_wait(store, missing)
     }
 
-    /// True if the requester was told to come back to the next PSN expected of it.
+    /// True if the requester was told to retransmit the next PSN expected of it.
     pub(crate) fn is_coming_back(&self, store: &Store) -> bool {
         self.told == Some(store.end())
     }
 
-    /// True if the packet at `seq` is to be dropped, because its requester has to wait.
+    /// True if the packet at `seq` must be dropped because its requester has to wait.
     #[inline]
     pub(crate) fn drops(&mut self, seq: u64, store: &Store, missing: &Missing) -> bool {
         self.not_ready.is_some() && self.drops_at(seq, store, missing)
@@ -141,14 +140,14 @@ impl Hold {
             return false;
         }
         if seq >= end && self.told != Some(frontier) && !returned && !self.is_owed {
-            // To be stored, if there is room.
+            // Stored if there is room.
             return false;
         }
         self.owe(store, missing);
         true
     }
 
-    /// The RNR NAK that is owed, of a requester whose responder is a `round_trip` away.
+    /// Returns the RNR NAK that is owed; `round_trip` is the RTT of the responder.
     pub(crate) fn take(
         &mut self,
         now: Instant,

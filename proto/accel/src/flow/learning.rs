@@ -1,10 +1,10 @@
-//! Learning a flow from its traffic: requests are remembered as they pass, ACKs name the
-//! requester's QP and the MSN.
+//! Learning a flow from its traffic: the box remembers requests as they pass, and ACKs show the
+//! requester's QPN and the MSN.
 //!
-//! Two steps. First the flow is *paired*: two ACKs to one QP that can be for no other flow between
-//! these addresses, and that count the messages as its requests do, name its requester. That takes
-//! numbers alone ([`Trace`]). Then it is *taken over*: at the first ACK behind which the store has
-//! everything that its requester sent.
+//! There are two steps. First the flow is *paired*: two ACKs to one QP that fit no other flow
+//! between these addresses, and whose MSN agrees with the flow's requests, identify its requester.
+//! Pairing needs only numbers ([`Trace`]). Then the flow is *taken over*: at the first ACK behind
+//! which the store has everything that its requester sent.
 
 use super::credits::Credits;
 use super::repetitions::Repetitions;
@@ -20,42 +20,41 @@ use longhaul_node::Frame;
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn};
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome};
 
-/// Memory that a flow may take while it is only watched.
+/// Bytes of memory that a flow may use while it is only followed.
 const WATCHED_BYTES_MAX: u64 = 16 << 20;
-/// A flow that is not paired within this time, and so many requests, passes for good.
+/// A flow that is still unpaired after this time and this many requests passes.
 const LEARNT_WITHIN: Duration = Duration::from_ms(10_000);
 const LEARNT_WITHIN_REQUESTS: u64 = 1000;
-/// Times that a requester goes back to one packet until its responder is asked.
+/// Times that a requester returns to one packet before its responder is asked.
 const ASKED_AFTER: u32 = 2;
-/// Times that a requester goes back without reaching what its responder lacks until that is taken
-/// for lost: it may have sent that each time, and the LAN have lost it.
+/// Times that a requester goes back, but not to the packet that its responder expects, before that
+/// packet counts as lost. The requester may have sent it each time, and the LAN may have lost it.
 const TIMES_GONE_BACK: u32 = 4;
 
-/// What is known of a flow while it is learnt.
+/// Learning state of a flow.
 #[derive(Debug)]
 pub(crate) struct Learning {
     pub(crate) trace: Trace,
-    /// What the last ACK told that can be for this flow alone.
+    /// The last ACK that fits this flow only.
     evidence: Option<Evidence>,
-    /// Where it stands among the candidates of its pair of addresses.
+    /// Its place among the candidates of its address pair.
     pub(crate) place: Option<u32>,
-    /// A second packet came that goes on from the one before: it is no stray.
+    /// Two consecutive packets came: the flow is no stray packet.
     goes_on: bool,
     heard: Heard,
     returns: Returns,
-    /// The responder lacks what its requester may no longer have.
+    /// The responder lacks a packet that the requester may have released.
     asked: Option<Asked>,
-    /// Its requester may be another one: the table is to forget the QPN.
+    /// The requester may have changed: the table must forget its QPN.
     is_unpaired: bool,
     began_at: Instant,
     requests: u64,
 }
 
-/// How far the requests of a flow that is learnt have passed.
+/// How far the requests of a followed flow have passed.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
-    /// Behind the last in their order, and when that came: so far the requester may be
-    /// acknowledged.
+    /// The PSN behind the last request in order, and when that came. ACKs may reach up to here.
     to: Psn,
     to_at: Instant,
 }
@@ -68,25 +67,25 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// True if both are ACKs to one QP that count the same messages.
+    /// True if both are ACKs to one QP and count the same messages.
     fn agrees_with(&self, before: &Evidence) -> bool {
         let messages = self.count.since(before.count);
         self.requester_qpn == before.requester_qpn
             && messages.is_some_and(|messages| before.msn.plus(messages) == self.msn)
     }
 
-    /// True if it also shows progress since then: one ACK twice is one.
+    /// True if it also shows progress; the same ACK twice is no confirmation.
     fn confirms(&self, before: &Evidence) -> bool {
         self.agrees_with(before) && self.msn != before.msn
     }
 }
 
-/// The responder expects a packet from before all that this box has seen of a flow: it has sent a
-/// sequence NAK, or has said so twice when it was asked.
+/// The responder expects a packet from before all requests that this box has seen: it has sent a
+/// sequence NAK, or two equal answers to questions.
 ///
-/// A requester that still has the packet goes back to it. One that goes back, and not so far, was
-/// acknowledged the packet by a box that has ended since: nobody can send it any more, and the
-/// requester does not know.
+/// A requester that still has the packet goes back to it. A requester that goes back, but not as
+/// far, got its acknowledgement from a box that has ended since: nobody can retransmit the packet,
+/// and the requester does not know.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     for_sequence: u64,
@@ -95,10 +94,10 @@ struct Asked {
     is_sure: bool,
 }
 
-/// Where a requester goes back to, time and again: what lies before has been acknowledged to it.
+/// The packet to which a requester repeatedly goes back; everything before it was acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Returns {
-    /// The latest request.
+    /// PSN of the latest request.
     last: u64,
     to: u64,
     repetitions: Repetitions,
@@ -117,7 +116,7 @@ impl Returns {
 }
 
 impl Learning {
-    /// Of a flow whose next packet is `start`.
+    /// For a flow whose next packet is `start`.
     pub(crate) fn new(now: Instant, start: u64) -> Self {
         Learning {
             trace: Trace::new(start),
@@ -133,17 +132,17 @@ impl Learning {
         }
     }
 
-    /// Of a flow whose requester may be another one, but which keeps its place among candidates.
+    /// For a flow whose requester may have changed; the flow keeps its place among the candidates.
     pub(crate) fn anew(now: Instant, start: u64, place: Option<u32>) -> Self {
         Learning { place, is_unpaired: true, ..Learning::new(now, start) }
     }
 
-    /// The requester has sent everything before `to` earlier, and goes back.
+    /// Notes that the requester goes back, and had sent everything before `to`.
     pub(crate) fn may_go_back_from(&mut self, now: Instant, to: u64) {
         self.heard = Heard { to: Psn::from_sequence(to), to_at: now };
     }
 
-    /// Takes a request in. True if its responder is to be asked how far it is.
+    /// Processes a request. Returns `true` if the responder must be asked what it expects.
     fn note(&mut self, now: Instant, seq: u64, request: &Request, config: &Config) -> bool {
         self.goes_on |= self.requests > 0 && seq == self.trace.end();
         self.requests += 1;
@@ -153,7 +152,7 @@ impl Learning {
             self.heard = Heard { to: end, to_at: now };
         }
         self.asked.take_if(|asked| seq <= asked.for_sequence);
-        // A near box sends a READ again alone, with older packets undelivered: a NIC does not.
+        // A near box retransmits a READ alone while older packets are undelivered; a NIC does not.
         let shows_oldest = request.kind != RequestKind::Response || config.role == Role::Near;
         shows_oldest
             && self.returns.note(now, seq)
@@ -161,7 +160,7 @@ impl Learning {
             && !self.asked.is_some_and(|asked| asked.is_sure)
     }
 
-    /// Its requester goes on.
+    /// Notes that the requester makes progress.
     fn note_progress(&mut self) {
         self.asked = None;
         self.returns.repetitions = self.returns.repetitions.restarted();
@@ -179,14 +178,14 @@ impl Flow {
         learning.is_some_and(|learning| std::mem::take(&mut learning.is_unpaired))
     }
 
-    /// True for a flow of which a single packet has come.
+    /// True while no request has directly followed the one before it.
     pub(crate) fn is_stray(&self) -> bool {
         self.state.learning().is_some_and(|learning| !learning.goes_on)
     }
 
-    /// Takes the numbers of a request in, while they may name its requester.
+    /// Processes the PSNs of a request, while they may identify its requester.
     ///
-    /// True if its responder is to be asked how far it is.
+    /// Returns `true` if the responder must be asked what it expects.
     pub(crate) fn trace(
         &mut self,
         now: Instant,
@@ -198,7 +197,7 @@ impl Flow {
         learning.is_some_and(|learning| learning.note(now, seq, request, &shared.config))
     }
 
-    /// Passes a request on and remembers it, as long as what is remembered has no gap.
+    /// Forwards a request and remembers it, as long as the remembered requests have no gap.
     pub(crate) fn watch_request(
         &mut self,
         now: Instant,
@@ -225,7 +224,7 @@ impl Flow {
             return;
         }
         let config = &shared.config;
-        // What is only watched leaves room for what has been promised.
+        // Followed flows leave memory for flows with acknowledged packets.
         let is_small = self.store.bytes() < WATCHED_BYTES_MAX.min(config.flow_bytes_max / 2)
             && shared.shares.may_watch(config, self.tenant);
         let (Some(span), true) =
@@ -242,7 +241,7 @@ impl Flow {
         let is_suspected =
             self.state.learning().is_some_and(|learning| learning.evidence.is_some());
         if request.kind == RequestKind::Response && self.store.is_empty() && !is_suspected {
-            // Its own responses answer it. A flow of READs alone is not worth remembering.
+            // Its own responses answer it. A flow of READs only is not remembered.
             let next = first_sequence(packet.psn()) + span;
             shared.shares.sub(self.tenant, self.store.restart(next));
             return;
@@ -253,7 +252,7 @@ impl Flow {
         self.store.count_all_as_sent(now);
     }
 
-    /// Passes all requests from here on, and keeps none.
+    /// Passes all requests from here on, and stores none.
     pub(crate) fn pass_for(&mut self, shared: &mut AccelShared, reason: PassReason) {
         self.discard_store(shared, self.store.end());
         self.started = false;
@@ -261,26 +260,26 @@ impl Flow {
         self.state.pass(reason, Remains::None);
     }
 
-    /// True if the responder that expects `next` can be that of what has passed.
+    /// True if a responder that expects `next` can be this flow's.
     pub(crate) fn may_have_asked(&self, next: Psn) -> bool {
         let learning = self.state.learning();
         learning.is_some_and(|learning| learning.trace.may_hold(learning.trace.sequence_of(next)))
     }
 
-    /// True if it can be one that lacks packets from before this box was on the path.
+    /// True if it can be this flow's and lacks packets from before this box was on the path.
     pub(crate) fn begins_behind(&self, next: Psn) -> bool {
         let learning = self.state.learning().filter(|_| self.is_learning());
         learning
             .is_some_and(|learning| learning.trace.begins_behind(learning.trace.sequence_of(next)))
     }
 
-    /// The responder says that it expects `next`, from before what is remembered.
+    /// Notes that the responder expects `next`, from before all remembered requests.
     pub(crate) fn note_asked(&mut self, next: Psn, requester_qpn: Qpn, aeth: Aeth) {
         let Some(learning) = self.state.learning_mut() else { return };
         let for_sequence = learning.trace.sequence_of(next);
         let is_answer = matches!(aeth.syndrome, Syndrome::Ack { .. });
         if is_answer && learning.returns.repetitions.times() < ASKED_AFTER {
-            // To nothing that was asked.
+            // No question was sent for this flow.
             return;
         }
         let is_same = |asked: Asked| {
@@ -290,10 +289,10 @@ impl Flow {
         learning.asked = Some(Asked { for_sequence, requester_qpn, msn: aeth.msn, is_sure });
     }
 
-    /// Fails the flow, when the responder lacks what its requester no longer has. Returns the
+    /// Fails the flow if the responder lacks packets that its requester has released. Returns the
     /// requester's QPN.
     ///
-    /// The NAK acknowledges all before the PSN that it names, so that this must be the first that
+    /// The fatal NAK acknowledges all PSNs before its own, which must therefore be the first that
     /// the requester still has.
     pub(crate) fn fail_if_lost(&mut self, now: Instant, shared: &mut AccelShared) -> Option<Qpn> {
         let learning = self.state.learning_mut()?;
@@ -309,8 +308,9 @@ impl Flow {
         Some(asked.requester_qpn)
     }
 
-    /// True if `packet`, an ACK, is for what this flow never sent, or when nothing is stored and
-    /// it is not the last ACK again: another flow's requester may have this one's QPN now.
+    /// True if `packet`, an ACK, cannot be for this flow: it names a PSN that was never sent or, if
+    /// nothing is stored, it does not repeat the last ACK. Another flow's requester may have got
+    /// this one's QPN.
     pub(crate) fn is_over_for(&self, now: Instant, packet: &Packet<'_>) -> bool {
         if let Some(learning) = self.state.learning() {
             return learning.trace.fit(now, packet.psn()) == Fit::No;
@@ -322,8 +322,8 @@ impl Flow {
         }
     }
 
-    /// An ACK that can be for this flow only. True if it is the second in a row to this QP, and
-    /// shows that the QP's responder counts the messages of this flow: the QP is its requester.
+    /// Processes an ACK that fits this flow only. Returns `true` if it is the second in a row to
+    /// this QP, and agrees with this flow's message count: the QP is the flow's requester.
     pub(crate) fn take_evidence(
         &mut self,
         shared: &mut AccelShared,
@@ -354,13 +354,13 @@ impl Flow {
         shared.shares.sub(self.tenant, released.bytes);
     }
 
-    /// An ACK to the requester of a flow that is paired. `None` when it cannot be for this flow:
-    /// the pairing is void. True if everything that the requester has sent behind it is stored:
-    /// the flow is terminated from here on.
+    /// Processes an ACK to the requester of a paired flow. Returns `None` if it cannot be for this
+    /// flow, so that the pairing is void, and `true` if the store has everything that the requester
+    /// has sent behind the ACK: the flow is terminated from here on.
     ///
-    /// Not while the requester goes back over what has passed: answers to the first time can take
-    /// it past all that is remembered, and what it sent then would lie behind a gap that nobody can
-    /// fill.
+    /// The flow is not taken over while the requester retransmits requests that have passed:
+    /// answers to their first transmission can advance it past all remembered requests, and its
+    /// next ones would lie behind a gap that nobody can fill.
     pub(crate) fn take_over(
         &mut self,
         now: Instant,
@@ -398,7 +398,7 @@ impl Flow {
         self.store.rest(&mut shared.spare);
         shared.shares.sub(self.tenant, released.bytes);
         self.state = State::Terminated;
-        // What it sent while it was learnt may have been another life.
+        // Requests from the learning phase may belong to another life.
         self.requester.sent.set_latest(self.store.end());
         self.learnt = Learnt::Traffic;
         self.msn_base = Msn::new(aeth.msn.get().wrapping_sub(messages as u32));
@@ -409,7 +409,7 @@ impl Flow {
         self.responder.retransmission.note_heard(now);
         self.responder.retransmission.restart_timer(now);
         self.answer.learn_from_responder(packet);
-        // Neither stored packets nor pseudo-ACKs overtake what was passed on before.
+        // Neither stored packets nor pseudo-ACKs overtake frames forwarded earlier.
         self.follow_passed_requests(shared);
         self.follow_passed_responses(shared);
         shared.counters.flows_from_traffic += 1;

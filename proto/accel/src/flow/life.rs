@@ -1,4 +1,4 @@
-//! Which life of its QPs a flow is, and which packets are of another.
+//! Lives of a flow's QPs: which packets belong to another one.
 
 use super::Flow;
 use super::repetitions::Repetitions;
@@ -8,47 +8,48 @@ use crate::trace::{GAP_MAX, OUTSTANDING_MAX};
 use longhaul_units::{Instant, Psn};
 use longhaul_wire::Packet;
 
-/// Times that a packet comes again in spite of its answer until its sender is taken for one that
-/// does not know the flow.
+/// Times that a packet is repeated in spite of its answer before its sender counts as one that does
+/// not know the flow.
 const REPEATS_MAX: u32 = 2;
 
-/// A packet that comes again and again although it was acknowledged each time: its sender takes no
-/// such answer.
+/// A packet that is repeated although it was acknowledged each time: its sender ignores such
+/// answers.
 #[derive(Clone, Copy, Debug)]
 struct Repeated {
     seq: u64,
-    /// The last one behind it that was repeated with it.
+    /// The last packet behind it that was repeated with it.
     last: u64,
     repetitions: Repetitions,
 }
 
-/// What tells the lives of a flow's QPs apart.
+/// State that distinguishes the lives of a flow's QPs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lives {
-    /// Another life, to which requests belong that do not fit this one.
+    /// Another life, which receives the requests that do not fit this one.
     successor: Option<SlotId>,
-    /// UDP source port of the requester, 0 until its first request: it keeps that for life.
+    /// UDP source port of the requester, constant during a life; 0 until its first request.
     request_port: u16,
     /// A packet that its requester repeats in spite of the answer.
     repeated: Option<Repeated>,
-    /// An ACK behind all that is stored: the requester sent that before this box was on its path.
+    /// An ACK behind everything stored: the requester sent its packet before this box was on the
+    /// path.
     acked_elsewhere: Option<u64>,
-    /// The QPN of its requester has another owner, which is answered by others.
+    /// The requester's QPN has another owner, which other boxes or flows answer.
     is_orphan: bool,
 }
 
 impl Lives {
-    /// With nothing repeated or acknowledged elsewhere.
+    /// Forgets what was repeated or acknowledged elsewhere.
     pub(crate) fn afresh(&self) -> Self {
         Lives { repeated: None, acked_elsewhere: None, ..*self }
     }
 
-    /// The first request of this life came, from this UDP port.
+    /// Notes the first request of this life, with its UDP source port.
     pub(crate) fn begin(&mut self, request_port: u16) {
         self.request_port = request_port;
     }
 
-    /// The responder has acknowledged `seq`, which this box never stored.
+    /// Notes that the responder has acknowledged `seq`, which this box never stored.
     pub(crate) fn note_acked_elsewhere(&mut self, seq: u64) {
         self.acked_elsewhere = Some(seq);
     }
@@ -62,7 +63,7 @@ impl Lives {
         self.is_orphan
     }
 
-    /// The requester goes on.
+    /// Notes that the requester makes progress.
     #[inline]
     pub(crate) fn note_accepted(&mut self) {
         self.repeated = None;
@@ -72,20 +73,20 @@ impl Lives {
         self.repeated.is_some_and(|repeated| repeated.seq == seq)
     }
 
-    /// True if the sender of a packet takes no answer to it: it does not know the flow.
+    /// True if the sender of a packet ignores the answers to it: it does not know the flow.
     pub(crate) fn is_repeated_in_vain(&self) -> bool {
         self.repeated.is_some_and(|repeated| repeated.repetitions.times() >= REPEATS_MAX)
     }
 
-    /// A packet came that its requester should not send again, and is answered.
+    /// Notes an answered packet that its requester should not have repeated.
     pub(crate) fn note_repeated(&mut self, now: Instant, seq: u64) {
         match &mut self.repeated {
             Some(repeated) if repeated.seq == seq => {
                 repeated.last = seq;
                 repeated.repetitions.count(now);
             }
-            // The packets behind the first that is repeated are repeated with it, until the
-            // requester goes back, and not so far. The LAN may reorder them.
+            // Packets behind the first repeated one are repeated with it, until the requester goes
+            // back less far. The LAN may reorder them.
             Some(repeated)
                 if repeated.seq < seq
                     && (repeated.last < seq
@@ -102,7 +103,7 @@ impl Lives {
 }
 
 impl Flow {
-    /// Another life of its QPs, to which requests belong that do not fit this one.
+    /// Another life of its QPs, which receives the requests that do not fit this one.
     #[inline]
     pub(crate) fn successor(&self) -> Option<SlotId> {
         self.lives.successor
@@ -112,25 +113,25 @@ impl Flow {
         self.lives.successor = successor;
     }
 
-    /// Its requester's QPN has another owner: what is stored is delivered, and nobody answered.
+    /// The requester's QPN has another owner: stored packets are delivered, and nobody is answered.
     pub(crate) fn become_orphan(&mut self) {
         self.lives.is_orphan = true;
         self.bookkeeping.is_closing = true;
     }
 
-    /// True if `packet` is the next of this flow, by its number.
+    /// True if `packet` has the PSN that this flow expects.
     #[inline]
     pub(crate) fn is_next(&self, packet: &Packet<'_>) -> bool {
         packet.psn() == Psn::from_sequence(self.store.end())
     }
 
-    /// True if `packet` is the next of this flow, and no other life of its QPs is known.
+    /// True if `packet` has the PSN that this flow expects, and no other life of its QPs is known.
     #[inline]
     pub(crate) fn expects(&self, packet: &Packet<'_>) -> bool {
         self.lives.successor.is_none() && self.is_next(packet)
     }
 
-    /// True if the next request needs nothing but to be stored.
+    /// True if the next request needs only to be stored.
     #[inline]
     pub(crate) fn only_stores(&self) -> bool {
         self.is_terminated()
@@ -140,14 +141,14 @@ impl Flow {
             && !self.requester.hold.is_for_responder()
     }
 
-    /// True if `packet` cannot come from the requester of what is stored, so that it must not be
-    /// taken for its next or its last.
+    /// True if `packet` cannot come from the requester of the stored packets, so that it must be
+    /// treated neither as its next nor as a duplicate.
     pub(crate) fn is_another_life(&self, packet: &Packet<'_>, payload_len: usize) -> bool {
         let seq = self.sequence_of(packet);
         if seq == self.store.end() || !self.delivers() || self.store.is_empty() {
             return false;
         }
-        // A requester that was acknowledged anything has nothing from before its first packet left.
+        // A requester that was acknowledged anything has released the PSNs before its first packet.
         let is_before_the_first = seq < self.requester.acks.begins_at()
             && self.requester.acks.begins_at() < self.requester.acks.to();
         !self.may_be_sent(seq)
@@ -157,40 +158,42 @@ impl Flow {
             || self.store.contradicts(seq, packet, payload_len)
     }
 
-    /// True if `packet` is not of this flow, whose requester has gone on in another life. Had the
-    /// LAN only lost the same packet time and again, it would come back to what is stored.
+    /// True if `packet` is not of this flow, whose requester continues in another life. If the LAN
+    /// had merely lost the same packet repeatedly, the requester would go back to a stored one.
     pub(crate) fn has_been_left(&self, packet: &Packet<'_>) -> bool {
         let stored = self.store.start()..self.store.end();
         self.delivers() && !stored.is_empty() && !stored.contains(&self.sequence_of(packet))
     }
 
-    /// True if `packet` has not the source port that the requester has kept so far.
+    /// True if the UDP source port of `packet` differs from the requester's.
     pub(crate) fn comes_by_another_port(&self, packet: &Packet<'_>) -> bool {
         self.lives.request_port != 0 && self.lives.request_port != packet.udp_source_port()
     }
 
-    /// True if a requester of this flow may send `seq` now: it goes on, goes back, or the LAN
-    /// lost packets before it.
+    /// True if a requester of this flow may send `seq` next: it continues, goes back, or the LAN
+    /// lost packets before `seq`.
     pub(crate) fn may_be_sent(&self, seq: u64) -> bool {
         let latest = self.requester.sent.latest().max(self.store.end());
         let last = latest + self.reads.unresolved_max() + GAP_MAX;
         seq + OUTSTANDING_MAX > self.requester.acks.to() && seq <= last
     }
 
-    /// True if an answer of the responder that names `psn` can be to what is stored here.
+    /// True if a response with `psn` can answer a packet stored here.
     #[inline]
     pub(crate) fn has_outstanding(&self, psn: Psn) -> bool {
         let seq = psn.unwrap_near(self.store.responder_next).unwrap_or(0);
-        !self.store.is_empty() && seq + 1 >= self.store.responder_next && seq < self.store.sent_to()
+        !self.store.is_empty()
+            && seq < self.store.sent_to()
+            && (seq + 1 >= self.store.responder_next || self.store.awaits(seq))
     }
 
-    /// True if a response can be for no other flow or life: it names what is outstanding here.
+    /// True if a response fits no other flow or life: its PSN is outstanding here.
     #[inline]
     pub(crate) fn is_answered_by(&self, packet: &Packet<'_>) -> bool {
         self.is_terminated() && self.has_outstanding(packet.psn())
     }
 
-    /// Unwraps a PSN near what is watched.
+    /// Unwraps a PSN near the end of the trace.
     pub(crate) fn sequence_in_trace(&self, packet: &Packet<'_>) -> u64 {
         let end = self.state.learning().map_or(0, |learning| learning.trace.end());
         packet.psn().unwrap_near(end).unwrap_or(0)

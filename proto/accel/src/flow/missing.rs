@@ -1,28 +1,28 @@
-//! Packets that a requester has to send again: the LAN lost them, or the store had no room.
+//! Packets that a requester must retransmit: the LAN lost them, or the store had no room.
 
 use longhaul_units::{Duration, Instant};
 
-/// How often a flow whose packets were refused looks for room, which other flows may have made.
+/// How often a flow whose packets were refused checks for room, which other flows may have made.
 const ROOM_CHECK_EVERY: Duration = Duration::from_ms(1);
 
-/// What was dropped of a flow's requests since the last one was stored.
+/// Requests of a flow dropped since the last one was stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Missing {
-    /// The packet that revealed a gap.
+    /// PSN of the packet that revealed a gap.
     revealed_by: Option<u64>,
     nak_is_owed: bool,
-    /// Packets are refused for want of room; when one last was, or room was last looked for.
+    /// Packets are refused for lack of room: time of the last refusal or room check.
     full_at: Option<Instant>,
 }
 
 impl Missing {
-    /// The store has room again. `ask`: the requester is sent a NAK for what it was refused.
+    /// For a store that has room again. `ask`: the requester gets a NAK for the refused packets.
     pub(crate) fn since_room(ask: bool) -> Self {
         Missing { nak_is_owed: ask, ..Missing::default() }
     }
 
-    /// The packet at `seq` lies behind a gap. True if it is the first that does: one NAK per gap,
-    /// and one more whenever the same packet comes again.
+    /// Notes that the packet at `seq` lies behind a gap. Returns `true` if it is the first one. One
+    /// NAK per gap is owed, and another whenever the same packet comes again.
     pub(crate) fn note_gap(&mut self, seq: u64) -> bool {
         let is_new = self.revealed_by.is_none();
         let revealed_by = *self.revealed_by.get_or_insert(seq);
@@ -30,12 +30,12 @@ impl Missing {
         is_new
     }
 
-    /// A packet was refused for want of room.
+    /// Notes that a packet was refused for lack of room.
     pub(crate) fn note_full(&mut self, now: Instant) {
         self.full_at = Some(now);
     }
 
-    /// True while packets are refused for want of room.
+    /// True while packets are refused for lack of room.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.full_at.is_some()
@@ -45,7 +45,7 @@ impl Missing {
         self.revealed_by == Some(seq)
     }
 
-    /// A sequence NAK is owed.
+    /// Owes a sequence NAK.
     pub(crate) fn owe_nak(&mut self) {
         self.nak_is_owed = true;
     }
@@ -59,12 +59,12 @@ impl Missing {
         self.nak_is_owed = false;
     }
 
-    /// When to look for room.
+    /// When to check for room.
     pub(crate) fn room_check_at(&self) -> Option<Instant> {
         self.full_at.map(|at| at + ROOM_CHECK_EVERY)
     }
 
-    /// Returns `true` if it is time to look for room, and restarts that interval.
+    /// Returns `true` if a room check is due, and restarts its interval.
     pub(crate) fn takes_room_check(&mut self, now: Instant) -> bool {
         let is_due = self.room_check_at().is_some_and(|at| at <= now);
         if is_due {

@@ -1,11 +1,11 @@
-//! PSNs that READs take: one for each response packet, and so a matter of the path MTU.
+//! PSNs that READs take: one per response packet, which depends on the path MTU.
 
 use longhaul_wire::{Packet, Position};
 
-/// Path MTUs that exist, in bytes.
+/// Valid path MTUs, in bytes.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// PSNs that a READ of `len` bytes takes; without a path MTU only what is the same for every MTU.
+/// PSNs that a READ of `len` bytes takes; without a path MTU, only if equal for every MTU.
 pub(crate) fn read_span(len: u32, path_mtu: Option<u32>) -> Option<u64> {
     match path_mtu {
         Some(mtu) => Some(u64::from(len.div_ceil(mtu).max(1))),
@@ -14,7 +14,7 @@ pub(crate) fn read_span(len: u32, path_mtu: Option<u32>) -> Option<u64> {
     }
 }
 
-/// PSNs that a READ of `len` bytes takes at most.
+/// PSNs that a READ of `len` bytes takes at the smallest MTU.
 pub(crate) fn read_span_max(len: u32) -> u64 {
     u64::from(len.div_ceil(MTUS[0]).max(1))
 }
@@ -23,21 +23,21 @@ fn is_span(len: u32, mtu: u32, span: u64) -> bool {
     read_span(len, Some(mtu)) == Some(span)
 }
 
-/// A stored READ whose range of PSNs is not known, because the path MTU is not. It is the last
-/// packet of its store, and counts as one PSN there.
+/// A stored READ whose PSN range is unknown, because the path MTU is. It is the last packet of its
+/// store, and counts as one PSN there.
 #[derive(Clone, Copy, Debug)]
 struct Unresolved {
     len: u32,
-    /// A request came behind it, and did not tell.
+    /// A request followed, and did not show the range.
     for_long: bool,
 }
 
-/// The path MTU, and what depends on it.
+/// The path MTU, and the READ that depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reads {
-    /// As packets have shown it, in bytes.
+    /// As seen in packets, in bytes.
     path_mtu: Option<u32>,
-    /// As the connection manager's messages have it: the end points may use another one.
+    /// According to the connection manager's messages; the end points may use another one.
     told_mtu: Option<u32>,
     unresolved: Option<Unresolved>,
 }
@@ -47,7 +47,7 @@ impl Reads {
         Reads { path_mtu: None, told_mtu, unresolved: None }
     }
 
-    /// Of a flow whose store is given up.
+    /// For a flow whose store is discarded.
     pub(crate) fn afresh(self) -> Self {
         Reads { unresolved: None, ..self }
     }
@@ -57,7 +57,7 @@ impl Reads {
         self.path_mtu
     }
 
-    /// First and middle packets of a message are as long as the path MTU.
+    /// Learns the path MTU from a first or middle packet, which is as long.
     #[inline]
     pub(crate) fn learn(&mut self, packet: &Packet<'_>, payload_len: usize) {
         if matches!(packet.opcode().position(), Position::First | Position::Middle) {
@@ -66,7 +66,7 @@ impl Reads {
         }
     }
 
-    /// A READ of `len` bytes is stored whose range is not known.
+    /// Notes that a READ of `len` bytes was stored whose range is unknown.
     pub(crate) fn note_unresolved(&mut self, len: u32) {
         self.unresolved = Some(Unresolved { len, for_long: false });
     }
@@ -76,19 +76,19 @@ impl Reads {
         self.unresolved.is_some()
     }
 
-    /// PSNs that the READ may take whose range is not known, or 0.
+    /// Most PSNs that the unresolved READ may take; 0 without one.
     pub(crate) fn unresolved_max(&self) -> u64 {
         self.unresolved.map_or(0, |read| read_span_max(read.len))
     }
 
-    /// The range of the unresolved READ, if a request `distance` PSNs behind its first shows it, or
-    /// the path MTU is known by now. Only the next request is looked at: those behind it may lie
-    /// where another MTU has the next.
+    /// The range of the unresolved READ, if the path MTU is known or if a request `distance` PSNs
+    /// behind its first shows it. Only the next request counts: the distance of a later one may
+    /// equal the range at another MTU.
     pub(crate) fn resolve_by_request(&mut self, distance: u64) -> Option<u64> {
         let Unresolved { len, for_long } = self.unresolved?;
         let is_fitting = |mtu: u32| is_span(len, mtu, distance);
-        // Where it is not the MTU that was told, the LAN may have lost requests: the response
-        // tells.
+        // If the distance contradicts the announced MTU, the LAN may have lost requests: only the
+        // response decides.
         let may_tell = !for_long && self.told_mtu.is_none_or(is_fitting);
         let by_distance = Some(distance).filter(|_| may_tell && MTUS.into_iter().any(is_fitting));
         let span = self.path_mtu.and_then(|mtu| read_span(len, Some(mtu))).or(by_distance);
@@ -100,7 +100,7 @@ impl Reads {
     }
 
     /// The range of the unresolved READ, if its response shows it. `ends_at`: PSNs up to the end of
-    /// the response, where this packet is the last.
+    /// the response, if this packet is its last.
     pub(crate) fn resolve_by_response(&mut self, ends_at: Option<u64>) -> Option<u64> {
         let Unresolved { len, .. } = self.unresolved?;
         let fits = |span: &u64| MTUS.into_iter().any(|mtu| is_span(len, mtu, *span));

@@ -1,11 +1,12 @@
-//! How often a requester goes back to packets that it has sent before.
+//! How often a requester goes back to packets that it has sent already.
 
 use longhaul_units::{Duration, Instant};
 
-/// Least time from one repetition to the next: sooner, the LAN has duplicated or reordered packets.
+/// Shortest time between two repetitions; packets that come sooner were duplicated or reordered by
+/// the LAN.
 pub(crate) const APART: Duration = Duration::from_ms(1);
 
-/// A count of repetitions that are at least [`APART`] from one another.
+/// A count of repetitions that are at least [`APART`] apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Repetitions {
     times: u32,
@@ -13,12 +14,12 @@ pub(crate) struct Repetitions {
 }
 
 impl Repetitions {
-    /// None yet of what was first sent at `at`.
+    /// No repetition yet of a packet that was first sent at `at`.
     pub(crate) fn since(at: Instant) -> Self {
         Repetitions { times: 0, at: Some(at) }
     }
 
-    /// Returns `true` if this repetition counts.
+    /// Counts a repetition; returns `false` if it came too soon.
     pub(crate) fn count(&mut self, now: Instant) -> bool {
         if self.is_within(now, APART) {
             return false;
@@ -27,7 +28,7 @@ impl Repetitions {
         true
     }
 
-    /// The count begins again, [`APART`] from the last repetition.
+    /// Restarts the count, [`APART`] after the last repetition.
     pub(crate) fn restarted(self) -> Self {
         Repetitions { times: 0, ..self }
     }
@@ -36,12 +37,12 @@ impl Repetitions {
         self.times
     }
 
-    /// True if the last one that counted is less than `time` ago.
+    /// True if the last counted repetition is less than `time` ago.
     pub(crate) fn is_within(&self, now: Instant, time: Duration) -> bool {
         self.at.is_some_and(|at| now.since(at) < time)
     }
 
-    /// The last one that counted.
+    /// Time of the last counted repetition.
     pub(crate) fn last_at(&self) -> Option<Instant> {
         self.at
     }

@@ -2,8 +2,8 @@
 
 use longhaul_units::Instant;
 
-/// READs or atomics that are asked for again. Until their responses have come again, an ACK of
-/// anything behind them would tell the requester that they are lost.
+/// READs or atomics that were requested again. Until their responses have come again, an ACK of a
+/// PSN behind them would tell the requester that they are lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replay {
     first: u64,
@@ -12,13 +12,13 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// PSNs `first` to `last` are asked for at `at`, besides those of `before`.
+    /// Adds PSNs `first` to `last`, requested at `at`, to those of `before`.
     pub(crate) fn new(before: Option<Replay>, at: Instant, first: u64, last: u64) -> Self {
         let (earliest, latest) = before.map_or((first, last), |it| (it.first, it.last));
         Replay { first: earliest.min(first), last: latest.max(last), at }
     }
 
-    /// When a response was last asked for.
+    /// When a response was last requested.
     pub(crate) fn at(&self) -> Instant {
         self.at
     }

@@ -1,4 +1,4 @@
-//! A flow towards its requester: what that has sent, was acknowledged, and is owed.
+//! A flow's state towards its requester: what the requester sent, was acknowledged, and is owed.
 
 use super::acks::Acks;
 use super::allowance::Allowance;
@@ -15,24 +15,24 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Nothing yet; `psn` is next.
+    /// For a requester that has sent nothing and sends `psn` next.
     pub(crate) fn from(psn: u64) -> Self {
         Sent { next: psn, latest: psn }
     }
 
-    /// Behind the last packet that came.
+    /// The PSN behind the last packet that came.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// The last packet that came ends before `next`.
+    /// Notes that the last packet that came ends before `next`.
     #[inline]
     pub(crate) fn set_next(&mut self, next: u64) {
         self.next = next;
     }
 
-    /// Behind the packet with the highest number that came, but for what is stored.
+    /// The PSN behind the highest packet that came, stored ones excepted.
     pub(crate) fn latest(&self) -> u64 {
         self.latest
     }
@@ -43,12 +43,12 @@ impl Sent {
         self.latest = self.latest.max(self.next);
     }
 
-    /// What came but for what is stored ends before `latest`.
+    /// Notes that all packets that came, stored ones excepted, end before `latest`.
     pub(crate) fn set_latest(&mut self, latest: u64) {
         self.latest = latest;
     }
 
-    /// What is stored, up to `end`, is discarded.
+    /// Notes that the stored packets, up to `end`, are discarded.
     pub(crate) fn note_discarded(&mut self, end: u64) {
         self.latest = self.latest.max(end);
     }
@@ -63,12 +63,12 @@ pub(crate) struct Requester {
     pub(crate) missing: Missing,
     pub(crate) hold: Hold,
     pub(crate) silence: Silence,
-    /// Responses that were asked for again.
+    /// Responses that were requested again.
     pub(crate) replay: Option<Replay>,
 }
 
 impl Requester {
-    /// Of a flow that begins at `psn`.
+    /// For a flow that begins at `psn`.
     pub(crate) fn new(psn: u64) -> Self {
         Requester {
             sent: Sent::from(psn),
@@ -81,7 +81,7 @@ impl Requester {
         }
     }
 
-    /// The same requester, which is owed nothing any more.
+    /// The same requester, to which nothing is owed.
     pub(crate) fn afresh(&self) -> Self {
         let begins_at = self.acks.begins_at();
         Requester { sent: self.sent, acks: self.acks.afresh(), ..Requester::new(begins_at) }

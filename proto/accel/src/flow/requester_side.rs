@@ -1,4 +1,4 @@
-//! What a terminated flow does with requests from the LAN, and what it answers.
+//! Requests from the LAN, and the answers of a flow to its requester.
 
 use super::Flow;
 use super::missing::Missing;
@@ -17,14 +17,14 @@ use longhaul_units::{Duration, Instant, Psn};
 use longhaul_wire::{NakCode, Opcode, Packet, Position, Syndrome, Verb};
 use std::cmp::Ordering;
 
-/// A packet this far ahead of or behind what is expected belongs to another life of the QP.
+/// A packet this far from the expected PSN belongs to another life of the QP.
 pub(crate) const WINDOW: u64 = 1 << 22;
-/// Time after which a failed flow is learnt afresh.
+/// Time after which a failed flow is learnt again.
 const FAILED_FOR: Duration = Duration::from_ms(60_000);
-/// Shortest local ACK timeout that NICs are set to.
+/// Shortest local ACK timeout to which NICs are set.
 pub(crate) const ACK_TIMEOUT_MIN: Duration = Duration::from_ms(4);
 
-/// What a request packet means for the store.
+/// Properties of a request packet that the store needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) kind: RequestKind,
@@ -37,7 +37,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// What learning a flow needs of it.
+    /// Properties that learning the flow needs.
     pub(crate) fn requested(&self, seq: u64) -> Requested {
         Requested { seq, span: self.span, span_max: read_span_max(self.read_len), ends: self.ends }
     }
@@ -75,7 +75,7 @@ fn is_answered_by_data(packet: &Packet<'_>) -> bool {
 }
 
 impl Flow {
-    /// What `packet` means for this flow's store.
+    /// Properties of `packet`, given this flow's mode and path MTU.
     pub(crate) fn request_of(&self, packet: &Packet<'_>) -> Request {
         let mut request = Request::of(packet, self.reads.path_mtu());
         if self.mode.duty() == Duty::AcknowledgeButLast
@@ -87,8 +87,8 @@ impl Flow {
         request
     }
 
-    /// The request that this flow expects came, with a right ICRC, and the flow [only
-    /// stores](Flow::only_stores).
+    /// Stores the request that this flow expects. Its ICRC must be right, and the flow must [only
+    /// store](Flow::only_stores).
     #[inline]
     pub(crate) fn store_next(
         &mut self,
@@ -105,7 +105,7 @@ impl Flow {
         self.accept(now, shared, frame, request, packet);
     }
 
-    /// A request of this flow came from the LAN, with a right ICRC.
+    /// Handles a request of this flow from the LAN, with a right ICRC.
     pub(crate) fn handle_request(
         &mut self,
         now: Instant,
@@ -144,7 +144,7 @@ impl Flow {
         self.requester.sent.set_next(seq + request.span.unwrap_or(1));
         let expected = self.store.end();
         if seq > expected && self.lives.is_acked_elsewhere(seq - 1) {
-            // It goes on behind what it knows to be delivered.
+            // The requester continues behind a packet known to be delivered.
             self.release_all_below(shared, expected);
             self.restart_learning(now, shared, packet);
         }
@@ -164,7 +164,7 @@ impl Flow {
         }
     }
 
-    /// The request at `seq` of a terminated flow.
+    /// Handles the request at `seq` of a terminated flow.
     fn store_request(
         &mut self,
         now: Instant,
@@ -180,7 +180,7 @@ impl Flow {
         }
         let expected = self.store.end();
         if self.reads.is_unresolved() && seq >= expected {
-            // Asked for again once the READ is answered.
+            // A NAK brings it back once the READ is answered.
             missing.owe_nak();
             return self.drop_frame(shared, DropReason::PsnGap);
         }
@@ -191,11 +191,11 @@ impl Flow {
         }
     }
 
-    /// True if `packet`, of a flow that passes, cannot follow the one before: the mode is looked up
-    /// again.
+    /// True if `packet`, of a passing flow, cannot follow the packet before it, so that the mode
+    /// must be looked up again.
     fn passes_another_life(&self, packet: &Packet<'_>) -> bool {
         if self.delivers_remains() {
-            // Lives are distinguished as in a flow that stores.
+            // Lives are distinguished as in a terminated flow.
             return false;
         }
         let seq = packet.psn().unwrap_near(self.requester.sent.next()).unwrap_or(0);
@@ -221,16 +221,17 @@ impl Flow {
         shared.pass_to_wan(frame);
     }
 
-    /// A requester that goes back begins with the first packet that it misses an answer to. If that
-    /// lies behind a repeated READ, the READ's answers have come. True if they come another way.
+    /// Handles a request that goes back. A requester goes back to its first packet without an
+    /// answer: if that lies behind a repeated READ, the READ's responses have arrived. Returns
+    /// `true` if responses take another path.
     #[cold]
     fn goes_back_one_way(&mut self, now: Instant, seq: u64) -> bool {
         self.requester.replay.take_if(|replay| replay.ends_before(seq));
         self.shows_one_way(now, seq)
     }
 
-    /// True if `seq` may come from another life of the requester, and nothing is lost by learning
-    /// it afresh.
+    /// True if `seq` may come from another life of the requester, and learning it again loses
+    /// nothing.
     fn begins_anew(&self, packet: &Packet<'_>, seq: u64) -> bool {
         let expected = self.store.end();
         if seq == expected
@@ -240,7 +241,7 @@ impl Flow {
             return false;
         }
         if seq < expected {
-            // With everything delivered the responder itself can answer, whoever asks.
+            // Everything is delivered, so that the responder can answer any requester itself.
             return !self.started || !is_answered_by_data(packet) || !self.may_be_sent(seq);
         }
         self.requester.missing.is_revealed_by(seq)
@@ -254,7 +255,7 @@ impl Flow {
         packet.psn().unwrap_near(last).and_then(|seq| seq.checked_sub(last))
     }
 
-    /// A request may show the range of the unresolved READ.
+    /// Resolves the last READ, if a request behind it shows its range.
     fn resolve_by_request(&mut self, packet: &Packet<'_>) {
         let distance = self.distance_from_last(packet);
         if let Some(span) = distance.and_then(|at| self.reads.resolve_by_request(at)) {
@@ -262,14 +263,13 @@ impl Flow {
         }
     }
 
-    /// The first packet of a READ response shows the path MTU, and with it the range of the
-    /// unresolved READ.
+    /// Learns the path MTU from a READ response, and from it the range of the unresolved READ.
     pub(crate) fn resolve_by_response(&mut self, packet: &Packet<'_>, payload_len: usize) {
         self.reads.learn(packet, payload_len);
         if !self.reads.is_unresolved() {
             return;
         }
-        // Earlier READs are answered before it, and nothing behind it was sent.
+        // Earlier READs are answered before it, and no packet behind it was sent.
         let Some(distance) = self.distance_from_last(packet) else { return };
         let is_last = matches!(packet.opcode().position(), Position::Only | Position::Last);
         let ends_at = is_last.then_some(distance + 1);
@@ -308,8 +308,8 @@ impl Flow {
             self.reads.note_unresolved(request.read_len);
         }
         self.store.wake(&mut shared.spare);
-        // Twice the same, so that what a port lends is put together where it stays: moved in other
-        // pieces than it was stored in, it would wait for all stores before it.
+        // Both arms push, so that a lent frame is assembled in place: a move in other pieces than
+        // it was written in would defeat store-to-load forwarding.
         let bytes = match FrameBuf::lent_whole(frame) {
             Some(held) => {
                 self.store.push(held, span, request.kind, request.ends, request.ack_request)
@@ -357,17 +357,17 @@ impl Flow {
     pub(crate) fn has_room(&self, shared: &AccelShared, payload_len: usize, span: u64) -> bool {
         let bytes = (FramePool::footprint(payload_len) + ENTRY_OVERHEAD) as u64;
         self.store.bytes() + bytes <= shared.config.flow_bytes_max
-            // Other flows' stores do not stop this one altogether.
+            // The stores of other flows never stop this one completely.
             && shared.shares.has_room(&shared.config, self.tenant, bytes, self.store.is_empty())
             && (self.store.psns() + span <= u64::from(shared.config.flow_psns_max)
-                // The longest READ of all fits at least when it is alone.
+                // The longest READ fits at least when it is alone.
                 || (self.store.is_empty() && span <= 1 << 23))
     }
 
-    /// Advances the frontier as far as the responder is not too far behind.
+    /// Advances the frontier as far as the flow's allowance permits.
     ///
-    /// While they are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds the
-    /// time between two advances of the frontier: deliveries that free too little for the next
+    /// While pseudo-ACKs are withheld, [`Config::ack_hold_max`](crate::Config::ack_hold_max) bounds
+    /// the time between two advances of the frontier: deliveries that release too little for an
     /// advance do not restart it.
     pub(crate) fn advance_frontier(&mut self, now: Instant, shared: &AccelShared) {
         let config = &shared.config;
@@ -388,10 +388,10 @@ impl Flow {
         }
     }
 
-    /// One sequence NAK per gap; and one more if the requester seems not to have got it.
+    /// Owes one sequence NAK per gap, and another if the requester seems to have missed it.
     fn note_gap(&mut self, now: Instant, shared: &mut AccelShared, seq: u64) {
         if self.requester.missing.is_full() {
-            // The NAK comes when there is room.
+            // The NAK is sent when there is room.
             self.drop_frame(shared, DropReason::StoreFull);
             return;
         }
@@ -424,16 +424,16 @@ impl Flow {
         self.drop_frame(shared, DropReason::Duplicate);
     }
 
-    /// The requester repeats what only the responder can answer: its timer has ended, and so has
-    /// the patience of this box, which without it would be the requester's.
+    /// Probes the responder, because the requester repeats a packet that only the responder can
+    /// acknowledge. Its timer has expired, and without the box it would retransmit.
     fn ask_for_requester(&mut self, now: Instant) {
         let smoothed = self.responder.retransmission.rtt().smoothed();
         let patience = smoothed.map_or(ACK_TIMEOUT_MIN, |rtt| rtt.max(APART));
         self.responder.retransmission.ask(now, patience, &self.store);
     }
 
-    /// A READ or atomic that came before. It goes through when its original is not about to be
-    /// answered.
+    /// Handles a repeated READ or atomic. It is forwarded unless the answer to its original is
+    /// about to come.
     fn handle_repeated_request(
         &mut self,
         now: Instant,
@@ -478,7 +478,7 @@ impl Flow {
         shared.counters.reads_replayed += 1;
     }
 
-    /// A request of a flow that has failed at `since`.
+    /// Handles a request of a flow that has failed at `since`.
     fn refuse(
         &mut self,
         now: Instant,
@@ -500,7 +500,7 @@ impl Flow {
         self.drop_frame(shared, DropReason::FlowFailed);
     }
 
-    /// Sends what [`Flow::owes_requester`] says, as one packet.
+    /// Sends the packet that [`Flow::owes_requester`] demands.
     pub(crate) fn answer_requester(
         &mut self,
         now: Instant,
@@ -522,14 +522,20 @@ impl Flow {
         let (frontier, messages) = self.store.frontier();
         let nak = self.nak_is_due();
         let waits = !nak && self.owes_wait();
-        let (psn, syndrome) = if nak {
-            (frontier, Syndrome::Nak(NakCode::PsnSequence))
+        let (psn, completed, syndrome) = if nak {
+            (frontier, messages, Syndrome::Nak(NakCode::PsnSequence))
         } else if waits {
-            (frontier, self.take_wait(now, shared))
+            (frontier, messages, self.take_wait(now, shared))
         } else {
-            (frontier.wrapping_sub(1), self.responder.credits.syndrome(messages))
+            let (end, completed) = self.store.ack_end();
+            if end <= self.requester.acks.begins_at() {
+                // Only READs and atomics, which their responses answer.
+                self.requester.acks.note_sent(frontier, messages);
+                return;
+            }
+            (end.wrapping_sub(1), completed, self.responder.credits.syndrome(completed))
         };
-        let msn = self.msn_after(messages);
+        let msn = self.msn_after(completed);
         if !self.answer.send(requester, Psn::from_sequence(psn), syndrome, msn, send) {
             return;
         }
@@ -545,14 +551,14 @@ impl Flow {
         self.requester.acks.note_sent(frontier, messages);
     }
 
-    /// The RNR NAK that is owed.
+    /// Returns the syndrome of the RNR NAK that is owed.
     fn take_wait(&mut self, now: Instant, shared: &mut AccelShared) -> Syndrome {
         let round_trip = self.responder.retransmission.rtt().smoothed().unwrap_or_default();
         shared.counters.rnr_naks += 1;
         self.requester.hold.take(now, &shared.config, round_trip, &self.store)
     }
 
-    /// A pseudo-ACK for everything below `frontier` has left.
+    /// Measures the delay of a pseudo-ACK, just sent, for everything below `frontier`.
     fn measure_ack_delay(&mut self, now: Instant, shared: &mut AccelShared, frontier: u64) {
         let Some(delay) = self.requester.acks.measure_delay(now, frontier) else { return };
         self.counters.ack_delays += 1;

@@ -1,4 +1,4 @@
-//! A flow towards its responder: how packets are sent to it, and what it has promised.
+//! A flow's state towards its responder: transmission to it, and its credits.
 
 use super::credits::Credits;
 use super::pace::Pace;
@@ -6,7 +6,7 @@ use super::retransmission::Retransmission;
 use super::window::Window;
 use longhaul_units::Instant;
 
-/// The side of a flow towards its responder.
+/// State of a flow towards its responder.
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub(crate) retransmission: Retransmission,
@@ -23,7 +23,7 @@ impl Responder {
         }
     }
 
-    /// The same responder, to which nothing is being sent. Its credits hold on.
+    /// The same responder, with nothing in flight to it. Its credits remain valid.
     pub(crate) fn afresh(&self) -> Self {
         Responder {
             retransmission: self.retransmission.afresh(),

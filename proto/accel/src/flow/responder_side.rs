@@ -1,4 +1,4 @@
-//! What a terminated flow does with what its responder sends, and how it sends to it.
+//! Responses from the WAN, and the packets that a flow sends to its responder.
 
 use super::Flow;
 use super::missing::Missing;
@@ -15,8 +15,8 @@ use longhaul_wire::{Aeth, Head, NakCode, Packet, Syndrome, Verb, rnr_timer};
 const BTH_ACK_REQUEST: (usize, u8) = (8, 0x80);
 
 impl Flow {
-    /// Handles a response from the WAN with a right ICRC. Frames for the requester are forwarded
-    /// here.
+    /// Handles a response from the WAN with a right ICRC, and forwards it if it is for the
+    /// requester.
     pub(crate) fn handle_response(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl Flow {
             return self.handle_ack_outside(shared, frame, seq);
         }
         if self.store.awaited.front().is_some_and(|awaited| awaited.last < seq) {
-            // What is behind a READ was answered, so that the READ's responses are lost.
+            // A packet behind a READ was acknowledged, so that the READ's responses are lost.
             self.note_lost_response(now);
         }
         match aeth.syndrome {
@@ -88,9 +88,9 @@ impl Flow {
         }
     }
 
-    /// An ACK of a packet that this box never sent. Its requester may have sent it, before the flow
-    /// was learnt or past this box, and knows. When it continues behind that packet, the responder
-    /// has everything that is stored.
+    /// Handles an ACK of a packet that this box never sent. The requester may have sent it before
+    /// the flow was learnt or past this box, and is expecting the ACK. If it continues behind that
+    /// packet, the responder has everything stored here.
     fn handle_ack_outside(&mut self, shared: &mut AccelShared, frame: &Frame<'_>, seq: u64) {
         let end = self.store.end();
         if seq < end {
@@ -117,9 +117,9 @@ impl Flow {
         self.responder.retransmission.go_back_to_lost(now, &mut self.store, seq);
     }
 
-    /// The responder refuses `seq` for good. If the requester was not told otherwise, it gets the
-    /// NAK itself. If only the message that `seq` is in was not acknowledged as a whole, it gets a
-    /// NAK of that code: for it that work request fails as it would without a box.
+    /// Fails the flow, because the responder refuses `seq` for good. The requester gets the NAK
+    /// itself if `seq` was not acknowledged to it. If `seq` was, but not its whole message, the
+    /// requester gets a NAK with the same code: the work request fails as it would without a box.
     fn handle_fatal_nak(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl Flow {
         let refused = self.store.entry(self.store.index_of(seq));
         let is_within =
             refused.is_some_and(|entry| entry.messages_before() == self.requester.acks.messages());
-        // When the NAK finds no room on the LAN side, the requester is told later.
+        // If the LAN queue has no room for the NAK, the requester is told later.
         let told = seq >= self.requester.acks.to() && shared.pass_to_lan(frame);
         if told {
             let (frontier, messages) = self.store.frontier();
@@ -148,8 +148,7 @@ impl Flow {
     }
 
     fn note_credits_after(&mut self, seq: u64, aeth: Aeth) {
-        // The MSN counts messages from the start of the flow; the nearest count to what is stored
-        // is meant.
+        // The MSN counts messages from the start of the flow, modulo 2^24: take the nearest count.
         let reference = self.responder.credits.messages();
         let distance = i64::from(aeth.msn.since(self.msn_after(reference)));
         let Some(messages) = reference.checked_add_signed(distance) else { return };
@@ -160,15 +159,15 @@ impl Flow {
         self.note_credits(aeth);
     }
 
-    /// Credits count from the responder's MSN.
+    /// Takes the responder's credits, which count from its MSN.
     pub(crate) fn note_credits(&mut self, aeth: Aeth) {
         if self.responder.credits.note(aeth.syndrome) && self.started {
-            // A requester that waits for credits hears of them only by an ACK.
+            // A requester that waits for credits learns of them only from an ACK.
             self.requester.acks.repeat();
         }
     }
 
-    /// The responder has everything below `next`.
+    /// Notes that the responder has everything below `next`.
     pub(crate) fn take_delivered(&mut self, now: Instant, shared: &mut AccelShared, next: u64) {
         if next <= self.store.responder_next {
             return;
@@ -181,7 +180,7 @@ impl Flow {
         self.responder.retransmission.note_progress(now, &self.store);
     }
 
-    /// Releases what is delivered, and uses the room.
+    /// Releases delivered packets, and uses the memory that becomes free.
     fn let_go(&mut self, now: Instant, shared: &mut AccelShared) {
         let released = self.store.release(self.store.responder_next, false);
         self.store.rest(&mut shared.spare);
@@ -205,7 +204,7 @@ impl Flow {
         self.ask_again_if_roomy(shared);
     }
 
-    /// If a packet was refused for want of room and there is room now, a NAK is owed.
+    /// Owes a NAK if a packet was refused for lack of room and there is room again.
     pub(crate) fn ask_again_if_roomy(&mut self, shared: &AccelShared) {
         let config = &shared.config;
         let roomy = self.store.bytes() <= config.flow_bytes_max / 2
@@ -217,7 +216,7 @@ impl Flow {
         }
     }
 
-    /// A READ response or atomic ACK: it is the requester's, and shows how far the responder is.
+    /// Forwards a READ response or atomic ACK to the requester, and notes the responder's progress.
     fn handle_data_response(
         &mut self,
         now: Instant,
@@ -226,7 +225,7 @@ impl Flow {
         packet: &Packet<'_>,
     ) {
         if !shared.pass_to_lan(frame) {
-            // As good as lost on the way: nothing may count on it.
+            // Dropped, which counts as a loss on the path: nothing may rely on it.
             return;
         }
         self.resolve_by_response(packet, frame.payload.len());
@@ -241,7 +240,7 @@ impl Flow {
             return;
         };
         self.responder.retransmission.note_heard(now);
-        // Whichever request it answers has been executed, and everything before it.
+        // The request that it answers has been executed, and everything before that.
         let answered_to = self.store.awaited_at(seq).map(|a| a.last + 1);
         if seq != awaited.next {
             if seq > awaited.next && self.responder.retransmission.rtt().can_answer(sent_at, now) {
@@ -279,8 +278,8 @@ impl Flow {
         }
     }
 
-    /// A response was lost. The request is sent again unless the requester does so first, for the
-    /// rest.
+    /// Notes that a response was lost. The request is retransmitted unless the requester first
+    /// requests the rest itself.
     fn note_lost_response(&mut self, now: Instant) {
         let retransmission = &self.responder.retransmission;
         let grace = retransmission.grace();
@@ -306,7 +305,7 @@ impl Flow {
         }
     }
 
-    /// The responder has sent a CNP.
+    /// Handles a CNP of the responder.
     pub(crate) fn handle_cnp(&mut self, now: Instant, shared: &mut AccelShared) {
         if self.is_terminated() {
             self.responder.retransmission.note_heard(now);
@@ -316,7 +315,7 @@ impl Flow {
         }
     }
 
-    /// True if the next packet has to wait for the rate that congestion leaves, until a deadline of
+    /// True if the rate limit holds the next packet back, until a deadline of
     /// [`Flow::handle_timeout`].
     #[inline]
     pub(crate) fn is_held_back(&mut self, now: Instant, shared: &AccelShared) -> bool {
@@ -341,7 +340,7 @@ impl Flow {
         if self.responder.retransmission.is_open(|| (entry.last() + 1).saturating_sub(before)) {
             out.transmit_held(WAN, frame);
         } else {
-            // Nothing follows before an answer.
+            // No packet follows before an answer, so ask for one.
             send_asking(frame, out);
         }
         self.responder.pace.take(now, bytes, &shared.dcqcn);
@@ -377,7 +376,7 @@ impl Flow {
     ) -> Option<u64> {
         self.responder.retransmission.note_probe_sent(now);
         let index = self.store.index_of(self.store.responder_next);
-        // Behind everything delivered there may be nothing left but a READ without its responses.
+        // If everything else is delivered, only a READ without its responses may be left.
         let index = if index < self.store.len() { index } else { 0 };
         let first = self.store.entry(index)?.first;
         let entry = self.store.front_mut_at(index)?;
@@ -392,7 +391,7 @@ impl Flow {
     }
 }
 
-/// Sends a stored request with AckReq set, if it can be.
+/// Sends a stored request, with AckReq set if possible.
 fn send_asking(held: &FrameBuf, out: &mut dyn Transmit) {
     let frame = held.as_frame();
     let Some(head) = ask_for_ack(&frame) else { return out.transmit_held(WAN, held) };
@@ -406,10 +405,11 @@ fn send_asking(held: &FrameBuf, out: &mut dyn Transmit) {
     out.transmit(WAN, &Frame { head: head.bytes(), payload: frame.payload, trailer });
 }
 
-/// The frame's headers with AckReq set; `None` when it is set already, or cannot be.
+/// Returns the frame's headers with AckReq set; `None` if it is already set, or cannot be set.
 ///
-/// A UDP checksum, which kernels write that send by sockets, would be wrong then: it covers the bit
-/// and the ICRC. RoCEv2 does without over IPv4; over IPv6 a receiver may insist on one.
+/// A UDP checksum, which kernels add when they send through sockets, would become wrong: it covers
+/// AckReq and the ICRC. It is cleared over IPv4; over IPv6 a receiver may require one, so AckReq is
+/// not set.
 fn ask_for_ack(frame: &Frame<'_>) -> Option<Head> {
     let packet = Packet::parse(frame.head).ok()??;
     let bth = packet.layout().bth;

@@ -1,5 +1,5 @@
-//! Retransmission towards a responder: the timer, its probes, going back, and the RTT that the
-//! responder's answers show.
+//! Retransmission towards a responder: timer, probes, go-back-N, and the RTT samples of its
+//! answers.
 
 use super::rtt::Rtt;
 use super::window::Window;
@@ -7,22 +7,22 @@ use crate::Config;
 use crate::store::Store;
 use longhaul_units::{Duration, Instant};
 
-/// Longest time that is given to what may come by itself: a requester's repetition of a READ after
-/// a gap in its responses, and the second of a slow responder's answers.
+/// Longest wait for an event that may occur by itself: a requester repeating a READ after a gap in
+/// its responses, or the second answer of a slow responder.
 const GRACE_MAX: Duration = Duration::from_ms(2);
 
-/// A question to a silent responder: the oldest packet, sent again with AckReq.
+/// A probe of a silent responder: the oldest packet, retransmitted with AckReq.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Probe {
     None,
     Due,
     Sent(Instant),
-    /// More was delivered since, by an answer to the probe or by packets from before it that came
-    /// late: which of the two shows by this moment.
+    /// A delivery followed, acknowledged either by an answer to the probe or by a late answer to an
+    /// earlier packet. This is the deadline for a second one, which decides.
     Answered(Instant),
 }
 
-/// Why packets are sent again.
+/// Why packets are retransmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
     Nak,
@@ -30,32 +30,31 @@ pub(crate) enum Cause {
     Timeout,
 }
 
-/// Where a sequence NAK made the box go back to, and when.
+/// Target and time of the last go-back for a sequence NAK.
 #[derive(Clone, Copy, Debug)]
 struct GoneBack {
     to: u64,
     at: Instant,
 }
 
-/// When packets are sent again to a responder, and how many may be outstanding.
+/// When packets are retransmitted to a responder, and how many may be outstanding.
 #[derive(Debug)]
 pub(crate) struct Retransmission {
     rtt: Rtt,
-    /// The retransmission timer runs from here, or from when the oldest packet was sent if that was
-    /// later.
+    /// The retransmission timer starts here, or when the oldest packet was sent if that was later.
     timer_base: Instant,
-    /// Timeouts in a row.
+    /// Consecutive timeouts.
     backoff: u32,
     probe: Probe,
-    /// Probes in a row that were answered sooner than the path seemed to allow.
+    /// Consecutive probes that were answered sooner than the path seemed to allow.
     early_answers: u8,
-    /// When any packet was last sent again: an ACK may be an answer to that.
+    /// Time of the last retransmission, which a later ACK may answer.
     resent_at: Instant,
-    /// When the responder was last heard, or something was first stored for it.
+    /// When the responder was last heard, or a packet was first stored for it.
     heard_at: Instant,
     rnr_until: Option<Instant>,
     gone_back: Option<GoneBack>,
-    /// The first packet of the last going back, while its delivery tells the round trip.
+    /// First packet of the last go-back, while its delivery yields an RTT sample.
     timed: Option<u64>,
     cause: Cause,
     window: Window,
@@ -79,7 +78,7 @@ impl Retransmission {
         }
     }
 
-    /// Of another life of the flow: it keeps what is known of the path.
+    /// For the next state of the flow: only the measurements of the path are kept.
     pub(crate) fn afresh(&self) -> Self {
         let Retransmission { rtt, timer_base, early_answers, resent_at, heard_at, .. } = *self;
         Retransmission {
@@ -95,12 +94,11 @@ impl Retransmission {
         &self.rtt
     }
 
-    /// The retransmission timeout.
     pub(crate) fn timeout(&self, config: &Config) -> Duration {
         self.rtt.timeout(config, self.backoff)
     }
 
-    /// Timeouts in a row.
+    /// Consecutive timeouts.
     pub(crate) fn backoff(&self) -> u32 {
         self.backoff
     }
@@ -109,19 +107,19 @@ impl Retransmission {
         self.heard_at
     }
 
-    /// The responder was heard, or is not expected to have been before `now`.
+    /// Notes that the responder was heard, or that no answer was expected before `now`.
     #[inline]
     pub(crate) fn note_heard(&mut self, now: Instant) {
         self.heard_at = now;
     }
 
-    /// The retransmission timer starts anew.
+    /// Restarts the retransmission timer.
     #[inline]
     pub(crate) fn restart_timer(&mut self, now: Instant) {
         self.timer_base = now;
     }
 
-    /// When the retransmission timer ends, if it runs.
+    /// When the retransmission timer expires, if it runs.
     #[inline]
     pub(crate) fn due(&self, config: &Config, store: &Store) -> Option<Instant> {
         let runs = self.rnr_until.is_none() && store.is_outstanding() && self.probe != Probe::Due;
@@ -131,25 +129,25 @@ impl Retransmission {
         })
     }
 
-    /// The retransmission timer has ended.
+    /// Notes that the retransmission timer has expired.
     pub(crate) fn note_timeout(&mut self) {
         self.backoff += 1;
     }
 
-    /// The responder is asked what it has.
+    /// Has a probe sent, and restarts the timer.
     pub(crate) fn probe(&mut self, now: Instant) {
         self.timer_base = now;
         self.probe = Probe::Due;
     }
 
-    /// Sends all again that the responder is not known to have.
+    /// Retransmits all packets that are not known to be delivered.
     pub(crate) fn resend_all(&mut self, now: Instant, store: &mut Store) {
         self.timer_base = now;
         self.cause = Cause::Timeout;
         store.rewind_to(store.responder_next);
     }
 
-    /// True unless the responder is to be left alone until [`Retransmission::rnr_until`].
+    /// True unless the responder has asked for a pause until [`Retransmission::rnr_until`].
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
         self.rnr_until.is_none()
@@ -166,7 +164,7 @@ impl Retransmission {
         self.probe == Probe::Due
     }
 
-    /// True if nothing but the retransmission timer is awaited here.
+    /// True if only the retransmission timer can be pending.
     #[inline]
     pub(crate) fn is_steady(&self) -> bool {
         self.rnr_until.is_none() && !matches!(self.probe, Probe::Answered(_))
@@ -176,19 +174,19 @@ impl Retransmission {
         self.rnr_until
     }
 
-    /// The responder has asked to be left alone until then.
+    /// Pauses transmission until `until`, as the responder has asked.
     pub(crate) fn wait_for_responder(&mut self, until: Instant) {
         self.rnr_until = Some(until);
     }
 
-    /// Ends the responder's RNR wait when it is over.
+    /// Ends the RNR wait if it is over.
     pub(crate) fn end_wait(&mut self, now: Instant) {
         if self.rnr_until.take_if(|at| *at <= now).is_some() {
             self.timer_base = now;
         }
     }
 
-    /// When it shows what the answer to a probe meant.
+    /// Deadline by which a second answer shows the meaning of the first.
     pub(crate) fn answer_until(&self) -> Option<Instant> {
         match self.probe {
             Probe::Answered(at) => Some(at),
@@ -196,7 +194,8 @@ impl Retransmission {
         }
     }
 
-    /// Nothing more was delivered since a probe was answered: what had been sent before it is lost.
+    /// Goes back if the deadline passed without another delivery: the packets sent before the probe
+    /// are lost.
     pub(crate) fn judge_answer(&mut self, now: Instant, store: &mut Store) {
         if self.answer_until().is_some_and(|at| at <= now) {
             let next = store.responder_next;
@@ -204,7 +203,7 @@ impl Retransmission {
         }
     }
 
-    /// Has a probe sent if the last one, or the last progress, is `patience` ago.
+    /// Has a probe sent if the last one, or the last progress, is at least `patience` ago.
     pub(crate) fn ask(&mut self, now: Instant, patience: Duration, store: &Store) {
         let asked_at = match self.probe {
             Probe::Due | Probe::Answered(_) => return,
@@ -216,7 +215,7 @@ impl Retransmission {
         }
     }
 
-    /// A probe was sent.
+    /// Notes that a probe was sent.
     pub(crate) fn note_probe_sent(&mut self, now: Instant) {
         self.probe = Probe::Sent(now);
         self.timed = None;
@@ -224,18 +223,18 @@ impl Retransmission {
         self.timer_base = now;
     }
 
-    /// A packet was sent again.
+    /// Notes that a packet was retransmitted.
     #[inline]
     pub(crate) fn note_resent(&mut self, now: Instant) {
         self.resent_at = now;
     }
 
-    /// Why packets are sent again.
+    /// Why packets are retransmitted.
     pub(crate) fn cause(&self) -> Cause {
         self.cause
     }
 
-    /// Sends from `seq` on again.
+    /// Retransmits from `seq` on.
     pub(crate) fn go_back(&mut self, store: &mut Store, seq: u64, cause: Cause) {
         match cause {
             Cause::Rnr => self.window.note_not_ready(store.outstanding()),
@@ -246,29 +245,29 @@ impl Retransmission {
         store.rewind_to(seq);
     }
 
-    /// The responder has sent a sequence NAK for `seq`: go-back-N, once per missing packet and
-    /// round trip.
+    /// Handles a sequence NAK of the responder for `seq`: goes back at most once per missing packet
+    /// and round trip.
     pub(crate) fn go_back_to_lost(&mut self, now: Instant, store: &mut Store, seq: u64) {
         let is_under_way = |back: GoneBack| back.to == seq && !self.rtt.can_answer(back.at, now);
         if self.gone_back.is_some_and(is_under_way) {
             return;
         }
-        // A packet that goes a second time does not tell which of its copies arrived.
+        // A packet that is retransmitted twice does not show which copy arrived.
         self.timed = self.gone_back.is_none_or(|back| back.to != seq).then_some(seq);
         self.gone_back = Some(GoneBack { to: seq, at: now });
         self.go_back(store, seq, Cause::Nak);
     }
 
-    /// The responder has everything before `next`, of `psns_max` PSNs that may be stored.
+    /// Notes that the responder has everything before `next`; `psns_max` PSNs may be stored.
     #[inline]
     pub(crate) fn note_delivered(&mut self, now: Instant, store: &Store, next: u64, psns_max: u64) {
         self.measure_recovery(now, store, next);
         self.window.note_delivered(next - store.responder_next, psns_max);
     }
 
-    /// Under loss hardly a packet is sent exactly once, as Karn's rule demands. But the responder
-    /// drops all copies of what lies behind a gap that were sent before the gap was filled: what
-    /// arrives is what was sent last.
+    /// Takes an RTT sample from the recovery of a lost packet. Under loss few packets are sent
+    /// exactly once, as Karn's rule demands. But the responder drops all copies behind a gap that
+    /// were sent before the gap was filled: the copy that arrives is the last one sent.
     #[inline]
     fn measure_recovery(&mut self, now: Instant, store: &Store, next: u64) {
         let Some(seq) = self.timed.take_if(|seq| *seq < next) else { return };
@@ -280,7 +279,8 @@ impl Retransmission {
         }
     }
 
-    /// A packet sent at `sent_at`, once, was acknowledged by name.
+    /// Takes an RTT sample of a packet that was sent once, at `sent_at`, and acknowledged by its
+    /// PSN.
     #[inline]
     pub(crate) fn sample(&mut self, sent_at: Instant, now: Instant) {
         if sent_at > self.resent_at {
@@ -288,12 +288,12 @@ impl Retransmission {
         }
     }
 
-    /// Restarts the retransmission timer and, if this answers a probe, judges the answer.
+    /// Restarts the retransmission timer and, if this answers a probe, waits for a second answer.
     ///
-    /// The path keeps the order: what was sent before the probe, and is not acknowledged by its
-    /// answer, is lost. But a responder that was only slow answers the packets of before one after
-    /// another, and the first of these answers looks like one to the probe. So the second tells (as
-    /// F-RTO does, RFC 5682): when it comes soon, nothing is lost.
+    /// The path keeps order: packets sent before the probe that its answer does not acknowledge are
+    /// lost. But a responder that was merely slow answers the earlier packets one by one, and the
+    /// first of these answers looks like the answer to the probe. The second answer decides, as in
+    /// F-RTO (RFC 5682): if it comes soon, nothing is lost.
     pub(crate) fn note_progress(&mut self, now: Instant, store: &Store) {
         self.timer_base = now;
         self.backoff = 0;
@@ -311,7 +311,7 @@ impl Retransmission {
         self.probe = if open { Probe::Answered(now + self.grace()) } else { Probe::None };
     }
 
-    /// How long to wait for what may follow by itself.
+    /// How long to wait for an event that may occur by itself.
     pub(crate) fn grace(&self) -> Duration {
         self.rtt.smoothed().unwrap_or(GRACE_MAX).divided_by(4).min(GRACE_MAX)
     }

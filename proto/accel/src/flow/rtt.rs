@@ -1,10 +1,10 @@
-//! The round-trip time to a responder, and the timeouts that follow from it.
+//! The RTT to a responder, and the timeouts derived from it.
 
 use crate::Config;
 use longhaul_cc::RttEstimate;
 use longhaul_units::{Duration, Instant};
 
-/// Round trip to the responder and back, and what follows from it.
+/// RTT to the responder, and the timeouts derived from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rtt(RttEstimate);
 
@@ -26,7 +26,7 @@ impl Rtt {
     pub(crate) fn timeout(&self, config: &Config, backoff: u32) -> Duration {
         let base = match self.0.smoothed() {
             None => config.rto_initial,
-            // A steady path shows no variation; a quarter of the round trip is for what it does not
+            // A steady path has no variation; a quarter of the RTT covers what its samples do not
             // show.
             Some(smoothed) => smoothed + self.0.variation().times(4).max(smoothed.divided_by(4)),
         };
@@ -34,12 +34,12 @@ impl Rtt {
         backed_off.min(config.rto_max.max(config.rto_min))
     }
 
-    /// The path has turned out to be as short as this.
+    /// Lowers the shortest RTT to `rtt`.
     pub(crate) fn shorten(&mut self, rtt: Duration) {
         self.0.shorten(rtt);
     }
 
-    /// How long an answer to something sent is not yet overdue.
+    /// Time after which an answer is overdue.
     pub(crate) fn patience(&self, config: &Config) -> Duration {
         match self.0.smoothed() {
             None => config.rto_initial,
@@ -47,8 +47,8 @@ impl Rtt {
         }
     }
 
-    /// True if an answer at `now` can be one to what was sent at `sent_at`: most of the shortest
-    /// round trip ago.
+    /// True if an answer at `now` can be for a packet sent at `sent_at`: at least most of the
+    /// shortest RTT has passed.
     pub(crate) fn can_answer(&self, sent_at: Instant, now: Instant) -> bool {
         let shortest = self.0.shortest().unwrap_or_default();
         now.since(sent_at) >= shortest - shortest.divided_by(8)

@@ -1,4 +1,4 @@
-//! The states of a flow, each with the data that exist in it alone.
+//! The states of a flow, each with the data that exist in that state only.
 
 use super::learning::Learning;
 use super::mode::FlowMode;
@@ -7,11 +7,11 @@ use crate::{FlowState, PassReason};
 use longhaul_units::Instant;
 use longhaul_wire::NakCode;
 
-/// What a box does with the requests of a flow.
+/// How a box treats the requests of a flow.
 ///
-/// A flow is followed, as `followed` or in [`State::Learning`], while its requester is not certain.
-/// Except in [`State::Terminated`] its requester and its responder are owed nothing but what a
-/// variant names: both sides begin afresh whenever that state ends.
+/// While its requester is not certain, a flow is followed, in [`State::Learning`] or as `followed`.
+/// Except in [`State::Terminated`], its requester and its responder are owed only what a variant
+/// names: both sides are cleared when that state ends.
 #[derive(Debug)]
 pub(crate) enum State {
     /// Forwards and remembers them.
@@ -20,36 +20,36 @@ pub(crate) enum State {
     Terminated,
     /// Forwards them unacknowledged.
     Passing(Passing),
-    /// Refuses them: something that was acknowledged cannot be delivered.
+    /// Refuses them: an acknowledged packet cannot be delivered.
     Failed(Failed),
 }
 
-/// A flow that passes.
+/// State of a passing flow.
 #[derive(Debug)]
 pub(crate) struct Passing {
     pub(crate) reason: PassReason,
     pub(crate) remains: Remains,
-    /// Times that what is left in the store was sent again.
+    /// Times that the remains were retransmitted.
     pub(crate) resends: u8,
     followed: Option<Box<Learning>>,
 }
 
-/// What a flow that passes had acknowledged before.
+/// Packets of a passing flow that were acknowledged before it passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Remains {
-    /// Nothing, or nothing that is still this box's affair.
+    /// None, or none that this box must deliver.
     None,
-    /// Something that is not known to be delivered.
+    /// Some are not known to be delivered.
     Owed,
-    /// Nothing from this PSN on, and everything before it is delivered.
+    /// None from this PSN on; all before it are delivered.
     DeliveredTo(u64),
 }
 
-/// A flow that has failed.
+/// State of a failed flow.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) since: Instant,
-    /// The code of the NAK by which its requester learns so.
+    /// Code of the fatal NAK to its requester.
     pub(crate) code: NakCode,
     /// The requester is owed a fatal NAK.
     pub(crate) nak_is_owed: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Failed {
 }
 
 impl State {
-    /// Of a flow in which no packet was stored. `learning`: its requester is not certain.
+    /// For a flow without stored packets. `learning`: its requester is not certain.
     pub(crate) fn new(
         mode: &FlowMode,
         has_alternate: bool,
@@ -75,7 +75,6 @@ impl State {
         State::Passing(Passing { reason, remains: Remains::None, resends: 0, followed })
     }
 
-    /// Its name.
     pub(crate) fn name(&self) -> FlowState {
         match self {
             State::Learning(_) => FlowState::Learning,
@@ -115,30 +114,30 @@ impl State {
         }
     }
 
-    /// Takes what is known of an uncertain requester out, for the next state.
+    /// Removes the learning state, for the next state.
     fn take_learning(&mut self) -> Option<Box<Learning>> {
         std::mem::replace(self, State::Terminated).into_learning()
     }
 
-    /// The flow's mode has become final, or another.
+    /// Enters the state for `mode`, which has become final or has changed.
     pub(crate) fn settle(&mut self, mode: &FlowMode, has_alternate: bool) {
         *self = State::new(mode, has_alternate, self.take_learning());
     }
 
-    /// The flow passes from here on.
+    /// Passes the flow from here on.
     pub(crate) fn pass(&mut self, reason: PassReason, remains: Remains) {
         *self =
             State::Passing(Passing { reason, remains, resends: 0, followed: self.take_learning() });
     }
 
-    /// The requester of a flow that has failed has to learn so once more.
+    /// Owes the requester of a failed flow another fatal NAK.
     pub(crate) fn owe_fatal_nak(&mut self) {
         if let State::Failed(failed) = self {
             failed.nak_is_owed = true;
         }
     }
 
-    /// The flow has failed. `nak_is_owed`: its requester does not know yet.
+    /// Fails the flow. `nak_is_owed`: its requester does not know yet.
     pub(crate) fn fail(&mut self, now: Instant, code: NakCode, nak_is_owed: bool) {
         let followed = self.take_learning();
         *self = State::Failed(Failed { since: now, code, nak_is_owed, followed });

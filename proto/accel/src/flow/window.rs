@@ -1,36 +1,36 @@
-//! How much a far box has outstanding to a responder whose network drops.
+//! Limit on the packets that a far box has outstanding to a responder whose network drops packets.
 
 use crate::Role;
 
-/// Fewest PSNs: what a drop costs is then less than what its discovery does.
+/// Smallest window, in PSNs: a drop then costs less than its detection.
 const LEAST: u64 = 16;
-/// By which part of itself a window grows while so much is delivered.
+/// A window grows by this fraction (1/32) per window delivered.
 const GROWTH: u64 = 32;
 
-/// The outstanding window of a flow, in PSNs: none until packets are lost, then half of what was
-/// outstanding, growing by a 32nd with each window delivered.
+/// Window of a flow, in PSNs: none until packets are lost, then half of the outstanding PSNs,
+/// growing by 1/32 with each window delivered.
 ///
-/// A requester's send queue bounds what a NIC has outstanding. A box stores more than that, and
-/// go-back-N would send all of it again for each packet that a full queue drops.
+/// A requester's send queue bounds the packets that a NIC has outstanding. A box stores more, and
+/// go-back-N would retransmit all of them for each packet that a full queue drops.
 ///
-/// A responder that is not ready leaves a quarter of what was outstanding, if it goes on down to a
-/// single packet, or twice what it has taken since it was last not ready, and each packet that it
-/// takes then lets one more be outstanding: what is sent for nothing is less than what it takes,
-/// and one that takes a few packets at a time gets them in one round trip.
+/// A responder that is not ready reduces the window to a quarter of the outstanding PSNs,
+/// repeatedly down to a single packet, but not below twice the packets taken since it was last not
+/// ready. Each packet that it takes then adds one. The box thus wastes fewer packets than the
+/// responder takes, and a responder that takes a few packets at a time gets them in one round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// What of `most` and `trial` is less, or [`NONE`]: nothing else is looked at for a packet of
-    /// most flows.
+    /// The smaller of `most` and the trial's `most`, or [`NONE`]: the only field read for most
+    /// packets.
     bound: u64,
-    /// The box stands before the responder's LAN, where what is lost is lost to congestion.
+    /// The box is next to the responder's LAN, where loss means congestion.
     is_far: bool,
     most: u64,
     delivered: u64,
-    /// Since the responder was not ready.
+    /// Set when the responder is not ready, until its limit reaches all storable PSNs.
     trial: Option<Trial>,
 }
 
-/// What may be outstanding to a responder that was not ready, and what it has taken since then.
+/// Limit after the responder was not ready, and the PSNs taken since.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     most: u64,
@@ -47,24 +47,24 @@ impl Default for Window {
 }
 
 impl Window {
-    /// That of a flow whose box is so far from its requester.
+    /// For a flow whose box has this role.
     pub(crate) fn of(role: Role) -> Self {
         Window { is_far: role == Role::Far, ..Window::default() }
     }
 
-    /// That of another life of the flow.
+    /// For the next state of the flow.
     pub(crate) fn afresh(self) -> Self {
         Window { is_far: self.is_far, ..Window::default() }
     }
 
-    /// True if a packet may be sent with so many PSNs outstanding.
+    /// True if a packet may be sent with `outstanding` PSNs outstanding.
     #[inline]
     pub(crate) fn is_open(&self, outstanding: impl FnOnce() -> u64) -> bool {
         self.bound == NONE || outstanding() < self.bound
     }
 
-    /// A packet was lost with so many outstanding. The same loss, or one found while what it made
-    /// necessary is still sent, shows fewer outstanding, and leaves the window as it is.
+    /// Notes a loss with `outstanding` PSNs outstanding: the window shrinks to half of them, but
+    /// not below [`LEAST`], unless it is smaller already.
     pub(crate) fn note_loss(&mut self, outstanding: u64) {
         if !self.is_far {
             return;
@@ -74,7 +74,7 @@ impl Window {
         self.rebound();
     }
 
-    /// The responder was not ready for a packet, with so many outstanding.
+    /// Notes that the responder was not ready, with `outstanding` PSNs outstanding.
     pub(crate) fn note_not_ready(&mut self, outstanding: u64) {
         let quarter = outstanding / 4;
         let most = match self.trial {
@@ -85,7 +85,7 @@ impl Window {
         self.rebound();
     }
 
-    /// So many PSNs were delivered. A window that holds `all` that may be stored is none.
+    /// Notes that `psns` PSNs were delivered. A window of `all` storable PSNs is no limit.
     #[inline]
     pub(crate) fn note_delivered(&mut self, psns: u64, all: u64) {
         if self.bound != NONE {

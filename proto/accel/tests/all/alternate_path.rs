@@ -67,7 +67,7 @@ fn one_that_the_responder_refuses_is_none() {
     assert_eq!(script.accel.counters().alternate_paths, 0);
 }
 
-/// What was acknowledged before the LAP is delivered, on the path that it was sent by.
+/// Packets acknowledged before the LAP are delivered, on the path on which they were sent.
 fn by_a_lap(lap: &str) {
     let mut script = run("connect psn=100
          lan: write_only 100 A

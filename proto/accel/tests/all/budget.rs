@@ -1,4 +1,4 @@
-//! Both hosts of the lab's chain at work at once, in virtual time: no work request may run out of
+//! Both hosts of the lab's chain are busy at once, in virtual time: no work request may run out of
 //! retries.
 
 use crate::host::{BASE, LOCAL, REMOTE};
@@ -16,7 +16,7 @@ enum Op {
     Read,
 }
 
-/// Messages of all sizes up to `longest` and `bytes` together.
+/// Messages of all sizes up to `longest`, with a total of about `bytes`.
 fn plan(seed: u64, bytes: usize, longest: usize) -> Vec<(Op, usize)> {
     let mut rng = SplitMix64::new(seed);
     let mut steps = Vec::new();
@@ -32,8 +32,8 @@ fn plan(seed: u64, bytes: usize, longest: usize) -> Vec<(Op, usize)> {
     steps
 }
 
-/// Each host's memory: its own buffers in the first half, what the other one works on in the
-/// second, message by message at the same offset.
+/// Memory of each host: its own buffers in the first half, the peer's targets in the second,
+/// message by message at the same offset.
 struct BothWays {
     line: Line,
     depth: usize,
@@ -178,7 +178,7 @@ mod a_budget_of_eight_times_67_ms {
         }
     }
 
-    /// The same for larger amounts.
+    /// The same with larger amounts.
     #[test]
     fn lasts_for_transfers_that_take_seconds() {
         both_ways(Setup { seed: 15, loss: 1e-2, ..Setup::default() }, 60_000_000, 8 << 20);
@@ -192,7 +192,7 @@ mod a_budget_of_eight_times_67_ms {
         }
     }
 
-    /// Takes its parameters from the environment: LOSS, FROM and TO (seeds), MB, HOLD, BOX.
+    /// Parameters come from the environment: LOSS, FROM and TO (seeds), MB, HOLD, BOX.
     #[test]
     #[ignore = "a survey over many seeds takes minutes"]
     fn lasts_in_a_survey() {

@@ -15,7 +15,8 @@ enum Op {
     Add,
 }
 
-/// Posts `count` messages of all kinds and sizes, waits for everything, and compares all bytes.
+/// Posts `count` messages of all kinds and sizes, waits for their completion, and compares all
+/// bytes.
 fn mixture(setup: Setup, count: usize) -> Line {
     const SLOT: usize = 64 << 10;
     let mut line = Line::new(Setup { memory: SLOT * count, ..setup });
@@ -103,7 +104,7 @@ fn mixture(setup: Setup, count: usize) -> Line {
     line
 }
 
-/// Messages per second of virtual time that `count` WRITEs of `len` bytes reach.
+/// Messages per second of virtual time for `count` WRITEs of `len` bytes.
 fn write_rate(setup: Setup, len: usize, count: usize) -> f64 {
     let mut line = Line::new(setup);
     let (mut posted, mut completed) = (0, 0);

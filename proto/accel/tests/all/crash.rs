@@ -1,9 +1,9 @@
-//! Each box of a pair crashes at every point of a small scenario, in every mode; docs/semantics.md
-//! says what may come of it, and an oracle holds every run against that.
+//! Each box of a pair crashes at every point of a small scenario, in every mode.
 //!
-//! The scenario is run once to count the events of each box: a frame in, a frame out, a timer. Then
-//! it is run again with a crash behind each of them, and the box comes back with empty memory, at
-//! once or later.
+//! An oracle checks each run against docs/semantics.md.
+//!
+//! A first run counts the events of each box: a frame received, a frame sent, a timer. Further runs
+//! crash the box after each of these events; it restarts with empty memory, at once or later.
 
 use crate::oracle::{Ill, check, check_going_on, run};
 use crate::row::{Crash, Row, Setup};
@@ -12,8 +12,8 @@ use longhaul_rnic::Status;
 use longhaul_units::Duration;
 use std::collections::BTreeMap;
 
-/// Crashes each box behind each of its events. Returns how the requester ended, by the box, and how
-/// often.
+/// Crashes each box after each of its events. Returns the ends of the requester by box, with their
+/// number.
 fn crash_everywhere(
     setup: &Setup,
     mode: Mode,

@@ -1,5 +1,6 @@
-//! As `crash.rs`, for whole boxes: near half, far half and the WAN transport go down together. A
-//! box comes back with the seed of another life, at once, later, or never.
+//! Same as `crash.rs`, for whole boxes: near half, far half and the WAN transport crash together.
+//!
+//! A box restarts with another seed, at once, later, or never.
 
 use crate::oracle::{FOREVER, Ill, check, check_going_on, run};
 use crate::row::{Crash, RowOf, Setup};
@@ -7,8 +8,8 @@ use longhaul_accel::{Mode, Role};
 use longhaul_rnic::Status;
 use longhaul_units::Duration;
 
-/// Crashes each box behind each of its events. With loss besides, the requester's patience can come
-/// to its end. Returns the runs, and those that had an error.
+/// Crashes each box after each of its events. With an additional loss, the requester's retries may
+/// be exhausted. Returns the number of runs, and of those with an error.
 fn crash_everywhere(setup: &Setup, mode: Mode, ill: Ill, away: Duration) -> [u64; 2] {
     let mut row = RowOf::of_whole_boxes(setup);
     let whole = run(&mut row, ill, None);

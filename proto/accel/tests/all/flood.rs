@@ -1,4 +1,4 @@
-//! Floods of RoCEv2 that belongs to no connection: known flows stay known, and new ones are learnt.
+//! Floods of RoCEv2 without a connection: known flows stay known, and new ones are learnt.
 
 use crate::script;
 use crate::script::frames::Wire;
@@ -7,8 +7,8 @@ use longhaul_accel::{Config, FlowState, LAN};
 use longhaul_node::Node;
 use longhaul_units::Duration;
 
-/// Sends two packets in a row to each of `count` QPs that nobody has, 10 µs apart; what leaves is
-/// forgotten.
+/// Sends two consecutive packets to each of `count` unused QPs, 10 µs apart, and discards the
+/// output.
 fn flood(script: &mut Script, count: u32) {
     for qpn in 0x10_0000..0x10_0000 + count {
         let mut wire = Wire { responder_qpn: qpn, ..Wire::default() };

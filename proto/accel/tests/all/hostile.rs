@@ -1,5 +1,4 @@
-//! Nothing that comes over a wire makes the accelerator panic, leak, or keep more than it was
-//! given.
+//! No received frame makes the accelerator panic, leak, or exceed its memory limits.
 
 use crate::script::frames::Wire;
 use crate::script::{Sink, deliver};
@@ -51,7 +50,7 @@ fn small() -> Config {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Valid frames in any order with any PSN nearby, some with flipped bits, some cut short, some
+    /// Valid frames in any order with any nearby PSN, some with flipped bits, some truncated, some
     /// on the wrong side.
     #[test]
     fn any_order_of_any_frames(seed in any::<u64>()) {

@@ -5,7 +5,7 @@ use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_units::{BitRate, Duration, Instant};
 
 const FRAME_BYTES: usize = 1000;
-/// As it counts on the wire.
+/// Bytes on the wire.
 const WIRE_BYTES: u64 = FRAME_BYTES as u64 + 24;
 
 #[derive(Default)]
@@ -22,14 +22,14 @@ impl Transmit for Count {
     }
 }
 
-/// Accelerators at 1 Gbit/s, with so many frames each that are not RDMA: how many of each leave
-/// within 10 ms.
+/// Runs accelerators at 1 Gbit/s with so many non-RDMA frames each. Returns the frames of each that
+/// leave within 10 ms.
 fn sent(joint: Option<&JointRate>, frames: [u64; 2]) -> [u64; 2] {
     let own: Pacing = BitRate::from_gbps(1).into();
     let wan_pacing = joint.cloned().map_or(own.clone(), Pacing::Shared);
     let config = Config { wan_pacing, ..Config::default() };
     let alone = Config { wan_pacing: own, ..config.clone() };
-    // One is told of the others when it is made, and one later.
+    // One gets the joint rate at creation, the other one later.
     let mut boxes = [config.clone(), alone].map(|config| Accelerator::new(config).unwrap());
     boxes[1].reconfigure(config).unwrap();
     let mut now = Instant::from_ns(1);
@@ -67,7 +67,7 @@ fn each_takes_what_the_others_leave() {
     let both = sent(Some(&joint), [5000, 5000]);
     assert!((both[0] + both[1]).abs_diff(whole) <= slack, "{both:?} of {whole}");
     assert!(both[0].abs_diff(both[1]) <= slack, "{both:?}");
-    // By themselves each has all of it, and the burst of a full bucket.
+    // Without a joint rate each has the whole rate, and the burst of a full bucket.
     let each = sent(None, [5000, 5000]);
     assert!(
         each.iter().all(|one| one.abs_diff(whole) <= slack + (64 << 10) / WIRE_BYTES),

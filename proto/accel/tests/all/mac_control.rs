@@ -1,5 +1,5 @@
-//! MAC control frames are between the two ends of one link: the accelerator is an end, and passes
-//! none on.
+//! MAC control frames are valid on one link only: the accelerator, an end of that link, does not
+//! forward them.
 
 use longhaul_accel::{Accelerator, Config, DropReason};
 use longhaul_node::{Frame, Node, Side, Transmit};
@@ -28,7 +28,7 @@ fn pauses_stay_on_their_side_and_other_link_frames_pass() {
     }
     assert_eq!(out.0, 0);
     assert_eq!(accelerator.counters().drops.get(DropReason::MacControl), 2);
-    // LLDP is not forwarded by bridges, but a box in the middle of a cable is none.
+    // Bridges do not forward LLDP, but a box in the middle of a cable does.
     frame[5] = 0x0e;
     frame[12..14].copy_from_slice(&[0x88, 0xcc]);
     accelerator.handle_frame(Instant::ZERO, 0, &Frame::opaque(&frame));

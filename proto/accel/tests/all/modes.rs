@@ -1,4 +1,4 @@
-//! What each mode acknowledges, and what it leaves to the responder; one module per mode.
+//! Which packets boxes acknowledge in each mode; one module per mode.
 
 use crate::script::{Script, config, run_with};
 use longhaul_accel::{Config, FlowState, Mode, Policy, Prefix, Role, Rule};
@@ -46,7 +46,7 @@ fn early_is_acknowledged_by_both_boxes_and_far_by_the_far_one_alone() {
     run(Mode::Far, Role::Near, PASSED);
 }
 
-/// Off in both boxes, far in the near one: everything passes, and the flow is shown.
+/// Off in both boxes, far in the near one: everything passes, and the flow is reported.
 mod passing {
     use super::*;
 
@@ -104,7 +104,7 @@ mod passing {
     }
 }
 
-/// The last packet of a message is the responder's to acknowledge.
+/// Only the responder acknowledges the last packet of a message.
 mod tail {
     use super::*;
 
@@ -167,7 +167,7 @@ mod tail {
     fn a_requester_without_ack_requests_hears_often_enough_within_a_message() {
         let mut script = tail("connect psn=100\n lan: write_first 100\n > wan write_first 100");
         for psn in 101..=300 {
-            // 64 packets after the last.
+            // 64 packets after the last ACK.
             let ack =
                 if (psn - 99) % 64 == 0 { format!("> lan ack {psn} msn=0") } else { String::new() };
             script.go_on(&format!("lan: write_middle {psn}\n > wan write_middle {psn}\n {ack}"));
@@ -176,7 +176,7 @@ mod tail {
 
     #[test]
     fn time_makes_no_promises() {
-        // The window is used up at once, so that pseudo-ACKs are withheld and trickle.
+        // The window fills at once, so that pseudo-ACKs are withheld and trickle.
         let config = Config { ack_window_bytes: 4 << 10, ..in_mode(Mode::Tail, Role::Near) };
         run_with(
             config,
@@ -332,7 +332,7 @@ mod tail {
     }
 }
 
-/// Which mode a flow has.
+/// The mode of a flow.
 mod policy {
     use super::*;
 

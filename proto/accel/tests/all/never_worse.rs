@@ -70,7 +70,7 @@ mod without_the_connection_manager {
     }
 }
 
-/// QPs are reset with data in flight, and connected anew with other PSNs and another UDP source
+/// QPs are reset with data in flight, and connected again with other PSNs and another UDP source
 /// port.
 mod reused {
     use super::*;
@@ -144,9 +144,9 @@ mod reused {
         briefly(Boxes::Whole);
     }
 
-    /// Short lives whose first PSNs are near to those of the one before, or of the one before that:
-    /// what they send can look like that one's requests behind a loss, or like its repetitions. Of
-    /// 100 QPs with drawn PSNs a few always do.
+    /// Short lives whose first PSNs are near those of one of the two previous lives: their requests
+    /// can look like that life's requests behind a loss, or like its repetitions. Among 100 QPs
+    /// with random PSNs this happens to a few.
     fn nearby(boxes: Boxes) {
         let steps = [
             (1, 300),
@@ -182,7 +182,7 @@ mod reused {
             let outcome = run(&setup);
             assert!(outcome.is_clean(), "{psn_step:?}: {}", show(&outcome));
             if psn_step.0 > 1 {
-                // A requester that has gone on elsewhere since is told apart before its timer ends.
+                // A requester that has continued elsewhere is recognised before its timer expires.
                 let is_in_time = Duration::of_ack_timeout(setup.nic.timeout)
                     .is_some_and(|it| outcome.ended < it);
                 assert!(is_in_time, "{psn_step:?}: after {}", outcome.ended);
@@ -205,8 +205,8 @@ mod reused {
         nearby(Boxes::Whole);
     }
 
-    /// The path is cut for longer than boxes wait, so that the first life fails. The second has
-    /// nothing to do with it.
+    /// The path is cut for longer than boxes wait, so that the first life fails. The second life is
+    /// not affected.
     fn after_a_failure(boxes: Boxes) {
         let mut setup = reused(1, boxes, Duration::from_ms(10_000));
         setup.lives = 2;
@@ -240,8 +240,8 @@ mod reused {
     }
 }
 
-/// A receiver that posts a receive at a time, late, gets what it takes meanwhile in one round trip:
-/// the end of its connection waits behind that, and the peer for the end.
+/// A receiver that posts one receive at a time, late, gets in one round trip the messages that it
+/// takes meanwhile: the end of its connection waits behind them, and the peer for that end.
 #[test]
 fn a_slow_receiver_far_away_is_done_before_its_peer_gives_up() {
     let setup = Setup::new(2624, Boxes::One);
@@ -318,7 +318,7 @@ mod on_a_path_that_becomes_slow {
     }
 }
 
-/// Anything that the harness can vary, drawn from the seed. Small enough that a run takes
+/// Draws everything that the harness can vary from the seed; small enough for a run of
 /// milliseconds.
 fn drawn(seed: u64) -> Setup {
     let mut rng = SplitMix64::new(seed ^ 0x6e65_7665_7277_6f72);
@@ -382,8 +382,8 @@ fn drawn(seed: u64) -> Setup {
     setup
 }
 
-/// More cuts. They are irregular: a requester that retries as often as its fibre is cut loses every
-/// retry, with boxes or without.
+/// Further cuts, at irregular intervals: a requester that retries at the interval of the cuts loses
+/// every retry, with boxes or without.
 fn cuts_after(rng: &mut SplitMix64, cut: Cut) -> Vec<Change> {
     let mut ended = cut.at + cut.lasts;
     let mut next = |_| {
@@ -396,7 +396,7 @@ fn cuts_after(rng: &mut SplitMix64, cut: Cut) -> Vec<Change> {
 
 const CUTS_MAX: u32 = 16;
 
-/// About so many packets carry payload in a drawn run.
+/// Approximate number of packets with payload in a random run.
 const PACKETS: u64 = 2000;
 
 fn one_of<T: Copy>(rng: &mut SplitMix64, all: &[T]) -> T {
@@ -422,13 +422,12 @@ fn impaired(rng: &mut SplitMix64, fibre: LinkConfig) -> LinkConfig {
     LinkConfig { loss, bursts, impairments, cut, ..fibre }
 }
 
-/// Shortest time in which a requester is through with its retries. It is let run ahead of its
-/// responder by what that takes in 32 ms, so that a keep-alive or a READ may wait as long behind
-/// what is stored; without a box nothing is stored.
+/// Shortest time in which a requester exhausts its retries. A box lets it run ahead of its
+/// responder by the bytes taken in 32 ms, so that a keep-alive or a READ may wait as long behind
+/// stored packets; without a box nothing is stored.
 const PATIENCE_LEAST: Duration = Duration::from_ms(64);
 
-/// Its local ACK timeout is longer than the round trip; otherwise it can do nothing over that
-/// distance.
+/// Its local ACK timeout exceeds the round trip; otherwise it could not work over that distance.
 fn nic(rng: &mut SplitMix64, round_trip: Duration) -> Nic {
     let is_enough =
         |code: &u8| Duration::of_ack_timeout(*code).is_some_and(|time| time > round_trip.times(3));
@@ -447,8 +446,8 @@ fn nic(rng: &mut SplitMix64, round_trip: Duration) -> Nic {
     }
 }
 
-/// True where luck decides: the first host has ended the life of the QP, and its DREQ may be lost.
-/// It is repeated after 4.3 s. Until then the second host asks a QP that is gone.
+/// True where chance decides: the first host has ended the life of the QP, and its DREQ, repeated
+/// after 4.3 s only, may be lost. Until then the second host sends to a QP that is gone.
 fn may_be_unlucky(setup: &Setup, failure: &Failure) -> bool {
     let loses = setup.fibre.loss > 0.0
         || setup.fibre.impairments.corruption > 0.0
@@ -458,7 +457,7 @@ fn may_be_unlucky(setup: &Setup, failure: &Failure) -> bool {
     setup.connect == Connect::Manager && loses && failure.host == 1 && !is_last && is_unanswered
 }
 
-/// What the run of `seed` with boxes has, and the one without has not.
+/// The failure of the run of `seed` with boxes, if the run without boxes has none.
 fn worse(seed: u64) -> Option<String> {
     let setup = drawn(seed);
     let mut boxed = run(&setup);
@@ -508,8 +507,8 @@ fn those_of_some_seeds() {
     }
 }
 
-/// QPs that send the same messages from the same PSN on: PSNs tell their ACKs apart no more, and
-/// counts of messages only where the LAN has lost none.
+/// QPs that send the same messages from the same PSN on: PSNs do not distinguish their ACKs, and
+/// message counts do only if the LAN has lost none.
 fn alike(seed: u64) -> Setup {
     let mut rng = SplitMix64::new(seed);
     let rng = &mut rng;

@@ -1,7 +1,7 @@
-//! Answers that do not come by the boxes: routes that differ by direction, from the start or from
-//! some moment on.
+//! Answers that bypass the boxes: routes that differ by direction, from the start or from some time
+//! on.
 //!
-//! No connection may notice, and boxes say what they see.
+//! No connection may fail, and boxes report the reason.
 
 use crate::fleet;
 use crate::fleet::boxes::Boxes;
@@ -85,8 +85,8 @@ fn after_a_while_with_loss_nobody_notices() {
     every_setup(Instant::ZERO + Duration::from_ms(2), |setup| setup.fibre.loss = 1e-3);
 }
 
-/// One flow that the connection manager showed: what the near box says of it when the run is over,
-/// and how many packets of it were sent but not known to arrive.
+/// For one flow of the connection manager: its state in the near box at the end of the run, and the
+/// number of packets that were sent but are not known to have arrived.
 fn of_one_flow(setup: &Setup) -> (FlowState, Option<PassReason>, u64) {
     let setup = Setup { qps: 1, both_ways: false, connect: Connect::Manager, ..setup.clone() };
     let mut fleet = Fleet::new(&setup);
@@ -131,8 +131,8 @@ mod step_by_step {
     use super::*;
     use crate::script::{Script, run};
 
-    /// The responder has been silent for as long as the box waits: all that is acknowledged has
-    /// been sent again.
+    /// A script after the responder's silence has exceeded the box's limit: all acknowledged
+    /// packets have been retransmitted.
     fn after_silence() -> Script {
         run("connect psn=100
              lan: write_only 100
@@ -232,8 +232,8 @@ mod step_by_step {
         script.go_on("lan: write_only 104 A\n > wan write_only 104 A\n > lan ack 104 msn=5");
     }
 
-    /// A path that was cut for longer than the box waits: what was acknowledged is lost, and its
-    /// requester must hear of it.
+    /// A path that was cut for longer than the box waits: acknowledged packets are lost, and the
+    /// requester must be told.
     #[test]
     fn a_nak_for_what_was_let_go_fails_the_flow() {
         let mut script = after_silence();

@@ -1,5 +1,4 @@
-//! What an operator does to boxes that run: another configuration, draining, and an exchange once
-//! that is done.
+//! Operations on running boxes: reconfiguration, draining, and replacement of a drained box.
 
 use crate::host::{LOCAL, REMOTE};
 use crate::row::{MTU, Op, Row, SLOT, Setup};
@@ -208,7 +207,7 @@ mod another_configuration {
     }
 }
 
-/// What is done to a box.
+/// An operation on a box.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Drain(bool),
@@ -217,7 +216,7 @@ enum Act {
     Rate(Option<u64>),
     Policy(Mode),
     GiveUp(u64),
-    /// Another box takes its place, if it has drained.
+    /// Replaces the box by a new one, if it has drained.
     Exchange,
 }
 
@@ -246,7 +245,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Returns false for an exchange that was not due.
+/// Returns `false` for a replacement before the box has drained.
 fn perform(row: &mut Row, role: Role, act: &Act) -> bool {
     let now = row.now;
     let node = &mut row.node(role).node;
@@ -273,7 +272,7 @@ fn perform(row: &mut Row, role: Role, act: &Act) -> bool {
     true
 }
 
-/// Posts messages and does what is asked at its times. Everything is to complete and to be
+/// Posts messages and performs the operations at their times. Every message must be completed and
 /// delivered, once and in order.
 fn operate(setup: &Setup, ops: &[Op], acts: &[(u64, Role, Act)]) -> usize {
     let mut row = Row::new(setup);
@@ -285,7 +284,7 @@ fn operate(setup: &Setup, ops: &[Op], acts: &[(u64, Role, Act)]) -> usize {
     let mut at = row.now + next.map_or(Duration::ZERO, |(us, ..)| Duration::from_us(*us));
     let end = row.now + Duration::from_ms(100_000);
     loop {
-        // Some messages each time, so that there is always one that begins under other conditions.
+        // A few messages each time, so that one begins under each condition.
         if posted < ops.len() && (next.is_none() || row.now >= at || posted == 0) {
             let upto = if next.is_none() { ops.len() } else { (posted + 6).min(ops.len()) };
             (posted..upto).for_each(|slot| row.post(slot, ops[slot], true));
@@ -333,7 +332,7 @@ fn a_box_is_exchanged_under_way_and_no_connection_notices() {
         [Op::Write(4000), Op::Send(1500), Op::Read(2500)].into_iter().cycle().take(60).collect();
     for mode in Mode::ALL {
         for role in [Role::Near, Role::Far] {
-            // Two round trips are enough for what was acknowledged to be delivered.
+            // Two round trips suffice to deliver the acknowledged packets.
             let acts = [(2000, role, Act::Drain(true)), (20_000, role, Act::Exchange)];
             assert_eq!(operate(&setup(mode, ops.len()), &ops, &acts), 1, "{mode}, {}", role.name());
         }

@@ -1,4 +1,4 @@
-//! Both boxes of a pair between two unmodified RNICs: each completes the other.
+//! Both boxes of a pair between two unmodified RNICs.
 
 use crate::host::{LOCAL, REMOTE};
 use crate::row::{MTU, Op, Row, SLOT, Setup};
@@ -8,8 +8,8 @@ use longhaul_units::{Duration, Instant};
 
 const MODES: [Mode; 4] = Mode::ALL;
 
-/// Posts `ops` at once and waits until all is completed and delivered. Returns when each was
-/// completed, from the start.
+/// Posts `ops` at once and waits until all are completed and delivered. Returns the time of each
+/// completion since the start.
 fn transfer(row: &mut Row, ops: &[Op]) -> Vec<Duration> {
     let start = row.now;
     ops.iter().enumerate().for_each(|(slot, op)| row.post(slot, *op, true));
@@ -53,7 +53,7 @@ fn status(row: &mut Row, role: Role) -> FlowStatus {
     row.node(role).node.flows().next().expect("a flow")
 }
 
-/// Requests that the responder's NIC found behind a gap.
+/// Requests that the responder's NIC received behind a gap.
 fn gaps(row: &mut Row) -> u64 {
     row.host(REMOTE).counters().get(Counter::OutOfSequence)
 }
@@ -110,7 +110,7 @@ fn loss_anywhere_is_survived_in_every_mode() {
     }
 }
 
-/// What the far box does for the responder: the long path hears nothing of it.
+/// Repair on the responder's LAN by the far box, without traffic on the long path.
 mod far_lan {
     use super::*;
 
@@ -121,7 +121,7 @@ mod far_lan {
     fn loss_is_repaired_from_the_far_store_without_a_round_trip() {
         for mode in STORING {
             let mut row = Row::new(&setup(mode, 10));
-            // The third request, on its last few metres; what is behind it shows the gap.
+            // The third request, on the responder's LAN; the packets behind it show the gap.
             row.far().lost_behind.push((WAN, 3));
             let times = transfer(&mut row, &[Op::Write(4000); 10]);
             let far = *row.far().node.counters();
@@ -156,17 +156,17 @@ mod far_lan {
     fn loss_of_the_last_packet_is_found_out_by_the_far_boxs_own_timer() {
         for mode in STORING {
             let mut row = Row::new(&setup(mode, 8));
-            // Round trips over the LAN are known by then.
+            // By then the RTT over the LAN is known.
             row.far().lost_behind.push((WAN, 8));
             let times = transfer(&mut row, &[Op::Write(100); 8]);
             assert_eq!(row.far().node.counters().local_ack_timeout_err, 1, "{mode}");
-            // The near box's timer is the earliest moment at which it could have helped.
+            // The near box could not have helped before its timer expired.
             assert!(times[7] < Duration::from_us(10_000 + 12_600), "{mode}: {}", times[7]);
         }
     }
 }
 
-/// The responder's credits are those that the requester hears of, whoever acknowledges.
+/// The requester sees the responder's credits, whichever node acknowledges.
 #[test]
 fn credits_hold_end_to_end() {
     for mode in MODES {
@@ -189,7 +189,7 @@ fn credits_hold_end_to_end() {
     }
 }
 
-/// Numbers of both boxes agree, from the connection manager and from traffic.
+/// Both boxes count the same PSNs and MSNs, from the connection manager and from traffic.
 #[test]
 fn both_boxes_count_alike() {
     for mode in [Mode::Early, Mode::Tail] {

@@ -1,5 +1,5 @@
-//! The connection manager says one path MTU, and the QPs use another: the PSNs of READs go by
-//! theirs.
+//! The connection manager announces one path MTU, and the QPs use another: the PSNs of READs depend
+//! on the latter.
 
 use crate::fleet::boxes::Boxes;
 use crate::fleet::plan::Mix;
@@ -48,7 +48,7 @@ fn go_on(loss: f64) {
                 let flows: Vec<_> = accelerators[0].flows().collect();
                 assert_eq!(flows.len(), 3);
                 for flow in flows {
-                    // It was accelerated all the time, and by what its packets show.
+                    // It was accelerated throughout, by the MTU of its packets.
                     assert_eq!((flow.state, flow.learnt.name()), (FlowState::Terminated, "cm"));
                     assert_eq!(flow.path_mtu, Some(used.bytes()));
                 }

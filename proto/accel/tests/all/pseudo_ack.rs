@@ -1,4 +1,4 @@
-//! What a pseudo-ACK accelerator must get right, one module per rule.
+//! Rules for a pseudo-ACK accelerator, one module per rule.
 
 use crate::script;
 use crate::script::{Script, config, frames, run, run_with};
@@ -145,7 +145,7 @@ mod msn {
     }
 }
 
-/// Rule 3: only what is stored and contiguous.
+/// Rule 3: only stored, contiguous packets.
 mod contiguous {
     use super::*;
 
@@ -280,8 +280,8 @@ mod outstanding_read {
              > lan read_last 103 msn=1");
     }
 
-    /// A requester that goes back asks for all READs behind, also for those whose responses are
-    /// just coming to it.
+    /// A requester that goes back repeats all READs behind, even those whose responses are
+    /// arriving.
     #[test]
     fn one_asked_for_again_while_its_responses_come_is_answered_with_the_last_of_them() {
         run("connect psn=100 mtu=1024
@@ -337,6 +337,40 @@ mod outstanding_read {
     }
 
     #[test]
+    fn of_a_flow_that_begins_with_it_is_answered_by_its_response_alone() {
+        run("connect psn=100 mtu=1024
+             lan: read 100 dma=64 A
+             > wan read 100 A dma=64
+             lan: read 101 dma=64 A
+             > wan read 101 A dma=64
+             wan: read_only 100 msn=1
+             > lan read_only 100 msn=1
+             wan: read_only 101 msn=2
+             > lan read_only 101 msn=2
+             lan: write_only 102 A
+             > wan write_only 102 A
+             > lan ack 102 msn=3");
+    }
+
+    #[test]
+    fn what_came_before_it_is_acknowledged_without_it() {
+        run("connect psn=100 mtu=1024
+             lan: write_only 100 A
+             > wan write_only 100 A
+             > lan ack 100 msn=1
+             lan: read 101 dma=64 A
+             > wan read 101 A dma=64
+             lan: read 102 dma=64 A
+             > wan read 102 A dma=64
+             wan: read_only 101 msn=2
+             > lan read_only 101 msn=2
+             lan: write_only 100 A
+             > lan ack 100 msn=1
+             wan: read_only 102 msn=3
+             > lan read_only 102 msn=3");
+    }
+
+    #[test]
     fn a_retry_after_its_response_was_lost_on_the_lan_goes_through_and_holds_acks() {
         run("connect psn=100 mtu=1024
              lan: read 100 dma=64 A
@@ -357,7 +391,7 @@ mod outstanding_read {
     #[test]
     fn without_a_path_mtu_its_length_is_learnt_from_the_response() {
         let mut script = run_with(config(), "");
-        // Two agreeing ACKs: the flow is known from traffic, its path MTU is not.
+        // Two agreeing ACKs: the flow is learnt from traffic, its path MTU is unknown.
         script.go_on(
             "lan: write_only 100 A
              > wan write_only 100 A
@@ -381,8 +415,8 @@ mod outstanding_read {
     }
 }
 
-/// Rule 5: real ACKs that are covered are suppressed, duplicates acknowledged again, the MSN never
-/// goes back.
+/// Rule 5: covered real ACKs are suppressed, duplicates are acknowledged again, the MSN never
+/// decreases.
 mod real_acks {
     use super::*;
 
@@ -418,8 +452,8 @@ mod real_acks {
 
     #[test]
     fn a_duplicate_of_what_is_delivered_is_the_responders_to_answer() {
-        // Whether it is a repeat or the first packet of a QP that lives again, only the responder
-        // knows.
+        // It is a repetition or the first packet of another life of the QP; only the responder can
+        // tell.
         let script = run("connect psn=100
              lan: write_only 100 A
              > wan write_only 100 A
@@ -469,7 +503,7 @@ mod real_acks {
     }
 }
 
-/// Rule 6: every AckReq is answered, and long runs without one too.
+/// Rule 6: every AckReq is answered, and so are long runs without one.
 mod ack_requests {
     use super::*;
 
@@ -498,7 +532,7 @@ mod ack_requests {
     }
 }
 
-/// Rule 7: NAKs, RNR and timeouts of the responder are the accelerator's business.
+/// Rule 7: the accelerator handles NAKs, RNR NAKs and timeouts of the responder.
 mod recovery {
     use super::*;
 
@@ -712,7 +746,7 @@ mod recovery {
     }
 }
 
-/// Rule 9: a zero-length WRITE asks whether the peer is alive.
+/// Rule 9: a zero-length WRITE probes whether the peer is alive.
 mod keep_alive {
     use super::*;
 
@@ -817,11 +851,11 @@ mod disconnect {
     }
 }
 
-/// Rule 11: what resets a flow.
+/// Rule 11: conditions that reset a flow.
 mod reset {
     use super::*;
 
-    /// The QP was reset while it was learnt, and again behind what its flow has stored since.
+    /// The QP is reset while it is learnt, and again behind the packets stored since.
     #[test]
     fn what_comes_from_before_a_life_that_was_learnt_late_is_another_one() {
         let mut script = run("lan: write_only 500 A
@@ -890,8 +924,7 @@ mod reset {
              > lan ack 101 msn=2");
     }
 
-    /// Data is stored for a QP that is reset: both ends connect again, without the CM, at another
-    /// PSN.
+    /// Data is stored for a QP that is reset: both ends reconnect, without the CM, at another PSN.
     const RESET: &str = "connect psn=100
          lan: write_only 100 A
          > wan write_only 100 A
@@ -1001,6 +1034,32 @@ mod reset {
         assert_eq!(script.accel.counters().other_lives, 0);
     }
 
+    /// Responses of a READ whose first transmission was lost, behind the ACK of a later request.
+    #[test]
+    fn responses_of_a_read_count_whatever_life_goes_on_beside_it() {
+        let mut script = run("connect psn=100 mtu=1024
+             lan: write_only 100 A
+             > wan write_only 100 A
+             > lan ack 100 msn=1
+             lan: read 101 dma=2048 A
+             > wan read 101 A dma=2048
+             lan: write_only 103 A
+             > wan write_only 103 A
+             wan: ack 103 msn=3");
+        for psn in 90..=103 {
+            script.go_on(&format!("lan: write_only {psn} A\n > wan write_only {psn} A"));
+        }
+        assert_eq!(script.accel.counters().other_lives, 1);
+        script.go_on(
+            "wan: read_first 101 msn=2
+             > lan read_first 101 msn=2
+             wan: read_last 102 msn=2
+             > lan read_last 102 msn=2",
+        );
+        let reads: Vec<_> = script.accel.flows().map(|flow| flow.outstanding_reads).collect();
+        assert_eq!(reads, [0], "the life before has ended");
+    }
+
     #[test]
     fn another_source_port_tells_lives_apart() {
         let mut script = run(RESET);
@@ -1023,7 +1082,7 @@ mod reset {
         let mut script = run(failed);
         script.wire.requester.udp_source_port += 1;
         script.go_on("lan: write_only 102 A\n > wan write_only 102 A");
-        // One that is told, and asks again all the same, never heard of the flow.
+        // A requester that got the NAK, and repeats the packet all the same, never knew the flow.
         let mut script = run(failed);
         script.now += Duration::from_ms(1);
         script.go_on("lan: write_only 101 A\n > lan nak 101 operational msn=1");
@@ -1045,7 +1104,7 @@ mod reset {
     }
 }
 
-/// Rule 12: what happens when the store fills.
+/// Rule 12: behaviour of a full store.
 mod back_pressure {
     use super::*;
 
@@ -1077,7 +1136,7 @@ mod back_pressure {
 
     #[test]
     fn above_the_watermark_acks_follow_the_responder() {
-        // 4 KiB packets take a little more than 4 KiB: 48 KiB of them are the watermark.
+        // 4 KiB packets use a little more than 4 KiB: the watermark is 48 KiB of payload.
         let rto_min = Duration::from_ms(50);
         let roomy = Config { flow_psns_max: 1000, total_bytes_max: 1 << 20, rto_min, ..small() };
         let mut script = run_with(roomy, "connect psn=100 mtu=4096");
@@ -1119,7 +1178,7 @@ mod back_pressure {
     }
 }
 
-/// Rule 14: directions are paired by traffic only when it is certain.
+/// Rule 14: traffic pairs the directions only when it is unambiguous.
 mod pairing {
     use super::*;
 
@@ -1132,7 +1191,7 @@ mod pairing {
         script
     }
 
-    /// A flow whose requester has gone back to 100 and is known; the responder has everything to
+    /// A flow whose requester has gone back to 100 and is known; the responder has everything up to
     /// 104.
     fn went_back() -> Script {
         run("lan: read 100 dma=64 A
@@ -1214,7 +1273,7 @@ mod pairing {
         assert_eq!(terminated.key.responder_qpn, Qpn::new(0x33));
     }
 
-    /// A flow of `responder_qpn` that begins at PSN `at` is learnt from its traffic.
+    /// Learns a flow to `responder_qpn` that begins at PSN `at` from its traffic.
     fn learn(script: &mut Script, responder_qpn: u32, at: u32) {
         script.wire.responder_qpn = responder_qpn;
         let [first, second, third] = [at, at + 1, at + 2];
@@ -1254,7 +1313,7 @@ mod pairing {
         assert_eq!(script.accel.counters().flows_from_traffic, 1);
     }
 
-    /// As NCCL, MPI and perftest connect: out of band, with PSNs of their own, and all QPs at once.
+    /// Like NCCL, MPI and perftest: out of band, each QP with its own PSNs, all at once.
     #[test]
     fn two_thousand_flows_at_once_are_learnt_and_each_is_answered_as_itself() {
         const FLOWS: u32 = 2000;
@@ -1289,7 +1348,7 @@ mod pairing {
         assert!(learnt > u64::from(FLOWS) * 99 / 100, "{learnt} of {FLOWS} flows");
     }
 
-    /// A NAK names what is missing, also within a message, where the counts of messages agree.
+    /// A NAK carries the missing PSN, which may lie within a message, where message counts agree.
     #[test]
     fn a_nak_is_no_reason_to_take_a_flow_over() {
         let mut script = went_back();
@@ -1304,8 +1363,8 @@ mod pairing {
         assert_eq!(script.status().state, FlowState::Learning);
     }
 
-    /// The PSNs of a flow that is learnt do not make it the owner of an ACK to a requester that was
-    /// not followed.
+    /// A flow that is being learnt does not own an ACK to an unfollowed requester merely because of
+    /// its PSNs.
     #[test]
     fn an_ack_that_a_flow_no_longer_remembers_is_nobodys() {
         let mut script = run("");
@@ -1343,7 +1402,7 @@ mod pairing {
     }
 }
 
-/// Rule 15: frames of the hosts stay as they are.
+/// Rule 15: frames of the hosts are not changed.
 mod untouched {
     use super::*;
 
@@ -1407,7 +1466,7 @@ mod untouched {
     }
 }
 
-/// The requester is served from either end of the connection.
+/// A requester at either end of the connection is served.
 mod both_directions {
     use super::*;
 
@@ -1420,7 +1479,7 @@ mod both_directions {
             std::mem::swap(&mut script.wire.requester_qpn, &mut script.wire.responder_qpn);
         };
         swap(&mut script);
-        // It tells the near side with which PSN to begin.
+        // It tells the near side the first PSN.
         let req = script.wire.responder_frame("req rpsn=100");
         let rep = script.wire.requester_frame("rep psn=9000");
         swap(&mut script);
@@ -1437,7 +1496,7 @@ mod both_directions {
     }
 }
 
-/// The WAN's rate is kept.
+/// The WAN's rate limit holds.
 mod pacing {
     use super::*;
 
@@ -1463,14 +1522,13 @@ mod pacing {
             script.accel.handle_timeout(script.now);
         }
         assert_eq!(sent, 10);
-        // Ten packets of 4096 + 74 + 24 bytes at 1 Gbit/s take 336 µs, of which the burst saves its
-        // share.
+        // Ten packets of 4096 + 74 + 24 bytes at 1 Gbit/s take 336 µs, less the burst.
         let took = script.now.since(start).as_ns();
         assert!((255_000..270_000).contains(&took), "{took} ns");
     }
 }
 
-/// Bounds of the tables.
+/// Limits of the tables.
 mod bounded {
     use super::*;
 
@@ -1503,7 +1561,7 @@ mod bounded {
     }
 }
 
-/// Rule 15: nobody has to wait for ever.
+/// Rule 15: nobody waits forever.
 mod patience {
     use super::*;
 
@@ -1577,8 +1635,8 @@ mod patience {
                 script.wire.responder_frame(&format!("ack {delivered} msn={}", delivered - 99));
             script::deliver(&mut script.accel, script.now, WAN, &ack);
         }
-        // One packet in 4 ms is less than the allowance shrinks by: the requester lives on what is
-        // acknowledged every 10 ms.
+        // One packet per 4 ms is less than the smallest allowance: the requester depends on the
+        // packets that are acknowledged every 10 ms.
         let longest = acked.chunk_by(|one, next| one == next).map(<[_]>::len).max();
         assert!(longest <= Some(4), "no ACK in {longest:?} times 4 ms: {acked:?}");
     }
@@ -1629,7 +1687,7 @@ mod patience {
     }
 }
 
-/// Tags in front of the IP header.
+/// Tags before the IP header.
 mod tags {
     use super::*;
 
@@ -1688,11 +1746,11 @@ mod tags {
     }
 }
 
-/// Rule 17: what a box acknowledged that has ended since is not waited for in vain.
+/// Rule 17: packets acknowledged by a box that has ended are not waited for in vain.
 mod lost_promises {
     use super::*;
 
-    /// A flow whose requester has been acknowledged all before 500, and whose responder has not had
+    /// A flow whose requester was acknowledged everything before 500, and whose responder lacks
     /// 480.
     fn after_a_restart() -> Script {
         run("lan: write_only 500 A
@@ -1701,12 +1759,12 @@ mod lost_promises {
              > lan nak 480 sequence msn=3")
     }
 
-    /// What the responder is asked when 500 or 501 lead nowhere.
+    /// The question to the responder when 500 or 501 make no progress.
     fn question(psn: u32) -> String {
         format!("> wan write_middle {} A len=0", psn + (1 << 24) - (1 << 17))
     }
 
-    /// The requester sends `psn` again, `times` times, and each time the responder is asked.
+    /// The requester repeats `psn` `times` times, and each time the responder is asked.
     fn repeat_asked(script: &mut Script, psn: u32, times: usize) {
         for _ in 0..times {
             let asked = question(psn);
@@ -1716,7 +1774,7 @@ mod lost_promises {
         }
     }
 
-    /// The requester sends `psn` again, `times` times.
+    /// The requester repeats `psn` `times` times.
     fn repeat(script: &mut Script, psn: u32, times: usize) {
         for _ in 0..times {
             script.go_on(&format!("after 5ms\nlan: write_only {psn} A\n > wan write_only {psn} A"));
@@ -1851,7 +1909,7 @@ mod lost_promises {
     }
 }
 
-/// A responder's network asks for less.
+/// A responder's network is congested.
 mod congestion {
     use super::*;
 
@@ -1898,7 +1956,7 @@ mod congestion {
     }
 }
 
-/// A requester's process ended with data stored, and its QPN lives again with another responder.
+/// A requester's process ended with data stored, and its QPN is reused with another responder.
 #[test]
 fn what_is_stored_for_a_requester_whose_number_lives_again_is_delivered() {
     let mut script = run("connect psn=100

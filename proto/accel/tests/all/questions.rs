@@ -1,5 +1,6 @@
-//! Asking a responder how far it is, for a requester whose packets lead nowhere: what was lost with
-//! a box that has ended since is told even where the responder's sequence NAK was lost with it.
+//! Asking a responder which PSN it expects, for a requester that makes no progress: the requester
+//! learns of packets lost with a box that has ended, even if the responder's sequence NAK was lost
+//! too.
 
 use crate::script::{Script, run};
 use longhaul_accel::FlowState;
@@ -8,7 +9,7 @@ use longhaul_accel::FlowState;
 const QUESTION: &str = "write_middle 16646644 A len=0";
 
 /// A flow whose requester has gone back to 500 three times; the responder has answered twice that
-/// it has all before `next`.
+/// it has everything before `next`.
 fn asked_twice(next: u32) -> Script {
     let before = next - 1;
     let mut script = run("lan: write_only 500 A\n > wan write_only 500 A");

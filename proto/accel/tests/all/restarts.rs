@@ -1,5 +1,5 @@
-//! Boxes are killed at random moments and come back with empty memory; docs/semantics.md says what
-//! may come of it.
+//! Boxes are killed at random times and restart with empty memory; docs/semantics.md lists the
+//! permitted results.
 
 use crate::fleet::boxes::{Boxes, Kill};
 use crate::fleet::plan::Mix;
@@ -10,7 +10,7 @@ use longhaul_rnic::{Mtu, Status};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use std::ops::Range;
 
-/// Traffic of tens of milliseconds, and kills within it. The NICs' retries outlast each absence.
+/// Traffic of tens of milliseconds, with kills within it. The NICs' retries outlast each absence.
 fn drawn(seed: u64, mode: Mode) -> Setup {
     let mut rng = SplitMix64::new(seed ^ 0x7265_7374_6172_7473);
     let rng = &mut rng;
@@ -48,14 +48,14 @@ fn one_of<T: Copy>(rng: &mut SplitMix64, all: &[T]) -> T {
     all[rng.below(all.len() as u64) as usize]
 }
 
-/// What docs/semantics.md rules out, of one direction of a QP.
+/// Checks one direction of a QP against docs/semantics.md.
 struct Judge<'a> {
     setup: &'a Setup,
     fleet: &'a Fleet,
     qp: usize,
     requester: usize,
     count: Count,
-    /// The first failure of the QP, whoever saw it: the other end's follow from it.
+    /// The first failure of the QP at either end; those of the other end follow from it.
     failure: Option<&'a Failure>,
 }
 
@@ -64,7 +64,7 @@ impl Judge<'_> {
         self.setup.kills.iter().any(|kill| kill.number == number)
     }
 
-    /// What completed may be lost.
+    /// True if completed messages may be lost.
     fn may_lose(&self) -> bool {
         let near = self.was_killed(self.requester);
         let far = self.was_killed(1 - self.requester) && self.setup.boxes != Boxes::Both;
@@ -75,7 +75,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What should not be.
+    /// The violation found, if any.
     fn verdict(&self) -> Option<String> {
         let Count { completed, placed, reached, fence, messages } = self.count;
         let is_silent = completed == messages;
@@ -110,7 +110,7 @@ impl Judge<'_> {
     }
 }
 
-/// Runs one seed in a mode, and says what docs/semantics.md rules out.
+/// Runs one seed in a mode. Returns the violations of docs/semantics.md.
 fn judge(seed: u64, mode: Mode) -> Vec<String> {
     let setup = drawn(seed, mode);
     let mut fleet = Fleet::new(&setup);
@@ -141,7 +141,7 @@ fn is_finished(outcome: &Outcome, qp: usize) -> bool {
     outcome.counts[qp].iter().all(|count| count.completed == count.messages)
 }
 
-/// What is wrong with these runs, in words.
+/// Describes the violations in these runs.
 fn runs(seeds: Range<u64>, mode: Mode) -> Option<String> {
     let judged = |seed| {
         let wrong = std::panic::catch_unwind(|| judge(seed, mode));

@@ -1,7 +1,7 @@
-//! Two tenants behind one box: one whose receivers are not ready, and its neighbour.
+//! Two tenants behind one box: one whose receivers are not ready, and a neighbour.
 //!
-//! The first one's connections live for as long as its requesters' RNR retry counters say, and the
-//! neighbour keeps its goodput.
+//! The connections of the first tenant last as long as its requesters' RNR retry counters allow,
+//! and the neighbour keeps its goodput.
 
 use crate::sites::{Boxes, MESSAGE_MAX, Pair, Setup, Sites, small_stores};
 use longhaul_accel::Mode;
@@ -10,15 +10,15 @@ use longhaul_units::{BitRate, Duration, Instant};
 
 const SLOW: usize = 0;
 const NEIGHBOUR: usize = 1;
-/// What the neighbour writes, and how many at a time.
+/// Length and number in flight of the neighbour's WRITEs.
 const WRITE: usize = 64 << 10;
 const DEPTH: u32 = 64;
 /// Queue pairs of the slow tenant.
 const SLOW_PAIRS: usize = 20;
-/// Its work requests on each: short ones that are received, and long ones that are not.
+/// Its work requests per queue pair: short ones that are received, and long ones that are not.
 const SHORT: u64 = 3;
 const LONG: u64 = 6;
-/// RNR retry count that stands for infinite.
+/// RNR retry count that means infinite.
 const INFINITE: u8 = 7;
 
 fn setup(boxes: Boxes, mode: Mode) -> Setup {
@@ -58,7 +58,7 @@ impl Run {
         Run { sites, slow, neighbour, posted: 0, completed: 0 }
     }
 
-    /// Goes on to `end`, with the neighbour's queue full all the time.
+    /// Runs until `end`, with the neighbour's queue always full.
     fn run_until(&mut self, end: Instant) {
         loop {
             while self.posted < self.completed + u64::from(DEPTH) {
@@ -80,7 +80,7 @@ impl Run {
         }
     }
 
-    /// The neighbour's WRITEs that complete from `from` to `to`.
+    /// The neighbour's WRITEs that complete between `from` and `to`.
     fn writes_between(&mut self, from: Instant, to: Instant) -> u64 {
         self.run_until(from);
         let before = self.completed;
@@ -88,15 +88,15 @@ impl Run {
         self.completed - before
     }
 
-    /// What became of the slow tenant's work requests since it was last asked.
+    /// Completion statuses of the slow tenant since the last call.
     fn slow_ends(&mut self) -> Vec<Status> {
         let pairs = self.slow.clone();
         pairs.iter().flat_map(|pair| self.sites.completions(*pair, 0)).map(|c| c.status).collect()
     }
 }
 
-/// Half a second of the neighbour's with slow connections beside it, compared with half a second
-/// alone. Then the receivers get ready.
+/// Compares half a second of the neighbour beside slow connections with half a second alone. Then
+/// the receivers become ready.
 fn neighbour_is_served_and_nobody_gives_up(boxes: Boxes, mode: Mode) {
     let setup = setup(boxes, mode);
     let alone = Run::new(&setup, 0, INFINITE).writes_between(at(200), at(700));
@@ -109,8 +109,8 @@ fn neighbour_is_served_and_nobody_gives_up(boxes: Boxes, mode: Mode) {
         let tenants: Vec<_> = accelerator.tenants().collect();
         assert_eq!(tenants.len(), 2, "{boxes:?} {mode}: {tenants:?}");
         for tenant in &tenants {
-            // Nothing of the slow one's drains: it has what it took while nobody else needed
-            // anything.
+            // The slow tenant's store does not drain: it keeps the memory that it took while it was
+            // alone.
             let most = accelerator.config().total_bytes_max / 32 * 31;
             assert!(tenant.stored_bytes <= most, "{boxes:?} {mode}: {tenant:?}");
         }

@@ -1,8 +1,8 @@
 //! Whole transfers in virtual time between two reference peers, over lossy links, through one or
 //! two accelerators.
 //!
-//! The peers check every ACK that they get (sent before, MSN exact, completions in order) and every
-//! byte; the simulation's oracle checks that no box acknowledges what it had not been given.
+//! The peers check every ACK (sent before, MSN exact, completions in order) and every byte; the
+//! simulation's oracle checks that no box acknowledges packets that it has not received.
 
 use crate::peer::{MTU, Peer, Work, pattern};
 use crate::script::frames::{REQUESTER_IP, REQUESTER_QPN, RESPONDER_IP, RESPONDER_QPN, Wire};
@@ -15,7 +15,7 @@ use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
 use longhaul_wan_box::WanBox;
 use proptest::prelude::*;
 
-/// What a link does to frames, each with this probability.
+/// Faults of a link, each with its probability.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ills {
     loss: f64,
@@ -57,8 +57,8 @@ impl Default for Setup {
 }
 
 impl Ills {
-    /// A cable that does the rest of it: what leaves twice is a node's matter, so that each copy
-    /// has its own fate.
+    /// A cable with the remaining faults. The sending node duplicates frames, so that each copy has
+    /// its own fate.
     fn cable(&self, ends: [(usize, Side); 2], delay: Duration) -> Cable {
         let Ills { loss, reordering: late, corruption, .. } = *self;
         let impairments =
@@ -73,7 +73,7 @@ enum Place {
     Box(Box<Watched>),
 }
 
-/// One in the row, and by side the chance that a frame leaves it twice.
+/// A node of the row and, by side, the probability that it sends a frame twice.
 struct Stage {
     place: Place,
     twice: [f64; 2],
@@ -131,7 +131,7 @@ impl Node for Stage {
     }
 }
 
-/// The two peers, then what boxes there are.
+/// The two peers, then the boxes.
 struct World {
     nodes: Nodes<Stage>,
 }
@@ -205,7 +205,7 @@ impl World {
         self.watched().map(|watched| watched.node().near())
     }
 
-    /// Of the first box.
+    /// Counters of the first box.
     fn counters(&self) -> &Counters {
         self.boxes().next().expect("a box").counters()
     }
@@ -240,7 +240,7 @@ impl World {
         peers.into_iter().chain(flows).collect()
     }
 
-    /// Every message arrived once, in order, byte for byte.
+    /// Checks that every message arrived once, in order, byte for byte.
     fn check_bytes(&self) {
         for (from, to) in [(0, 1), (1, 0)] {
             let sent = self.peer(from).messages_of(|work| !matches!(work, Work::Read(_)));
@@ -262,7 +262,7 @@ fn new_box(seed: u64) -> WanBox {
     WanBox::new(longhaul_wan_box::Config::alone(config)).expect("valid")
 }
 
-/// Lets the box at `peer` see the connection being made.
+/// Shows the box at `peer` the connection set-up.
 fn connect(node: &mut WanBox, peer: usize, wire: &Wire, [a, b]: [u32; 2]) {
     let line = format!("psn={a} rpsn={b} mtu={MTU}");
     let frames = [
@@ -333,7 +333,7 @@ mod one_box {
         while world.peer(0).completed < 2000 {
             assert!(world.nodes.step(), "stalled");
         }
-        // Without: 2000 packets, 64 per 10 ms, take 310 ms.
+        // Without an early ACK: 2000 packets, 64 per 10 ms, take 310 ms.
         let took = world.nodes.now().since(Instant::ZERO);
         assert!(took < Duration::from_ms(5), "{took}");
     }
@@ -411,8 +411,7 @@ fn ills() -> impl Strategy<Value = Ills> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the links do on either side, bytes and completions are right, exactly once, in
-    /// order.
+    /// Whatever the faults of the links, bytes and completions are right, exactly once, in order.
     #[test]
     fn any_mixture_of_ills_is_survived(
         seed in any::<u64>(),

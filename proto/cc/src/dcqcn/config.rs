@@ -4,71 +4,71 @@ use longhaul_units::{BitRate, Duration};
 
 const MBPS: u64 = 1_000_000;
 
-/// Bytes that one unit of `rpg_byte_reset` stands for.
+/// Bytes per unit of `rpg_byte_reset`.
 ///
-/// The field has 15 bits and 32767 for its default. Counted in bytes, that would be an increase
-/// every 3 µs at 100 Gbit/s; counted in units of 64 B it is 2 MiB, near the paper's 10 MB and the 2
-/// MB that testers preset.
+/// The field has 15 bits and a default of 32767. In bytes, that would be an increase every 3 µs at
+/// 100 Gbit/s; in units of 64 bytes it is 2 MiB, near the paper's 10 MB and the 2 MB that testers
+/// preset.
 const BYTE_RESET_UNIT: u64 = 64;
 
-/// Fraction bits of alpha and of powers of its decay inside, more than an adapter's 10 so that
-/// rounding plays no part.
+/// Fraction bits of alpha and of the powers of its decay; more than an adapter's 10, to make
+/// rounding irrelevant.
 pub(super) const ALPHA_BITS: u32 = 32;
 
-/// The reaction point's parameters, named and counted as in `ecn/roce_rp` of NVIDIA's driver.
+/// Parameters of the reaction point, with the names and units of `ecn/roce_rp` in NVIDIA's driver.
 ///
-/// The default is what a ConnectX has ([`ReactionConfig::NVIDIA`]); [`ReactionConfig::PAPER`] is
+/// The default is a ConnectX adapter's ([`ReactionConfig::NVIDIA`]); [`ReactionConfig::PAPER`] is
 /// the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReactionConfig {
-    /// Whether notifications are acted upon. Off, they are ignored and every QP stays at line rate.
+    /// Whether notifications are obeyed. If not, every QP stays at line rate.
     pub enable: bool,
-    /// Each reduction sets the target rate to the rate before it. Off, the target stays where it
-    /// was when no increase came in between, so that notifications in a row do not forget the rate
-    /// before the first.
+    /// Whether each reduction sets the target rate to the rate before it. If not, the target stays
+    /// if there was no increase since the last reduction, so that consecutive notifications do not
+    /// forget the rate before the first.
     pub clamp_tgt_rate: bool,
-    /// As `clamp_tgt_rate`, but only when the timer has increased the rate since the last
+    /// Like `clamp_tgt_rate`, but only if the timer has increased the rate since the last
     /// reduction.
     pub clamp_tgt_rate_after_time_inc: bool,
-    /// Weight of the old value in alpha's moving average, in 1024ths: 0 to 1023. Alpha is the
-    /// estimate of how congested the path is, 0 to 1.
+    /// Weight of the old value in alpha's moving average, in 1024ths: 0 to 1023. Alpha estimates
+    /// the congestion of the path, 0 to 1.
     pub dce_tcp_g: u32,
-    /// How often alpha is updated, up in a period that saw a notification and down otherwise: 1 to
+    /// Interval of alpha's updates, up after a period with a notification and down otherwise: 1 to
     /// 131071 µs.
     pub dce_tcp_rtt: u32,
     /// Alpha at the first notification, in 1024ths: 1 to 1023.
     pub initial_alpha_value: u32,
-    /// Shortest time between reductions, in µs; a notification that comes earlier takes effect at
-    /// its end.
+    /// Minimum time between reductions, in µs; an earlier notification takes effect at its end.
     pub rate_reduce_monitor_period: u32,
-    /// Rate at the first notification, in Mbit/s, instead of a reduction by alpha; 0 reduces by
-    /// alpha.
+    /// Rate at the first notification, in Mbit/s; 0: reduce by alpha instead.
     pub rate_to_set_on_first_cnp: u32,
-    /// Increase of the target rate in additive increase, in Mbit/s, at least 1. A QP within this of
-    /// the ceiling is no longer limited.
+    /// Increase of the target rate in additive increase, in Mbit/s, at least 1. A QP within this
+    /// distance of the ceiling is no longer limited.
     pub rpg_ai_rate: u32,
     /// Increase of the target rate in hyper increase, in Mbit/s, at least 1.
     pub rpg_hai_rate: u32,
-    /// Bytes on the wire between increases by count, in units of 64 B; 0 increases by time alone.
+    /// Bytes on the wire between increases by the byte counter, in units of 64 bytes; 0: increase
+    /// by time alone.
     pub rpg_byte_reset: u32,
     /// Time between increases by the timer, in µs, at least 1.
     pub rpg_time_reset: u32,
-    /// How many increases by time, and by bytes, are fast recovery, halfway to the target each: 0
-    /// to 31. Beyond it by one of the two, increase is additive; by both, hyper.
+    /// Number of increases by time, and by bytes, that are fast recovery, halfway to the target
+    /// each: 0 to 31. Further increases are additive if one counter is beyond it, and hyper if both
+    /// are.
     pub rpg_threshold: u32,
-    /// Binary logarithm of what alpha in 1024ths is divided by to give the share that a reduction
-    /// takes away: 11 takes alpha / 2, 10 takes alpha.
+    /// Binary logarithm of the divisor that turns alpha in 1024ths into the share of a reduction:
+    /// 11 reduces by alpha / 2, 10 by alpha.
     pub rpg_gd: u32,
-    /// Least share of the rate that a reduction leaves, in percent: 0 to 100.
+    /// Minimum share of the rate that a reduction leaves, in per cent: 0 to 100.
     pub rpg_min_dec_fac: u32,
-    /// No reduction goes below this, in Mbit/s: 1 to the line rate.
+    /// Minimum rate, in Mbit/s: 1 to the line rate.
     pub rpg_min_rate: u32,
-    /// The ceiling at which a QP is no longer limited, in Mbit/s; 0 is the line rate.
+    /// Ceiling at which a QP is no longer limited, in Mbit/s; 0: the line rate.
     pub rpg_max_rate: u32,
 }
 
 impl ReactionConfig {
-    /// Defaults of a ConnectX-4 to ConnectX-7, as `mlxconfig` shows them.
+    /// Defaults of ConnectX-4 to ConnectX-7, as `mlxconfig` shows them.
     pub const NVIDIA: ReactionConfig = ReactionConfig {
         enable: true,
         clamp_tgt_rate: false,
@@ -89,9 +89,9 @@ impl ReactionConfig {
         rpg_max_rate: 0,
     };
 
-    /// What the paper deployed at 40 Gbit/s: g = 1/256, timers of 55 µs, byte counter of 10 MB,
-    /// five steps of fast recovery, 40 Mbit/s of additive increase; hyper increase, which it leaves
-    /// open, is ten times that here. To go with a notification point of 50 µs.
+    /// The paper's values at 40 Gbit/s: g = 1/256, timers of 55 µs, a byte counter of 10 MB, five
+    /// steps of fast recovery, 40 Mbit/s of additive increase. Hyper increase, which the paper
+    /// leaves open, is ten times that. Use it with a notification interval of 50 µs.
     pub const PAPER: ReactionConfig = ReactionConfig {
         clamp_tgt_rate: true,
         dce_tcp_g: 1020,
@@ -112,12 +112,13 @@ impl Default for ReactionConfig {
     }
 }
 
-/// The notification point's parameters, named and counted as in `ecn/roce_np` of NVIDIA's driver.
+/// Parameters of the notification point, with the names and units of `ecn/roce_np` in NVIDIA's
+/// driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotificationConfig {
-    /// Whether marked packets are answered.
+    /// Whether marked packets are answered by notifications.
     pub enable: bool,
-    /// Shortest time between two notifications for a QP, in µs; 0 answers every marked packet.
+    /// Minimum time between two notifications for a QP, in µs; 0 answers every marked packet.
     /// NVIDIA's default is 4, the paper's 50.
     pub min_time_between_cnps: u32,
 }
@@ -128,38 +129,38 @@ impl Default for NotificationConfig {
     }
 }
 
-/// What is wrong with a configuration.
+/// Reason to refuse a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A parameter is out of its range.
+    /// A parameter is outside its range.
     #[error("{name} is {value}, which is not in {least} to {most}")]
     OutOfRange {
-        /// The parameter.
+        /// Name of the parameter.
         name: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: u32,
-        /// Its smallest value.
+        /// Minimum.
         least: u32,
-        /// Its largest value.
+        /// Maximum.
         most: u32,
     },
-    /// The least rate is above the ceiling.
+    /// The minimum rate exceeds the ceiling.
     #[error("rpg_min_rate is {min_mbps} Mbit/s, above the ceiling of {ceiling_bps} bit/s")]
     MinRateAboveCeiling {
-        /// The least rate, in Mbit/s.
+        /// Minimum rate, in Mbit/s.
         min_mbps: u32,
-        /// The lower one of line rate and `rpg_max_rate`, in bit/s.
+        /// The lower of line rate and `rpg_max_rate`, in bit/s.
         ceiling_bps: u64,
     },
 }
 
-/// A device's validated parameters, in the units of computation; its QPs share one.
+/// A device's validated parameters, in the units of the computation; its QPs share them.
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     pub(super) reacts: bool,
     pub(super) clamp: bool,
     pub(super) clamp_after_time: bool,
-    /// Weight of the old alpha, with [`ALPHA_BITS`] of fraction.
+    /// Weight of the old alpha, with [`ALPHA_BITS`] fraction bits.
     pub(super) keep: u64,
     pub(super) alpha_period: Duration,
     pub(super) alpha_initial: u64,
@@ -171,12 +172,12 @@ pub struct Dcqcn {
     pub(super) byte_reset: u64,
     pub(super) time_reset: Duration,
     pub(super) threshold: u32,
-    /// How far alpha goes right for the share that a reduction takes.
+    /// Right shift of alpha that yields the share of a reduction.
     pub(super) gd_shift: u32,
     pub(super) least_percent: u64,
     pub(super) min_bps: u64,
     pub(super) ceiling_bps: u64,
-    /// At this rate and above a QP is no longer limited.
+    /// Rate from which on a QP is no longer limited.
     pub(super) free_bps: u64,
     pub(super) cnp_gap: Option<Duration>,
 }
@@ -186,7 +187,7 @@ impl Dcqcn {
     ///
     /// # Errors
     ///
-    /// The first parameter that is out of its range.
+    /// Returns the first parameter that is outside its range.
     pub fn new(
         reaction: &ReactionConfig,
         notification: &NotificationConfig,
@@ -232,17 +233,17 @@ impl Dcqcn {
             least_percent: r.rpg_min_dec_fac.into(),
             min_bps: min,
             ceiling_bps: ceiling,
-            // Above the least rate even where a step is more than all there is.
+            // Above the minimum rate even if a step exceeds the whole range.
             free_bps: ceiling - bps(r.rpg_ai_rate).min((ceiling - min) / 2),
             cnp_gap: notification.enable.then_some(gap),
         })
     }
 
-    /// Both points switched on, with the defaults of an adapter.
+    /// Both points enabled, with an adapter's defaults.
     ///
     /// # Errors
     ///
-    /// A `line_rate` below the least rate, 1 Mbit/s.
+    /// Returns an error if `line_rate` is below the minimum rate, 1 Mbit/s.
     pub fn nvidia(line_rate: BitRate) -> Result<Self, ConfigError> {
         Dcqcn::new(&ReactionConfig::NVIDIA, &NotificationConfig::default(), line_rate)
     }

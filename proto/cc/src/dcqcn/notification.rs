@@ -1,33 +1,32 @@
-//! DCQCN's notification point: when a receiver sends a CNP.
+//! DCQCN's notification point: decides when a receiver sends a CNP.
 
 use super::Dcqcn;
 use longhaul_units::Instant;
 
-/// What to do about a packet that came marked.
+/// Reaction to a marked packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CeOutcome {
     /// Send a CNP to the packet's sender (`np_cnp_sent`).
     SendCnp,
     /// The last CNP is too recent.
     TooSoon,
-    /// The notification point is switched off.
+    /// The notification point is disabled.
     Disabled,
 }
 
-/// When one QP last told its peer about congestion. Every marked packet counts as
-/// `np_ecn_marked_roce_packets`.
+/// Time of one QP's last CNP. Every marked packet counts as `np_ecn_marked_roce_packets`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NotificationPoint {
     last: Option<Instant>,
 }
 
 impl NotificationPoint {
-    /// One that has sent nothing.
+    /// Creates a notification point that has sent nothing.
     pub const fn new() -> Self {
         NotificationPoint { last: None }
     }
 
-    /// A packet for this QP arrived at `now` with CE (both bits) in its ECN field.
+    /// Handles a packet for this QP that arrived at `now` with CE (both bits) in its ECN field.
     pub fn on_ce(&mut self, now: Instant, dcqcn: &Dcqcn) -> CeOutcome {
         let Some(gap) = dcqcn.cnp_gap else { return CeOutcome::Disabled };
         if self.last.is_some_and(|last| now.since(last) < gap) {

@@ -1,4 +1,4 @@
-//! DCQCN's reaction point: the rate of a QP after CNPs.
+//! DCQCN's reaction point: a QP's rate after CNPs.
 
 use super::Dcqcn;
 use super::config::ALPHA_BITS;
@@ -6,68 +6,67 @@ use longhaul_units::{BitRate, Instant};
 
 const ALPHA_ONE: u64 = 1 << ALPHA_BITS;
 
-/// What became of a notification.
+/// Outcome of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CnpOutcome {
-    /// It slows the QP, now or at the end of the reduction period (`rp_cnp_handled`).
+    /// It reduces the QP's rate, now or at the end of the reduction period (`rp_cnp_handled`).
     Handled,
-    /// The reaction point is switched off (`rp_cnp_ignored`).
+    /// The reaction point is disabled (`rp_cnp_ignored`).
     Ignored,
 }
 
-/// The rate of one QP as congestion notifications leave it. While none does, it has no state and no
-/// cost.
+/// Congestion-controlled rate of one QP. Without notifications it has no state and no cost.
 ///
-/// Times may be given in any steps and as late as is convenient: the rate at an instant depends on
-/// the notifications and on the bytes sent before it, not on how often it was asked for.
+/// It may be evaluated at any times, however late: the rate at an instant depends on the earlier
+/// notifications and bytes sent, not on the evaluations.
 #[derive(Clone, Debug, Default)]
 pub struct ReactionPoint {
     limited: Option<Limited>,
 }
 
-/// What counts towards an increase.
+/// Counter that triggers an increase.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
     Time,
     Bytes,
 }
 
-/// Rates are in bit/s, and min <= current <= target <= ceiling.
+/// Rates in bit/s; `min <= current <= target <= ceiling`.
 #[derive(Clone, Debug)]
 struct Limited {
     current: u64,
     target: u64,
-    /// At `alpha_at`, with [`ALPHA_BITS`] of fraction; brought forward only when a notification
+    /// Value at `alpha_at`, with [`ALPHA_BITS`] fraction bits; updated only when a notification
     /// needs it.
     alpha: u64,
     alpha_at: Instant,
-    /// A notification came in the alpha period that began at `alpha_at`.
+    /// A notification arrived in the alpha period that began at `alpha_at`.
     alpha_cnp: bool,
     reduced_at: Instant,
-    /// A notification waits for the end of the reduction period.
+    /// A notification takes effect at the end of the reduction period.
     is_reduction_due: bool,
-    /// When the timer last increased the rate, or started.
+    /// Time of the timer's last increase, or of its start.
     timed_at: Instant,
     time_stage: u32,
     byte_stage: u32,
-    /// Bytes since the last increase by bytes.
+    /// Bytes since the last increase by the byte counter.
     bytes: u64,
 }
 
 impl ReactionPoint {
-    /// At line rate.
+    /// Creates a reaction point at line rate.
     pub const fn new() -> Self {
         ReactionPoint { limited: None }
     }
 
-    /// The rate at the time of the last call, in bits on the wire; `None` for line rate.
+    /// Rate as of the last call, in bits per second on the wire; `None`: line rate.
     #[inline]
     pub fn rate(&self) -> Option<BitRate> {
-        // Never zero: the least rate is 1 Mbit/s.
+        // Never zero: the minimum rate is 1 Mbit/s.
         self.limited.as_ref().and_then(|limited| BitRate::from_bps(limited.current))
     }
 
-    /// A CNP for this QP arrived.
+    /// Handles a CNP for this QP.
     pub fn on_cnp(&mut self, now: Instant, dcqcn: &Dcqcn) -> CnpOutcome {
         if !dcqcn.reacts {
             return CnpOutcome::Ignored;
@@ -80,7 +79,7 @@ impl ReactionPoint {
         CnpOutcome::Handled
     }
 
-    /// `bytes` on the wire were sent for this QP at `now`.
+    /// Counts `bytes` on the wire sent for this QP at `now`.
     #[inline]
     pub fn on_sent(&mut self, now: Instant, bytes: u64, dcqcn: &Dcqcn) {
         if self.limited.is_some() {
@@ -95,7 +94,7 @@ impl ReactionPoint {
         self.release(dcqcn);
     }
 
-    /// Brings the rate forward to `now`. Calling it late or never does no harm.
+    /// Updates the rate to `now`. Calling it late or never does no harm.
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant, dcqcn: &Dcqcn) {
         if let Some(limited) = &mut self.limited {
@@ -104,8 +103,7 @@ impl ReactionPoint {
         }
     }
 
-    /// When the rate changes next if nothing happens: of interest only to a sender who waits for
-    /// its rate.
+    /// Time of the next rate change without further events, for a sender that waits for its rate.
     pub fn poll_timeout(&self, dcqcn: &Dcqcn) -> Option<Instant> {
         let limited = self.limited.as_ref()?;
         let timer = limited.timed_at + dcqcn.time_reset;
@@ -125,7 +123,7 @@ impl ReactionPoint {
 }
 
 impl Limited {
-    /// After the first notification.
+    /// State after the first notification.
     fn new(now: Instant, dcqcn: &Dcqcn) -> Self {
         let start = dcqcn.first_bps.unwrap_or(dcqcn.ceiling_bps);
         let mut limited = Limited {
@@ -192,7 +190,7 @@ impl Limited {
         }
     }
 
-    /// Takes alpha's share of the rate away, and starts recovery anew.
+    /// Reduces the rate by alpha's share, and restarts recovery.
     fn reduce(&mut self, now: Instant, dcqcn: &Dcqcn) {
         self.bring_alpha(now, dcqcn);
         if dcqcn.clamp || self.byte_stage > 0 || (dcqcn.clamp_after_time && self.time_stage > 0) {
@@ -201,7 +199,7 @@ impl Limited {
         let current = u128::from(self.current);
         let taken = (current * u128::from(self.alpha)) >> (ALPHA_BITS + dcqcn.gd_shift);
         let least = current * u128::from(dcqcn.least_percent) / 100;
-        // Fits: both are at most the current rate, and alpha is at most one.
+        // Does not overflow: both are at most the current rate, and alpha is at most one.
         self.current = ((current - taken).max(least) as u64).max(dcqcn.min_bps);
         self.reduced_at = now;
         self.is_reduction_due = false;
@@ -211,8 +209,7 @@ impl Limited {
         self.bytes = 0;
     }
 
-    /// Alpha's updates up to `now`. Increases do not depend on it, so that only a notification has
-    /// to ask.
+    /// Updates alpha to `now`. Increases do not depend on alpha, so only notifications need it.
     fn bring_alpha(&mut self, now: Instant, dcqcn: &Dcqcn) {
         let periods = now.since(self.alpha_at).as_ps() / dcqcn.alpha_period.as_ps();
         if periods == 0 {
@@ -225,8 +222,8 @@ impl Limited {
         self.alpha_cnp = false;
     }
 
-    /// `times` increases by the same counter. Takes a bounded number of steps, because the distance
-    /// to the target becomes constant after some 64 of them, and the rest is a straight line.
+    /// Applies `times` increases by one counter, in a bounded number of steps: after about 64 the
+    /// distance to the target is constant, and the rest is linear.
     fn increase(&mut self, counted: Counted, mut times: u64, dcqcn: &Dcqcn) {
         while times > 0 {
             self.advance_stage(counted, 1);
@@ -249,7 +246,7 @@ impl Limited {
         }
     }
 
-    /// The step that increases by this counter end up with.
+    /// Final step size of increases by this counter.
     fn last_step(&self, counted: Counted, dcqcn: &Dcqcn) -> u64 {
         match counted {
             Counted::Time => step(u32::MAX, self.byte_stage, dcqcn),
@@ -266,8 +263,8 @@ impl Limited {
     }
 }
 
-/// What the increase that brought the stages to these values adds to the target, in bit/s: nothing
-/// in fast recovery.
+/// Addition to the target, in bit/s, of the increase that reached these stages; zero in fast
+/// recovery.
 fn step(time_stage: u32, byte_stage: u32, dcqcn: &Dcqcn) -> u64 {
     if time_stage.max(byte_stage) <= dcqcn.threshold {
         0
@@ -278,12 +275,12 @@ fn step(time_stage: u32, byte_stage: u32, dcqcn: &Dcqcn) -> u64 {
     }
 }
 
-/// Product of two numbers of at most one with [`ALPHA_BITS`] of fraction.
+/// Product of two numbers of at most one, with [`ALPHA_BITS`] fraction bits.
 fn scale(a: u64, b: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> ALPHA_BITS) as u64
 }
 
-/// `base` to the power of `exponent`, with [`ALPHA_BITS`] of fraction.
+/// `base` to the power of `exponent`, with [`ALPHA_BITS`] fraction bits.
 fn power(mut base: u64, mut exponent: u64) -> u64 {
     let mut result = ALPHA_ONE;
     while exponent > 0 && result > 0 {

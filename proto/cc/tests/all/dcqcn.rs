@@ -1,4 +1,4 @@
-//! DCQCN in virtual time: the model's rates after notifications, what holds for any sequence of
+//! DCQCN in virtual time: the model's rates after notifications, invariants for any sequence of
 //! events, and many senders at one marking queue.
 
 use longhaul_cc::dcqcn::{
@@ -49,7 +49,7 @@ mod reduction {
         let mut point = ReactionPoint::new();
         point.on_cnp(us(10), &dcqcn);
         assert_near(rate(&point), 30.0);
-        // The target is set likewise: one step of fast recovery gains nothing.
+        // The target is reduced likewise: one step of fast recovery gains nothing.
         point.handle_timeout(us(310), &dcqcn);
         assert_near(rate(&point), 30.0);
     }
@@ -98,8 +98,8 @@ mod reduction {
         let mut alpha = 1.0 / 1024.0;
         let mut expected = 100.0;
         for i in 0..6 {
-            // One in each period; the first begins at the first notification, which does not count
-            // for it.
+            // One in each period; the first period begins at the first notification, which does not
+            // count for it.
             point.on_cnp(us(i * 10), &dcqcn);
             match i {
                 0 => {}
@@ -143,8 +143,8 @@ mod reduction {
 mod target {
     use super::*;
 
-    /// Two reductions with `between` in the middle; then where one step of fast recovery goes, in
-    /// Gbit/s.
+    /// Two reductions with `between` in the middle; returns the rate after one step of fast
+    /// recovery, in Gbit/s.
     fn recovered(
         config: ReactionConfig,
         between: impl Fn(&mut ReactionPoint, &Dcqcn),
@@ -214,7 +214,8 @@ mod recovery {
 
     #[test]
     fn one_notification_costs_as_long_as_the_model_says() {
-        // 50 Gbit/s are missing; a halving takes 300 µs; less than 5 Mbit/s are missing after 14.
+        // 50 Gbit/s are missing, and a halving takes 300 µs; after 14 less than 5 Mbit/s are
+        // missing.
         let dcqcn =
             build(ReactionConfig { rpg_byte_reset: 0, ..ReactionConfig::NVIDIA }, gbps(100));
         let mut point = ReactionPoint::new();
@@ -241,7 +242,7 @@ mod recovery {
         assert_near(100.0 - rate(&point), missing / 16.0);
     }
 
-    /// From 1 Gbit/s, with the target there as well, to the rate after so many ticks and as many
+    /// Starts at 1 Gbit/s, with the same target, and returns the rate after this many ticks and
     /// byte counts.
     fn increased(ticks: u64, counts: u64) -> f64 {
         let config = ReactionConfig {
@@ -263,8 +264,7 @@ mod recovery {
         assert_near(increased(3, 0), 1002.5);
         assert_near(increased(0, 3), 1002.5);
         assert_near(increased(4, 0), 1002.5 / 2.0 + 1010.0 / 2.0);
-        // Counts 1 to 3 add one step, ticks 1 and 2 two more, tick 3 is the first to be beyond
-        // both.
+        // Counts 1 to 3 add one step, ticks 1 and 2 two more; tick 3 is the first beyond both.
         assert_near(increased(3, 3), 1038.0);
     }
 
@@ -285,7 +285,7 @@ mod recovery {
         assert_near(rate(&point), 0.001);
         point.handle_timeout(us(20_000_000), &dcqcn);
         assert_eq!(point.rate(), None);
-        // And the next notification is a first one.
+        // The next notification is a first one.
         point.on_cnp(us(20_000_000), &dcqcn);
         assert_near(rate(&point), 50.0);
     }
@@ -310,7 +310,7 @@ mod any_sequence {
         ]
     }
 
-    /// Times are picoseconds to the power of two, so that all scales occur.
+    /// Times are picoseconds, scaled by a power of two so that all scales occur.
     fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
         let pause = (0_u32..54, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1));
         prop::collection::vec((pause, event()), 1..60)
@@ -428,11 +428,11 @@ mod shared_bottleneck {
 
     const PACKET: u64 = 4178;
 
-    /// A queue that marks as RED does, by its length when a packet comes, and drops what does not
-    /// fit.
+    /// A queue that marks as RED does, by its length when a packet arrives, and drops packets that
+    /// do not fit.
     struct Queue {
         rate: BitRate,
-        /// When all that it holds will have left.
+        /// Time at which the queue will be empty.
         free_at: Instant,
         k_min: u64,
         k_max: u64,
@@ -442,7 +442,7 @@ mod shared_bottleneck {
     }
 
     impl Queue {
-        /// When the packet has left, and whether it is marked; `None` when it is dropped.
+        /// Time at which the packet leaves, and whether it is marked; `None` if it is dropped.
         fn pass(&mut self, now: Instant, rng: &mut SplitMix64) -> Option<(Instant, bool)> {
             let held = self.rate.bytes_in(self.free_at.since(now));
             if held + PACKET > self.room {
@@ -473,7 +473,7 @@ mod shared_bottleneck {
         port: Pacer,
         notification: NotificationPoint,
         cnps: u64,
-        /// In the time that is measured.
+        /// During the measured period.
         bytes: u64,
     }
 
@@ -484,8 +484,8 @@ mod shared_bottleneck {
         cnps: u64,
     }
 
-    /// Senders at line rate each, starting 1 ms apart, into one queue of the same rate for 300 ms,
-    /// of which the latter half is measured.
+    /// Senders at line rate, starting 1 ms apart, into one queue of the same rate for 300 ms, of
+    /// which the second half is measured.
     fn run(flows: usize, line: BitRate, dcqcn: &Dcqcn) -> Outcome {
         let flight = Duration::from_us(2);
         let end = us(300_000);

@@ -1,11 +1,11 @@
-//! The limiter of a QP in virtual time: exact rates, whoever limits.
+//! The limiter of a QP in virtual time: exact rates, by program and by congestion.
 
 use longhaul_cc::dcqcn::{CnpOutcome, Dcqcn, NotificationConfig, ReactionConfig};
 use longhaul_cc::{RateLimit, RateLimiter, wire_bytes};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 
 const SECOND: Instant = Instant::from_ns(1_000_000_000);
-/// Ethernet, IPv4, UDP, BTH and ICRC around the payload of a middle packet.
+/// Ethernet, IPv4, UDP, BTH and ICRC around the payload of a MIDDLE packet.
 const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
 const RETH: usize = 16;
 const MTU: usize = 4096;
@@ -22,7 +22,7 @@ fn kbps(rate: BitRate) -> u32 {
     (rate.as_bps() / 1000) as u32
 }
 
-/// Wire bytes of the packets of WRITEs of one size, over and over.
+/// Wire bytes of the packets of equal WRITEs, repeated.
 struct Writes {
     message: usize,
     done: usize,
@@ -41,8 +41,8 @@ impl Writes {
     }
 }
 
-/// Sends as much as the limiter lets through, called whenever it asks for plus `lateness` at
-/// random.
+/// Sends as fast as the limiter permits, called at the times that it requests plus up to `lateness`
+/// at random.
 fn send_for(
     limiter: &mut RateLimiter,
     dcqcn: &Dcqcn,
@@ -93,7 +93,7 @@ mod program_limit {
         for rate in [1, 10, 25, 100] {
             for message in [64, 1000, 4096, 65_536] {
                 let rate = gbps(rate);
-                // A second at 100 Gbit/s is 77 million small packets; a tenth of it has to do.
+                // A second at 100 Gbit/s is 77 million small packets; a tenth of it must suffice.
                 let is_long = message >= MTU || rate <= gbps(10);
                 let end = if is_long { SECOND } else { Instant::from_ns(100_000_000) };
                 let mut limiter = limited(rate, 0);
@@ -223,7 +223,7 @@ mod congestion {
 
     #[test]
     fn a_waiting_packet_gains_from_each_increase() {
-        // 64 KiB of debt at 1 Mbit/s are half a second; by then the rate is back.
+        // 64 KiB of debt at 1 Mbit/s take half a second; by then the rate has recovered.
         let config = ReactionConfig { rate_to_set_on_first_cnp: 1, ..ReactionConfig::NVIDIA };
         let dcqcn = Dcqcn::new(&config, &NotificationConfig::default(), gbps(1)).unwrap();
         let mut limiter = RateLimiter::new();

@@ -1,4 +1,4 @@
-//! The rate of a path: what it finds at a bottleneck, and that nothing that it is told breaks it.
+//! Path rate control: the rate found at a bottleneck, and robustness against invalid input.
 
 use longhaul_cc::{Heard, PathRate, RateLimitedBy};
 use longhaul_units::{BitRate, Duration, Instant};
@@ -7,18 +7,18 @@ use std::collections::VecDeque;
 
 const FRAME: u64 = 1250;
 
-/// A sender that always has something, and a bottleneck with an endless queue.
+/// A sender that always has data, and a bottleneck with an unbounded queue.
 struct Model {
     now: Instant,
     rate: PathRate,
     bottleneck: BitRate,
     rtt: Duration,
     free_at: Instant,
-    /// When each frame's acknowledgement comes, and when it was sent.
+    /// For each frame, the time of its acknowledgement and the time sent.
     flight: VecDeque<(Instant, Instant)>,
     next_at: Instant,
     heard: Heard,
-    /// The longest that a frame waited since this was set to zero.
+    /// Longest queuing delay of a frame since this was set to zero.
     wait_max: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Model {
         self.heard.sent_bytes += FRAME;
     }
 
-    /// Part of the bottleneck used over this time.
+    /// Utilisation of the bottleneck over this time.
     fn used(&mut self, time: Duration) -> f64 {
         self.wait_max = Duration::ZERO;
         let before = self.heard.arrived_bytes;
@@ -148,8 +148,8 @@ fn anything() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever it is told, in whatever order: a rate above zero and a bound above zero, and none
-    /// above the most.
+    /// For any input in any order, the rate and the in-flight limit are positive, and the maximum
+    /// is not exceeded.
     #[test]
     fn absurd_news_do_no_harm(
         most in prop_oneof![Just(None), (1_000_u64..1_000_000_000_000).prop_map(BitRate::from_bps)],
@@ -172,7 +172,7 @@ proptest! {
         }
     }
 
-    /// And afterwards it recovers.
+    /// The controller recovers after invalid input.
     #[test]
     fn it_recovers_from_lies(
         lies in prop::collection::vec((0_u64..100_000_000, 0_u64..10_000_000_000_000), 1..100),

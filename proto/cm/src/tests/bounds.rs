@@ -1,4 +1,4 @@
-//! What strangers can make us keep, and how far random bytes get.
+//! Limits on the memory that unknown peers can occupy, and robustness against random bytes.
 
 use super::pair::{A, DATAGRAMS, PORT, Pair, config, ip, request, sidr_request};
 use crate::*;
@@ -17,7 +17,7 @@ fn small(side: usize) -> Config {
     }
 }
 
-/// A valid REQ of ours with other numbers.
+/// A valid REQ with other numbers.
 fn req(comm_id: u32, qpn: u32, service_id: u64) -> Mad {
     let mut cm = ConnectionManager::new(config(1));
     cm.connect(Instant::ZERO, &ConnectRequest { service_id, ..request(1, qpn) }).unwrap();
@@ -36,14 +36,14 @@ fn a_listener_keeps_no_more_than_its_backlog() {
     cm.listen(PORT, 3).unwrap();
     let now = Instant::from_ns(1);
     for n in 1..100 {
-        let expected = if n <= 3 { None } else { Some(Drop::BacklogFull) };
+        let expected = if n <= 3 { None } else { Some(DropReason::BacklogFull) };
         assert_eq!(cm.handle_mad(now, ip(1), &req(n, n, PORT)), expected);
     }
-    // A decision makes room for one.
+    // A decision makes room for one request.
     let Some(Event::ConnectRequest { connection, .. }) = cm.poll_event() else { panic!() };
     cm.reject(now, connection, RejectReason::CONSUMER, &[]).unwrap();
     assert_eq!(cm.handle_mad(now, ip(1), &req(200, 200, PORT)), None);
-    assert_eq!(cm.handle_mad(now, ip(1), &req(201, 201, PORT)), Some(Drop::BacklogFull));
+    assert_eq!(cm.handle_mad(now, ip(1), &req(201, 201, PORT)), Some(DropReason::BacklogFull));
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn half_open_connections_are_bounded_over_all_listeners_and_time_out() {
         cm.handle_mad(now, ip(1), &req(n + 1, n + 1, PORT + u64::from(n % 4)));
     }
     assert_eq!(cm.connections().count(), 16);
-    assert_eq!(cm.counters().dropped(Drop::TableFull), 1000 - 16);
-    // Nobody decides. The program had seen none of them, so it hears of none.
+    assert_eq!(cm.counters().drops.get(DropReason::TableFull), 1000 - 16);
+    // Nobody decides. The program has seen none of them, so it gets no events.
     now += config(A).decision_timeout;
     cm.handle_timeout(now);
     assert_eq!((cm.tables.half_open(), cm.poll_event()), (0, None));
@@ -87,12 +87,12 @@ fn answers_to_strangers_are_bounded() {
     let mut cm = ConnectionManager::new(small(A));
     let now = Instant::from_ns(1);
     for n in 1..100 {
-        assert_eq!(cm.handle_mad(now, ip(1), &req(n, n, PORT)), Some(Drop::NoListener));
+        assert_eq!(cm.handle_mad(now, ip(1), &req(n, n, PORT)), Some(DropReason::NoListener));
     }
     let mut sent = 0;
     while cm.poll_mad(now, |_, _| sent += 1) {}
     assert_eq!((sent, cm.counters().replies_dropped), (10, 89));
-    assert_eq!(cm.handle_mad(now, ip(1), &req(1, 1, PORT)), Some(Drop::NoListener));
+    assert_eq!(cm.handle_mad(now, ip(1), &req(1, 1, PORT)), Some(DropReason::NoListener));
     assert!(cm.has_mad());
 }
 
@@ -142,18 +142,18 @@ fn requests_for_datagram_services_are_bounded_by_backlog_and_table_and_time_out(
     for n in 1..=6 {
         assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(n, DATAGRAMS)), None);
     }
-    assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(7, DATAGRAMS)), Some(Drop::BacklogFull));
+    assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(7, DATAGRAMS)), Some(DropReason::BacklogFull));
     for n in 8..1000 {
         cm.handle_mad(now, ip(1), &sidr_req(n, DATAGRAMS + u64::from(n % 3) + 1));
     }
     assert_eq!((cm.sidr_count(), cm.resolutions.undecided()), (16, 16));
-    assert!(cm.counters().dropped(Drop::TableFull) > 900);
-    // Room for our own is left.
+    assert!(cm.counters().drops.get(DropReason::TableFull) > 900);
+    // Room for our own requests is left.
     for _ in 0..16 {
         cm.sidr_request(now, &sidr_request(A)).unwrap();
     }
     assert_eq!(cm.sidr_request(now, &sidr_request(A)), Err(ConnectError::TooMany(32)));
-    // Nobody decides. The program had seen one of them.
+    // Nobody decides. The program has seen one of them.
     let Some(Event::SidrRequest { id, .. }) = cm.poll_event() else { panic!() };
     now += config(A).decision_timeout;
     while cm.poll_timeout().is_some_and(|d| d.at <= now) {
@@ -178,8 +178,8 @@ fn what_was_answered_makes_room_for_what_is_asked() {
         assert!(cm.poll_mad(now, |_, _| ()));
         assert!(cm.sidr_count() <= 32);
     }
-    // The latest are remembered.
-    assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(499, DATAGRAMS)), Some(Drop::Duplicate));
+    // The latest answers are remembered.
+    assert_eq!(cm.handle_mad(now, ip(1), &sidr_req(499, DATAGRAMS)), Some(DropReason::Duplicate));
     assert!(cm.poll_mad(now, |_, _| ()) && cm.poll_event().is_none());
     cm.handle_timeout(now + config(A).sidr_memory);
     assert_eq!(
@@ -192,8 +192,8 @@ fn pair_qpn(round: u32) -> u32 {
     0x1000 + round
 }
 
-/// Random and mutated MADs in every state: no panic, and whatever they did, time and `destroy`
-/// clear it away.
+/// Random and mutated MADs in every state: no panic, and time and `destroy` remove all their
+/// traces.
 #[test]
 fn hostile_mads_never_panic_and_leave_nothing_behind() {
     let mut rng = SplitMix64::new(99);
@@ -213,7 +213,7 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
         if rng.chance(0.5) {
             mad[16..18].copy_from_slice(&(0x10 + rng.below(11) as u16).to_be_bytes());
         }
-        // Point it at something that exists.
+        // Make it refer to an existing connection.
         let side = rng.below(2) as usize;
         let target = pair.cm[side].connections().nth(rng.below(8) as usize);
         if let Some(c) = target.filter(|_| rng.chance(0.7)) {
@@ -242,7 +242,7 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
         let cm = &mut pair.cm[side];
         let qpn = pair_qpn(round);
         match cm.poll_event() {
-            // Late answers meet connections that are gone already.
+            // Late answers refer to connections that have ended.
             Some(Event::ConnectRequest { connection, .. }) if rng.chance(0.8) => {
                 let _ = cm.accept(pair.now, connection, &super::pair::answer(qpn));
             }
@@ -279,7 +279,7 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
         for id in &asked[side] {
             let _ = cm.sidr_destroy(pair.now, *id);
         }
-        // Requests that the program has not been shown.
+        // Requests whose event the program has not polled.
         while let Some(event) = cm.poll_event() {
             if let Event::SidrRequest { id, .. } = event {
                 cm.sidr_destroy(pair.now, id).unwrap();
@@ -297,21 +297,23 @@ fn hostile_mads_never_panic_and_leave_nothing_behind() {
         assert_eq!(cm.tables.index_sizes(), [0; 4]);
         assert_eq!(cm.resolutions.index_sizes(), [0; 4]);
         assert!(cm.listeners.values().all(|l| l.undecided == 0));
-        assert!(cm.counters().resolved > 0 && cm.counters().received_of(Attribute::SidrRep) > 100);
-        assert!(cm.counters().received_of(Attribute::Dreq) > 100);
+        assert!(
+            cm.counters().resolved > 0 && cm.counters().received_by.get(Attribute::SidrRep) > 100
+        );
+        assert!(cm.counters().received_by.get(Attribute::Dreq) > 100);
         assert!(cm.counters().established > 0 && cm.counters().disconnected > 0);
     }
 }
 
-/// A connection's memory stays small: the bound that the configuration documents.
+/// A connection's memory stays within the bound that the configuration documents.
 #[test]
 fn a_connection_takes_300_bytes_and_550_while_it_waits_for_an_answer() {
     let connection = size_of::<crate::connection::Connection>();
-    // Keys and values of four indexes and a timer, in trees that are two thirds full.
+    // Keys and values of four indexes and a timer, in trees two thirds full.
     let indexes = (12 + 28 + 28 + 8 + 16) * 3 / 2;
     assert!(connection + indexes <= 300, "{connection}");
     assert!(connection + indexes + MAD_LEN <= 550, "{connection}");
-    // Events wait in a queue: large ones are boxed.
+    // Events wait in a queue, so large ones are boxed.
     assert!(size_of::<Event>() <= 240, "{}", size_of::<Event>());
     let request = size_of::<crate::sidr::Resolution>();
     assert!(request + MAD_LEN + (12 + 28 + 16 + 16) * 3 / 2 <= 500, "{request}");

@@ -1,5 +1,4 @@
-//! Random calls on both sides of a bad network always end with both sides agreeing, and nothing
-//! left behind.
+//! Random calls on both sides of a bad network: in the end both sides agree, and nothing is left.
 
 use super::pair::{A, B, Network, PORT, Pair, Seen};
 use crate::*;
@@ -24,7 +23,7 @@ fn pick(pair: &mut Pair, side: usize) -> Option<(ConnectionId, Seen)> {
     pair.seen[side].iter().nth(at).map(|(id, seen)| (*id, *seen))
 }
 
-/// One random call at one side.
+/// Makes one random call on one side.
 fn act(pair: &mut Pair, side: usize) {
     match pair.rng.below(10) {
         0..3 => {
@@ -33,7 +32,7 @@ fn act(pair: &mut Pair, side: usize) {
         3..7 => decide(pair, side),
         7 => {
             if let Some((id, Seen::Established | Seen::Requested)) = pick(pair, side) {
-                // Refused while the program has not accepted, which is as good as any outcome.
+                // Refused before the program has accepted, which is a valid outcome.
                 let _ = pair.cm[side].disconnect(pair.now, id);
             }
         }
@@ -91,7 +90,7 @@ fn scenario(seed: u64) -> Pair {
         let pause = pair.rng.below(80);
         pair.run_for(Duration::from_ms(pause));
     }
-    // Programs that decide at last, and a network given time.
+    // Programs decide promptly from here on, and the network gets time.
     pair.prompt = true;
     while !(pair.undecided[A].is_empty() && pair.undecided[B].is_empty()) {
         decide(&mut pair, A);
@@ -101,7 +100,7 @@ fn scenario(seed: u64) -> Pair {
     pair
 }
 
-/// Says how to run a failing seed alone.
+/// Prints how to run a failing seed alone.
 struct Reproduce(u64);
 
 impl std::ops::Drop for Reproduce {
@@ -115,7 +114,7 @@ impl std::ops::Drop for Reproduce {
     }
 }
 
-/// The seeds to run: the one that `LONGHAUL_CM_SEED` names, or 2000.
+/// The seeds to run: the one in `LONGHAUL_CM_SEED`, or 2000.
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("LONGHAUL_CM_SEED").ok().and_then(|s| s.parse().ok()) {
         Some(seed) => seed..seed + 1,
@@ -164,7 +163,7 @@ fn end_with_both_established_or_both_closed() {
         pair.assert_empty();
         assert!(pair.seen[A].is_empty() && pair.seen[B].is_empty(), "seed {seed}: {:?}", pair.seen);
     }
-    // The scenarios must not be so hostile that they prove nothing.
+    // The scenarios must not be so hostile that nothing is established.
     assert!(seeds().count() == 1 || established > 2000, "{established}");
 }
 

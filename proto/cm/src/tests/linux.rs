@@ -1,5 +1,6 @@
-//! Handshakes captured from Linux, played against the manager in either role. What the manager
-//! sends is held byte for byte against what Linux sent, ids apart.
+//! Handshakes captured from Linux, replayed against the manager in either role.
+//!
+//! Its messages are compared byte for byte with those of Linux, except for ids.
 
 use crate::*;
 use longhaul_units::{Instant, Qpn};
@@ -251,11 +252,11 @@ fn rejection_by_nobody_listening_as_passive_side_is_the_same_mad() {
     let mads = captured("cm_rc_reject_no_listener.pcap");
     let mut cm = manager(2);
     let dropped = cm.handle_mad(NOW, host(1), &find(&mads, Attribute::Req, 1));
-    assert_eq!(dropped, Some(Drop::NoListener));
+    assert_eq!(dropped, Some(DropReason::NoListener));
     assert_eq!(sent(&mut cm), [find(&mads, Attribute::Rej, 2)]);
 }
 
-/// Captures hold repetitions and other requests: the first SIDR_REQ and its answer.
+/// The first SIDR_REQ and its answer; captures also hold repetitions and other requests.
 fn sidr_exchange() -> (Mad, Mad) {
     let mads = captured("cm_ud_sidr_udaddy.pcap");
     (find(&mads, Attribute::SidrReq, 1), find(&mads, Attribute::SidrRep, 2))
@@ -316,7 +317,7 @@ fn udaddy_resolution_as_passive_side() {
 fn a_datagram_service_that_nobody_listens_to_is_not_supported() {
     let (request, _) = sidr_exchange();
     let mut cm = manager(2);
-    assert_eq!(cm.handle_mad(NOW, host(1), &request), Some(Drop::NoListener));
+    assert_eq!(cm.handle_mad(NOW, host(1), &request), Some(DropReason::NoListener));
     let out = sent(&mut cm);
     let (header, Message::SidrRep(rep)) = Message::read(&out[0]).unwrap() else { panic!() };
     let (_, Message::SidrReq(req)) = Message::read(&request).unwrap() else { panic!() };

@@ -1,4 +1,4 @@
-//! Two managers in virtual time with a network between them that loses, repeats, delays and
+//! Two managers in virtual time, with a network between them that loses, duplicates, delays and
 //! reorders.
 
 use crate::*;
@@ -15,14 +15,14 @@ pub fn ip(side: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1 + side as u8))
 }
 
-/// Short timers: an answer is awaited 201 ms, enough for a round trip of 100 ms.
+/// Short timers: a timeout of 201 ms, enough for a round trip of 100 ms.
 pub fn config(side: usize) -> Config {
     Config {
         response_timeout_code: 15,
         packet_lifetime_code: 13,
         timewait: Duration::from_ms(300),
         decision_timeout: Duration::from_ms(20_000),
-        // More than all repetitions of a peer.
+        // Exceeds all retransmissions of a peer.
         sidr_memory: Duration::from_ms(5000),
         seed: 1 + side as u64,
         ..Config::default()
@@ -52,7 +52,7 @@ pub fn request(side: usize, qpn: u32) -> ConnectRequest<'static> {
     }
 }
 
-/// The datagram service, and what it is asked with.
+/// The datagram service, and the private data of its request.
 pub const DATAGRAMS: u64 = ServiceId::udp(7174);
 
 pub fn sidr_request(side: usize) -> SidrRequest<'static> {
@@ -77,11 +77,11 @@ pub fn answer(qpn: u32) -> Accept<'static> {
     }
 }
 
-/// What the network does to a MAD.
+/// Properties of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
     pub delay: Duration,
-    /// Added at random, so that MADs overtake each other.
+    /// Random additional delay, so that MADs overtake each other.
     pub jitter: Duration,
     pub loss: f64,
     pub duplication: f64,
@@ -98,7 +98,7 @@ impl Network {
     }
 }
 
-/// What a program has seen of a connection; holds events against the promised order.
+/// What a program has seen of a connection; checks that events come in the documented order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
     Asked,
@@ -113,14 +113,14 @@ pub struct Pair {
     pub cm: [ConnectionManager; 2],
     pub network: Network,
     pub rng: SplitMix64,
-    /// Connections that the programs know, by side.
+    /// Connections known to the programs, by side.
     pub seen: [BTreeMap<ConnectionId, Seen>; 2],
-    /// Requests that the programs decide over later.
+    /// Requests on which the programs decide later.
     pub undecided: [BTreeSet<ConnectionId>; 2],
     /// Programs answer at once.
     pub prompt: bool,
     pub log: Vec<(usize, Event)>,
-    /// Our requests for datagram services that have had no outcome.
+    /// Our unanswered requests for datagram services.
     pub asked: [BTreeSet<SidrId>; 2],
     wire: BTreeMap<(Instant, u64), (usize, Mad)>,
     carried: u64,
@@ -167,7 +167,7 @@ impl Pair {
         id
     }
 
-    /// The program of a datagram service, which says its QPN twice: as it is and, with bits turned,
+    /// The program of a datagram service, which sends its QPN twice: as QPN, and with inverted bits
     /// as queue key.
     fn datagram_program(&mut self, side: usize, event: &Event) {
         match *event {
@@ -199,7 +199,7 @@ impl Pair {
         self.undecided[side].remove(&id);
     }
 
-    /// Moves what waits at the managers: MADs onto the wire, events to the programs.
+    /// Moves the managers' output: MADs onto the wire, events to the programs.
     pub fn drain(&mut self) {
         for side in [A, B] {
             while let Some(event) = self.cm[side].poll_event() {
@@ -227,7 +227,7 @@ impl Pair {
         }
     }
 
-    /// The program: takes every event in the promised order, and answers.
+    /// The program: checks the order of events, and answers.
     fn program(&mut self, side: usize, event: &Event) {
         let id = event.connection();
         let before = self.seen[side].get(&id).copied();
@@ -246,7 +246,7 @@ impl Pair {
                 if self.prompt {
                     match self.cm[side].ready_to_use(self.now, id) {
                         Ok(()) => Some(Seen::Established),
-                        // The peer's DREQ was received in the meantime: its event follows.
+                        // The peer's DREQ has arrived meanwhile: its event follows.
                         Err(CallError::State(ConnectionState::Timewait)) => Some(Seen::Replied),
                         Err(error) => panic!("{error}"),
                     }
@@ -290,13 +290,14 @@ impl Pair {
         }
     }
 
-    /// The moment at which something happens next.
+    /// Time of the next event on the wire or of a timer.
     pub fn next(&self) -> Option<Instant> {
         let timers = self.cm.iter().filter_map(|cm| cm.poll_timeout()).map(|d| d.at);
         timers.chain(self.wire.keys().next().map(|k| k.0)).min()
     }
 
-    /// Lets what happens next happen, unless that is after `until`. False when nothing did.
+    /// Processes the next event, unless it is later than `until`. Returns `false` if there was
+    /// none.
     pub fn step(&mut self, until: Instant) -> bool {
         self.drain();
         let Some(at) = self.next().filter(|at| *at <= until) else { return false };
@@ -318,7 +319,7 @@ impl Pair {
         self.now = until;
     }
 
-    /// Until no timer runs and the wire is empty.
+    /// Runs until no timer is armed and the wire is empty.
     pub fn run_out(&mut self) {
         let mut steps = 0;
         while self.step(Instant::from_ps(u64::MAX)) {
@@ -331,7 +332,7 @@ impl Pair {
         self.cm[side].connection(id).map(|c| c.state)
     }
 
-    /// The other side's connection.
+    /// The peer's end of the connection.
     pub fn peer(&self, side: usize, id: ConnectionId) -> Option<ConnectionInfo> {
         let c = self.cm[side].connection(id)?;
         self.cm[1 - side].connections().find(|p| {
@@ -445,7 +446,7 @@ mod life {
         assert_eq!(pair.events(A), [&expected]);
         // 16 waits of 4.096 µs x 2^15 + 2 x 4.096 µs x 2^13.
         assert_eq!(pair.now.since(start), Duration::from_ns(4096 * ((1 << 15) + (2 << 13)) * 16));
-        assert_eq!(pair.cm[A].counters().sent_of(longhaul_wire::mad::Attribute::Req), 16);
+        assert_eq!(pair.cm[A].counters().sent_by.get(longhaul_wire::mad::Attribute::Req), 16);
         pair.assert_empty();
     }
 
@@ -524,7 +525,7 @@ mod datagrams {
         let id = pair.ask(A);
         pair.run_out();
         assert_eq!(pair.events(A), [&Event::SidrUnreachable { id, waited: Waited::ForReply }]);
-        assert_eq!(pair.cm[A].counters().sent_of(longhaul_wire::mad::Attribute::SidrReq), 16);
+        assert_eq!(pair.cm[A].counters().sent_by.get(longhaul_wire::mad::Attribute::SidrReq), 16);
         pair.assert_empty();
     }
 
@@ -631,7 +632,7 @@ mod destroy {
         let mut pair = listening(Network::perfect(10));
         let a = pair.connect(A);
         pair.run_for(Duration::from_ms(25));
-        // A has sent its RTU, which is still under way.
+        // A has sent its RTU, which is still in flight.
         assert_eq!(pair.state(A, a), Some(ConnectionState::Established));
         let b = pair.peer(A, a).unwrap().connection;
         assert_eq!(pair.state(B, b), Some(ConnectionState::RepSent));

@@ -1,4 +1,4 @@
-//! Two ends of different path MTU.
+//! Two ends with different path MTUs.
 
 use super::pair::{A, B, Network, PORT, Pair, config, ip, request};
 use crate::*;
@@ -7,7 +7,7 @@ use longhaul_wire::mad::{
     Attribute, Header, MAD_LEN, Mad, Message, MessageRejected, Rej, RejectReason,
 };
 
-/// B takes path MTUs up to this code.
+/// B accepts path MTUs up to this code.
 fn pair_with(path_mtu_code_max: u8, network: Network) -> Pair {
     let mut pair = Pair::new(7, network);
     pair.cm[B] = ConnectionManager::new(Config { path_mtu_code_max, ..config(B) });
@@ -15,7 +15,7 @@ fn pair_with(path_mtu_code_max: u8, network: Network) -> Pair {
     pair
 }
 
-/// The path MTUs that both programs were told.
+/// The path MTUs reported to both programs.
 fn told(pair: &Pair) -> [Vec<u8>; 2] {
     let mut told = [Vec::new(), Vec::new()];
     for (side, event) in &pair.log {
@@ -51,7 +51,7 @@ fn the_smaller_one_is_agreed_on() {
         pair.run_for(Duration::from_ms(100));
         assert_eq!(pair.state(A, id), Some(ConnectionState::Established));
         assert_eq!(told(&pair), [vec![smaller], vec![smaller]]);
-        assert_eq!(pair.cm[A].counters().sent_of(Attribute::Req), sends);
+        assert_eq!(pair.cm[A].counters().sent_by.get(Attribute::Req), sends);
     }
 }
 

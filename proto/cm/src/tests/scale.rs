@@ -17,7 +17,7 @@ fn established(pair: &Pair, side: usize) -> usize {
     pair.seen[side].values().filter(|seen| **seen == Seen::Established).count()
 }
 
-/// Ends all, and lets the time-waits pass.
+/// Ends all connections, and lets the time-waits pass.
 fn close(pair: &mut Pair) {
     let ids: Vec<ConnectionId> = pair.seen[A].keys().copied().collect();
     for id in ids {
@@ -29,13 +29,13 @@ fn close(pair: &mut Pair) {
     assert_eq!(pair.cm[B].counters().disconnected, CONNECTIONS as u64);
 }
 
-/// Nothing was repeated, nothing dropped.
+/// Asserts that no MAD was retransmitted or dropped.
 fn assert_smooth(pair: &Pair) {
     for cm in &pair.cm {
         let c = cm.counters();
         assert_eq!((c.retransmitted, c.replies_dropped), (0, 0));
-        for reason in Drop::ALL {
-            assert_eq!(c.dropped(reason), 0, "{reason:?}");
+        for reason in DropReason::ALL {
+            assert_eq!(c.drops.get(*reason), 0, "{reason:?}");
         }
     }
     let sent = pair.cm[A].counters().sent + pair.cm[B].counters().sent;
@@ -63,7 +63,7 @@ fn all_at_once_are_established_when_the_program_answers_as_they_come() {
     for _ in 0..CONNECTIONS {
         pair.connect(A);
     }
-    // A receiver takes what the wire brings in turns, and its program answers between them.
+    // A receiver processes the wire in batches, and its program answers between them.
     let turn = 512;
     let mut requests = Vec::new();
     while pair.cm[A].poll_mad(pair.now, |_, mad| requests.push(*mad)) {}
@@ -79,7 +79,7 @@ fn all_at_once_are_established_when_the_program_answers_as_they_come() {
     assert_smooth(&pair);
 }
 
-/// As [`close`], where the DREQs of all arrive in turns.
+/// Same as [`close`], with all DREQs arriving in batches.
 fn close_in_batches(pair: &mut Pair) {
     let ids: Vec<ConnectionId> = pair.seen[A].keys().copied().collect();
     for batch in ids.chunks(512) {
@@ -106,7 +106,7 @@ fn a_slow_program_and_a_small_backlog_get_there_by_the_peers_repetitions() {
     for mad in requests {
         pair.cm[B].handle_mad(pair.now, super::pair::ip(A), &mad);
     }
-    assert!(pair.cm[B].counters().dropped(Drop::BacklogFull) > 1900);
+    assert!(pair.cm[B].counters().drops.get(DropReason::BacklogFull) > 1900);
     // From here on 50 requests at a time reach a program that answers them.
     pair.network.jitter = Duration::from_ms(100);
     pair.run_for(Duration::from_ms(3500));
@@ -123,7 +123,7 @@ fn destroying_half_of_what_waits_to_be_sent_leaves_the_other_half() {
     }
     let mut sent = 0;
     while pair.cm[A].poll_mad(Instant::ZERO, |_, _| sent += 1) {}
-    // Half of them, and as many rejections as may wait: a REJ takes a request back that had not
-    // even left.
+    // Half of them, and as many rejections as may wait: a REJ withdraws a request that was never
+    // sent.
     assert_eq!(sent, CONNECTIONS / 2 + pair.cm[A].config().replies_max);
 }

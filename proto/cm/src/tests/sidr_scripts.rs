@@ -1,4 +1,6 @@
-//! One script per rule of datagram service resolution. The peer is played by hand.
+//! One script per rule of datagram service resolution.
+//!
+//! The test plays the peer.
 
 use super::pair::{A, DATAGRAMS, PORT, config, ip, sidr_request};
 use crate::*;
@@ -7,7 +9,7 @@ use longhaul_wire::mad::{Header, MAD_LEN, Message, SidrRep, SidrReq};
 
 const TRANSACTION: u64 = 0xabcd;
 const THEIRS: u32 = 0x77;
-/// `pair::config`'s wait for an answer.
+/// Response timeout of `pair::config`.
 const WAIT: Duration = Duration::from_ns(4096 * ((1 << 15) + (2 << 13)));
 
 struct Script {
@@ -21,7 +23,7 @@ impl Script {
         Script { now: Instant::from_ns(1), cm: ConnectionManager::new(config), id: SidrId(0) }
     }
 
-    /// Our SIDR_REQ has left.
+    /// A script in which our SIDR_REQ has been sent.
     fn asking() -> Self {
         let mut s = Self::with(config(A));
         s.id = s.cm.sidr_request(s.now, &sidr_request(A)).unwrap();
@@ -29,7 +31,7 @@ impl Script {
         s
     }
 
-    /// The program has seen the peer's SIDR_REQ.
+    /// A script in which the program has seen the peer's SIDR_REQ.
     fn asked() -> Self {
         let mut s = Self::with(config(A));
         s.cm.listen(DATAGRAMS, 0).unwrap();
@@ -52,18 +54,18 @@ impl Script {
         }
     }
 
-    fn from(&mut self, side: usize, transaction: u64, message: Message<'_>) -> Option<Drop> {
+    fn from(&mut self, side: usize, transaction: u64, message: Message<'_>) -> Option<DropReason> {
         let mut mad = [0; MAD_LEN];
         message.write(&Header::new(transaction), &mut mad);
         self.cm.handle_mad(self.now, ip(side), &mad)
     }
 
-    fn req(&mut self, request_id: u32, service_id: u64) -> Option<Drop> {
+    fn req(&mut self, request_id: u32, service_id: u64) -> Option<DropReason> {
         let req = SidrReq { request_id, pkey: 0xffff, service_id, private_data: b"who" };
         self.from(1, TRANSACTION, Message::SidrReq(req))
     }
 
-    fn rep(&mut self, side: usize, request_id: u32, status: SidrStatus) -> Option<Drop> {
+    fn rep(&mut self, side: usize, request_id: u32, status: SidrStatus) -> Option<DropReason> {
         let rep = SidrRep {
             request_id,
             status,
@@ -157,8 +159,11 @@ mod asking {
             (&b"data\0"[..], 136)
         );
         assert_eq!((s.cm.counters().resolved, s.cm.poll_timeout()), (1, None));
-        // Its repetition, or a late one.
-        assert_eq!(s.rep(1, s.id.comm_id(), SidrStatus::Valid), Some(Drop::UnknownConnection));
+        // A repetition of the answer, or a late one.
+        assert_eq!(
+            s.rep(1, s.id.comm_id(), SidrStatus::Valid),
+            Some(DropReason::UnknownConnection)
+        );
         assert_eq!((s.cm.poll_event(), s.sent()), (None, vec![]));
     }
 
@@ -184,7 +189,7 @@ mod asking {
     #[test]
     fn an_answer_from_another_host_is_dropped() {
         let mut s = Script::asking();
-        assert_eq!(s.rep(2, s.id.comm_id(), SidrStatus::Valid), Some(Drop::WrongPeer));
+        assert_eq!(s.rep(2, s.id.comm_id(), SidrStatus::Valid), Some(DropReason::WrongPeer));
         assert_eq!((s.cm.poll_event(), s.cm.sidr_count()), (None, 1));
     }
 
@@ -214,7 +219,7 @@ mod asking {
         let second = s.cm.connect(s.now, &super::super::pair::request(A, 5)).unwrap();
         assert_eq!((first.comm_id() >> 26, second.comm_id() >> 26), (0x2a, 0x2a));
         assert_ne!(ConnectionId::from(first), second);
-        assert_eq!(s.rep(1, 0x2b << 26 | 1, SidrStatus::Valid), Some(Drop::NotOurs));
+        assert_eq!(s.rep(1, 0x2b << 26 | 1, SidrStatus::Valid), Some(DropReason::NotOurs));
         assert_eq!(s.rep(1, first.comm_id(), SidrStatus::Valid), None);
     }
 
@@ -273,7 +278,7 @@ mod asked {
     #[test]
     fn a_repetition_waits_for_the_program_in_silence() {
         let mut s = Script::asked();
-        assert_eq!(s.req(THEIRS, DATAGRAMS), Some(Drop::Duplicate));
+        assert_eq!(s.req(THEIRS, DATAGRAMS), Some(DropReason::Duplicate));
         assert_eq!((s.sent(), s.cm.poll_event()), (vec![], None));
     }
 
@@ -281,7 +286,7 @@ mod asked {
     fn a_repetition_after_the_answer_brings_that_again_without_the_program() {
         let mut s = Script::answered();
         for _ in 0..3 {
-            assert_eq!(s.req(THEIRS, DATAGRAMS), Some(Drop::Duplicate));
+            assert_eq!(s.req(THEIRS, DATAGRAMS), Some(DropReason::Duplicate));
             assert_eq!((s.sent(), s.cm.poll_event()), (vec!["SIDR_REP 0x77 Valid".into()], None));
         }
         assert_eq!(s.cm.poll_timeout().unwrap().reason, "CM: end of memory of SIDR_REP");
@@ -295,7 +300,7 @@ mod asked {
     fn repetitions_do_not_pile_up_in_the_queue() {
         let mut s = Script::answered();
         for _ in 0..100 {
-            assert_eq!(s.req(THEIRS, DATAGRAMS), Some(Drop::Duplicate));
+            assert_eq!(s.req(THEIRS, DATAGRAMS), Some(DropReason::Duplicate));
         }
         assert_eq!(s.sent(), ["SIDR_REP 0x77 Valid"]);
     }
@@ -322,7 +327,10 @@ mod asked {
     #[test]
     fn an_answer_to_what_we_were_asked_is_none() {
         let mut s = Script::asked();
-        assert_eq!(s.rep(1, s.id.comm_id(), SidrStatus::Valid), Some(Drop::UnexpectedInState));
+        assert_eq!(
+            s.rep(1, s.id.comm_id(), SidrStatus::Valid),
+            Some(DropReason::UnexpectedInState)
+        );
         assert_eq!(s.cm.sidr_count(), 1);
     }
 
@@ -379,7 +387,7 @@ mod port_spaces {
     #[test]
     fn a_service_that_nobody_listens_to_is_not_supported() {
         let mut s = Script::with(config(A));
-        assert_eq!(s.req(THEIRS, DATAGRAMS), Some(Drop::NoListener));
+        assert_eq!(s.req(THEIRS, DATAGRAMS), Some(DropReason::NoListener));
         assert_eq!(
             (s.sent(), s.cm.sidr_count()),
             (vec!["SIDR_REP 0x77 Unsupported".to_string()], 0)
@@ -389,7 +397,7 @@ mod port_spaces {
     #[test]
     fn it_is_left_to_another_process_where_several_share_the_address() {
         let mut s = Script::with(Config { reject_unknown_services: false, ..config(A) });
-        assert_eq!(s.req(THEIRS, DATAGRAMS), Some(Drop::NoListener));
+        assert_eq!(s.req(THEIRS, DATAGRAMS), Some(DropReason::NoListener));
         assert_eq!(s.sent(), [""; 0]);
     }
 
@@ -397,7 +405,7 @@ mod port_spaces {
     fn datagrams_of_a_connected_service_are_rejected() {
         let mut s = Script::with(config(A));
         s.cm.listen(PORT, 0).unwrap();
-        assert_eq!(s.req(THEIRS, PORT), Some(Drop::Unacceptable));
+        assert_eq!(s.req(THEIRS, PORT), Some(DropReason::Unacceptable));
         assert_eq!(
             (s.sent(), s.cm.poll_event()),
             (vec!["SIDR_REP 0x77 Rejected".to_string()], None)
@@ -409,7 +417,10 @@ mod port_spaces {
         for service in [DATAGRAMS, ServiceId::ipoib(3)] {
             let mut s = Script::with(config(A));
             s.cm.listen(service, 0).unwrap();
-            assert_eq!(s.cm.handle_mad(s.now, ip(1), &req(service)), Some(Drop::Unacceptable));
+            assert_eq!(
+                s.cm.handle_mad(s.now, ip(1), &req(service)),
+                Some(DropReason::Unacceptable)
+            );
             let sent = s.sent();
             assert!(
                 sent.len() == 1 && sent[0].starts_with("REJ") && sent[0].ends_with(" 28"),

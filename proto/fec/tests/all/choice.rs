@@ -272,3 +272,14 @@ fn more_loss_is_answered_within_two_reports_and_less_after_a_while() {
     feed(&mut adaptation, &mut rng, 0.0, 800);
     assert_eq!(adaptation.choice().layout, None);
 }
+
+#[test]
+fn a_path_that_was_almost_idle_is_protected_by_its_first_busy_report() {
+    let mut adaptation = Adaptation::new();
+    let rtt = Duration::from_ms(100);
+    adaptation.report(&Report { packets: 100, lost: 3, bursts: 3 }, rtt, [1.0, 0.0], None);
+    assert_eq!(adaptation.choice().layout, None, "nothing to protect at 0.1 packets per RTT");
+    let busy = Report { packets: 300_000, lost: 9_000, bursts: 9_000 };
+    adaptation.report(&busy, rtt, [3e6, 0.0], None);
+    assert!(overhead(adaptation.choice()) > 0.03, "{:?}", adaptation.choice());
+}

@@ -53,7 +53,7 @@ fn impossible_parities_are_malformed() {
         assert_eq!(offer(&mut decoder, id, &[0; 2]), Err(Refusal::Malformed), "{id:?}");
         let header = Parity { id, head: &HEAD, body: Body::EMPTY }.header();
         let bytes = [&header[..], &HEAD].concat();
-        // 9 rows and 0 symbols alike do not get through the header.
+        // The header excludes 9 rows as well as 0 symbols.
         assert_eq!(Parity::parse(&bytes), Err(Refusal::Malformed), "{id:?}");
     }
     assert_eq!(offer(&mut decoder, GOOD, &[0; BODY_MAX + 1]), Err(Refusal::Malformed));
@@ -189,7 +189,7 @@ fn data_after_its_repair_is_a_duplicate() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Forged parities between honest ones: nothing panics, memory stays bounded, all is counted.
+    /// Forged parities among valid ones: no panic, bounded memory, everything counted.
     #[test]
     fn forged_parities_do_no_harm(seed: u64) {
         let mut rng = SplitMix64::new(seed);

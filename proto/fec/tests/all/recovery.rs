@@ -13,7 +13,7 @@ fn layouts() -> impl Strategy<Value = Layout> {
         .prop_filter("short tests", |layout| layout.block() <= 600)
 }
 
-/// A decoder's bounds that hold `reach` numbers back from the start.
+/// A decoder configuration with `reach`, and the same reach without parity.
 fn remembers(reach: usize) -> DecoderConfig {
     DecoderConfig { reach, quiet_reach: reach, ..DecoderConfig::default() }
 }
@@ -104,7 +104,7 @@ proptest! {
         drain(&mut encoder, &mut sent);
         let mut receiver = Receiver::new(remembers(4096));
         receiver.expect(5, &data);
-        // The receiver compares what comes back with what was sent.
+        // The receiver compares recovered datagrams with those sent.
         receiver.take(&sent[0]);
         sent[1..].iter().filter(|_| !rng.chance(loss)).for_each(|sent| receiver.take(sent));
         receiver.missing();
@@ -177,7 +177,7 @@ proptest! {
         // Each group loses one; a layout has at least one parity.
         let lost = lose(&protected, &mut rng, |_| 1);
         let mut receiver = Receiver::new(remembers(8192));
-        // Something arrives first.
+        // Something must have arrived before a parity can be used.
         receiver.expect(0, &data);
         let ahead = data.len() as u64;
         receiver.sent.insert(ahead, Datagram::random(&mut rng, 9));

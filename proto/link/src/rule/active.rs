@@ -1,4 +1,4 @@
-//! Rules at work on the frames of one direction.
+//! Rules applied to the frames of one direction.
 
 use super::{Action, Rule};
 use crate::chance::Chance;
@@ -7,47 +7,47 @@ use longhaul_units::{Duration, Rng, SplitMix64};
 use longhaul_wire::{ICRC_LEN, Packet};
 use std::ops::RangeInclusive;
 
-/// What a rule did in one direction.
+/// Activity of a rule in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RuleCounters {
-    /// Frames that it selected, before number and chance.
+    /// Frames that it selected, before occurrence and probability.
     pub selected_frames: u64,
-    /// Of those, frames that it did something to.
+    /// Selected frames on which it acted.
     pub struck_frames: u64,
 }
 
-/// Effects of all rules together on one frame.
+/// Combined effects of all rules on one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Effects {
     pub is_lost: bool,
     pub is_marked: bool,
     pub is_duplicated: bool,
     pub corrupted_bit: Option<u32>,
-    /// It takes longer, and those behind it wait.
+    /// Additional delay; later frames wait.
     pub delay: Duration,
-    /// It takes longer, and those behind it overtake it.
+    /// Additional delay; later frames overtake.
     pub late_by: Option<Duration>,
 }
 
-/// The rules of one direction, each with its own stream of chance.
+/// The rules of one direction, each with its own random stream.
 pub(crate) struct ActiveRules {
-    /// Those for this direction.
+    /// Rules for this direction.
     rules: Vec<ActiveRule>,
-    /// By their place in the configuration: also of those that are not for this direction.
+    /// By position in the configuration, including rules for the other direction only.
     counters: Vec<RuleCounters>,
 }
 
 struct ActiveRule {
     rule: Rule,
-    /// In the configuration.
+    /// Position in the configuration.
     index: usize,
     chance: Chance,
-    /// Which bit, how long.
+    /// Draws bits and delays.
     rng: SplitMix64,
 }
 
 impl ActiveRules {
-    /// `None` when no rule is for frames that enter by this side. What one rule draws does not
+    /// `None` if no rule applies to frames that enter on this side. The draws of one rule do not
     /// depend on the others.
     pub fn new(rules: &[Rule], entry: Side, seed: u64) -> Option<Self> {
         let mut seeds = SplitMix64::new(seed ^ 0x7275_6c65_7300);
@@ -70,14 +70,14 @@ impl ActiveRules {
         (!active.is_empty()).then_some(ActiveRules { rules: active, counters })
     }
 
-    /// By the rules' places in the configuration.
+    /// By the rules' position in the configuration.
     pub fn counters(&self) -> &[RuleCounters] {
         &self.counters
     }
 
-    /// The rules' effects on `frame`, the one at `place` of a train.
+    /// The rules' effects on `frame`, which is at `place` in a train.
     pub fn judge(&mut self, frame: &Frame<'_>, place: u32) -> Effects {
-        // What was handed on without a trailer was not taken for RoCEv2, or was malformed.
+        // A frame without a trailer is not RoCEv2, or malformed.
         let packet = if frame.trailer == Trailer::None {
             None
         } else {
@@ -129,12 +129,12 @@ impl ActiveRule {
     }
 }
 
-/// One of the bits of `len` bytes from `start` on.
+/// A random bit of the `len` bytes from `start` on.
 fn bit_of(start: usize, len: usize, rng: &mut SplitMix64) -> u32 {
     (8 * start as u64 + rng.below(8 * len as u64)) as u32
 }
 
-/// A time in the range, all of it equally likely.
+/// A uniformly distributed time in the range.
 fn time_in(times: &RangeInclusive<Duration>, rng: &mut SplitMix64) -> Duration {
     let span = (*times.end() - *times.start()).as_ps();
     if span == 0 {

@@ -1,7 +1,8 @@
 //! Rules as lines of text: `WHAT [CONDITION ...]: ACTION [QUALIFIER ...]`.
 
 use super::{Action, FrameMatch, Occurrence, PacketKind, PacketKinds, Rule, Selection};
-use crate::text::{TextError, Word, Words, probability, time_text, times, whole, whole_range};
+use crate::text::{TextError, Word, Words, time_text, times, whole, whole_range};
+use longhaul_units::probability;
 use longhaul_wire::Prefix;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -17,7 +18,8 @@ fn kinds() -> String {
     PacketKind::ALL.map(PacketKind::name).join(", ")
 }
 
-/// Where the colon is that the action stands behind: an IPv6 address has none before a space.
+/// Position of the colon before the action: a colon within an IPv6 address is not followed by a
+/// space.
 fn colon(text: &str) -> Option<usize> {
     text.match_indices(':')
         .map(|(at, _)| at)
@@ -27,10 +29,10 @@ fn colon(text: &str) -> Option<usize> {
 impl FromStr for Rule {
     type Err = TextError;
 
-    /// Reads `read-response from a: lose 1%`.
+    /// Parses a rule such as `read-response from a: lose 1%`.
     ///
     /// # Errors
-    /// [`TextError`] with the place.
+    /// [`TextError`] with the position.
     fn from_str(text: &str) -> Result<Self, TextError> {
         let all = Words::new(text, 0..text.len());
         let Some(colon) = colon(text) else {
@@ -194,7 +196,7 @@ fn qualify(rule: &mut Rule, word: Word<'_>, words: &mut Words<'_>) -> Result<(),
             return Ok(());
         }
         text => {
-            let Some(part) = probability(text) else {
+            let Ok(part) = probability(text) else {
                 return Err(words.error(word, format!("say {QUALIFIERS}")));
             };
             rule.probability = part;
@@ -209,7 +211,7 @@ fn qualify(rule: &mut Rule, word: Word<'_>, words: &mut Words<'_>) -> Result<(),
 }
 
 impl fmt::Display for Rule {
-    /// As it is read.
+    /// Writes the text that [`Rule::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.selection, self.action)?;
         if self.probability != 1.0 {

@@ -34,7 +34,7 @@ fn enter(link: &mut Link, now: Instant, side: Side, number: u32, len: usize) {
 struct Arrivals {
     now: Instant,
     room: usize,
-    /// When, at which side, which frame, and its length.
+    /// Time, side, number and length of each frame.
     frames: Vec<(Instant, Side, u32, usize)>,
 }
 
@@ -49,7 +49,7 @@ impl Transmit for Arrivals {
     }
 }
 
-/// Follows the link's deadlines until nothing is in flight.
+/// Processes the link's deadlines until nothing is in flight.
 fn drain(link: &mut Link) -> Vec<(Instant, Side, u32, usize)> {
     let mut out = Arrivals { now: Instant::ZERO, room: usize::MAX, frames: Vec::new() };
     while let Some(deadline) = link.poll_timeout() {
@@ -107,8 +107,8 @@ mod delay {
 mod rate {
     use super::*;
 
-    /// 10,000 frames of changing length, back to back, arrive exactly when the sum of their bits
-    /// has passed.
+    /// 10,000 frames of varying length, back to back, arrive exactly when the sum of their bits has
+    /// passed.
     #[test]
     fn holds_exactly_over_many_frames() {
         for bps in [9_999_999_967, 10_000_000_000, 3_000_000, 800_000_000_000] {
@@ -154,7 +154,7 @@ mod queue {
 
     #[test]
     fn drops_the_frame_that_does_not_fit_and_takes_the_next_that_does() {
-        // Wire lengths of 1000: one being sent, two more fit behind it.
+        // 1000 bytes on the wire each: one is being sent, two more fit behind it.
         let mut link = with_queue(3000);
         for number in 0..5 {
             enter(&mut link, Instant::ZERO, 0, number, 976);
@@ -216,7 +216,7 @@ mod loss {
     #[test]
     fn each_direction_loses_frames_of_its_own() {
         assert_ne!(survivors(5, 0, 0.01), survivors(5, 1, 0.01));
-        // Traffic of the other direction changes nothing.
+        // Traffic in the other direction has no effect.
         let mut link = link(LinkConfig { loss: 0.01, seed: 5, ..LinkConfig::default() });
         for number in 0..100_000 {
             enter(&mut link, Instant::from_ns(u64::from(number)), 1, number, 60);
@@ -323,8 +323,7 @@ mod memory {
         assert!(Link::new(LinkConfig::fibre_km(10_000, gbps(10))).is_ok());
     }
 
-    /// The costliest frames there are, as fast as the wire takes them, for two delays, in real
-    /// buffers.
+    /// The most expensive frames, at the rate of the wire, for two delays, in real buffers.
     #[test]
     fn the_costliest_traffic_fits_what_was_promised() {
         let queue_bytes = 100_000;
@@ -435,7 +434,7 @@ mod marks {
 
     const RED: RedConfig = RedConfig { kmin_bytes: 10_000, kmax_bytes: 10_000, pmax: 1.0 };
 
-    /// An IPv4 header with this ToS; nothing else in the frame matters.
+    /// An IPv4 header with this ToS; the rest of the frame does not matter.
     fn head(tos: u8) -> [u8; 54] {
         let mut head = [0; 54];
         head[12..16].copy_from_slice(&[0x08, 0x00, 0x45, tos]);
@@ -474,8 +473,7 @@ mod marks {
     fn frames_behind_the_threshold_are_marked_when_their_sender_reacts() {
         use Ecn::{Capable, Congested, NotCapable};
         let config = LinkConfig { ecn: Some(RED), ..LinkConfig::fibre_km(10, gbps(10)) };
-        // Two frames of 4198 bytes on the wire stay below 10,000; the fourth has three in front of
-        // it.
+        // Two frames of 4198 bytes on the wire stay below 10,000; the fourth has three before it.
         let (link, marks) = enter_all(config.clone(), 2);
         assert_eq!(marks, [Capable, Capable, Capable, Congested, Congested, Congested]);
         assert_eq!(link.counters(0).ecn_marked_frames, 3);
@@ -514,8 +512,8 @@ mod impairments {
 
     const FRAMES: u32 = 20_000;
 
-    /// What comes out of a link of 1 ms that does this to frames sent 1 µs apart: by frame, when it
-    /// arrived.
+    /// Sends frames 1 µs apart through a link of 1 ms with these impairments. Returns the arrival
+    /// of each frame.
     fn through(impairments: Impairments) -> (Link, Vec<(Instant, Side, u32, usize)>) {
         let mut link = link(LinkConfig {
             delay: Duration::from_ms(1),
@@ -541,8 +539,7 @@ mod impairments {
         let numbers: Vec<u32> = arrived.iter().map(|frame| frame.2).collect();
         let late: Vec<usize> =
             (1..numbers.len()).filter(|&at| numbers[at] < numbers[at - 1]).collect();
-        // About 1 %, and each is behind the ten that came after it, give or take others that are
-        // late.
+        // About 1 %, each behind the ten that came after it, apart from others that are late.
         assert!(
             (140..=260).contains(&link.counters(0).late_frames),
             "{}",

@@ -1,4 +1,4 @@
-//! Rules: what they select, what they do, how they are written.
+//! Rules: selections, actions and text.
 
 use crate::frames::{Run, SEQUENCE_NAK, Sample, WRITE, acknowledge, of, rule, ruled};
 use longhaul_link::{DropReason, Link, LinkConfig, LinkError, Rule, Wire};
@@ -7,7 +7,7 @@ use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{Ecn, Head, Opcode, Syndrome};
 use proptest::prelude::*;
 
-/// Words of rules, and some that are none.
+/// Words of rules, and others.
 const WORDS: &str = "\
     any roce not-roce write ack, cm from a b qpn psn port dscp opcode source 10.0.0.0/8 ::1 \
     destination 0x17 3-9 9-3 : lose mark corrupt icrc payload delay reorder 5ms 0-1ms 1% 0.25 \
@@ -16,7 +16,7 @@ const WORDS: &str = "\
 mod selection {
     use super::*;
 
-    /// One of each kind, with its name in rules.
+    /// One packet of each kind, with its name in rules.
     fn one_of_each() -> Vec<(&'static str, Sample)> {
         vec![
             ("send", of(Opcode::RC_SEND_FIRST)),
@@ -59,7 +59,7 @@ mod selection {
         }
     }
 
-    /// Each condition with packets that fit it and packets that do not.
+    /// Each condition with packets that match it and packets that do not.
     #[test]
     fn conditions_hold_to_their_last_value() {
         let v6 = |source: &str| Sample {
@@ -117,7 +117,7 @@ mod selection {
         assert!(Run::new(&config, 0).wire.rule_counters().is_empty());
     }
 
-    /// What came malformed is carried without a trailer, and its bytes look like a WRITE.
+    /// A malformed packet is forwarded without a trailer, and its bytes look like a WRITE.
     #[test]
     fn what_is_malformed_or_another_protocol_is_not_roce() {
         let bytes = WRITE.bytes();
@@ -157,7 +157,7 @@ mod selection {
     }
 
     proptest! {
-        /// No bytes make a rule panic, and none that are not RoCEv2 are taken for it.
+        /// No bytes make a rule panic, and none that are not RoCEv2 are mistaken for it.
         #[test]
         fn any_bytes_are_judged(
             mut bytes in prop::collection::vec(any::<u8>(), 0..200),
@@ -202,8 +202,8 @@ mod action {
         }
     }
 
-    /// What comes out of a link with these rules when `samples` go in a microsecond apart: when,
-    /// and the bytes.
+    /// Sends `samples` a microsecond apart through a link with these rules. Returns time and bytes
+    /// of each arrival.
     fn through(rules: &[&str], samples: &[Sample]) -> Vec<(Instant, Vec<u8>)> {
         let mut link = Link::new(ruled(rules)).unwrap();
         let mut out = Take(Vec::new(), Instant::ZERO);
@@ -283,7 +283,7 @@ mod action {
         assert_eq!(at, [0, 1, 5, 5, 5, 5, 6]);
         let came = through(&["psn 2: reorder 2.5us"], &numbered(7));
         assert_eq!(psns(&came), [0, 1, 3, 4, 2, 5, 6]);
-        // Late ones do not overtake each other.
+        // Late frames do not overtake each other.
         let came = through(&["psn 1: reorder 4.5us", "psn 2: reorder 1us"], &numbered(7));
         assert_eq!(psns(&came), [0, 3, 4, 5, 1, 2, 6]);
     }
@@ -308,7 +308,7 @@ mod action {
             let mut run = Run::with_rules(&[&format!("write: lose {how_often}")]);
             let mut came = Vec::new();
             for psn in 1..=10 {
-                // In between comes what is not counted.
+                // Frames in between are not counted.
                 assert!(run.send(&of(Opcode::RC_ACK)).is_ok());
                 if run.send(&Sample { psn, ..WRITE }).is_err() {
                     came.push(psn);

@@ -21,7 +21,7 @@ fn ms(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_ms(ms)
 }
 
-/// Milliseconds from 0 on, one frame at each of them: what becomes of it.
+/// Sends one frame per millisecond from 0 on. Returns the delay or drop of each.
 fn each_ms(run: &mut Run, until: u64) -> Vec<Result<Duration, DropReason>> {
     let one = |at| {
         run.now = ms(at);
@@ -97,7 +97,7 @@ mod delay {
             each_ms(&mut with_changes(&["10ms delay 6ms", "20ms distance 200km"], config), 30);
         let delay = |at: usize| delays[at].unwrap().as_ps() / Duration::from_ms(1).as_ps();
         assert_eq!([0, 9, 10, 19].map(delay), [2, 2, 6, 6]);
-        // The one of 19 ms arrives at 25: those behind it wait until then.
+        // The frame of 19 ms arrives at 25: those behind it wait until then.
         assert_eq!([20, 21, 22, 23, 24, 25, 29].map(delay), [5, 4, 3, 2, 1, 1, 1]);
     }
 
@@ -131,7 +131,7 @@ mod rate {
     #[test]
     fn holds_for_what_comes_from_then_on_behind_what_came_before() {
         assert_eq!(wire_bytes(LEN as usize), 1250);
-        // 10 µs a frame at 1 Gbit/s, 1 µs at 10.
+        // A frame takes 10 µs at 1 Gbit/s and 1 µs at 10 Gbit/s.
         let config = LinkConfig { rate: BitRate::from_gbps(1), ..LinkConfig::default() };
         let mut run = with_changes(&["15us rate 10G", "100us-200us rate 100M"], config);
         let mut due = |at_us: u64| {
@@ -234,8 +234,8 @@ mod text {
             }
         }
 
-        /// Whatever changes, frames that are not late arrive in their order and none before the
-        /// shortest delay.
+        /// Whatever changes, frames that are not late arrive in order, and none before the shortest
+        /// delay.
         #[test]
         fn order_holds_whatever_changes(
             changes in

@@ -1,6 +1,7 @@
-//! Chance holds its laws: means within 1 %, and distributions by tests of goodness of fit whose
-//! chance to refuse what is right is one in a thousand. Seeds are fixed, so that each test passes
-//! always or never.
+//! Random decisions follow their distributions: means within 1 %, and distributions by
+//! goodness-of-fit tests that reject a right one with a probability of 1 in 1000.
+//!
+//! Seeds are fixed, so that each test is deterministic.
 
 use crate::frames::{Run, Sample, WRITE, ruled};
 use longhaul_link::{Bursts, DropReason, Impairments, LinkConfig, Wire};
@@ -15,7 +16,7 @@ fn is_near(observed: f64, expected: f64, what: &str) {
     assert!((observed / expected - 1.0).abs() < 0.01, "{what}: {observed}, not {expected}");
 }
 
-/// Pearson's test of counts against the counts expected, each 5 or more.
+/// Pearson's test of observed counts against expected ones, each at least 5.
 fn fits(observed: &[u64], expected: &[f64], what: &str) {
     let statistic: f64 =
         observed.iter().zip(expected).map(|(o, e)| (*o as f64 - e).powi(2) / e).sum();
@@ -30,8 +31,8 @@ fn fits(observed: &[u64], expected: &[f64], what: &str) {
     );
 }
 
-/// Counts of lengths 1, 2, ... up to where fewer than 20 are expected, all longer ones together,
-/// against a geometric distribution with this mean.
+/// Tests the counts of lengths 1, 2, ... against a geometric distribution with this mean; lengths
+/// with fewer than 20 expected are combined.
 fn is_geometric(lengths: &[u64], mean: f64, what: &str) {
     let (stay, all) = (1.0 - 1.0 / mean, lengths.len() as f64);
     let mut expected = Vec::new();
@@ -53,8 +54,8 @@ fn is_geometric(lengths: &[u64], mean: f64, what: &str) {
     fits(&observed, &expected, what);
 }
 
-/// Which of `frames` frames a link with this loss delivers, in runs: how many in a row are
-/// delivered, then lost.
+/// Lengths of the runs of delivered frames and of lost frames, over `frames` frames on a link with
+/// this loss.
 fn runs(config: &LinkConfig, frames: u64) -> (Vec<u64>, Vec<u64>) {
     let mut wire = Wire::new(config, 0, config.seed).unwrap();
     let frame = Frame { head: &[0; 54], payload: Payload::EMPTY, trailer: Trailer::None };
@@ -80,13 +81,13 @@ mod loss {
             let (delivered, lost) = runs(&config, (200_000.0 / loss) as u64);
             let count = lost.iter().sum::<u64>() as f64;
             is_near(count / (200_000.0 / loss), loss, "loss");
-            // Between independent trials lie geometric distances.
+            // Distances between independent hits are geometric.
             is_geometric(&delivered[1..], 1.0 / loss, &format!("distances at {loss}"));
             is_geometric(&lost, 1.0 / (1.0 - loss), &format!("runs of losses at {loss}"));
         }
     }
 
-    /// In trains, which skip what is delivered, so that rare losses take no time.
+    /// In trains, which skip delivered frames, so that rare losses take no time.
     #[test]
     fn rare_losses_have_their_mean() {
         for (loss, seed) in [(1e-3, SEEDS[0]), (1e-5, SEEDS[1]), (1e-7, SEEDS[2])] {
@@ -107,7 +108,7 @@ mod loss {
         {
             let bursts = Some(Bursts { frames, loss: 1.0 });
             let config = LinkConfig { loss, bursts, seed, ..LinkConfig::default() };
-            // Means of bursts vary more: as many bursts are needed as losses before.
+            // Means of bursts vary more: as many bursts are needed as losses above.
             let count = (200_000.0 * frames / loss) as u64;
             let (delivered, lost) = runs(&config, count);
             is_near(lost.iter().sum::<u64>() as f64 / count as f64, loss, "loss in bursts");
@@ -128,7 +129,7 @@ mod loss {
         let config = LinkConfig { loss: 0.05, bursts, seed: SEEDS[0], ..LinkConfig::default() };
         let (_, lost) = runs(&config, 40_000_000);
         is_near(lost.iter().sum::<u64>() as f64 / 4e7, 0.05, "loss");
-        // A run goes on if the burst does and the next frame is lost.
+        // A run continues if the burst does and the next frame is lost.
         is_geometric(&lost, 1.0 / (1.0 - 0.9 * 0.4), "runs of losses");
     }
 }
@@ -138,8 +139,7 @@ mod jitter {
 
     const FRAMES: usize = 200_000;
 
-    /// How much later than without the rule each frame is, in picoseconds; frames are far from each
-    /// other.
+    /// Additional delay of each frame due to the rule, in picoseconds; frames are far apart.
     fn delays(rule: &str, seed: u64) -> Vec<u64> {
         let mut run = Run::new(&LinkConfig { seed, ..ruled(&[rule]) }, 0);
         let delay = |run: &mut Run| {
@@ -162,7 +162,7 @@ mod jitter {
                 bins[((delay - least) * 50 / (most - least + 1)) as usize] += 1;
             }
             fits(&bins, &[FRAMES as f64 / 50.0; 50], action);
-            // Kolmogorov and Smirnov: the largest distance between the distributions.
+            // Kolmogorov-Smirnov: the largest distance between the distributions.
             delays.sort_unstable();
             let distance = delays.iter().zip(0..).map(|(delay, rank)| {
                 let expected = (delay - least) as f64 / (most - least) as f64;
@@ -190,7 +190,7 @@ mod rates {
 
     const FRAMES: u64 = 1_000_000;
 
-    /// Within six standard deviations, which chance exceeds once in a thousand million.
+    /// Within six standard deviations, which chance exceeds once in 10^9.
     fn is_likely(count: u64, probability: f64, what: &str) {
         let (mean, deviation) = (
             FRAMES as f64 * probability,

@@ -1,5 +1,6 @@
-//! Byte-exact scripts. The frames are written by hand from the RFCs, with independently computed
-//! checksums.
+//! Byte-exact scripts.
+//!
+//! The frames are written by hand from the RFCs, with independently computed checksums.
 
 use super::*;
 use crate::multicast_mac;

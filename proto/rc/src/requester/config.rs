@@ -18,11 +18,11 @@ pub struct RequesterConfig {
     pub mtu: Mtu,
     /// READs and atomics that may be outstanding.
     pub max_rd_atomic: u32,
-    /// Local ACK timeout; `None` waits for ever.
+    /// Local ACK timeout; `None` never expires.
     pub timeout: Option<Duration>,
-    /// As ConnectX with adaptive retransmission: the timer begins at this and doubles with each
-    /// retry without progress, whatever `timeout` says. Source: behaviour reported in
-    /// linux-rdma/perftest issue 251.
+    /// Adaptive retransmission, like ConnectX: the timer begins at this and doubles with each retry
+    /// without progress, whatever `timeout` is. Source: behaviour reported in linux-rdma/perftest
+    /// issue 251.
     pub adaptive_timeout: Option<Duration>,
     /// Retries without progress, 0 to 7.
     pub retry_cnt: u8,
@@ -32,25 +32,24 @@ pub struct RequesterConfig {
     pub window_packets: u32,
     /// Work requests that may be outstanding.
     pub window_messages: u32,
-    /// Ask for an ACK at least this often, in packets, besides each message's end. More than
-    /// `window_packets` counts as that many: a full window that nobody was asked to acknowledge
-    /// would wait for the timer.
+    /// Maximum packets between AckReqs, in addition to one at each message's end. Capped at
+    /// `window_packets`: a full window without an AckReq would wait for the timer.
     pub ack_request_every: u32,
-    /// Ask for an ACK with the packet that fills the window as well, so that all of it comes back
-    /// in a round trip. Kernel rxe does not.
+    /// Whether the packet that fills the window also has an AckReq, so that the whole window is
+    /// acknowledged within a round trip. Kernel rxe sends none.
     pub ack_request_at_window_end: bool,
-    /// With more packets than this outstanding, a local ACK timeout retransmits the first and the
-    /// last alone, and the answer tells what is missing. `u32::MAX` always retransmits everything,
+    /// With more packets than this outstanding, a local ACK timeout retransmits only the first and
+    /// the last, and the answer shows which are missing. `u32::MAX` always retransmits everything,
     /// as NICs do.
     pub probe_above: u32,
-    /// Packets that count as sent without an AckReq when the connection begins. Where it differs
-    /// from QP to QP, those that begin together do not all ask at once, and answers tell at any
-    /// time how long they take.
+    /// Packets that count as sent without an AckReq when the connection begins. If QPs have
+    /// different values, those that start together do not all send AckReqs at once, and answers
+    /// measure the delay continuously.
     pub ack_request_phase: u32,
-    /// While the device's answers take longer than the local ACK timeout, a timer waits for up to
-    /// this many times that: 4 is what the standard allows (IBTA, volume 1, section 9.7.6.1.3).
+    /// While the device's answers take longer than the local ACK timeout, a timer is extended up to
+    /// this many times; the standard allows 4 (IBTA, volume 1, section 9.7.6.1.3).
     pub timeout_stretch_max: u32,
-    /// Obey end-to-end credits.
+    /// Whether to obey end-to-end credits.
     pub obey_credits: bool,
     /// MigReq bit to send.
     pub migreq: bool,
@@ -59,7 +58,7 @@ pub struct RequesterConfig {
 }
 
 impl Default for RequesterConfig {
-    /// That of a queue pair which is not connected.
+    /// Configuration of an unconnected queue pair.
     fn default() -> Self {
         RequesterConfig {
             qpn: Qpn::new(0),

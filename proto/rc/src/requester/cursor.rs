@@ -1,4 +1,4 @@
-//! Where a requester sends from.
+//! A requester's position in its queue.
 
 /// The next packet to send. Going back moves it to the oldest unacknowledged packet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// The start of a connection whose first PSN is `first`.
+    /// Position at the start of a connection whose first PSN is `first`.
     pub(super) fn start(first: u64, ack_request_phase: u32) -> Self {
         Cursor {
             next: first,
@@ -27,7 +27,7 @@ impl Cursor {
         }
     }
 
-    /// PSN `una`, of work request `done`, and nothing behind it sent.
+    /// Position at PSN `una` of work request `done`, with nothing behind it sent.
     #[inline]
     pub(super) fn at(una: u64, done: u64) -> Self {
         Cursor { next: una, current: done, reads: 0, asked: una, since_ack_request: 0 }

@@ -9,7 +9,7 @@ use longhaul_work::{Context, Counter, DropReason, Status};
 /// Packets that may be outstanding, however often the responder was not ready.
 const RNR_WINDOW_MIN: u32 = 4;
 
-/// How far the repair of a loss has come; progress ends it.
+/// Progress of a loss's repair; an acknowledgement ends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repair {
     /// Nothing has been retransmitted since the last progress.
@@ -17,7 +17,7 @@ pub(super) enum Repair {
     /// The first and the last outstanding packet are retransmitted, to learn what the responder
     /// has.
     Probing {
-        /// The first is still to be sent.
+        /// Whether the first is still to be sent.
         first_due: bool,
     },
     /// All unacknowledged packets are being retransmitted. Further NAKs for the same gap are
@@ -140,7 +140,7 @@ impl Requester {
 
     /// Retransmits from the oldest unacknowledged PSN.
     fn go_back(&mut self) {
-        self.cursor = Cursor::at(self.una, self.done);
+        self.cursor = Cursor::at(self.una, self.queue.done());
         self.repair = Repair::GoingBack;
         // An answer may belong to any of the transmissions.
         self.timed = None;

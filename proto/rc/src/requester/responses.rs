@@ -7,7 +7,7 @@ use longhaul_wire::{Aeth, NakCode, Opcode, Position, Syndrome, Verb, credits};
 use longhaul_work::{Context, Counter, DropReason, Status, scatter_list};
 
 impl Requester {
-    /// Takes an ACK, RNR NAK or NAK.
+    /// Handles an ACK, RNR NAK or NAK.
     pub fn handle_ack<C: Context>(&mut self, now: Instant, psn: Psn, aeth: &Aeth, ctx: &mut C) {
         let Some(psn) = self.locate(psn, ctx) else {
             return;
@@ -49,7 +49,7 @@ impl Requester {
                 | NakCode::RemoteOperational),
             ) => {
                 self.advance(now, psn, ctx);
-                if psn < self.queue.get(self.done).end_psn {
+                if psn < self.queue.oldest().end_psn {
                     self.fatal_nak(code, ctx);
                 } else {
                     self.implied_nak(ctx);
@@ -61,7 +61,7 @@ impl Requester {
         }
     }
 
-    /// Takes a READ response, or a train of them.
+    /// Handles a READ response, or a train of them.
     pub fn handle_read_response<C: Context>(
         &mut self,
         now: Instant,
@@ -76,7 +76,7 @@ impl Requester {
         // The first packets of a train may be duplicates.
         let end = psn + count;
         let psn = psn.max(self.una);
-        let wqe = self.queue.get(self.done);
+        let wqe = self.queue.oldest();
         let last = end == wqe.end_psn;
         let restarts = psn == wqe.first_psn || psn == wqe.restart_psn;
         let fits = match opcode.position() {
@@ -102,7 +102,7 @@ impl Requester {
             Payload::Train { len, .. } => &Payload::Synthetic { len: len * (end - psn) as usize },
             _ => payload,
         };
-        if scatter_list(ctx, self.queue.segments(self.done), offset, payload).is_err() {
+        if scatter_list(ctx, self.queue.segments(self.queue.done()), offset, payload).is_err() {
             self.fail(ctx, Status::LocalProtection);
             return;
         }
@@ -116,7 +116,7 @@ impl Requester {
         self.settle(now, ctx);
     }
 
-    /// Takes the response to an atomic.
+    /// Handles the response to an atomic.
     pub fn handle_atomic_ack<C: Context>(
         &mut self,
         now: Instant,
@@ -126,14 +126,16 @@ impl Requester {
         ctx: &mut C,
     ) {
         let Some(psn) = self.locate_response(now, psn, 1, ctx) else { return };
-        let is_atomic = matches!(self.queue.get(self.done).verb, Verb::CmpSwap | Verb::FetchAdd);
+        let is_atomic = matches!(self.queue.oldest().verb, Verb::CmpSwap | Verb::FetchAdd);
         if !is_atomic || !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
             ctx.counters().count(Counter::ReqBadResponse);
             self.fail(ctx, Status::BadResponse);
             return;
         }
         let bytes = original.to_ne_bytes();
-        if scatter_list(ctx, self.queue.segments(self.done), 0, &Payload::Bytes(&bytes)).is_err() {
+        if scatter_list(ctx, self.queue.segments(self.queue.done()), 0, &Payload::Bytes(&bytes))
+            .is_err()
+        {
             self.fail(ctx, Status::LocalProtection);
             return;
         }
@@ -182,7 +184,7 @@ impl Requester {
         let mut passed_read = false;
         let before = self.una;
         while self.una < to {
-            let wqe = self.queue.get(self.done);
+            let wqe = self.queue.oldest();
             if wqe.awaits_response() {
                 passed_read = true;
                 break;
@@ -200,8 +202,8 @@ impl Requester {
     }
 
     fn complete_oldest<C: Context>(&mut self, ctx: &mut C) {
-        let wqe = self.queue.get(self.done);
-        if wqe.awaits_response() && self.done < self.cursor.current {
+        let wqe = self.queue.oldest();
+        if wqe.awaits_response() && self.queue.done() < self.cursor.current {
             self.cursor.reads -= 1;
         }
         if wqe.signaled {
@@ -211,11 +213,11 @@ impl Requester {
                 self.config.dest_qpn,
             ));
         }
-        self.done += 1;
+        self.queue.pop();
     }
 
-    /// After progress: skips packets that need no retransmission, restarts the timer, and notes how
-    /// long the answer took.
+    /// After progress: skips packets that need no retransmission, restarts the timer, and records
+    /// the answer's delay.
     fn settle<C: Context>(&mut self, now: Instant, ctx: &mut C) {
         if let Some((end, at)) = self.timed
             && self.una >= end
@@ -225,7 +227,7 @@ impl Requester {
         }
         if self.cursor.next < self.una {
             self.cursor.next = self.una;
-            self.cursor.current = self.done;
+            self.cursor.current = self.queue.done();
             self.cursor.reads = 0;
         }
         let timeout = if self.una < self.cursor.next { self.timeout() } else { None };
@@ -238,8 +240,8 @@ impl Requester {
             return;
         }
         self.credit_limit = credits(credit_code).map(|n| {
-            let distance = i64::from(aeth.msn.since(Msn::new(self.done as u32)));
-            self.done.saturating_add_signed(distance) + u64::from(n)
+            let distance = i64::from(aeth.msn.since(Msn::new(self.queue.done() as u32)));
+            self.queue.done().saturating_add_signed(distance) + u64::from(n)
         });
     }
 

@@ -1,10 +1,10 @@
-//! Retries without progress, and responders that are not ready.
+//! Retries without progress, and the wait for a responder that is not ready.
 
 use super::RequesterConfig;
 use longhaul_units::{Duration, Instant};
 use longhaul_wire::rnr_backoff;
 
-/// `rnr_retry` of a requester that retries for ever.
+/// `rnr_retry` of a requester that retries forever.
 const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Retries left until the requester fails; progress restores them.
@@ -27,12 +27,12 @@ impl Retries {
         self.transport
     }
 
-    /// Returns `false` if none was left.
+    /// Takes a retry; `false` if none is left.
     pub(super) fn take(&mut self) -> bool {
         take(&mut self.transport)
     }
 
-    /// Returns `false` if none was left.
+    /// Takes an RNR retry; `false` if none is left.
     pub(super) fn take_rnr(&mut self, config: &RequesterConfig) -> bool {
         config.rnr_retry == RNR_RETRY_FOREVER || take(&mut self.rnr)
     }
@@ -44,7 +44,7 @@ fn take(left: &mut u8) -> bool {
     had_one
 }
 
-/// Whether the responder has receives, by its latest answer.
+/// Readiness of the responder, according to its latest answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Readiness {
     /// No RNR NAK since the last progress.
@@ -63,8 +63,8 @@ impl Readiness {
         }
     }
 
-    /// An RNR NAK asks for a wait of `timer`; the longer the responder has not been ready, the
-    /// longer the wait.
+    /// Starts a wait of at least `timer` after an RNR NAK; the longer the responder has not been
+    /// ready, the longer the wait.
     pub(super) fn wait(&mut self, now: Instant, timer: Duration) {
         let since = match *self {
             Readiness::Ready => now,

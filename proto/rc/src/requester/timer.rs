@@ -17,7 +17,7 @@ impl AckTimer {
         self.expiry
     }
 
-    /// Restarts it. Without a timeout it stops.
+    /// Restarts the timer, or stops it if there is no timeout.
     #[inline]
     pub(super) fn restart(&mut self, now: Instant, timeout: Option<Duration>) {
         self.expiry = timeout.map(|timeout| now + timeout);
@@ -33,7 +33,7 @@ impl AckTimer {
         self.expiry.is_some_and(|at| at <= now)
     }
 
-    /// Extends it by `extra`, once. Returns `true` if it has not expired then.
+    /// Extends the timer by `extra`, once. Returns `true` if it then has not expired.
     pub(super) fn extend(&mut self, now: Instant, extra: Duration) -> bool {
         let Some(expiry) = self.expiry.filter(|_| self.extended != self.expiry) else {
             return false;

@@ -1,4 +1,4 @@
-//! Requests: whether one may be sent, and its packets.
+//! Sends requests: decides whether one may be sent, and builds its packets.
 
 use super::repair::Repair;
 use super::{Requester, WINDOW_MAX};
@@ -8,10 +8,10 @@ use longhaul_wire::{AtomicEth, Bth, Head, Opcode, PathTemplate, Reth, Transport,
 use longhaul_work::{Context, Counter, Emit, Intent, SendWqe, Status};
 
 impl Requester {
-    /// True when [`Requester::transmit`] would send something.
+    /// `true` if [`Requester::transmit`] would send something.
     #[inline]
     pub fn can_transmit(&self, now: Instant) -> bool {
-        if self.cursor.current == self.tail
+        if self.cursor.current == self.queue.tail()
             || self.failed
             || self.readiness.until().is_some_and(|t| t > now)
         {
@@ -20,7 +20,7 @@ impl Requester {
         let wqe = self.queue.get(self.cursor.current);
         let outstanding = self.outstanding();
         if outstanding >= u64::from(self.window)
-            || self.cursor.current - self.done >= u64::from(self.config.window_messages)
+            || self.cursor.current - self.queue.done() >= u64::from(self.config.window_messages)
         {
             return false;
         }
@@ -71,7 +71,7 @@ impl Requester {
         if !built {
             // Completions are in order, so the failure waits for all earlier work requests. Packets
             // of this one need no ACK: none had an AckReq.
-            if self.done == self.cursor.current {
+            if self.queue.done() == self.cursor.current {
                 self.fail(ctx, Status::LocalProtection);
             }
             return false;
@@ -100,7 +100,7 @@ impl Requester {
     ) -> bool {
         self.repair = Repair::Probing { first_due: false };
         let turn = self.cursor;
-        (self.cursor.next, self.cursor.current) = (self.una, self.done);
+        (self.cursor.next, self.cursor.current) = (self.una, self.queue.done());
         let built = if self.queue.get(self.cursor.current).awaits_response() {
             self.send_read_or_atomic(ctx, template, emit)
         } else {
@@ -181,8 +181,8 @@ impl Requester {
         self.config.ack_request_every.min(self.window)
     }
 
-    /// Packets from the next, a middle packet of a message, that differ in nothing but their PSN:
-    /// none ends the message or has an AckReq.
+    /// Number of packets from the next one, a middle packet of a message, that differ only in their
+    /// PSN: none ends the message or has an AckReq.
     fn uniform_packets(&self, wqe: &SendWqe) -> u32 {
         if self.credit_limit.is_some() {
             return 1;

@@ -3,13 +3,21 @@
 use super::Fault;
 use longhaul_wire::{NakCode, Syndrome};
 
-/// What a responder owes about the PSNs it has received.
+/// State of the ACKs and NAKs that a responder owes.
 ///
-/// ACKs are coalesced: one ACK covers all packets before the expected PSN (IBTA, volume 1, section
-/// 9.7.5.1.2). Only one sequence or RNR NAK is raised for each expected PSN.
+/// ACKs are coalesced: one ACK covers all packets up to the latest SEND or WRITE (IBTA, volume 1,
+/// section 9.7.5.1.2). Only one sequence or RNR NAK is raised for each expected PSN.
+///
+/// No ACK carries the PSN of a READ or an atomic: only responses acknowledge these. A requester
+/// that still waits for a response should treat such an ACK as an implied NAK. Kernel rxe treats it
+/// as the response: in `rxe_comp.c`, `check_ack` does not compare a bare ACK with the kind of its
+/// request, and `COMPST_WRITE_SEND` completes any request whose last PSN it carries. The kernel's
+/// own responder sends none for a READ, which does not advance its `resp.ack_psn`.
 #[derive(Debug)]
 pub(super) struct Acknowledgement {
     ack_is_due: bool,
+    /// PSN behind the latest packet of a SEND or WRITE that was taken.
+    end: u64,
     /// Packets taken since the latest ACK or NAK.
     unacknowledged: u32,
     nak: Option<Nak>,
@@ -19,7 +27,7 @@ pub(super) struct Acknowledgement {
     gap_top: u64,
 }
 
-/// Why a packet is not acknowledged. Source: IBTA, volume 1, section 9.7.5.2.
+/// Reason for a NAK. Source: IBTA, volume 1, section 9.7.5.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Nak {
     /// PSN sequence error: the expected packet is missing.
@@ -33,9 +41,9 @@ pub(super) enum Nak {
 /// The acknowledge packet to send next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// Of the packet before the expected one.
-    Ack,
-    /// Of the expected packet.
+    /// An ACK of everything before this PSN.
+    Ack { end: u64 },
+    /// A NAK of the expected packet.
     Nak(Nak),
 }
 
@@ -50,9 +58,11 @@ impl Nak {
 }
 
 impl Acknowledgement {
-    pub(super) fn new() -> Self {
+    /// `first`: PSN of the connection's first packet.
+    pub(super) fn new(first: u64) -> Self {
         Acknowledgement {
             ack_is_due: false,
+            end: first,
             unacknowledged: 0,
             nak: None,
             gap_is_open: false,
@@ -74,10 +84,11 @@ impl Acknowledgement {
         self.ack_is_due = true;
     }
 
-    /// `count` packets of a SEND or WRITE were taken. An ACK is due on request, and after every
-    /// `ack_every` packets.
+    /// `count` packets of a SEND or WRITE were taken, the last before `end`. An ACK is due on
+    /// request, and after every `ack_every` packets.
     #[inline]
-    pub(super) fn taken(&mut self, count: u32, ack_request: bool, ack_every: u32) {
+    pub(super) fn taken(&mut self, end: u64, count: u32, ack_request: bool, ack_every: u32) {
+        self.end = end;
         self.close_gap();
         if let Some(Nak::NotReady { .. }) = self.nak {
             self.nak = None;
@@ -122,16 +133,17 @@ impl Acknowledgement {
             // The gap closed before the NAK could be sent.
             Some(Nak::Sequence) if expected > self.gap_top => {
                 self.nak = None;
-                Reply::Ack
+                Reply::Ack { end: self.end }
             }
-            // A NAK acknowledges as much. But kernel rxe resets its retry counter on ACKs only, and
-            // ignores a second NAK before one, so that it would have to wait for its timer.
-            Some(_) if self.ack_is_due => Reply::Ack,
+            // A NAK acknowledges as much. However, kernel rxe resets its retry counter only on
+            // ACKs, and ignores a second NAK before one, so that it would have to wait for its
+            // timer.
+            Some(_) if self.ack_is_due => Reply::Ack { end: self.end },
             Some(nak) => {
                 self.nak = None;
                 Reply::Nak(nak)
             }
-            None if self.ack_is_due => Reply::Ack,
+            None if self.ack_is_due => Reply::Ack { end: self.end },
             None => return None,
         };
         self.settle();

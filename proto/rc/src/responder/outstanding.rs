@@ -18,7 +18,7 @@ pub(super) struct Request {
     pub(super) answer: Answer,
 }
 
-/// What the responses carry.
+/// Content of the responses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// Memory, read when each response is sent.

@@ -7,15 +7,15 @@ use longhaul_node::Payload;
 use longhaul_units::{Msn, RKey};
 use longhaul_wire::{Bth, Opcode, Packet, Reth};
 use longhaul_work::{
-    Completion, CompletionOp, Context, Counter, MESSAGE_MAX, Receive, RecvQueue, RemoteIntent,
-    Status, scatter_list,
+    Completion, CompletionOp, Context, Counter, IncomingSend, MESSAGE_MAX, PlaceFault, RecvQueue,
+    RemoteIntent, Status,
 };
 
 /// The message being received.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     None,
-    Send { received: u64, into: Receive },
+    Send(IncomingSend),
     Write(Write),
 }
 
@@ -28,13 +28,22 @@ pub(super) struct Write {
     received: u32,
 }
 
-/// Why a request in sequence is not taken. The expected PSN does not advance.
+/// Reason to refuse a request in sequence. The expected PSN does not advance.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refusal {
     /// No receive waits.
     NotReady,
-    /// The responder fails.
+    /// The responder has failed.
     Fatal(Fault),
+}
+
+impl From<PlaceFault> for Fault {
+    fn from(fault: PlaceFault) -> Self {
+        match fault {
+            PlaceFault::LocalLength => Fault::InvalidRequest,
+            PlaceFault::LocalProtection => Fault::RemoteOperational,
+        }
+    }
 }
 
 impl From<Fault> for Refusal {
@@ -54,23 +63,18 @@ impl Responder {
         queue: &mut RecvQueue,
         ctx: &mut C,
     ) -> Result<(), Refusal> {
-        let (offset, into) = match self.message {
-            Message::Send { received, into } => (received, into),
-            _ => (0, queue.take().ok_or(Refusal::NotReady)?),
+        let mut send = match self.message {
+            Message::Send(send) => send,
+            _ => IncomingSend::begin(queue.take().ok_or(Refusal::NotReady)?),
         };
-        let received = offset + payload.len() as u64;
-        self.message = Message::Send { received, into };
-        if received > into.capacity {
-            ctx.counters().count(Counter::RespLocalLength);
-            self.end_receive(Status::LocalLength, queue, ctx);
-            return Err(Fault::InvalidRequest.into());
-        }
-        if scatter_list(ctx, queue.segments(&into), offset, payload).is_err() {
-            self.end_receive(Status::LocalProtection, queue, ctx);
-            return Err(Fault::RemoteOperational.into());
+        let placed = send.place(payload, send.into.capacity, queue, ctx);
+        self.message = Message::Send(send);
+        if let Err(fault) = placed {
+            self.end_receive(fault.status(), queue, ctx);
+            return Err(Fault::from(fault).into());
         }
         if bth.opcode.ends_message() {
-            self.complete_send(packet, bth, (received as u32, into), queue, ctx)?;
+            self.complete_send(packet, bth, &send, queue, ctx)?;
         }
         Ok(())
     }
@@ -81,7 +85,7 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         bth: &Bth,
-        (byte_len, into): (u32, Receive),
+        send: &IncomingSend,
         queue: &mut RecvQueue,
         ctx: &mut C,
     ) -> Result<(), Fault> {
@@ -93,9 +97,9 @@ impl Responder {
             return Err(Fault::RemoteAccess);
         }
         ctx.counters().count(Counter::RxSendRequests);
-        let wr_id = queue.release(into);
+        let wr_id = queue.release(send.into);
         ctx.complete_receive(Completion {
-            byte_len,
+            byte_len: send.received as u32,
             immediate: packet.immediate(),
             invalidated,
             solicited: bth.solicited,
@@ -270,8 +274,8 @@ impl Responder {
         queue: &mut RecvQueue,
         ctx: &mut C,
     ) {
-        if let Message::Send { into, .. } = std::mem::replace(&mut self.message, Message::None) {
-            ctx.complete_receive(self.receive_completion(queue.release(into), status));
+        if let Message::Send(send) = std::mem::replace(&mut self.message, Message::None) {
+            ctx.complete_receive(self.receive_completion(queue.release(send.into), status));
         }
     }
 }

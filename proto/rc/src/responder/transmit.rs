@@ -64,7 +64,7 @@ impl Responder {
     ) -> bool {
         let (psn, syndrome) = match self.acknowledgement.take(self.expected) {
             None => return false,
-            Some(Reply::Ack) => (self.expected - 1, self.ack_syndrome(queue)),
+            Some(Reply::Ack { end }) => (end - 1, self.ack_syndrome(queue)),
             Some(Reply::Nak(nak)) => {
                 if nak == Nak::Sequence {
                     ctx.counters().count(Counter::TxSequenceNak);

@@ -1,4 +1,4 @@
-//! What the Linux kernel sent, replayed: our responder must answer as the kernel's did, and our
+//! Replays captures of the Linux kernel: our responder must answer as the kernel's did, and our
 //! requester, given the same work and the kernel's answers, must send the same packets.
 
 use crate::script::template;
@@ -11,13 +11,13 @@ use longhaul_wire::{
 use longhaul_work::*;
 use std::collections::HashMap;
 
-/// A device that allows everything and keeps nothing but what atomics work on.
+/// A device that permits everything and stores only the words of atomics.
 #[derive(Default)]
 struct Generous {
     words: HashMap<u64, u64>,
     counters: Counters,
     received: u32,
-    /// Region that READs are refused for.
+    /// Whether READs from the region are refused.
     refuse_reads: bool,
 }
 
@@ -69,7 +69,7 @@ impl Context for Generous {
     }
 }
 
-/// What matters of a packet: opcode, PSN, syndrome and MSN, what an atomic asks for or found,
+/// Compared fields of a packet: opcode, PSN, syndrome and MSN, request or result of an atomic,
 /// payload length.
 type Answer = (Opcode, Psn, Option<(Syndrome, u32)>, (Option<AtomicEth>, Option<u64>), usize);
 
@@ -95,7 +95,7 @@ struct Replay {
     fault: Option<Fault>,
 }
 
-/// The words that the atomics of a capture found, each where it was touched first.
+/// Initial values of the words of a capture's atomics.
 fn words_of(capture: &[u8]) -> HashMap<u64, u64> {
     let (mut words, mut asked) = (HashMap::new(), HashMap::new());
     for record in pcap::records(capture) {
@@ -111,7 +111,7 @@ fn words_of(capture: &[u8]) -> HashMap<u64, u64> {
     words
 }
 
-/// Feeds the requests to `requests_to` of a capture to a responder.
+/// Replays the requests to `requests_to` of a capture to a responder.
 fn replay(name: &str, requests_to: u32, refuse_reads: bool) -> Replay {
     let path = format!("{}/../../checks/captures/{name}.pcap", env!("CARGO_MANIFEST_DIR"));
     let capture = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -196,7 +196,7 @@ fn gaps_are_answered_with_one_sequence_nak_each() {
     assert!(naks(&replay.ours).len() > 5);
 }
 
-/// A request of the kernel's, and the packets that it took.
+/// A request of the kernel, and the packets that it took.
 struct Operation {
     op: SendOp,
     len: usize,
@@ -204,7 +204,7 @@ struct Operation {
     packets: Vec<(Answer, bool)>,
 }
 
-/// The operations to `requests_to` of a capture, and the heads and payloads of its answers.
+/// Operations to `requests_to` of a capture, and the headers and payloads of their answers.
 fn operations(name: &str, requests_to: u32) -> (Vec<Operation>, Vec<(Head, Vec<u8>)>) {
     let path = format!("{}/../../checks/captures/{name}.pcap", env!("CARGO_MANIFEST_DIR"));
     let capture = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));

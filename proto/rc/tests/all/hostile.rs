@@ -1,5 +1,5 @@
-//! Whole sequences of packets that no correct peer sends: nothing panics, nothing is completed
-//! twice, and no more is held than was promised.
+//! Sequences of packets that no conforming peer sends: no panic, no double completion, and bounded
+//! state.
 
 use crate::script::{Device, KEY, MEMORY, device, template};
 use longhaul_node::Payload;
@@ -22,7 +22,7 @@ enum Event {
     Wait,
 }
 
-/// Lengths around those that matter at a path MTU of 256.
+/// Lengths around the relevant ones at a path MTU of 256.
 fn lens() -> impl Strategy<Value = usize> {
     prop_oneof![Just(0usize), Just(1), Just(255), Just(256), Just(257), 0..600usize]
 }
@@ -44,7 +44,7 @@ fn ahead() -> impl Strategy<Value = i32> {
 fn events() -> impl Strategy<Value = Event> {
     let request = (0..0x18u8, ahead(), lens(), addresses(), 0..3u32, lens(), any::<bool>())
         .prop_map(|(opcode, ahead, len, address, rkey, dma, ack)| {
-            // More often than not it says what it is.
+            // Usually the length matches the opcode.
             let (len, dma) = match opcode {
                 0x0c | 0x13 | 0x14 if ack => (0, dma),
                 0x06 => (len, 600),
@@ -261,7 +261,7 @@ proptest! {
             let is_receive = matches!(c.op, CompletionOp::Recv | CompletionOp::RecvWriteImmediate);
             if is_receive { receives.push(c.wr_id) } else { sends.push(c.wr_id) }
         }
-        // Each once, in the order of posting.
+        // Each once, in posting order.
         prop_assert!(sends.into_iter().eq(0..victim.posted));
         prop_assert!(receives.iter().copied().eq(0..receives.len() as u64));
     }

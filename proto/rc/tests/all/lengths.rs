@@ -1,4 +1,4 @@
-//! The longest and the shortest messages, from a requester to a responder, without the memory.
+//! The longest and the shortest messages between a requester and a responder, without storing them.
 
 use crate::script::template;
 use longhaul_node::{Frame, Gather, Payload};
@@ -7,7 +7,7 @@ use longhaul_units::{Instant, LKey, RKey};
 use longhaul_wire::{Head, Packet, PathTemplate, Verb};
 use longhaul_work::*;
 
-/// A device with all the memory in the world, which keeps no byte of it.
+/// A device with unlimited memory that stores no byte.
 #[derive(Default)]
 struct Boundless {
     counters: Counters,
@@ -15,7 +15,7 @@ struct Boundless {
     scattered: u64,
     /// One past the highest address written to.
     top: u64,
-    /// No key is right.
+    /// Every key is invalid.
     keyless: bool,
 }
 
@@ -74,7 +74,7 @@ impl Emit for Latest {
     }
 }
 
-/// One QP whose requester talks to its own responder.
+/// A QP whose requester sends to its own responder.
 struct Loop {
     requester: Requester,
     responder: Responder,
@@ -118,7 +118,7 @@ impl Loop {
         self.requester.post(&wr, false, &Nothing)
     }
 
-    /// Until nothing moves; returns the packets that each side sent.
+    /// Runs until nothing is sent; returns the number of packets of each side.
     fn run(&mut self) -> (u64, u64) {
         let (mut asked, mut answered) = (0, 0);
         let mut latest = Latest(None);
@@ -194,7 +194,7 @@ fn a_send_of_two_gib_in_pieces_fills_a_receive_of_two_gib_in_pieces() {
     assert_eq!((pair.far.scattered, pair.far.top), (u64::from(LONGEST), u64::from(LONGEST) - 1));
 }
 
-/// As many PSNs as may be outstanding at all.
+/// As many PSNs as may be outstanding.
 #[test]
 fn a_read_of_two_gib_at_the_smallest_mtu_takes_half_of_all_psns() {
     let mut pair = Loop::new(Mtu::B256);

@@ -1,5 +1,5 @@
-//! A requester and a responder over a channel that loses, repeats and reorders: every operation
-//! happens exactly once and in order, whatever the channel does.
+//! A requester and a responder over a channel that loses, duplicates and reorders: every operation
+//! is executed exactly once and in order.
 
 use crate::script::{Device, KEY, device, template};
 use longhaul_node::{Frame, Payload};
@@ -9,12 +9,12 @@ use longhaul_wire::{Opcode, Packet, Verb};
 use longhaul_work::*;
 use proptest::prelude::*;
 
-/// Words that atomics and some WRITEs work on, at the beginning of the far memory.
+/// Words used by atomics and some WRITEs, at the beginning of the far memory.
 const WORDS: u64 = 4;
-/// Where the far side's READ-only bytes lie, and where SENDs are received.
+/// Addresses of the far side's read-only bytes and of its receives.
 const FIXED: u64 = 4096;
 const RECEIVES: u64 = 500_000;
-/// Bytes of local memory for each operation: what it sends, or what it gets.
+/// Bytes of local memory for each operation: its source or its result.
 const STRIDE: u64 = 1024;
 const OPERATIONS_MAX: usize = 60;
 
@@ -43,7 +43,7 @@ struct Plan {
     max_rd_atomic: u32,
     window_packets: u32,
     probe_above: u32,
-    /// Of 100 packets, how many are lost, come twice, come late.
+    /// Per 100 packets: the number lost, duplicated, delayed.
     loses: u64,
     repeats: u64,
     delays: u64,
@@ -97,7 +97,7 @@ fn plans() -> impl Strategy<Value = Plan> {
         })
 }
 
-/// A packet under way: when it arrives, headers, payload.
+/// A packet in flight: when it arrives, headers, payload.
 type Flying = (Instant, Vec<u8>, Vec<u8>);
 
 struct Copies(Vec<(Vec<u8>, Vec<u8>)>);
@@ -110,9 +110,9 @@ impl Emit for Copies {
     }
 }
 
-/// What the operations must have done, from executing them one after the other.
+/// Expected results, from executing the operations one after the other.
 struct Expected {
-    /// What each atomic finds.
+    /// Value that each atomic must return.
     found: Vec<Option<u64>>,
     /// The words before each operation, and at the end.
     words: Vec<[u64; WORDS as usize]>,
@@ -220,7 +220,7 @@ impl Pair {
         self.rng.below(100) < percent
     }
 
-    /// Posts the next operation, when there is space for it.
+    /// Posts the next operation if there is space for it.
     fn post(&mut self) {
         let Some(&Operation { kind, fence }) = self.plan.operations.get(self.posted) else {
             return;
@@ -246,7 +246,7 @@ impl Pair {
                 (SendOp::Write { remote_address: 0, rkey, immediate: Some([7; 4]) }, 0)
             }
         };
-        // Two segments, cut anywhere.
+        // Two segments, split at random.
         let cut = self.rng.below(u64::from(len) + 1) as u32;
         let address = self.posted as u64 * STRIDE;
         let lkey = LKey(KEY);
@@ -279,9 +279,9 @@ impl Pair {
         }
     }
 
-    /// Puts what was sent on its way, or not.
+    /// Puts sent packets in flight, with losses, duplicates and delays.
     fn fly(&mut self, sent: Copies, back: bool) {
-        // The requester never has to give up.
+        // Without impairments once few retries are left, so that the requester never fails.
         let perfect = self.requester.snapshot().retries_left <= 3;
         for (head, payload) in sent.0 {
             if !perfect && self.chance(self.plan.loses) {
@@ -325,7 +325,7 @@ impl Pair {
         }
     }
 
-    /// One microsecond.
+    /// Advances by one microsecond.
     fn step(&mut self) {
         self.now += Duration::from_us(1);
         self.requester.handle_timeout(self.now, &mut self.near);
@@ -359,20 +359,20 @@ impl Pair {
     }
 }
 
-/// The far side's READ-only bytes.
+/// Far byte `at` of the read-only area.
 fn fixed(at: u64) -> u8 {
     (at % 251) as u8
 }
 
-/// Takes what has arrived, in the order of sending.
+/// Removes the packets that have arrived, in the order of sending.
 fn arrived(flying: &mut Vec<Flying>, now: Instant) -> Vec<Flying> {
     let (arrived, rest) = std::mem::take(flying).into_iter().partition(|(at, ..)| *at <= now);
     *flying = rest;
     arrived
 }
 
-/// The near memory of READ `id` must be what the words were after everything before it, or became
-/// until something that had to wait for it.
+/// The near memory of READ `id` must hold the words' values after all earlier operations, or those
+/// up to the first operation that had to wait for it.
 fn check_word_read(pair: &Pair, expected: &Expected, id: usize, word: u64) {
     let operations = &pair.plan.operations;
     let fenced =
@@ -459,7 +459,7 @@ proptest! {
     }
 }
 
-/// The channel of the property does what it says: atomics are repeated and answered from memory.
+/// The property's channel has the intended effect: atomics are duplicated and answered from memory.
 #[test]
 fn repetitions_of_atomics_do_occur() {
     let operation = Operation { kind: Kind::Add { word: 0, value: 1 }, fence: false };

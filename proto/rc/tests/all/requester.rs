@@ -1305,6 +1305,27 @@ scripts! {
             in ack psn=0
             done 1 Success
         ";
+        a_change_of_attributes_leaves_the_window_as_narrow: "
+            config mtu=256 rnr_retry=7
+            post send len=2304
+            out send.first psn=0 !ackreq
+            out send.middle psn=1 !ackreq
+            out send.middle psn=2 !ackreq
+            out send.middle psn=3 !ackreq
+            out send.middle psn=4 !ackreq
+            out send.middle psn=5 !ackreq
+            out send.middle psn=6 !ackreq
+            out send.middle psn=7 !ackreq
+            out send.last psn=8 ackreq
+            in rnr psn=0
+            adjust rnr_retry=3
+            wait 10us
+            out send.first psn=0 !ackreq
+            out send.middle psn=1 !ackreq
+            out send.middle psn=2 !ackreq
+            out send.middle psn=3 ackreq
+            quiet
+        ";
         each_one_halves_the_window_and_acknowledgements_widen_it: "
             config mtu=256 rnr_retry=7
             post send len=3072

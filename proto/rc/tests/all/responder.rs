@@ -152,6 +152,14 @@ scripts! {
             out resp.only psn=0
             out nak.seq psn=1
         ";
+        a_gap_that_a_read_closes_needs_no_ack_of_the_read: "
+            in write.only psn=0 len=1
+            in read psn=2 dma=1
+            in write.only psn=1 len=1
+            in read psn=2 dma=1
+            out resp.only psn=2 msn=3
+            out ack psn=1 msn=3
+        ";
         what_came_too_early_leaves_no_trace: "
             in write.only psn=1 len=4 va=0
             out nak.seq psn=0 msn=0
@@ -176,6 +184,35 @@ scripts! {
             out ack psn=1 msn=0
             in write.last psn=2 len=188 ackreq
             out ack psn=2 msn=1
+        ";
+        a_write_before_a_read_is_acknowledged_without_the_read: "
+            config mtu=256
+            in write.only psn=0 len=1 va=0
+            in read psn=1 va=512 dma=600
+            out resp.first psn=1
+            out resp.middle psn=2
+            out resp.last psn=3 msn=2
+            in write.only psn=0 len=1 va=0
+            out ack psn=0 msn=2
+            in read psn=3 va=1024 dma=88
+            out resp.only psn=3 len=88
+            quiet
+        ";
+        a_write_before_an_atomic_is_acknowledged_without_the_atomic: "
+            set at=64 value=5
+            in write.only psn=0 len=1 va=0
+            in fetch_add psn=1 va=64 value=1
+            out atomic.ack psn=1 found=5
+            in write.only psn=0 len=1 va=0
+            out ack psn=0 msn=2
+        ";
+        a_write_after_a_read_acknowledges_both: "
+            in write.only psn=0 len=1 va=0
+            in read psn=1 dma=1
+            in write.only psn=2 len=1 va=0
+            out resp.only psn=1
+            in write.only psn=0 len=1 va=0
+            out ack psn=2 msn=3
         ";
         a_send_consumes_one_receive: "
             recv

@@ -3,6 +3,7 @@
 //! ```text
 //! config timeout=1ms adaptive=2ms retry=7 rnr_retry=7 window=16 dest_reads=4 report_credits
 //! wait   1ms              time passes
+//! adjust rnr_retry=3      the program changes attributes in RTS
 //! ```
 
 use longhaul_node::Payload;
@@ -20,7 +21,7 @@ pub fn device() -> Device {
     Device::new(Transport::Rc, MEMORY)
 }
 
-/// Both halves and their time.
+/// Requester and responder with their time.
 pub struct Rc {
     now: Instant,
     requester: Requester,
@@ -158,6 +159,9 @@ impl Halves for Rc {
                 self.now += duration(line.words[1]);
                 self.requester.handle_timeout(self.now, device);
             }
+            "adjust" => self.requester.adjust(|config| {
+                config.rnr_retry = line.number("rnr_retry", config.rnr_retry.into()) as u8;
+            }),
             other => panic!("no such event: {other}"),
         }
     }

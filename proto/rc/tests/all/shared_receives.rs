@@ -10,7 +10,7 @@ use longhaul_work::*;
 
 const MTU: usize = 256;
 
-/// Responders with QPNs from 1, a queue and the memory that they share.
+/// Responders with QPNs from 1, and the queue and memory that they share.
 struct Shared {
     responders: Vec<Responder>,
     queue: RecvQueue,
@@ -74,7 +74,7 @@ impl Shared {
         );
     }
 
-    /// What responder `at` sends next.
+    /// Next packet of responder `at`.
     fn sent(&mut self, at: usize) -> Option<String> {
         let mut wire = Wire::default();
         self.responders[at].transmit(&self.queue, &mut self.device, &template(), &mut wire);

@@ -1,8 +1,8 @@
 //! Two software RNICs with a box at each site: an initiator whose commands announce their data, and
-//! a target that READs it, or does not.
+//! a target that may READ it.
 //!
-//! Between LAN and WAN every frame goes through bytes, as over a wire: what a box builds has to be
-//! right to the ICRC.
+//! Between LAN and WAN every frame is serialised, as on a wire, so that frames built by a box must
+//! be valid to the ICRC.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -26,7 +26,7 @@ use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// Where each host's memory begins.
+/// First address of each host's memory.
 pub const BASE: u64 = 0x7000_0000_0000;
 pub const INITIATOR: usize = 0;
 pub const TARGET: usize = 1;
@@ -57,9 +57,9 @@ impl Memory for Bytes {
     }
 }
 
-/// A node that a test keeps a hand on; what comes in goes through bytes.
+/// A node to which the test keeps a reference; frames to it are serialised.
 ///
-/// A host hears no connection manager: the connection is there already.
+/// Hosts ignore the connection manager: the connection exists already.
 pub struct Held<N> {
     node: Rc<RefCell<N>>,
     is_host: bool,
@@ -113,21 +113,21 @@ impl<N: Node> Node for Held<N> {
     }
 }
 
-/// What stands between the two LANs.
+/// What connects the two LANs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Between {
-    /// A path that loses nothing.
+    /// A path without loss.
     Path,
-    /// Both halves of a box and a transport, at each site.
+    /// A whole box at each site.
     Boxes(Mode),
 }
 
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub between: Between,
-    /// Of each site.
+    /// Read-ahead of each site.
     pub read_ahead: [Config; 2],
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
     pub wan_loss: f64,
     pub lan_loss: [f64; 2],
@@ -163,7 +163,7 @@ pub struct Host {
     pub keys: MrKeys,
 }
 
-/// Both sites, and what is between them.
+/// Both sites, and the path between them.
 pub struct Sites {
     pub now: Instant,
     pub hosts: [Host; 2],
@@ -293,7 +293,7 @@ impl Sites {
         self.show_connection();
     }
 
-    /// The connection manager's messages pass through all boxes, as when the connection is made.
+    /// Sends the connection manager's messages through all boxes, as for a new connection.
     fn show_connection(&mut self) {
         let [initiator, target] = [INITIATOR, TARGET].map(|host| self.hosts[host].qpn);
         let said = [0, 0, 1, 0, 128, 0, 127, 0];
@@ -349,7 +349,7 @@ impl Sites {
         }
     }
 
-    /// As if the host had sent `message`, from its box's LAN side on.
+    /// Injects `message` as if sent by the host, on its box's LAN side.
     fn inject(&mut self, from: usize, message: &Message<'_>) {
         let path = PathTemplate::new(&Path {
             source_mac: mac(from),
@@ -380,8 +380,8 @@ impl Sites {
         );
     }
 
-    /// Lets everything send, goes to the next moment at which anything happens, but no further than
-    /// to `end`, and lets it happen. False: nothing happens until then.
+    /// Lets all nodes send, and advances to the next event before `end`. Returns `false` if there
+    /// is none.
     pub fn step(&mut self, end: Instant) -> bool {
         self.row.poll_transmit(self.now, &mut Nowhere);
         let due = self.row.poll_timeout().filter(|due| due.at <= end);
@@ -394,7 +394,7 @@ impl Sites {
     }
 }
 
-/// Nothing leaves the row.
+/// Rejects frames that would leave the row.
 struct Nowhere;
 
 impl Transmit for Nowhere {

@@ -1,8 +1,8 @@
-//! What the hosts' programs do: commands of NVMe-oF's form, with data that the target READs, WRITEs
-//! or leaves.
+//! The hosts' programs: commands in the form of NVMe-oF, whose data the target READs, WRITEs or
+//! ignores.
 //!
-//! Each command's data is unlike any other's, and the initiator overwrites it as soon as the
-//! command is answered.
+//! Each command's data is unique, and the initiator overwrites it as soon as the command is
+//! answered.
 
 use super::{BASE, INITIATOR, Setup, Sites, TARGET};
 use longhaul_rnic::{Completion, CompletionOp, RecvWr, SendOp, SendWr, Sge, Status};
@@ -19,28 +19,28 @@ const RECEIVES: usize = 13 << 20;
 const RECEIVE: usize = 256;
 const RECEIVES_POSTED: u64 = 256;
 
-/// What is done, and how much of it.
+/// Amount and kind of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     pub commands: u64,
-    /// At once; at most 64.
+    /// Commands in flight, at most 64.
     pub depth: usize,
-    /// Longest data, at most 64 KiB; the least is a quarter.
+    /// Longest data, at most 64 KiB; the shortest is a quarter of it.
     pub len: usize,
-    /// This command names memory under a key that is not valid; its target leaves it.
+    /// This command names memory with an invalid key; its target ignores it.
     pub bad_key_in: Option<u64>,
-    /// Each command's target does whatever a target may; else it READs at once and answers.
+    /// Targets do anything that they may; otherwise they READ at once and answer.
     pub is_wild: bool,
 }
 
-/// What the target does with a command.
+/// The target's reaction to a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Plan {
-    /// READs the data, in so many pieces.
+    /// READs the data, in this many pieces.
     Read(usize),
-    /// Answers without having READ anything.
+    /// Answers without a READ.
     Leave,
-    /// WRITEs to the initiator: a command that reads.
+    /// WRITEs to the initiator: a reading command.
     Write,
 }
 
@@ -50,7 +50,7 @@ struct Command {
     len: usize,
     plan: Plan,
     issued_at: Instant,
-    /// Work requests of the target's that are not complete.
+    /// Incomplete work requests of the target.
     left: usize,
     is_answered: bool,
 }
@@ -63,7 +63,7 @@ pub struct Programs {
     commands: BTreeMap<u64, Command>,
     free: Vec<usize>,
     issued: u64,
-    /// The target acts on these at that moment.
+    /// Future actions of the target.
     later: BTreeMap<(Instant, u64), ()>,
     pub latencies: Vec<Duration>,
 }
@@ -105,7 +105,7 @@ impl Programs {
         assert_eq!(outcome, Ok(()), "{} of {} are done", self.latencies.len(), self.work.commands);
     }
 
-    /// Runs until so many commands are answered, or a work request fails: on which host, and how.
+    /// Runs until `commands` commands are answered, or a work request fails on a host.
     pub fn run_to(&mut self, commands: u64) -> Result<(), (usize, Status)> {
         let end = self.sites.now + Duration::from_ms(120_000);
         while (self.latencies.len() as u64) < commands {
@@ -185,7 +185,7 @@ impl Programs {
         self.sites.hosts[host].rnic.borrow_mut().post_recv(qpn, &wr).unwrap();
     }
 
-    /// The initiator sends commands as long as it has places for their data.
+    /// Sends commands while there is room for their data.
     fn issue(&mut self) {
         while self.issued < self.work.commands {
             let Some(slot) = self.free.pop() else { return };
@@ -245,7 +245,7 @@ impl Programs {
         self.later.insert((self.sites.now + Duration::from_us(wait), number), ());
     }
 
-    /// The target does what it does with a command.
+    /// Performs the target's action on a command.
     fn act(&mut self, number: u64) {
         let command = self.commands[&number];
         let (remote, rkey) = (BASE + (command.slot * SLOT) as u64, self.sites.rkey(INITIATOR));
@@ -279,7 +279,7 @@ impl Programs {
         }
     }
 
-    /// A READ of what no command announced, or a WRITE.
+    /// READs memory that no command announced, or WRITEs.
     fn do_something_else(&mut self) {
         let rkey = self.sites.rkey(INITIATOR);
         let len = 1 + self.rng.below(5000) as usize;
@@ -339,7 +339,7 @@ impl Programs {
         self.latencies.push(self.sites.now.since(command.issued_at));
     }
 
-    /// What the target READ of memory that never changes is right.
+    /// Checks the data that the target READ from constant memory.
     pub fn check_constant(&self) {
         let there = self.read(INITIATOR, CONSTANT, CONSTANT_LEN);
         let here = self.read(TARGET, CONSTANT, CONSTANT_LEN);

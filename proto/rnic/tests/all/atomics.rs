@@ -1,4 +1,4 @@
-//! Atomics: executed once each, in order, whatever the wire does.
+//! Atomics: each is executed once and in order, whatever the wire does.
 
 use crate::pair::*;
 use longhaul_rnic::*;
@@ -103,7 +103,7 @@ mod refusal {
             SendOp::FetchAdd { remote_address: BASE, rkey: mr.rkey, add: 1 }
         });
         fails_with(Status::RemoteAccess, QpEvent::AccessError, |pair, ends| {
-            // Aligned as the peer names it, and not where it is.
+            // Aligned in the peer's address space, but not in memory.
             let mr = pair.nodes[1].reg_mr(ends.pd[1], BASE + 4, 4096, 0, Access::ALL).unwrap();
             SendOp::FetchAdd { remote_address: 8, rkey: mr.rkey, add: 1 }
         });

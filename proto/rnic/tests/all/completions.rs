@@ -6,7 +6,7 @@ use longhaul_units::{Duration, Instant, Qpn};
 
 const SOON: Duration = Duration::from_ms(100);
 
-/// A connection whose completions on node 0 go to a queue of `capacity`, and its QP there.
+/// A connection whose completions on node 0 go to a CQ of `capacity`, and node 0's QP.
 fn on_small_cq(capacity: u32) -> (Pair, Ends, CqId, Qpn) {
     let mut pair = Pair::new(1, 1 << 16);
     let ends = pair.connect(&Link::default());

@@ -1,4 +1,4 @@
-//! Congestion: marks become notifications, notifications slow the sender down, and the program's
+//! Congestion: marks lead to notifications, notifications slow the sender down, and the program's
 //! limits hold.
 
 use crate::pair::*;
@@ -29,8 +29,8 @@ fn limit(pair: &mut Pair, ends: &Ends, n: usize, kbps: u32) {
     pair.nodes[n].modify_qp(pair.now, ends.qp[n], &attr).unwrap();
 }
 
-/// Bytes per second on the wire that node 0 sends over `span`, while `marked` decides which frames
-/// a switch marks.
+/// Bytes per second on the wire that node 0 sends during `span`; `marked` decides whether a switch
+/// marks its frames.
 fn goodput(pair: &mut Pair, ends: &Ends, span: Duration, marked: bool) -> f64 {
     let sent = Rc::new(Cell::new(0u64));
     let count = sent.clone();
@@ -86,7 +86,7 @@ mod notification {
             .iter()
             .filter(|(_, bytes)| Packet::parse(bytes).unwrap().unwrap().opcode() == Opcode::CNP)
             .collect();
-        // The WRITE is answered, and so is the ACK, which was marked too.
+        // A CNP for the WRITE, and one for the ACK, which was marked too.
         assert_eq!(cnps.iter().filter(|(sender, _)| *sender == 1).count(), 1);
         let packet = Packet::parse(&cnps[0].1).unwrap().unwrap();
         assert_eq!(packet.dest_qp(), ends.qp[usize::from(cnps[0].0 == 1) ^ 1]);
@@ -165,7 +165,7 @@ mod limits {
             steps += 1;
             assert!(steps < 5000, "a step for each packet, and few besides");
         }
-        // The first 64 KiB go at once.
+        // The first 64 KiB are sent at once.
         let took = pair.now.since(Instant::ZERO).as_secs_f64();
         let ideal = (len as f64 * 1.08 - 65_536.0) * 8.0 / 100e6;
         assert!((took / ideal - 1.0).abs() < 0.05, "{took} instead of {ideal}");
@@ -212,7 +212,7 @@ mod strangers {
     use longhaul_node::{Frame, Node};
     use longhaul_wire::Head;
 
-    /// A CNP as node 1 sends it, and what node 0 makes of a change to it.
+    /// A CNP from node 1, and node 0's reaction to modified ones.
     #[test]
     fn a_notification_counts_only_from_the_peer_and_while_connected() {
         let (mut pair, ends) = controlled();
@@ -240,7 +240,7 @@ mod strangers {
         counts(&mut pair, &cnp, DropReason::QpState);
     }
 
-    /// With one byte changed and the ICRC made right.
+    /// A copy with one byte changed and a valid ICRC.
     fn changed(bytes: &[u8], at: usize, to: u8) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         bytes[at] = to;

@@ -1,4 +1,4 @@
-//! Unreliable datagrams, one to one and to groups.
+//! Unreliable datagrams, unicast and multicast.
 
 use crate::pair::*;
 use longhaul_rnic::*;
@@ -198,7 +198,7 @@ mod destroyed_handles {
 mod send_queue_error {
     use super::*;
 
-    /// A QP whose first send had a wrong key, with one receive posted before.
+    /// A QP whose first send had an invalid key, with one receive posted before.
     fn failed() -> (Pair, Ends, AhId) {
         let (mut pair, ends, ah) = ready();
         pair.recv(0, &ends, 70, 120_000, 500);

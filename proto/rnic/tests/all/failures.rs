@@ -1,4 +1,4 @@
-//! What a program sees when something goes wrong, on both sides.
+//! Errors as a program sees them, at both ends.
 
 use crate::pair::*;
 use longhaul_rnic::*;
@@ -123,7 +123,7 @@ mod local_protection {
         assert_eq!(statuses(&done), [(1, Status::Success), (2, Status::LocalProtection)]);
     }
 
-    /// Two packets of a long message are at the peer, which nobody asked for an ACK.
+    /// Two packets of a long message have arrived, without an AckReq.
     fn deregistered_half_way(op: impl Fn(&Ends) -> SendOp) {
         let mut pair = Pair::with(1, 1 << 20, |c| {
             (c.window_packets, c.ack_request_every) = (1 << 20, 1 << 20)
@@ -223,7 +223,7 @@ mod dead_peer {
                 (100, Status::WrFlush)
             ]
         );
-        // 4.194 ms, once and seven times again.
+        // 4.194 ms, for the first transmission and seven retries.
         let budget = Duration::of_ack_timeout(10).unwrap().times(8);
         assert_eq!(pair.now.since(Instant::ZERO), budget);
         assert_eq!(pair.nodes[0].counters().get(Counter::LocalAckTimeoutErr), 8);

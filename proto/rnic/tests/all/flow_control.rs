@@ -1,4 +1,4 @@
-//! Pause frames of priority-based flow control: who waits, and for how long.
+//! Pause frames of priority-based flow control: which QPs wait, and for how long.
 
 use crate::pair::*;
 use longhaul_node::{Frame, Node, Side, Transmit};
@@ -21,7 +21,7 @@ fn rate() -> BitRate {
     BitRate::from_gbps(100).unwrap()
 }
 
-/// A connected pair whose node 0 obeys pauses, and has three packets to send of priority 0.
+/// A connected pair whose node 0 obeys pauses and has three packets of priority 0 to send.
 fn ready(link_rate: Option<BitRate>) -> Pair {
     let mut pair = Pair::with(1, 1 << 16, |config| config.link_rate = link_rate);
     let ends = pair.connect(&Link::default());

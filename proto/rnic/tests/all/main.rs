@@ -1,4 +1,4 @@
-//! Tests of the software RNIC: verbs, transfers over bad wires, a model of random calls.
+//! Tests of the software RNIC: verbs, transfers over impaired wires, a model of random calls.
 
 mod atomics;
 mod completions;

@@ -1,5 +1,4 @@
-//! Hundreds of QPs on devices that are late: a driver comes round seldom, and takes few frames a
-//! turn.
+//! Hundreds of QPs on devices whose drivers run rarely and take few frames per turn.
 
 use crate::pair::*;
 use longhaul_node::{Frame, Node, Side, Transmit};
@@ -8,7 +7,7 @@ use longhaul_units::{Duration, Instant, Qpn};
 use longhaul_wire::Head;
 use std::collections::VecDeque;
 
-/// Frames that a driver takes in a turn.
+/// Frames that a driver takes per turn.
 const BATCH: usize = 64;
 /// Frames that a port's ring holds.
 const RING: usize = 2048;
@@ -16,7 +15,7 @@ const MESSAGE: u32 = 64 << 10;
 /// The local ACK timeout that perftest gives its QPs: 67 ms.
 const TIMEOUT: u8 = 14;
 
-/// What one device has sent and the other has not received.
+/// Frames sent by one device and not yet received by the other.
 struct Ring {
     frames: VecDeque<Vec<u8>>,
     frames_max: usize,
@@ -34,11 +33,11 @@ impl Transmit for Ring {
     }
 }
 
-/// Two devices, each with a driver, and what is between them.
+/// Two devices, each with a driver, and the rings between them.
 struct Late {
     now: Instant,
     devices: [Rnic<VecMemory>; 2],
-    /// By receiver.
+    /// Indexed by receiver.
     rings: [Ring; 2],
     qps: Vec<[Qpn; 2]>,
     ends: Vec<(CqId, MrKeys)>,
@@ -102,7 +101,7 @@ impl Late {
         }
     }
 
-    /// A turn of device `n`'s driver, which is bounded as that of a program's device is.
+    /// Runs a turn of device `n`'s driver, bounded as in a program's device.
     fn turn(&mut self, n: usize) {
         let device = &mut self.devices[n];
         let taken = self.rings[n].frames.len().min(BATCH);
@@ -120,7 +119,7 @@ impl Late {
         });
     }
 
-    /// Both drivers come round every `every`, until so many WRITEs of each are done.
+    /// Runs both drivers once per `every`, until this many WRITEs of each are complete.
     fn run(&mut self, every: Duration, writes: [usize; 2]) {
         let limit = self.now + Duration::from_ms(20_000);
         while self.done != writes {
@@ -160,7 +159,7 @@ fn a_message_may_take_longer_to_leave_than_the_timer_runs() {
 
 #[test]
 fn a_responder_far_behind_is_not_sent_everything_again() {
-    // Whatever is between them takes all at once; what comes last is answered after six timeouts.
+    // The ring accepts everything at once; the last packet is answered after six timeouts.
     let mut late = Late::new(512, Mtu::B1024, usize::MAX);
     late.post(0);
     late.run(Duration::from_us(800), [512, 0]);
@@ -176,7 +175,7 @@ fn a_responder_far_behind_is_not_sent_everything_again() {
 #[test]
 fn queue_pairs_wait_in_line_for_longer_than_all_their_retries() {
     const QPS: usize = 128;
-    // Both ways through rings that hold more than a device takes while eight timeouts pass.
+    // In both directions, through rings that hold more than a device takes during eight timeouts.
     let run = |change: fn(&mut Config)| {
         let mut late = Late::with(QPS, Mtu::B256, 4096, change);
         late.post(0);
@@ -201,7 +200,7 @@ fn acks_that_wait_in_the_port_are_heard_before_timers() {
         late.turn(1);
     }
     assert!(late.rings[0].frames.len() >= QPS, "every QP is answered");
-    // The requester's driver was away.
+    // The requester's driver did not run.
     late.now += Duration::from_ms(500);
     late.run(Duration::from_us(10), [QPS, 0]);
     late.assert_all_well();

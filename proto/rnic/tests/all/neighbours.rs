@@ -1,5 +1,5 @@
-//! On an Ethernet segment: whom the device asks for Ethernet addresses, what waits for the answer,
-//! and who follows a change.
+//! Neighbour resolution on an Ethernet segment: requests, datagrams that wait, and changes of
+//! address.
 
 use crate::pair::*;
 use longhaul_cm::{ConnectRequest, Event as Cm, ServiceId};
@@ -9,7 +9,7 @@ use longhaul_units::{Duration, Psn};
 use longhaul_wire::{Head, MacAddr, Packet};
 use std::net::IpAddr;
 
-/// No function of the IP address.
+/// Not derived from the IP address.
 fn mac(node: usize) -> MacAddr {
     MacAddr([0x0e, 0xaa, 0, 0, 0, 0xf0 - node as u8])
 }
@@ -28,7 +28,7 @@ fn pair() -> Pair {
     pair
 }
 
-/// Resolves a peer from node `n`, as long as it takes.
+/// Resolves a peer from node `n` and waits for the result.
 fn resolve(pair: &mut Pair, n: usize, peer: IpAddr) -> Resolution {
     let now = pair.now;
     let mut resolution = pair.nodes[n].resolve(now, peer);
@@ -51,7 +51,7 @@ fn deliver(pair: &mut Pair, n: usize, bytes: &[u8]) {
     pair.nodes[n].handle_frame(pair.now, 0, &Frame::received(&head, bytes).unwrap());
 }
 
-/// What a host sends that has taken an address over.
+/// Gratuitous ARP of a host that has taken over an address.
 fn gratuitous_arp(of: IpAddr, mac: MacAddr) -> Vec<u8> {
     let IpAddr::V4(of) = of else { panic!("{of}") };
     let mut frame = vec![0xff; 6];
@@ -241,7 +241,7 @@ mod changes {
         assert_eq!(resolve(&mut pair, 0, stranger), full, "the handle still holds");
         pair.nodes[0].destroy_ah(ah).unwrap();
         assert_eq!(resolve(&mut pair, 0, stranger), Resolution::Failed(Failure::NoAnswer));
-        // Once more by the other way out.
+        // Once more, released by destroying the QP.
         assert_eq!(resolve(&mut pair, 0, ip(1)), Resolution::Known(mac(1)));
         pair.bring_up(0, ends.qp[0], 1, ends.qp[1], &Link::default());
         assert_eq!(resolve(&mut pair, 0, stranger), full);
@@ -287,7 +287,7 @@ mod connection_manager {
         }
     }
 
-    /// Two devices that have never heard of each other, with a QP each.
+    /// Two devices that have never communicated, with a QP each.
     fn strangers() -> (Pair, Ends) {
         let mut pair = pair();
         let ends = connect(&mut pair);

@@ -1,5 +1,4 @@
-//! The port: what it drops and why, who sends when, how fast, and the connection manager behind
-//! QP1.
+//! The port: drop reasons, turns, pacing, and the connection manager behind QP1.
 
 use crate::pair::*;
 use longhaul_node::{Frame, Node, Side, Transmit};
@@ -76,14 +75,14 @@ mod validation {
         dropped(DropReason::Opcode, |b| b[BTH] = 0x2a);
         dropped(DropReason::Opcode, |b| b[BTH] = 0x1f);
         dropped(DropReason::Icrc, |b| b[BTH] = 0x81);
-        // Congestion control is switched off.
+        // Congestion control is disabled.
         dropped(DropReason::Cnp, |b| {
             b[BTH] = 0x81;
             seal(b);
         });
     }
 
-    /// Who carries what it does not understand hands it on as an opaque frame.
+    /// A port that cannot parse a frame delivers it as opaque.
     #[test]
     fn a_packet_whose_lengths_lie_is_dropped_as_an_opaque_frame_too() {
         let (mut pair, _, mut bytes) = write_frame();
@@ -152,7 +151,7 @@ mod validation {
                 && matches!(Packet::parse(&bytes), Ok(Some(_)))
                 && bytes.len() > 60
             {
-                // Hostile rather than damaged: the ICRC is right.
+                // Hostile rather than damaged: the ICRC is valid.
                 seal(&mut bytes);
             }
             deliver(&mut pair.nodes[1], now, &bytes);
@@ -182,7 +181,7 @@ mod validation {
         let ends = pair.connect(&Link::default());
         let mut rng = SplitMix64::new(43);
         let now = pair.now;
-        // Frames of all kinds that node 1 would send, taken from a real exchange.
+        // Frames of all kinds that node 1 would send, captured from an exchange.
         pair.tap().seen = Some(Vec::new());
         pair.post(0, ends.qp[0], &wr(1, read_from(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
         pair.post(0, ends.qp[0], &wr(2, write_to(&ends, 1, 0), &[sge(&ends, 0, 0, 5000)]));
@@ -227,7 +226,7 @@ mod validation {
 mod turns {
     use super::*;
 
-    /// Makes `count` connected QPs on both nodes and returns those of node 0.
+    /// Creates `count` connected QPs on both nodes and returns those of node 0.
     fn many(pair: &mut Pair, ends: &Ends, count: usize) -> Vec<Qpn> {
         let mut made = Vec::new();
         for _ in 0..count {
@@ -351,7 +350,7 @@ mod pace {
             .sum();
         let ideal = rate.time_for_bytes(wire).as_secs_f64();
         let took = pair.now.as_ps() as f64 * 1e-12;
-        // The burst allowance, the last timer's empty call, and two delays of 10 µs.
+        // The burst allowance, the last timer's empty expiry, and two delays of 10 µs.
         let last_timer = Duration::of_ack_timeout(14).unwrap().as_secs_f64();
         assert!(took > ideal - 30e-6, "{took} against {ideal}");
         assert!(took < ideal + last_timer + 40e-6, "{took} against {ideal}");
@@ -362,8 +361,8 @@ mod pace {
 mod distance {
     use super::*;
 
-    /// Keeps `depth` WRITEs of 4 KiB outstanding over 1000 km at 10 Gbit/s; messages completed per
-    /// round trip.
+    /// Keeps `depth` WRITEs of 4 KiB outstanding over 1000 km at 10 Gbit/s. Returns the messages
+    /// completed per round trip.
     fn messages_per_rtt(depth: u32) -> f64 {
         let rate = BitRate::from_gbps(10).unwrap();
         let mut pair = Pair::with(1, 1 << 16, |c| c.port_rate = Some(rate));

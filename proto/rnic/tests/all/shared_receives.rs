@@ -1,4 +1,4 @@
-//! Shared receive queues: many QPs take from one, and none takes what is not its own.
+//! Shared receive queues: many QPs take receives from one, and each uses only its own.
 
 use crate::pair::*;
 use longhaul_rnic::*;
@@ -174,7 +174,7 @@ mod events {
 mod accounting {
     use super::*;
 
-    /// How many more receives it takes.
+    /// Number of further receives that fit.
     fn space(s: &mut Shared) -> u32 {
         let recv = RecvWr { wr_id: 99, segments: &[] };
         std::iter::from_fn(|| s.pair.nodes[1].post_srq_recv(s.srq, &recv).ok()).count() as u32

@@ -1,4 +1,4 @@
-//! Two devices move bytes, over a good wire and over bad ones.
+//! Two devices transfer data over perfect and over impaired wires.
 
 use crate::pair::*;
 use longhaul_rnic::*;
@@ -53,7 +53,7 @@ mod any_wire {
     const MEMORY: usize = 12 << 20;
     const HALF: usize = MEMORY / 2;
 
-    /// A posted request and where its bytes must be afterwards: (from node, at, to node, at,
+    /// A posted request and the location of its bytes afterwards: (from node, at, to node, at,
     /// length).
     #[derive(Clone, Copy, Debug)]
     struct Posted {
@@ -138,7 +138,7 @@ mod any_wire {
             }
         }
 
-        /// Posts one random request on `n`; sources lie in the lower half, each target alone in the
+        /// Posts one random request on `n`; sources are in the lower half, each target alone in the
         /// upper half.
         fn post(&mut self, n: usize, round: usize) {
             let len = self.len();
@@ -181,7 +181,7 @@ mod any_wire {
                 id
             });
             let local = if kind == 2 { to_at } else { from_at };
-            // Two pieces, cut anywhere.
+            // Two pieces, split at random.
             let cut = self.rng.below(len as u64 + 1) as usize;
             let segments = [
                 sge(&self.ends, n, local, cut as u32),
@@ -203,7 +203,7 @@ mod any_wire {
             if let Some(receive) = receive {
                 self.expected_receives[peer].push_back(posted);
                 self.receives[peer].push_back(receive);
-                // Sometimes the receive comes late, and the sender meets an RNR NAK.
+                // Sometimes the receive is posted late, and the sender gets an RNR NAK.
                 let late = self.rng.chance(0.2);
                 if late {
                     for _ in 0..self.rng.below(30) {
@@ -252,7 +252,7 @@ mod any_wire {
                 self.rng.below(per_side as u64 + 1) as usize,
                 self.rng.below(per_side as u64 + 1) as usize,
             ];
-            // Each target slot is used by one request of a round, over both sides.
+            // Each target slot belongs to one request of a round, counted over both sides.
             let mut slot = 0;
             for i in 0..per_side {
                 for (n, &count) in counts.iter().enumerate() {
@@ -303,7 +303,7 @@ mod any_wire {
         [0, 1].map(|n| run.pair.nodes[n].counters().clone())
     }
 
-    /// What must have happened somewhere, or the wires were too good to prove anything.
+    /// Counters that must be non-zero, or the impairments proved nothing.
     const MET: [Counter; 11] = [
         Counter::Icrc,
         Counter::OutOfSequence,

@@ -1,4 +1,5 @@
-//! Unreliable connections: a message arrives whole or not at all, and nobody hears about it.
+//! Unreliable connections: a message is delivered whole or not at all, without a report to either
+//! end.
 
 use crate::pair::*;
 use longhaul_rnic::*;
@@ -78,7 +79,7 @@ mod delivery {
 mod loss {
     use super::*;
 
-    /// Of messages of five packets each, loses packet `lost` of the second.
+    /// Loses packet `lost` of the second of several five-packet messages.
     fn lose_one(lost: usize) {
         let (mut pair, ends) = connected();
         for id in 0..3 {

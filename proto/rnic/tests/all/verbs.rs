@@ -285,7 +285,7 @@ mod states {
         let drain = QpAttr { state, drain_event: Some(true), ..QpAttr::default() };
         pair.nodes[0].modify_qp(pair.now, ends.qp[0], &drain).unwrap();
         let event = Event::Qp { qpn: ends.qp[0], kind: QpEvent::SendQueueDrained };
-        // Between packets everything that was sent is acknowledged, for most of a millisecond.
+        // Between packets, everything sent is acknowledged for most of a millisecond.
         while pair.completions(0, ends.cq[0]).is_empty() {
             assert_eq!(pair.events(0), []);
             assert!(pair.nodes[0].query_qp(ends.qp[0]).unwrap().draining);

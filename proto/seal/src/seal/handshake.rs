@@ -1,9 +1,9 @@
-//! How keys come to be: ask → answer with a cookie → the two messages of Noise. Within a session
-//! the two messages alone, sealed.
+//! Key exchange: ask → answer with a cookie → the two messages of Noise. Within a session, only the
+//! two messages, sealed.
 //!
-//! Whoever only ever asks costs a bounded number of answers, each of one hash and none longer than
-//! its question; nothing is calculated with before a cookie of ours has come back, and no more
-//! often than configured.
+//! An attacker that only asks costs a bounded number of answers, each of one hash and none longer
+//! than its question. No cryptographic operation follows until a cookie has returned, and the
+//! configuration limits their rate.
 
 use super::Seal;
 use crate::addresses::{AddressKey, Call, TRIES};
@@ -21,14 +21,13 @@ use longhaul_wire::Path;
 use ring::digest;
 use std::net::IpAddr;
 
-/// How long a cookie is good for, at least.
+/// Minimum lifetime of a cookie.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
-/// How long the far box may take to show that it has the keys it began a handshake for.
+/// Time allowed for the far box to prove that it has the keys of a handshake that it started.
 const PENDING_LIFE: Duration = Duration::from_ms(10_000);
-/// Time between two notices of unknown keys that are believed, for each peer.
+/// Minimum interval between notices of unknown keys that are honoured, for each peer.
 const DEAF_FOR: Duration = Duration::from_ms(1000);
-/// First messages that are remembered, so that none is calculated with twice while its cookie is
-/// good.
+/// First messages that are remembered, so that none is processed twice while its cookie is valid.
 const ANSWERED_MAX: usize = 256;
 
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -42,12 +41,12 @@ fn token(bytes: &[u8]) -> Token {
     bytes.first_chunk().copied().unwrap_or_default()
 }
 
-/// Whether two tokens are the same, in a time that does not tell where they differ.
+/// Compares two tokens in constant time.
 fn is_same(a: &Token, b: &Token) -> bool {
     a.iter().zip(b).fold(0, |wrong, (a, b)| wrong | (a ^ b)) == 0
 }
 
-/// The mark of the box with `key` in an answer to `nonce`.
+/// Mark of the box with `key` in an answer to `nonce`.
 fn who(nonce: u64, key: &PublicKey) -> Token {
     let mut hash = digest::Context::new(&digest::SHA256);
     hash.update(b"longhaul seal 1: answer");
@@ -56,7 +55,7 @@ fn who(nonce: u64, key: &PublicKey) -> Token {
     token(hash.finish().as_ref())
 }
 
-/// What a handshake is bound to: both ends must see it alike. `headers` are the INIT's.
+/// Prologue of a handshake, which both ends must compute identically. `headers` are the INIT's.
 fn bound(is_inside: bool, nonce: u64, index: u32, headers: &Path) -> Vec<u8> {
     let mut bound = b"longhaul seal".to_vec();
     bound.extend([VERSION, u8::from(is_inside)]);
@@ -68,7 +67,7 @@ fn bound(is_inside: bool, nonce: u64, index: u32, headers: &Path) -> Vec<u8> {
 }
 
 impl Seal {
-    /// Proves that its holder gets what is sent to its address.
+    /// Cookie that proves that its holder receives datagrams sent to its address.
     fn cookie(&self, epoch: u64, nonce: u64, headers: &Path) -> Token {
         self.cookies.tag(&[
             &epoch.to_be_bytes(),
@@ -87,14 +86,13 @@ impl Seal {
         Way { path: (way.path + tries as usize) % usize::from(self.config.paths), ..*way }
     }
 
-    /// Asks who is behind the destination of `way`, unless that is known to lead nowhere or is
-    /// being asked.
+    /// Sends a question to the destination of `way`, unless it is paused or one is in progress.
     pub(super) fn call(&mut self, now: Instant, way: Way, wants_fresh_keys: bool) {
         let key = AddressKey::destination(&way.headers);
         if !self.addresses.may_call(now, &key) {
             return;
         }
-        // While a handshake with the peer is under way, its outcome is waited for.
+        // A handshake with the peer in progress decides first.
         let peer = self.addresses.peer(&key).map(|peer| &self.peers[peer]);
         if !wants_fresh_keys
             && peer.is_some_and(|peer| peer.shaking.is_some() || peer.pending.is_some())
@@ -115,12 +113,12 @@ impl Seal {
         self.release_waiting(now);
     }
 
-    /// A datagram under keys that there are not: its sender learns that. Nothing is kept, and the
+    /// Notifies the sender of a datagram that its keys are unknown. This keeps no state, and the
     /// notice proves nothing.
     pub(super) fn notify(&mut self, now: Instant, way: &Way, header: &Header) {
         self.drop(DropReason::UnknownKeys);
         if self.sessions.promised(header.index).is_some() {
-            // The far box is ahead of its own RESPONSE.
+            // The datagram overtook the RESPONSE.
             return;
         }
         if !self.notices.take(now) {
@@ -131,8 +129,8 @@ impl Seal {
         self.post(now, way, None, &notice, &[]);
     }
 
-    /// A message of the seals' own; `way` leads back, `inside` are the keys that it came sealed
-    /// with.
+    /// Handles a message of a seal; `way` leads back to its sender, `inside` are the keys that it
+    /// was sealed with.
     pub(super) fn handle_message(
         &mut self,
         now: Instant,
@@ -194,7 +192,7 @@ impl Seal {
         let has_keys = self.has_keys(now, peer);
         let of = &mut self.peers[peer];
         if call.wants_fresh_keys && of.shaking.as_ref().is_some_and(|shaking| shaking.is_inside) {
-            // It goes to somebody who has forgotten the keys that its messages are sealed with.
+            // The far box has lost the keys that this handshake's messages are sealed with.
             self.abandon(peer);
         } else if of.shaking.is_some() || has_keys && !call.wants_fresh_keys {
             return;
@@ -231,7 +229,7 @@ impl Seal {
         self.call(now, way, true);
     }
 
-    /// Replaces the keys in use with a peer, unless that is under way.
+    /// Starts to replace the keys in use with a peer, unless a handshake is in progress.
     pub(super) fn rekey(&mut self, now: Instant, peer: usize, way: Way) {
         let of = &self.peers[peer];
         if of.shaking.is_none() && of.pending.is_none() && of.quiet_until <= now {
@@ -239,7 +237,7 @@ impl Seal {
         }
     }
 
-    /// Sends the first message: with the nonce and the cookie of an answer, or without them sealed
+    /// Sends the first message: with the nonce and cookie of an answer, or without them, sealed
     /// with the keys in use.
     fn begin(&mut self, now: Instant, peer: usize, way: Way, asked: Option<(u64, Token)>) {
         let is_inside = asked.is_none();
@@ -261,7 +259,7 @@ impl Seal {
         self.is_changed = true;
     }
 
-    /// Sends the first message again, if that is due and not in vain.
+    /// Retransmits the first message if that is due, or gives the handshake up.
     fn press_on(&mut self, now: Instant, peer: usize) {
         let every = self.config.ask_every;
         let of = &mut self.peers[peer];
@@ -271,7 +269,7 @@ impl Seal {
         };
         let (way, is_inside) = (shaking.way, shaking.is_inside);
         if is_inside && current.is_none() {
-            // The keys that it was to replace have ended before it.
+            // The keys to be replaced have expired.
             return self.abandon(peer);
         }
         if shaking.tries == TRIES {
@@ -293,14 +291,15 @@ impl Seal {
         self.post(now, &way, if is_inside { current } else { None }, &header, &body);
     }
 
-    /// Ends a handshake that this box began.
+    /// Abandons a handshake that this box started.
     fn abandon(&mut self, peer: usize) {
         if let Some(shaking) = self.peers[peer].shaking.take() {
             self.sessions.remove(shaking.local);
         }
     }
 
-    /// Nobody answers along `way`: its destination is left alone, unless there are keys for it.
+    /// Pauses questions to the destination of `way`, which remain unanswered, unless there are keys
+    /// for it.
     fn give_up(&mut self, now: Instant, way: &Way) {
         let key = AddressKey::destination(&way.headers);
         if self.addresses.peer(&key).is_none_or(|peer| !self.has_keys(now, peer)) {
@@ -331,7 +330,7 @@ impl Seal {
         };
         let pending = self.peers.iter().filter_map(|peer| peer.pending.as_ref());
         if let Some(response) = pending.into_iter().find(|p| p.noise == mark).map(|p| p.response) {
-            // The RESPONSE was lost, or is under way.
+            // The RESPONSE was lost, or is in flight.
             return respond(&response, self);
         }
         if self.answered.contains(&mark) {
@@ -367,8 +366,9 @@ impl Seal {
         }
     }
 
-    /// Both ends have begun at once, and this one's handshake goes on: that of the greater public
-    /// key, unless one of them is sealed with keys that the other end may have forgotten.
+    /// `true` if this end's handshake continues and the peer's is dropped, when both started at
+    /// once. The greater public key's continues, unless only one of them is sealed with keys: the
+    /// other end may have lost those.
     fn is_ours_to_finish(&self, peer: usize, is_theirs_inside: bool) -> bool {
         let of = &self.peers[peer];
         match &of.shaking {
@@ -378,8 +378,8 @@ impl Seal {
         }
     }
 
-    /// Makes keys with a peer that has begun. They are not sealed with before it has shown that it
-    /// has them.
+    /// Derives keys with a peer that has started a handshake. They are not used for sealing until
+    /// the peer has proved that it has them.
     fn accept(
         &mut self,
         now: Instant,
@@ -396,7 +396,7 @@ impl Seal {
         self.abandon(peer);
         if let Some(former) = self.peers[peer].pending.take() {
             self.sessions.remove(former.local);
-            // It had its response for as long as it repeats its first message.
+            // The peer has had the response for as long as it retransmits its first message.
             let patience = self.config.ask_every.times(u64::from(TRIES));
             if former.until + patience <= now + PENDING_LIFE {
                 self.peers[peer].note_trouble(NoKeys::Unfinished);
@@ -464,11 +464,11 @@ impl Seal {
             self.sessions.remove(pending.local);
         }
         self.replace_keys(now, peer, local);
-        // The far box seals with them once it knows that they are here.
+        // The far box uses them for sealing once it knows that this box has them.
         self.post_control(now, &way, local, &[]);
     }
 
-    /// A peer that began has shown that it has the keys.
+    /// Notes that a peer that started a handshake has proved that it has the keys.
     pub(super) fn confirmed(&mut self, now: Instant, peer: usize) {
         let Some(pending) = self.peers[peer].pending.take() else { return };
         self.abandon(peer);
@@ -513,7 +513,7 @@ impl Seal {
         }
     }
 
-    /// Does what is due.
+    /// Handles everything that is due.
     pub(super) fn handle_due(&mut self, now: Instant) {
         self.handle_calls(now);
         for _ in 0..self.waiting.drop_due(now) {
@@ -537,7 +537,7 @@ impl Seal {
     }
 }
 
-/// The first message's ephemeral key, which no two handshakes share.
+/// Ephemeral key of a first message, which no two handshakes share.
 fn ephemeral(noise: &[u8]) -> [u8; 32] {
     noise.first_chunk().copied().unwrap_or_default()
 }

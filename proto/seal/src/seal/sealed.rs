@@ -5,27 +5,27 @@ use crate::datagram::opened;
 use longhaul_node::{Deadline, Frame, FrameBuf, Node, Side, Transmit};
 use longhaul_units::Instant;
 
-/// Frames that wait in the seal which the node takes before it gets to act.
+/// Frames that may wait in the seal before the node gets its turn.
 const BATCH: usize = 64;
-/// Rounds of passing to and fro in one call.
+/// Maximum number of exchanges between node and seal in one call.
 const ROUNDS_MAX: usize = 64;
 
-/// A node with its WAN sides sealed: side 0 is its own, each further side `n` is its side `n` with
-/// a [`Seal`]'s path `n - 1` before it. Without a seal it is the node alone.
+/// A node with its WAN sides sealed. Side 0 is the node's own; behind each further side `n` is path
+/// `n - 1` of a [`Seal`]. Without a seal it is the node alone.
 ///
-/// One seal serves all paths: there is one handshake with a far box, over whichever path gets
-/// through, and each path has numbers and a window of its own under the keys. So a path that comes
-/// back needs no handshake, and keys are replaced while any path works.
+/// One seal serves all paths: one handshake with a far box, over any path that works, covers all of
+/// them, and each path has numbers and a replay window of its own under the keys. A path that
+/// recovers therefore needs no handshake, and keys are replaced while any path works.
 pub struct Sealed<N> {
     node: N,
     seal: Option<Seal>,
-    /// Work was left over at this moment because the two had too much to say to each other.
+    /// Time at which a call ended with work left over, because [`ROUNDS_MAX`] was reached.
     unfinished_at: Option<Instant>,
 }
 
 impl<N: Node> Sealed<N> {
-    /// Puts `seal` before the WAN sides of `node`, of which it must have as many as the seal has
-    /// paths. `None`: nothing is sealed.
+    /// Puts `seal` before the WAN sides of `node`, which must have as many as the seal has paths.
+    /// `None`: nothing is sealed.
     pub fn new(node: N, seal: impl Into<Option<Seal>>) -> Self {
         Sealed { node, seal: seal.into(), unfinished_at: None }
     }
@@ -51,14 +51,14 @@ impl<N: Node> Sealed<N> {
     }
 }
 
-/// Where the inner node's frames go: side 0 out, others through the seal and out. Only where there
-/// is no room, or something waits already, does the seal keep them: what waits is better kept by
-/// the node, which knows what it is.
+/// Output of the inner node: side 0 leaves directly, the others through the seal. The seal queues
+/// frames only if there is no room or its queue is not empty: the node can make better choices
+/// about waiting frames.
 struct Outward<'a> {
     now: Instant,
     seal: &'a mut Seal,
     out: &'a mut dyn Transmit,
-    /// The side whose frames the seal did not take.
+    /// Side whose frames the seal refused.
     refused: Option<Side>,
 }
 
@@ -102,13 +102,13 @@ impl Transmit for Outward<'_> {
     }
 }
 
-/// Where the seal's frames go: to the inner node, or out.
+/// Output of the seal: to the inner node, or out.
 struct Inward<'a, N> {
     now: Instant,
     node: &'a mut N,
     out: &'a mut dyn Transmit,
     room: usize,
-    /// The side whose frames the node did not take.
+    /// Side whose frames the node refused.
     refused: Option<Side>,
 }
 
@@ -172,7 +172,7 @@ impl<N: Node> Node for Sealed<N> {
             let mut inward = Inward { now, node: &mut self.node, out, room: BATCH, refused: None };
             seal.poll_transmit(now, &mut inward);
             let (has_heard, not_in) = (inward.room < BATCH, inward.refused);
-            // The node has heard something, or either has room again for what it refused.
+            // The node has received something, or there is room again for a side that was refused.
             let can_go_on = not_out.is_some_and(|side| seal.is_clear_outward(side - 1))
                 || not_in.is_some_and(|side| self.node.intake(side) > 0);
             if !has_heard && !can_go_on {

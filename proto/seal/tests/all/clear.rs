@@ -1,5 +1,5 @@
-//! With keys RDMA never crosses the WAN in the clear, whatever the path does, and none that comes
-//! in the clear is taken.
+//! With keys, no RDMA crosses the WAN in cleartext, whatever the path does, and none is accepted
+//! from it.
 
 use crate::line::{Line, is_to, packet_along, seal, transport};
 use crate::net;
@@ -26,7 +26,7 @@ fn line() -> Both {
     Line::new(end(0), end(1), 1)
 }
 
-/// A host behind the left box sends so many packets along `path`, one each 100 µs.
+/// A host behind the left box sends `count` packets along `path`, one per 100 µs.
 fn talk(line: &mut Both, path: &Path, count: u64) {
     for place in 0..count {
         give(&mut line.left, line.now, INNER, &packet_along(path, Opcode::RC_SEND_ONLY, 9, place));
@@ -65,8 +65,8 @@ fn the_first_packets_wait_for_the_keys_and_those_to_a_new_address_for_an_answer(
         );
         assert_eq!(in_the_clear(&line), 0, "{address}");
     }
-    // Keys take two round trips of 2 ms, and the session as many; of the second address a round
-    // trip of each.
+    // Keys take two round trips of 2 ms, and the session as many; the second address takes one
+    // round trip for each.
     let waited = line.left.node().counters().waited;
     assert!((80..=140).contains(&waited), "{waited} packets waited, one each 100 us");
     assert_eq!(line.left.seal().unwrap().counters().drops.total(), 0);
@@ -79,12 +79,12 @@ fn who_drops_what_is_sealed_stops_a_flow_and_never_sees_it() {
     talk(&mut line, &host_path(0), 500);
     line.drops_port = Some(BOXES);
     line.crossed.clear();
-    // Long beyond the end of the session.
+    // Long after the end of the session.
     talk(&mut line, &host_path(0), 60_000);
     assert_eq!(in_the_clear(&line), 0);
     assert_eq!(line.left.node().sessions().count(), 0);
     assert!(dropped(&line.left, DropReason::ClearRdmaOut) > 10_000);
-    // It goes on, sealed, once that is over.
+    // Sealed traffic resumes when the attack ends.
     line.drops_port = None;
     line.run_for(Duration::from_ms(11_000));
     line.came.clear();
@@ -108,7 +108,7 @@ fn nothing_leaves_while_the_port_of_the_boxes_is_blocked() {
 
 #[test]
 fn no_kind_of_rdma_leaves_in_the_clear_with_a_session_or_without() {
-    // Those of each transport, and a congestion notification.
+    // Opcodes of each transport, and a CNP.
     let opcodes = [0x00, 0x04, 0x0c, 0x11, 0x20, 0x24, 0x64, 0x65, 0x81, 0xff].map(Opcode);
     let mut line = line();
     for round in 0..200 {
@@ -133,8 +133,7 @@ fn rdma_in_the_clear_is_taken_from_nobody() {
     talk(&mut line, &host_path(0), 100);
     line.run_for(Duration::from_ms(100));
     line.came.clear();
-    // The very packet that the responder waits for, an ACK for the requester, and one of a
-    // stranger.
+    // The packet that the responder expects, an ACK for the requester, and one from a stranger.
     let stranger = Path { source_ip: "10.0.7.1".parse().unwrap(), ..host_path(0) };
     for path in [host_path(0), stranger] {
         give(&mut line.right, line.now, 1, &packet_along(&path, Opcode::RC_SEND_ONLY, 9, 100));
@@ -148,7 +147,7 @@ fn rdma_in_the_clear_is_taken_from_nobody() {
     assert_eq!(dropped(&line.left, DropReason::ClearRdmaIn), 1);
 }
 
-/// What a box with this rule does with a packet each way, while no far box answers.
+/// Whether a box with this rule passes a packet in each direction, while no far box answers.
 fn passes(cleartext: Cleartext) -> [bool; 2] {
     let transport = longhaul_wan::Config { box_id: 1, ..Default::default() };
     let sealing = Seal::new(Config { cleartext, ..config(0, 0) }).unwrap();
@@ -166,12 +165,12 @@ fn rdma_passes_where_the_configuration_allows_it() {
     let of = |prefix: &str| Cleartext::Of(vec![prefix.parse().unwrap()]);
     assert_eq!(passes(Cleartext::Of(vec![])), [false; 2]);
     assert_eq!(passes(of("10.0.1.0/24")), [true; 2]);
-    // This site's own addresses allow nothing.
+    // Prefixes of this site allow nothing.
     assert_eq!(passes(of("10.0.0.0/24")), [false; 2]);
     assert_eq!(passes(Cleartext::Any), [true; 2]);
 }
 
-/// Configurations of two boxes, and what each then says is wrong, exactly.
+/// Configurations of two boxes, and the exact troubles that each then reports.
 fn troubles(boxes: [Config; 2]) -> [Vec<Trouble>; 2] {
     let mut line = line_of(boxes);
     for round in 0..300 {
@@ -214,7 +213,7 @@ fn another_preshared_key_is_one_trouble_at_either_end() {
         let config = with_peer(n, |peer| {
             peer.preshared_key = Some(PresharedKey::generate(&Seed::new([secret; 32])));
         });
-        // Another handshake begins before the last one's keys have expired.
+        // Another handshake starts before the last one's keys have expired.
         Config { ask_pause: Duration::from_ms(1000), ..config }
     };
     assert_eq!(troubles([shared(0, 60), shared(1, 60)]), [vec![], vec![]]);

@@ -1,4 +1,4 @@
-//! The documentation describes counters as they are declared.
+//! The documentation describes every counter as declared.
 
 use longhaul_seal::DropReason;
 

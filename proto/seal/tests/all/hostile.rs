@@ -1,5 +1,5 @@
-//! Nothing that comes over the WAN makes a seal panic, hand anything inside that its peer did not
-//! seal for it, forget or change keys, or do unbounded work; and each datagram is counted.
+//! No datagram from the WAN makes a seal panic, deliver anything that its peer did not seal, lose
+//! or change keys, or do unbounded work; and each datagram is counted.
 
 use crate::net;
 use crate::net::{Net, PORT, config, datagram, drain, give, host_path, key};
@@ -9,11 +9,10 @@ use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::Udp;
 use proptest::prelude::*;
 
-/// Where the seal's header begins in an IPv4 frame without VLAN.
+/// Offset of the seal's header in an untagged IPv4 frame.
 const AT: usize = 42;
 
-/// A session with traffic both ways and several changes of keys; all that came over the WAN to box
-/// 1.
+/// A session with traffic in both directions and several key changes, and all datagrams to box 1.
 fn recorded() -> (Net, Vec<Vec<u8>>) {
     let mut net = Net::new(
         [config(0, 0), config(1, 0)].map(|c| Config { rekey_bytes: 64 << 10, ..c }),
@@ -35,7 +34,7 @@ fn recorded() -> (Net, Vec<Vec<u8>>) {
     (net, frames)
 }
 
-/// What a stranger must not change.
+/// State that a stranger must not change.
 fn state(node: &Seal, now: Instant) -> (Vec<PeerStatus>, [u64; 6]) {
     let c = node.counters();
     let counts =
@@ -43,7 +42,7 @@ fn state(node: &Seal, now: Instant) -> (Vec<PeerStatus>, [u64; 6]) {
     (node.peers(now).collect(), counts)
 }
 
-/// Every frame from the WAN was handed on, answered or dropped for a reason, and none counts twice.
+/// Every frame from the WAN was delivered, answered or dropped for a reason, and counted once.
 fn is_all_counted(before: &longhaul_seal::Counters, after: &longhaul_seal::Counters) -> bool {
     let came = after.wan_frames_in - before.wan_frames_in;
     let counted = |c: &longhaul_seal::Counters| {
@@ -86,8 +85,7 @@ fn a_whole_session_said_again_changes_nothing() {
 fn a_session_of_a_former_life_makes_no_keys() {
     let (net, frames) = recorded();
     for life in [0, 1] {
-        // Even with the same seed: cookies are then those that were good, but the time has come for
-        // others.
+        // With the same seed, the same cookies are valid again, but their epoch has passed.
         let mut node = Seal::new(config(1, life)).unwrap();
         let now = net.now + Duration::from_ms(30_000);
         let before = *node.counters();
@@ -127,7 +125,7 @@ fn a_flood_of_questions_costs_a_bounded_number_of_answers() {
 
 #[test]
 fn a_flood_of_first_messages_costs_a_bounded_number_of_calculations() {
-    // A stranger that plays by the rules: it gets cookies, and has no key that the box knows.
+    // A stranger that follows the protocol: it gets cookies, and has no key that the box knows.
     let mut far = Seal::new(Config { handshakes_per_s: 10, ..config(1, 0) }).unwrap();
     let mut strangers = 0;
     for n in 0..200_u8 {
@@ -184,8 +182,8 @@ fn what_routers_may_change_may_change_and_nothing_else() {
     let len = frames[0].len();
     for (at, frame) in frames.iter().enumerate().take(len.min(120)) {
         if matches!(at, 12 | 13 | 14 | 16 | 17 | 23 | 36 | 37 | 40 | 41) {
-            // What makes it a datagram to the port at all; lengths; and UDP's own checksum, which
-            // is not looked at.
+            // Fields that make it a datagram to the port, lengths, and the UDP checksum, which is
+            // ignored.
             continue;
         }
         let mut frame = frame.clone();
@@ -204,7 +202,7 @@ fn a_forged_notice_makes_the_box_ask_and_no_more() {
     net.send(0, 0, 1, 100);
     net.run_for(Duration::from_ms(5));
     let mut notice = net.seen.iter().rev().find(|seen| seen.to == 1).unwrap().bytes.clone();
-    // Back to where it came from, as a notice: addresses swapped, 16 bytes behind UDP.
+    // Returned to its sender as a notice: addresses swapped, 16 bytes behind UDP.
     let udp = Udp::find(&notice).unwrap();
     let len = notice.len();
     udp.lengthen(&mut notice, (AT + 16) as i32 - len as i32);
@@ -225,7 +223,7 @@ fn a_forged_notice_makes_the_box_ask_and_no_more() {
         (before.bytes_sealed, before.bytes_opened),
         (after.bytes_sealed, after.bytes_opened)
     );
-    // It keeps sealing with the keys that it has.
+    // It continues to seal with its keys.
     net.send(0, 0, 2, 100);
     net.run_for(Duration::from_ms(5));
     assert_eq!(net.numbers(1), [1, 2]);
@@ -243,20 +241,20 @@ fn addresses_without_end_take_no_more_than_their_bounds() {
         let asked = drain(&mut node, now);
         assert!(asked.len() <= 64, "{} questions at once", asked.len());
     }
-    // 64 at a time, five times each, a quarter of a second apart.
+    // 64 at once, five times each, at intervals of 250 ms.
     let asked = node.counters().asks_sent;
     assert!((300..=2000).contains(&asked), "{asked}");
     let counters = node.counters();
     assert!(counters.waited >= 64, "{counters:#?}");
-    // All but those that still wait.
+    // All but those that are still waiting.
     assert!((5000 - 64..=5000).contains(&counters.drops.get(DropReason::NoKeys)), "{counters:#?}");
 }
 
-/// One to four wrongs: bits, bytes, a cut, an end of another datagram.
+/// Applies one to four mutations: bits, bytes, truncation, the end of another datagram.
 fn mutate(rng: &mut SplitMix64, entry: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = entry.to_vec();
     for _ in 0..1 + rng.below(4) {
-        // Mostly behind the headers, where it is the seal's to notice.
+        // Mostly behind the headers, where the seal must detect it.
         let from = if rng.chance(0.8) { AT.min(bytes.len()) } else { 0 };
         let Some(room) = (bytes.len() - from).checked_sub(1).filter(|room| *room > 0) else {
             break;
@@ -283,7 +281,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Real datagrams with wrongs in them, replayed, in any order, and times that jump.
+    /// Mutated and replayed datagrams in any order, and jumps in time.
     #[test]
     fn any_order_of_damaged_and_replayed_datagrams(seed in any::<u64>()) {
         let mut rng = SplitMix64::new(seed);
@@ -323,7 +321,7 @@ proptest! {
         prop_assert_eq!(net.numbers(1).pop(), Some(7777));
     }
 
-    /// Any bytes at all behind the port.
+    /// Arbitrary bytes to the port.
     #[test]
     fn any_bytes_are_dropped_or_passed(
         bytes in prop::collection::vec(any::<u8>(), 0..300),

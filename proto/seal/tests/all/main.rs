@@ -1,4 +1,4 @@
-//! Tests of the seal: sessions, keys, hostile datagrams, RDMA that must not pass in the clear.
+//! Tests of the seal: sessions, keys, hostile datagrams, cleartext RDMA.
 
 mod clear;
 mod documentation;

@@ -1,4 +1,4 @@
-//! Two seals find each other, agree on keys, replace them and find each other again.
+//! Two seals find each other, agree on keys, replace them, and recover.
 
 use crate::net;
 use crate::net::{Net, PORT, config, datagram, drain, fibre, give, host_path, key};
@@ -98,7 +98,7 @@ fn other_traffic_passes_both_ways_with_or_without_a_far_box() {
         }
     }
     assert_eq!((node.counters().passed, node.counters().drops.total()), (10, 0));
-    // In the clear, and for the port.
+    // Unsealed, and for the port.
     let clear = datagram(&host_path(1), PORT, 1, 1000);
     give(&mut node, Instant::ZERO, Seal::wan(0), &clear);
     assert_eq!(drain(&mut node, Instant::ZERO), []);
@@ -147,7 +147,7 @@ fn each_datagram_comes_once_at_most_and_intact_whatever_the_wire_does() {
     let impairments = Impairments { late: 0.2, late_by: ms(3), duplication: 0.1, corruption: 0.05 };
     let wire = LinkConfig { loss: 0.05, impairments, ..fibre() };
     let boxes = [config(0, 0), config(1, 0)].map(|c| {
-        // Keys end at four times that: a lost handshake message must be repeated before.
+        // Keys expire at four times that: a lost handshake message must be retransmitted before.
         Config { rekey_bytes: 256 << 10, ask_every: ms(5), ..c }
     });
     let mut net = Net::new(boxes, vec![wire]);
@@ -160,7 +160,8 @@ fn each_datagram_comes_once_at_most_and_intact_whatever_the_wire_does() {
     }
     net.run_for(ms(100));
     for n in 0..2 {
-        // A wrong bit in the headers makes a datagram somebody else's: it passes, still sealed.
+        // A wrong bit in the headers makes the datagram one for another port: it passes, still
+        // sealed.
         net.came[n].retain(|bytes| bytes[42] != 0xe1);
         let numbers = net.numbers(n);
         let different: HashSet<u64> = numbers.iter().copied().collect();
@@ -170,7 +171,7 @@ fn each_datagram_comes_once_at_most_and_intact_whatever_the_wire_does() {
             let number = net::number_of(bytes);
             let sent =
                 datagram(&host_path(1 - n as u8), PORT, number, 500 + number as usize % 1000);
-            // Ethernet, hop limit, ECN and the IP header's checksum are the routers'.
+            // Routers change the Ethernet header, the hop limit, ECN and the IP header checksum.
             assert_eq!(bytes[26..], sent[26..], "intact");
         }
         let counters = net.boxes[n].counters();
@@ -186,7 +187,7 @@ fn keys_are_replaced_by_volume_and_by_age_without_loss() {
     let by_age = |c| Config { rekey_after: ms(1000), ..c };
     let changes: [(&dyn Fn(Config) -> Config, u64); 2] = [(&by_volume, 50), (&by_age, 1000)];
     for (change, step_us) in changes {
-        // The last time is with reordering far beyond a round trip.
+        // The last case reorders far beyond a round trip.
         for late in [0.0, 0.1] {
             let impairments = Impairments { late, late_by: ms(7), ..Impairments::default() };
             let wire = LinkConfig { impairments, ..fibre() };
@@ -207,7 +208,7 @@ fn keys_are_replaced_by_volume_and_by_age_without_loss() {
                 assert!(counters.rekeys >= 5, "{counters:#?}");
                 assert_eq!(counters.handshakes_done, counters.rekeys + 1);
             }
-            // What is left over from handshakes: a RESPONSE that came twice.
+            // Drops that a handshake may cause: a RESPONSE that arrived twice.
             let of_handshakes =
                 [DropReason::Unasked, DropReason::HandshakeCrossed, DropReason::NoKeys];
             for node in &net.boxes {
@@ -243,7 +244,7 @@ fn replaced_keys_are_taken_for_a_while_and_then_refused() {
     let mut net = Net::new([config(0, 0), config(1, 0)].map(change), vec![fibre()]);
     net.meet();
     net.run_for(ms(900));
-    // Taken off the wire, to be late.
+    // Captured on the wire, to be delivered late.
     give(&mut net.boxes[0], net.now, 0, &datagram(&host_path(0), PORT, 70, 100));
     give(&mut net.boxes[0], net.now, 0, &datagram(&host_path(0), PORT, 71, 100));
     let late = drain(&mut net.boxes[0], net.now);
@@ -385,8 +386,8 @@ fn strangers_and_wrong_secrets_come_to_no_keys() {
         c
     };
     let cases = [
-        // Box 0 knows another than box 1; box 1 knows another than box 0; one or both have a
-        // further secret.
+        // Box 0 expects another key than box 1's; box 1 expects another than box 0's; one or both
+        // have a pre-shared key.
         (other(config(0, 0), 50), config(1, 0), 0, DropReason::NoPeer),
         (config(0, 0), other(config(1, 0), 50), 1, DropReason::HandshakeStranger),
         (shared(config(0, 0), 60), config(1, 0), 0, DropReason::HandshakeForged),
@@ -409,7 +410,7 @@ fn strangers_and_wrong_secrets_come_to_no_keys() {
     net.meet();
 }
 
-/// A simulation's frame: the payload is a length.
+/// A simulated frame, whose payload is a length.
 #[test]
 fn payloads_without_bytes_keep_their_form() {
     struct Pipe<'a>(&'a mut Seal, Vec<(usize, Head, Trailer)>);
@@ -421,7 +422,7 @@ fn payloads_without_bytes_keep_their_form() {
             assert_eq!(side, Seal::wan(0));
             let Payload::Synthetic { len } = frame.payload else { panic!("{:?}", frame.payload) };
             self.1.push((len, Head::copy_of(frame.head), frame.trailer));
-            // Twice: the second is one too many.
+            // Delivered twice: the second is a replay.
             self.0.handle_frame(Instant::from_ns(1 << 40), Seal::wan(0), frame);
             self.0.handle_frame(Instant::from_ns(1 << 40), Seal::wan(0), frame);
         }
@@ -483,8 +484,8 @@ fn a_full_queue_is_told_and_counted() {
     assert_eq!(net.dropped(0, DropReason::Oversized), 1);
 }
 
-/// Three boxes, each with the others as peers, on one segment: a datagram goes to who serves its
-/// destination.
+/// Three boxes on one segment, each with the others as peers: a datagram goes to the box that
+/// serves its destination.
 #[test]
 fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
     let boxes = [0, 1, 2].map(|n: u8| {
@@ -497,7 +498,7 @@ fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
         Seal::new(Config::new(key(1 + n), peers.collect(), Seed::new([200 + n; 32]))).unwrap()
     });
     let mut boxes = boxes;
-    // The box that serves 10.0.N.1.
+    // Index of the box that serves 10.0.N.1.
     let mut serves = [0, 1, 2];
     let mut came: Vec<(usize, u64)> = Vec::new();
     let way = |from: u8, to: u8| longhaul_wire::Path {
@@ -538,13 +539,13 @@ fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
     came.sort_unstable();
     assert_eq!(came, [(1, 1), (1, 4), (2, 2), (2, 3)]);
     assert_eq!(handshakes, [2, 2, 2]);
-    // The host at 10.0.2.1 moves behind box 1, with which there are keys.
+    // The host at 10.0.2.1 moves behind box 1, for which there are keys.
     came.clear();
     serves[2] = 1;
     step(2000, serves, &[(0, 2, 5)], &mut came);
     step(2001, serves, &[(0, 2, 6)], &mut came);
     assert_eq!(came, [(1, 6)], "the first one was sealed for another box");
-    // It speaks first from behind box 2 again: that is enough.
+    // The host sends from behind box 2 again, which suffices.
     came.clear();
     serves[2] = 2;
     step(4000, serves, &[(2, 0, 7)], &mut came);
@@ -552,7 +553,7 @@ fn each_address_is_served_by_its_own_peer_and_may_move_to_another() {
     assert_eq!(came, [(0, 7), (2, 8)]);
 }
 
-/// Whatever restarts, is cut off or loses when, both ends talk again soon after it ends.
+/// After any restarts, cuts and losses both ends communicate again soon.
 #[test]
 fn after_any_troubles_both_ends_talk_again() {
     for seed in 0..40 {

@@ -1,5 +1,5 @@
-//! Two transports with seals before their paths: what one takes comes out of the other, in order,
-//! and nothing of it is readable on the way.
+//! Two transports with seals before their paths: packets are delivered in order, and none of their
+//! bytes cross readable.
 
 use crate::line::{Line, packets, seal, transport};
 use crate::net::give;
@@ -10,7 +10,7 @@ use longhaul_wan::{INNER, Transport};
 
 type Both = Line<Sealed<Transport>, Sealed<Transport>>;
 
-/// Which paths answer the left box.
+/// Which paths to the left box are up.
 fn paths_up(line: &Both) -> Vec<bool> {
     let mut sessions = line.left.node().sessions();
     sessions
@@ -26,7 +26,7 @@ fn what_a_cut_path_carried_comes_by_the_other_while_keys_are_replaced() {
         let mut line = Line::new(end(0), end(1), 2);
         line.meet(|line| paths_up(line) == [true, true]);
         let rekeys = |line: &Both| line.left.seal().unwrap().counters().rekeys;
-        // Cut with frames under way on it.
+        // Cut with frames in flight.
         for packet in &packets()[..200] {
             give(&mut line.left, line.now, INNER, packet);
         }
@@ -39,7 +39,7 @@ fn what_a_cut_path_carried_comes_by_the_other_while_keys_are_replaced() {
         line.came.clear();
         line.send(&packets());
         assert!(rekeys(&line) > before + 1, "keys are replaced over the other path");
-        // It needs no handshake to come back.
+        // The path recovers without a handshake.
         line.is_cut[cut] = false;
         line.run_for(Duration::from_ms(300));
         assert_eq!(paths_up(&line), [true, true]);
@@ -80,7 +80,7 @@ fn several_paths_are_sealed_by_one() {
         "{:#?}",
         line.left.seal().unwrap().counters()
     );
-    // The far box restarts: both layers find its new life.
+    // The far box restarts: both layers recover.
     line.right = Sealed::new(transport(1, 2), seal(1, 1, 2));
     line.run_for(Duration::from_ms(1000));
     line.carry(is_met);

@@ -13,11 +13,11 @@ use std::net::Ipv4Addr;
 
 const PORTS: usize = 4;
 const PAYLOAD: usize = 1000;
-/// Of a frame of the tests.
+/// Bytes on the wire of a frame of the tests.
 const FRAME: u64 = wire_bytes(54 + PAYLOAD + 4);
 const XOFF: u64 = 10 * FRAME;
 const XON: u64 = 5 * FRAME;
-/// DSCP of RoCE data, of CNPs, and none.
+/// DSCPs of RoCE data, of CNPs, and of other traffic.
 const ROCE: u8 = 26;
 const CNP: u8 = 48;
 const PLAIN: u8 = 0;
@@ -48,7 +48,7 @@ fn switch(config: SwitchConfig) -> Switch {
     switch
 }
 
-/// What came out of a switch, and when.
+/// Frames that left a switch, with their times.
 struct Out {
     now: Instant,
     room: usize,
@@ -102,7 +102,7 @@ impl Bench {
         self.switch.poll_transmit(self.out.now, &mut self.out);
     }
 
-    /// Follows the deadlines until `end`.
+    /// Processes deadlines until `end`.
     fn run_until(&mut self, end: Instant) {
         while let Some(deadline) = self.switch.poll_timeout()
             && deadline.at <= end
@@ -119,14 +119,14 @@ impl Bench {
         self.run_until(self.out.now + time);
     }
 
-    /// Until nothing more happens.
+    /// Runs until there is no deadline.
     fn drain(&mut self) {
         while let Some(deadline) = self.switch.poll_timeout() {
             self.run_until(deadline.at.max(self.out.now));
         }
     }
 
-    /// Pause frames sent by a port: when, and for how long.
+    /// Pause frames sent by a port: time and length.
     fn pauses(&self, side: Side) -> Vec<(Instant, u16)> {
         let of_side = self.out.frames.iter().filter(|frame| frame.1 == side);
         of_side.filter_map(|(at, _, head)| Some((*at, Pause::parse(head)?.quanta[3]?))).collect()
@@ -154,7 +154,7 @@ mod an_input {
         bench.drain();
         let told = bench.pauses(1);
         assert_eq!(told.iter().map(|told| told.1).collect::<Vec<_>>(), [u16::MAX, 0]);
-        // At XON fifteen of them have left; the frame that says so takes its time.
+        // At XON fifteen of them have left; the pause frame takes its own transmission time.
         let says = rate().time_for_bytes(wire_bytes(Pause::LEN));
         assert_eq!(told[0].0, Instant::ZERO + says);
         assert_eq!(told[1].0, Instant::ZERO + gap().times(15) + says);
@@ -294,7 +294,7 @@ mod an_output {
         assert_eq!(bench.switch.counters(0).pause, Default::default());
     }
 
-    /// The queue is full of data, and the notification waits for a frame at most.
+    /// The queue is full of data, and the notification waits for at most one frame.
     #[test]
     fn takes_turns_between_the_lossless_priority_and_the_rest() {
         let mut bench = Bench::new(config());
@@ -412,8 +412,8 @@ mod any_traffic {
     }
 
     proptest! {
-        /// Nothing is lost unaccounted for, each flow keeps its order, and whoever was paused is
-        /// told to go on.
+        /// Every frame is accounted for, each flow keeps its order, and every paused port is
+        /// resumed.
         #[test]
         fn is_conserved_and_keeps_its_order(events in events()) {
             let mut bench = Bench::new(config());

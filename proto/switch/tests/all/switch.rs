@@ -21,7 +21,7 @@ fn mac(station: u8) -> MacAddr {
     MacAddr([2, 0, 10, 77, 0, station])
 }
 
-/// A switch with station 0 behind port 0 and so on.
+/// A switch with station `i` behind port `i`.
 fn switch(config: SwitchConfig) -> Switch {
     let ports = config.ports;
     let mut switch = Switch::new(config).unwrap();
@@ -51,7 +51,7 @@ fn send_to(
     switch.handle_frame(now, side, &Frame { head: &head, payload, trailer: Trailer::None });
 }
 
-/// From station to station, entering where the sender lives.
+/// Sends a frame between two stations, from the sender's port.
 fn send(switch: &mut Switch, now: Instant, from: u8, to: u8, number: u32) {
     send_to(switch, now, Side::from(from), [mac(to), mac(from)], number, FRAME_LEN);
 }
@@ -84,7 +84,7 @@ impl Transmit for Out {
     }
 }
 
-/// Follows the deadlines until nothing is queued.
+/// Processes deadlines until nothing is queued.
 fn drain(switch: &mut Switch) -> Vec<Arrival> {
     let mut out = Out { now: Instant::ZERO, room: 64, arrivals: Vec::new() };
     while let Some(deadline) = switch.poll_timeout() {
@@ -95,7 +95,7 @@ fn drain(switch: &mut Switch) -> Vec<Arrival> {
     out.arrivals
 }
 
-/// Where frames came out, with their numbers.
+/// Ports on which frames left, with their numbers.
 fn sides(arrivals: &[Arrival]) -> Vec<(Side, u32)> {
     arrivals.iter().map(|arrival| (arrival.side, arrival.number())).collect()
 }
@@ -267,7 +267,7 @@ mod outputs {
         assert_eq!(sides(&drain(&mut switch)), [(1, 2)]);
     }
 
-    /// However long the output is blocked and whatever comes.
+    /// For any length of blocking and any traffic.
     #[test]
     fn memory_is_bounded_by_the_configuration() {
         let config = SwitchConfig { queue_bytes: 100_000, ..plain() };
@@ -316,8 +316,8 @@ mod marks {
         switch.handle_frame(now, 1, &frame);
     }
 
-    /// The share of marked frames, and every arrival, of `count` that each find `queued` frames in
-    /// front of them.
+    /// The fraction of marked frames, and all arrivals, of `count` frames that each find `queued`
+    /// frames before them.
     fn behind(queued: u64, count: u32, traffic_class: u8) -> (f64, Vec<Arrival>) {
         let mut switch = switch(SwitchConfig { ecn: Some(RED), ..plain() });
         let bytes = wire_bytes(1000 + 54 + 4);
@@ -405,8 +405,8 @@ mod configuration {
 mod any_traffic {
     use super::*;
 
-    /// A frame: by which port, to which of the stations, two of which nobody is, or to all; how
-    /// long; how long after the one before.
+    /// A frame: input port; destination station (of which two do not exist) or broadcast; length;
+    /// time after the previous frame.
     fn frames() -> impl Strategy<Value = Vec<(u8, u8, usize, u64)>> {
         let frame = (0..PORTS as u8, 0..PORTS as u8 + 3, 60_usize..5000, 0_u64..2000);
         prop::collection::vec(frame, 1..400)
@@ -445,7 +445,7 @@ mod any_traffic {
                     frames.iter().filter(|f| usize::from(f.0) == port).count() as u64
                 );
             }
-            // Per output first come, first served, and so per flow.
+            // First come, first served per output, and therefore per flow.
             let mut last = [None; PORTS];
             for arrival in &out.arrivals {
                 let number = Some(arrival.number());

@@ -1,4 +1,4 @@
-//! Properties over channels that lose, repeat and reorder, and over packets that no requester
+//! Properties over channels that lose, duplicate and reorder, and with packets that no requester
 //! sends.
 
 use crate::script::{MEMORY, Qp};
@@ -9,10 +9,10 @@ use longhaul_wire_script::{Extended, KEY, Line, Sent, packet, template};
 use longhaul_work::{CompletionOp, Counter, SendOp, SendWr, Sge, Status};
 use proptest::prelude::*;
 
-/// Room for one message.
+/// Memory of one message.
 const SLOT: u32 = 2048;
 const MESSAGES_MAX: usize = 10;
-/// Where receives lie; messages and what is written lie before.
+/// Address of the receives; messages and written data are below.
 const RECEIVES: u64 = MEMORY as u64 / 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +35,13 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
     prop::collection::vec(message, 1..MESSAGES_MAX)
 }
 
-/// What happens to a packet on its way.
+/// Fate of a packet in flight.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Arrives,
     Lost,
     Twice,
-    /// After the packets behind it, so many.
+    /// After this many later packets.
     Late(usize),
 }
 
@@ -59,8 +59,7 @@ fn content(message: usize, at: u32) -> u8 {
     (message as u32 * 37 + at / 256 * 11 + at) as u8
 }
 
-/// Byte `at` of what message `i` writes lies at `i * SLOT + at` of the responder's memory, and in
-/// the requester's also.
+/// Byte `at` of message `i` is at `i * SLOT + at` of both memories.
 fn send_all(near: &mut Qp, messages: &[Message]) -> Vec<(usize, u32, Sent)> {
     let mut sent = Vec::new();
     for (i, message) in messages.iter().enumerate() {
@@ -106,8 +105,7 @@ fn travel<T: Clone>(sent: &[T], fates: &[Fate]) -> Vec<T> {
     arriving.into_iter().map(|(_, packet)| packet).collect()
 }
 
-/// The messages whose packets arrive one right after the other: these and no others are to be
-/// delivered.
+/// The messages whose packets arrive consecutively: exactly these must be delivered.
 fn whole(arriving: &[(usize, u32, Sent)], messages: &[Message]) -> Vec<usize> {
     let mut whole = Vec::new();
     let mut run = None;
@@ -146,7 +144,7 @@ proptest! {
         let arriving = travel(&sent, &fates);
         let mut completed = Vec::new();
         for (_, _, packet) in &arriving {
-            // One receive waits, or is taken by the message that is coming in.
+            // One receive waits, or is taken by the message being received.
             if far.recv.in_use() == 0 {
                 far.post_receive(&[Sge { address: RECEIVES, len: SLOT, lkey: LKey(KEY) }]);
             }
@@ -180,7 +178,7 @@ proptest! {
     #[test]
     fn no_packet_writes_where_it_may_not(packets in prop::collection::vec(hostile(), 1..200)) {
         let mut qp = Qp::new(&Line::of("config mtu=256"));
-        // Receives may be written, and a stretch far from them; nothing else.
+        // Only receives, and a range far from them, may be written.
         let (receives, written) = (1000..1000 + 8 * 700, 20_000..22_000);
         qp.device.local = receives.clone();
         qp.device.remote = written.clone();
@@ -203,7 +201,7 @@ proptest! {
             let payload = vec![0xaa; hostile.len as usize];
             qp.deliver(&packet(&template(), &bth, &extended, payload));
             if qp.halves.responder.fault().is_some() {
-                // Its owner resets the QP, and the peer goes on.
+                // Its owner resets the QP, and the peer continues.
                 faults += 1;
                 let config = *qp.halves.responder.config();
                 qp.halves.responder = Responder::new(ResponderConfig { rq_psn: psn, ..config });
@@ -223,7 +221,7 @@ proptest! {
             faults -= u64::from(done.status == Status::LocalLength);
         }
         prop_assert_eq!(faults, 0, "each fault ends one receive");
-        // Every receive ended once or waits.
+        // Every receive completed once or waits.
         prop_assert_eq!(ended + u64::from(qp.recv.len()), qp.received);
         prop_assert_eq!(qp.recv.in_use(), qp.recv.len());
         for (at, &byte) in qp.device.memory.0.iter().enumerate() {
@@ -240,7 +238,7 @@ proptest! {
 #[derive(Clone, Debug)]
 struct Hostile {
     opcode: u8,
-    /// Added to the PSN before.
+    /// Added to the previous PSN.
     step: u32,
     len: u32,
     dma: Option<u32>,

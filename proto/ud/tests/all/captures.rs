@@ -1,4 +1,4 @@
-//! What the Linux kernel sent, replayed: our responder must place every datagram, and our
+//! Replays captures of the Linux kernel: our responder must place every datagram, and our
 //! requester, given the same work, must send the same bytes.
 
 use crate::script::{KEY, device};
@@ -9,7 +9,7 @@ use longhaul_wire::{Head, Packet, PathTemplate, mad, pcap};
 use longhaul_work::*;
 use std::collections::HashMap;
 
-/// Every frame of a capture that carries a datagram.
+/// All frames of a capture that carry datagrams.
 fn datagrams(name: &str) -> Vec<Vec<u8>> {
     let path = format!("{}/../../checks/captures/{name}.pcap", env!("CARGO_MANIFEST_DIR"));
     let capture = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -18,7 +18,7 @@ fn datagrams(name: &str) -> Vec<Vec<u8>> {
     records.filter(is_datagram).collect()
 }
 
-/// QKeys of the QPs in the captures: those of the programs, and that of QP1.
+/// QKeys of the QPs in the captures: the programs', and QP1's.
 fn qkey(qpn: Qpn) -> u32 {
     match qpn.get() {
         1 => mad::GSI_QKEY,
@@ -97,7 +97,7 @@ fn every_datagram_is_sent_as_the_kernel_sends_it_to_the_last_byte() {
             let packet = Packet::parse(frame.head).unwrap().unwrap();
             let (bth, deth) = (packet.bth(), packet.deth().unwrap());
             if bth.ack_request {
-                // The kernel asks for ACKs of its MADs, which no UD responder sends.
+                // The kernel sets AckReq in its MADs, but no UD responder sends ACKs.
                 assert_eq!(bth.dest_qp, Qpn::GSI);
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Whatever arrives and whatever is posted: memory outside the receive stays as it is, every
-//! request completes once, and nothing panics.
+//! For any arrivals and posts, memory outside the receives is unchanged, every request completes
+//! once, and nothing panics.
 
 use crate::script::{Device, KEY, LOCAL_QPN, MEMORY, device, template};
 use longhaul_node::{Frame, Payload};
@@ -72,7 +72,7 @@ fn path(v6: bool) -> PathTemplate {
     if v6 { template_v6() } else { template() }
 }
 
-/// Headers of any content behind right IP and UDP headers.
+/// Arbitrary headers behind valid IP and UDP headers.
 fn any_head(v6: bool, opcode: u8, bytes: &[u8], right_qkey: bool, qkey: u32) -> Vec<u8> {
     let mut head = path(v6).bytes().to_vec();
     head.push(opcode);
@@ -85,15 +85,15 @@ fn any_head(v6: bool, opcode: u8, bytes: &[u8], right_qkey: bool, qkey: u32) -> 
     head
 }
 
-/// What a QP of these events may have in flight, and what was seen of it.
+/// A QP with its outstanding work and its observed completions.
 struct World {
     device: Device,
     requester: Requester,
     responder: Responder,
     queue: RecvQueue,
-    /// Receives posted and not completed, oldest first: `wr_id` and where.
+    /// Receives not yet completed, oldest first: `wr_id`, address and length.
     receives: Vec<(u64, u32, u32)>,
-    /// Sends posted and not completed, oldest first: `wr_id` and whether signaled.
+    /// Sends not yet completed, oldest first: `wr_id` and whether signaled.
     sends: Vec<(u64, bool)>,
     posted: u64,
 }
@@ -179,7 +179,8 @@ impl World {
         self.check(&before);
     }
 
-    /// Completions are for the oldest requests, and memory changed only where a receive completed.
+    /// Checks that completions are for the oldest requests, and that memory changed only where a
+    /// receive completed.
     fn check(&mut self, before: &[u8]) {
         let mut allowed = 0..0;
         for done in std::mem::take(&mut self.device.completions) {
@@ -238,14 +239,14 @@ proptest! {
     }
 }
 
-/// The area of a datagram from a template's path.
+/// The area of a datagram on a template's path.
 fn received(v6: bool) -> [u8; GRH_LEN] {
     let mut area = [0; GRH_LEN];
     let template = path(v6);
     let ip = if v6 { &template.bytes()[14..54] } else { &template.bytes()[14..34] };
     area[GRH_LEN - ip.len()..].copy_from_slice(ip);
     if !v6 {
-        // A template leaves length and checksum open.
+        // A template leaves length and checksum unset.
         let mut head =
             Head::begin(&template, &Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(1), Psn::new(0)));
         head.finish(&template, 0);

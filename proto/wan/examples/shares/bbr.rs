@@ -27,7 +27,6 @@ struct Sent {
     delivered_at: Instant,
 }
 
-/// See the module.
 pub struct Bbr {
     flight: VecDeque<Sent>,
     next: u64,
@@ -36,7 +35,7 @@ pub struct Bbr {
     delivered_at: Instant,
     round_ends: u64,
     round: u64,
-    /// Greatest rates, packets per second, by round.
+    /// Maximum delivery rates, packets per second, by round.
     rates: VecDeque<(u64, f64)>,
     full_rate: f64,
     full_rounds: u32,

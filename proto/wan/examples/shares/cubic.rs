@@ -1,5 +1,4 @@
-//! A TCP sender with CUBIC (RFC 9438) and slow start that ends early (as RFC 9406's HyStart++,
-//! simplified), in packets.
+//! A TCP sender with CUBIC (RFC 9438) and a simplified HyStart++ (RFC 9406), in packets.
 
 use crate::dumbbell::Competitor;
 use longhaul_units::{Duration, Instant};
@@ -7,22 +6,21 @@ use std::collections::VecDeque;
 
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// Later packets acknowledged after which one is lost.
+/// Later packets acknowledged after which a packet is lost.
 const REORDERING: u64 = 3;
 const RTO: Duration = Duration::from_ms(1000);
 
-/// See the module.
 pub struct Cubic {
-    /// Sent and not acknowledged, oldest first: number and time.
+    /// Unacknowledged packets, oldest first: number and time sent.
     flight: VecDeque<(u64, Instant)>,
     next: u64,
     window: f64,
     threshold: f64,
     window_max: f64,
     epoch: Option<Instant>,
-    /// Window of a Reno sender in its place.
+    /// Window of a Reno sender under the same conditions.
     friendly: f64,
-    /// Losses of packets before this one are of the same event.
+    /// Losses of packets before this one belong to the same event.
     recovers_at: u64,
     rtt: f64,
     rtt_least: f64,
@@ -47,7 +45,7 @@ impl Cubic {
     }
 
     fn back_off(&mut self) {
-        // Fast convergence: one that has less than last time leaves more.
+        // Fast convergence: a flow whose window shrinks releases more.
         self.window_max = if self.window < self.window_max {
             self.window * (1.0 + BETA) / 2.0
         } else {

@@ -1,6 +1,6 @@
-//! How boxes with an adaptive rate use a bottleneck and share it with each other, with TCP's CUBIC
-//! and with BBR, in virtual time:
-//! `cargo run --release -p longhaul-wan --example shares [alone|boxes|others]`.
+//! Shows how boxes with an adaptive rate use a bottleneck and share it with each other, with TCP's
+//! CUBIC and with BBR, in virtual time: `cargo run --release -p longhaul-wan --example shares
+//! [alone|boxes|others]`.
 
 mod bbr;
 mod cubic;
@@ -14,7 +14,7 @@ use cubic::Cubic;
 use dumbbell::{Bottleneck, Competitor, Dumbbell, Shares, adaptive};
 use longhaul_units::{BitRate, Duration};
 
-/// A path with a bottleneck; `buffer` and `marks_at` in products of rate and round trip.
+/// A path with a bottleneck; `buffer` and `marks_at` in bandwidth-delay products.
 #[derive(Clone, Copy)]
 struct Setup {
     mbps: u64,

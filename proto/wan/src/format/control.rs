@@ -1,8 +1,9 @@
-//! Datagrams without a frame: acknowledgements, PINGs, HELLOs, CLOSE.
+//! Control datagrams: acknowledgements, PINGs, HELLOs, CLOSE.
 
 use super::{HEADER_LEN, Header};
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_wire::{HEAD_MAX, Path, PathTemplate, Udp};
+use std::fmt;
 
 /// Longest body of a control datagram, in bytes.
 pub(crate) const BODY_MAX: usize = 768;
@@ -13,7 +14,7 @@ pub(crate) const CLOSE_LEN: usize = 16;
 const ACK_FIXED: usize = 32;
 const ENTRY_LEN: usize = 12;
 
-/// Writes big-endian fields one behind the other.
+/// Writes consecutive big-endian fields.
 struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -27,7 +28,7 @@ impl Writer<'_> {
     }
 }
 
-/// Reads them.
+/// Reads consecutive big-endian fields.
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -52,45 +53,45 @@ impl Reader<'_> {
     }
 }
 
-/// 64 numbers of a path in a row, and which of them have arrived.
+/// Arrivals among 64 consecutive numbers of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AckEntry {
     /// Low half of the first number divided by 64.
     pub word: u32,
-    /// Bit n: the nth of them has arrived.
+    /// Bit n is set if the nth of them has arrived.
     pub mask: u64,
 }
 
-/// What has arrived on one path. It names the numbers that were not yet named often enough, in
-/// words of 64.
+/// Acknowledgement of arrivals on one path. It reports, in words of 64, the numbers not yet
+/// reported often enough.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Ack {
     /// Low half of the largest number that has arrived.
     pub largest: u32,
-    /// Time since that arrived, in nanoseconds; saturates.
+    /// Nanoseconds since that arrival; saturates.
     pub delay_ns: u32,
-    /// Bytes of memory that the receiver has for what is not yet acknowledged.
+    /// Bytes of memory that the receiver has for unacknowledged frames.
     pub room_bytes: u64,
     /// Datagrams that arrived with a congestion mark; low half of the count.
     pub congested: u32,
     /// Numbers that arrived more than once, and frames that arrived under several numbers; low
     /// half.
     pub duplicates: u32,
-    /// Frames repaired by parity that did not come after all; low half.
+    /// Frames repaired by parity that never arrived; low half.
     pub repaired: u32,
-    /// Runs of numbers that did not come by themselves; low quarter.
+    /// Runs of numbers that did not arrive themselves; low quarter.
     pub bursts: u16,
-    /// How many of `entries` count.
+    /// Number of valid `entries`.
     pub count: u8,
-    /// What has arrived.
+    /// Words with arrivals.
     pub entries: [AckEntry; Ack::ENTRIES_MAX],
 }
 
 impl Ack {
-    /// Entries that fit an acknowledgement.
+    /// Maximum number of entries.
     pub const ENTRIES_MAX: usize = 32;
 
-    /// Writes the body; returns its length.
+    /// Writes the body and returns its length.
     pub(crate) fn write(&self, out: &mut [u8; BODY_MAX]) -> usize {
         let mut writer = Writer { out, at: 0 };
         writer.put(self.largest.to_be_bytes()).put(self.delay_ns.to_be_bytes());
@@ -103,12 +104,12 @@ impl Ack {
         writer.at
     }
 
-    /// The entries that count.
+    /// The valid entries.
     pub fn entries(&self) -> &[AckEntry] {
         &self.entries[..usize::from(self.count).min(Self::ENTRIES_MAX)]
     }
 
-    /// Reads a body. `None`: no such body.
+    /// Parses a body. `None` if it is invalid.
     pub fn read(bytes: &[u8]) -> Option<Ack> {
         let mut reader = Reader { bytes };
         let mut ack = Ack {
@@ -133,27 +134,27 @@ impl Ack {
     }
 }
 
-/// Which part of the exchange a [`Ping`] is.
+/// Step of a [`Ping`] exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PingStep {
-    /// Asks for an answer.
+    /// Requests an answer.
     Ask,
-    /// The answer.
+    /// Answers.
     Answer,
-    /// The one asked knows no such session: it has restarted.
+    /// Answers that the session is unknown: the box has restarted.
     Unknown,
 }
 
-/// Asks whether a path works; the answer repeats what it asks, but for `step` and `session`.
+/// Tests a path; the answer echoes the request except for `step` and `session`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ping {
-    /// Which part.
+    /// Step of the exchange.
     pub step: PingStep,
-    /// The session at whoever sends this, so that one who does not know it can answer.
+    /// The sender's number of the session, so that a box that does not know the session can answer.
     pub session: u32,
-    /// The asker's secret of the moment.
+    /// Nonce drawn by the asking box.
     pub nonce: u64,
-    /// The next number that the asker will use on this path.
+    /// Next number that the asking box will use on this path.
     pub next_number: u64,
 }
 
@@ -170,7 +171,7 @@ impl Ping {
         writer.at
     }
 
-    /// Reads a body. `None`: no such body.
+    /// Parses a body. `None` if it is invalid.
     pub fn read(bytes: &[u8]) -> Option<Ping> {
         if bytes.len() < PING_LEN {
             return None;
@@ -192,62 +193,73 @@ impl Ping {
     }
 }
 
-/// Why a box wants no session with another.
+/// Reason to refuse a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// No version that both speak.
+    /// No common version.
     Version,
-    /// Their policies differ.
+    /// The policies differ.
     Policy,
-    /// It has as many sessions as it may.
+    /// The box has the maximum number of sessions.
     Full,
-    /// They share their work among different numbers of cores.
+    /// The boxes share their work among different numbers of cores.
     Cores,
 }
 
-/// Which part of the exchange a [`Hello`] is.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Version => "no version of the transport in common",
+            Refusal::Policy => "another policy",
+            Refusal::Full => "as many sessions as it may have",
+            Refusal::Cores => "another number of cores",
+        })
+    }
+}
+
+/// Step of a [`Hello`] exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HelloStep {
-    /// Is there a box on the path to this address?
+    /// Asks for a box on the path to this address.
     Ask,
-    /// There is. Its sender keeps nothing of this; the cookie brings it back.
+    /// Answers that there is one. The sender keeps no state; the cookie returns it.
     Answer,
-    /// Opens a session, with the cookie of the answer.
+    /// Opens a session with the cookie of the answer.
     Open,
-    /// The session is open.
+    /// Confirms that the session is open.
     Accept,
-    /// There will be none.
+    /// Refuses the session.
     Refuse(Refusal),
 }
 
-/// Two boxes find each other. All steps have one length: no answer is longer than what asked for
-/// it. Its layout is that of every version.
+/// Message by which two boxes find each other. All steps have the same length, so no reply exceeds
+/// its request. The layout is the same in every version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Which part.
+    /// Step of the exchange.
     pub step: HelloStep,
     /// Least version that the sender speaks.
     pub version_min: u8,
     /// Greatest version that the sender speaks.
     pub version_max: u8,
-    /// The session at the sender; 0 before it has one.
+    /// The sender's number of the session; 0 before it has one.
     pub session: u32,
-    /// Names the box.
+    /// Number of the sender's box.
     pub box_id: u64,
-    /// Names the box's life: another after each start.
+    /// Instance of the sender's box, different after each start.
     pub instance: u64,
     /// Digest of the policies that both boxes must share.
     pub policy: u64,
-    /// The asker's secret, repeated by whoever answers.
+    /// Nonce of the asking box, echoed by the answering box.
     pub nonce: u64,
-    /// The answerer's secret, repeated by whoever opens.
+    /// Cookie of the answering box, echoed by the opening box.
     pub cookie: u64,
-    /// Bytes of memory for what the sender will receive.
+    /// Bytes of memory that the sender has for received frames.
     pub room_bytes: u64,
-    /// Paths that the sender has, 1 to 15.
+    /// Number of the sender's paths, 1 to 15.
     pub paths: u8,
-    /// Transports that the sender's box shares its work among, by pairs of addresses; 0 is one, as
-    /// boxes have it that know of no others.
+    /// Number of transports among which the sender's box shares its work, by address pair; 0 means
+    /// 1, as sent by boxes that predate the field.
     pub cores: u8,
 }
 
@@ -276,7 +288,7 @@ impl Hello {
         writer.at
     }
 
-    /// Reads a body; a longer one may have more behind. `None`: no such body.
+    /// Parses a body, which may be followed by more bytes. `None` if it is invalid.
     pub fn read(bytes: &[u8]) -> Option<Hello> {
         if bytes.len() < HELLO_LEN {
             return None;
@@ -310,10 +322,10 @@ impl Hello {
     }
 }
 
-/// A session is over: what is in flight is lost.
+/// Ends a session: frames in flight are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Close {
-    /// The session at whoever sends this: a second thing to know for who would forge it.
+    /// The sender's number of the session: a second number that a forger must know.
     pub session: u32,
 }
 
@@ -324,7 +336,7 @@ impl Close {
         writer.at
     }
 
-    /// Reads a body. `None`: no such body.
+    /// Parses a body. `None` if it is invalid.
     pub fn read(bytes: &[u8]) -> Option<Close> {
         if bytes.len() < CLOSE_LEN {
             return None;
@@ -333,7 +345,7 @@ impl Close {
     }
 }
 
-/// A control datagram, built to be sent.
+/// A control datagram, ready to send.
 pub(crate) struct Datagram {
     head: [u8; HEAD_MAX],
     head_len: usize,
@@ -342,7 +354,7 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    /// `header` along `path` to `port`, with the body that `fill` writes and whose length it
+    /// Builds `header` along `path` to `port`, with the body that `fill` writes and whose length it
     /// returns.
     pub(crate) fn new(
         path: &Path,
@@ -377,12 +389,12 @@ impl Datagram {
     }
 }
 
-/// What long PINGs end with.
+/// Padding of PINGs that probe a length.
 static PADDING: [u8; PROBE_MAX] = [0; PROBE_MAX];
-/// Longest IP packet that a PING is made, in bytes.
+/// Maximum length of a probe's IP packet, in bytes.
 pub(crate) const PROBE_MAX: usize = 9216;
 
-/// A PING padded to a length, built to be sent.
+/// A PING padded to a length, ready to send.
 pub(crate) struct ProbeDatagram {
     head: [u8; HEAD_MAX],
     head_len: usize,
@@ -390,7 +402,8 @@ pub(crate) struct ProbeDatagram {
 }
 
 impl ProbeDatagram {
-    /// `ping` along `path` to `port`, as an IP packet of `len` bytes, or of as many as it takes.
+    /// Builds `ping` along `path` to `port`, as an IP packet of `len` bytes, or of its minimum
+    /// length if that is more.
     pub(crate) fn new(path: &Path, port: u16, header: &Header, ping: &Ping, len: u16) -> Self {
         let datagram = Datagram::new(path, port, header, |body| ping.write(body));
         let (mut head, at) = (datagram.head, datagram.head_len);
@@ -411,7 +424,7 @@ impl ProbeDatagram {
     }
 }
 
-/// The body of a PING without its padding, as [`body_of`]. `None`: it is cut short.
+/// Like [`body_of`], for the body of a PING without its padding. `None` if it is truncated.
 pub(crate) fn ping_body_of<'a>(
     frame: &Frame<'_>,
     udp: Udp,
@@ -422,8 +435,7 @@ pub(crate) fn ping_body_of<'a>(
     copy_body(frame, udp, len.min(PING_LEN), out).filter(|_| is_whole)
 }
 
-/// The body of a control datagram that came in `frame`: copied out, because its pieces may lie
-/// apart.
+/// Body of the control datagram in `frame`, copied because its pieces may not be contiguous.
 pub(crate) fn body_of<'a>(
     frame: &Frame<'_>,
     udp: Udp,
@@ -532,7 +544,8 @@ mod tests {
             let _ = (Ping::read(&bytes), Hello::read(&bytes), Close::read(&bytes));
         }
 
-        /// A datagram crosses a port as bytes and is found again, cut at any place or not at all.
+        /// A datagram is parsed again after it crosses a port as bytes, split at any offset or not
+        /// at all.
         #[test]
         fn datagrams_cross_a_port(
             is_ipv6: bool,

@@ -2,15 +2,15 @@
 
 use crc32fast::Hasher;
 
-/// The version of the format that this crate speaks.
+/// Version of the format that this crate speaks.
 pub const VERSION: u8 = 2;
 /// Length of the transport header in bytes.
 pub const HEADER_LEN: usize = 24;
 
-/// Length of what the header's own check covers.
+/// Bytes covered by the header's own check.
 const CHECKED_LEN: usize = 20;
 
-/// What a datagram is.
+/// Type of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum DatagramKind {
@@ -18,20 +18,20 @@ pub enum DatagramKind {
     Data = 0,
     /// Parity over tunnelled frames.
     Parity = 1,
-    /// A stream ends here; it takes a sequence number of the stream as a frame does.
+    /// Ends a stream; it takes a sequence number of the stream as a frame does.
     End = 2,
-    /// Stands for a frame that cannot be delivered; it takes the frame's sequence number.
+    /// Replaces a frame that cannot be delivered; it takes the frame's sequence number.
     Void = 3,
-    /// Which numbers have arrived.
+    /// Acknowledges numbers.
     Ack = 4,
-    /// Asks whether a path works, or answers.
+    /// Tests a path, or answers.
     Ping = 5,
-    /// Two boxes find each other.
+    /// Step of the handshake between two boxes.
     Hello = 6,
-    /// A session is over.
+    /// Ends a session.
     Close = 7,
-    /// A part of a tunnelled frame that is too long for the path; it takes a number, and all of a
-    /// frame's one place in the stream.
+    /// A part of a tunnelled frame that is too long for the path. It takes a number; all parts of a
+    /// frame share one position in the stream.
     Part = 8,
 }
 
@@ -48,7 +48,7 @@ impl DatagramKind {
         DatagramKind::Part,
     ];
 
-    /// True for what takes a number of its path and is acknowledged by it.
+    /// `true` for types that take a number of their path and are acknowledged by it.
     pub const fn is_numbered(self) -> bool {
         matches!(
             self,
@@ -57,39 +57,38 @@ impl DatagramKind {
     }
 }
 
-/// The transport header: 24 bytes between UDP and what follows, big-endian.
+/// The transport header: 24 bytes behind UDP, big-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// 0 to 15.
+    /// Version, 0 to 15.
     pub version: u8,
-    /// What follows.
+    /// Type of the content.
     pub kind: DatagramKind,
-    /// The path that the number belongs to, 0 to 15; of a [`DatagramKind::Ack`]: the path that it
-    /// is about.
+    /// Path that the number belongs to, 0 to 15; in a [`DatagramKind::Ack`], the path that it
+    /// acknowledges.
     pub path: u8,
-    /// 4 bits: [`Header::MARKED_BEFORE`]; the others are sent as 0 and not looked at.
+    /// 4 bits: [`Header::MARKED_BEFORE`]. The others are sent as 0 and ignored.
     pub flags: u8,
     /// UDP checksum of the tunnelled frame; 0 in other datagrams.
     pub udp_checksum: u16,
-    /// Names the session at the receiver.
+    /// The receiver's number of the session.
     pub session: u32,
-    /// Low half of the number: one for each transmission on a path, in a row. Control datagrams
-    /// have numbers of their own; a [`DatagramKind::Parity`] has that of its group's first
-    /// datagram.
+    /// Low half of the number. Numbers are consecutive, one for each transmission on a path.
+    /// Control datagrams have numbers of their own; a [`DatagramKind::Parity`] has the number of
+    /// its group's first datagram.
     pub number: u32,
-    /// The stream of a numbered datagram, the shape of a [`DatagramKind::Parity`]'s group; 0 in
-    /// others.
+    /// Stream of a numbered datagram, or shape of a [`DatagramKind::Parity`]'s group; otherwise 0.
     pub stream: u32,
-    /// Low half of the place in the stream.
+    /// Low half of the position in the stream.
     pub sequence: u32,
 }
 
 impl Header {
-    /// Flag of a frame that had a congestion mark before it was tunnelled: its mark says nothing of
-    /// the path.
+    /// Flag of a frame that had a congestion mark before it was tunnelled: its mark says nothing
+    /// about the path.
     pub const MARKED_BEFORE: u8 = 1;
 
-    /// A header with nothing but its kind and its session.
+    /// A header with only its type and session set.
     pub const fn new(kind: DatagramKind, session: u32) -> Self {
         Header {
             version: VERSION,
@@ -104,14 +103,14 @@ impl Header {
         }
     }
 
-    /// The 24 bytes. Of a datagram without a frame the check covers `body` too; the ICRC covers a
-    /// frame, and a part is none.
+    /// Serialises the header. In a datagram without a frame, and in a part, the check covers `body`
+    /// too; a whole frame is covered by its ICRC.
     #[inline]
     pub fn write(&self, body: &[u8]) -> [u8; HEADER_LEN] {
         self.write_over([body])
     }
 
-    /// The same with a body in pieces, one behind the other.
+    /// Like [`Header::write`], with a body in consecutive pieces.
     #[inline]
     pub(crate) fn write_over<const N: usize>(&self, body: [&[u8]; N]) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
@@ -127,7 +126,7 @@ impl Header {
         b
     }
 
-    /// Reads a header of any version. `None`: too short, or of a kind that there is not.
+    /// Parses a header of any version. `None` if it is too short, or its type is unknown.
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Header> {
         let b = bytes.first_chunk::<HEADER_LEN>()?;
@@ -145,13 +144,13 @@ impl Header {
         })
     }
 
-    /// True when the check of the header in `bytes` is right, with `body` as in [`Header::write`].
+    /// `true` if the check of the header in `bytes` is valid, with `body` as in [`Header::write`].
     #[inline]
     pub fn is_sound(bytes: &[u8], body: &[u8]) -> bool {
         Header::is_sound_over(bytes, [body])
     }
 
-    /// The same with a body in pieces, one behind the other.
+    /// Like [`Header::is_sound`], with a body in consecutive pieces.
     #[inline]
     pub(crate) fn is_sound_over<const N: usize>(bytes: &[u8], body: [&[u8]; N]) -> bool {
         bytes

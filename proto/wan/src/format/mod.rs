@@ -1,6 +1,6 @@
-//! Version 2 of the wire format: `docs/wan-transport.md` describes it.
+//! Version 2 of the wire format, specified in `docs/spec/wan-transport.md`.
 //!
-//! Nothing here panics on any bytes or allocates.
+//! No input makes this module panic or allocate.
 
 mod control;
 mod header;

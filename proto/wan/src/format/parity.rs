@@ -1,4 +1,4 @@
-//! PARITY datagrams, what of a numbered datagram they protect, and how that becomes a frame again.
+//! PARITY datagrams: the parts of a numbered datagram that they protect, and its reconstruction.
 
 use super::{DatagramKind, Extent, HEADER_LEN, Header};
 use longhaul_fec::{Body, HEAD_BLOCK_MAX, HEAD_MAX as SYMBOL_HEAD_MAX, Parity, ParityId};
@@ -7,28 +7,29 @@ use longhaul_wire::{
     Ecn, HEAD_MAX, ICRC_LEN, Layout, Path, PathTemplate, ROCEV2_PORT, Split, Udp, split,
 };
 
-/// A protected head up to the BTH: that of a record, IPv4 identification and flags, UDP source
-/// port.
+/// A protected head up to the BTH: the record's, IPv4 identification and flags, UDP source port.
 const FIXED: usize = 20;
-/// Beside the kind in a protected head: the frame had a congestion mark before it was tunnelled.
+/// Bit beside the type in a protected head: the frame had a congestion mark before it was
+/// tunnelled.
 const MARKED: u8 = 1 << 7;
-/// A protected head that has no frame: kind, UDP checksum, stream, sequence, number.
+/// A protected head without a frame: type, UDP checksum, stream, sequence, number.
 const RECORD: usize = 15;
 
 /// The header fields of a numbered datagram that parity protects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ProtectedHeader {
     pub(crate) kind: DatagramKind,
-    /// It had a congestion mark before it was tunnelled.
+    /// The frame had a congestion mark before it was tunnelled.
     pub(crate) was_marked: bool,
     pub(crate) udp_checksum: u16,
     pub(crate) stream: u32,
     /// Low half.
     pub(crate) sequence: u32,
-    /// Low half. A sum over other datagrams than parity was made of does not give the number that
-    /// is missing, although it gives a right ICRC if they are an odd number of one length.
+    /// Low half. It detects a wrong reconstruction: a sum over other datagrams than those of the
+    /// parity does not yield the missing number, but can yield a valid ICRC, if they are an odd
+    /// number of equal length.
     pub(crate) number: u32,
-    /// Of a [`DatagramKind::Part`].
+    /// Extent of a [`DatagramKind::Part`].
     pub(crate) extent: Extent,
 }
 
@@ -47,8 +48,8 @@ impl ProtectedHeader {
         }
     }
 
-    /// Writes what both ends know alike of the datagram's headers: nothing that a router changes.
-    /// Returns its length.
+    /// Writes the header fields that both ends know identically, which excludes every field that a
+    /// router changes. Returns the length.
     pub(crate) fn write_head(
         &self,
         frame: Option<&Frame<'_>>,
@@ -83,7 +84,8 @@ impl ProtectedHeader {
         len
     }
 
-    /// Reads [`ProtectedHeader::write_head`]'s beginning; what is left is the frame's.
+    /// Parses the beginning of [`ProtectedHeader::write_head`]'s output. The rest belongs to the
+    /// frame.
     pub(crate) fn read_head(head: &[u8]) -> Option<(ProtectedHeader, &[u8])> {
         let (fixed, rest) = head.split_first_chunk::<RECORD>()?;
         let [kind, c0, c1, s0, s1, s2, s3, q0, q1, q2, q3, n0, n1, n2, n3] = *fixed;
@@ -108,7 +110,7 @@ impl ProtectedHeader {
     }
 }
 
-/// What parity protects of a payload.
+/// The part of a payload that parity protects.
 pub(crate) fn symbol_body<'a>(frame: &'a Frame<'_>) -> Body<'a> {
     match frame.payload.as_bytes() {
         Some(bytes) => Body::bytes(bytes),
@@ -116,8 +118,8 @@ pub(crate) fn symbol_body<'a>(frame: &'a Frame<'_>) -> Body<'a> {
     }
 }
 
-/// The headers up to UDP of a stream's latest frame: what the path made of them is not protected,
-/// and alike for all frames of a stream.
+/// Headers up to UDP of a stream's latest frame. Parity does not protect the fields that routers
+/// change, which are alike in all frames of a stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefix {
     bytes: [u8; Prefix::MAX],
@@ -128,7 +130,7 @@ impl Prefix {
     /// Ethernet, one VLAN tag, IPv6, UDP.
     const MAX: usize = 18 + 40 + Udp::LEN;
 
-    /// `None`: longer than any that is tunnelled, but for IPv4 options.
+    /// `None` if the headers are longer than those of any tunnelled frame without IPv4 options.
     pub(crate) fn of(head: &[u8]) -> Option<Prefix> {
         let len = Udp::find(head)?.payload();
         let mut bytes = [0; Prefix::MAX];
@@ -136,8 +138,9 @@ impl Prefix {
         Some(Prefix { bytes, len: len as u8 })
     }
 
-    /// Headers up to UDP as `first`, the bytes behind [`ProtectedHeader::read_head`], has them. The
-    /// mark is the frame's own: that of the latest one says what befell another.
+    /// Reconstructs the headers up to UDP; `first` is the bytes behind
+    /// [`ProtectedHeader::read_head`]. The congestion mark is the frame's own, not that of the
+    /// latest frame.
     fn restored(
         &self,
         protected: &ProtectedHeader,
@@ -167,8 +170,8 @@ impl Prefix {
         Some((out, udp))
     }
 
-    /// The piece of a frame whose head, behind [`ProtectedHeader::read_head`], and body came back.
-    /// `None`: they are none of a piece.
+    /// Reconstructs a piece of a frame from its repaired head, behind
+    /// [`ProtectedHeader::read_head`], and body. `None` if they do not form a piece.
     pub(crate) fn rebuild_piece(
         &self,
         pool: &mut FramePool,
@@ -192,8 +195,8 @@ impl Prefix {
             .then(|| pool.hold(&Frame { head, payload, trailer: Trailer::None }))
     }
 
-    /// The frame whose head, behind [`ProtectedHeader::read_head`], and body came back. `None`:
-    /// they are none of a frame.
+    /// Reconstructs a frame from its repaired head, behind [`ProtectedHeader::read_head`], and
+    /// body. `None` if they do not form a frame.
     pub(crate) fn rebuild(
         &self,
         pool: &mut FramePool,
@@ -238,13 +241,13 @@ impl Prefix {
     }
 }
 
-/// The shape of a group, in the stream field: symbols, stride, parities and which one in 4
-/// bits each, length of the head block.
+/// Shape of a group as encoded in the stream field: symbols, stride, number of parities and index
+/// of this one in 4 bits each, length of the head block.
 fn shape(id: &ParityId, head_len: usize) -> u32 {
     u32::from_be_bytes([id.symbols, id.stride, id.rows << 4 | id.row, head_len as u8])
 }
 
-/// A PARITY datagram, built to be sent.
+/// A PARITY datagram, ready to send.
 pub(crate) struct ParityDatagram<'a> {
     head: [u8; HEAD_MAX],
     head_len: usize,
@@ -252,7 +255,7 @@ pub(crate) struct ParityDatagram<'a> {
 }
 
 impl<'a> ParityDatagram<'a> {
-    /// `None`: the heads that it protects are longer than there is room for in front of a payload.
+    /// `None` if the protected heads are longer than the room before a payload.
     pub(crate) fn new(
         path: &Path,
         port: u16,
@@ -290,8 +293,8 @@ impl<'a> ParityDatagram<'a> {
     }
 }
 
-/// The body of a PARITY datagram as it came: the head block, what of the body lies behind it in the
-/// headers, the rest.
+/// Body of a received PARITY datagram: the head block, the part of the body that lies behind it in
+/// the headers, and the rest.
 #[derive(Clone, Copy)]
 pub(crate) struct ParityBody<'a> {
     head: &'a [u8],
@@ -300,7 +303,7 @@ pub(crate) struct ParityBody<'a> {
 }
 
 impl<'a> ParityBody<'a> {
-    /// `None`: cut short, or a head block that is longer than there is room for.
+    /// `None` if it is truncated, or its head block exceeds the room.
     pub(crate) fn find(frame: &'a Frame<'_>, udp: Udp, header: &Header) -> Option<Self> {
         let head_len = usize::from(header.stream as u8);
         let len = udp.payload_len(frame.head)?.checked_sub(HEADER_LEN)?;
@@ -316,7 +319,7 @@ impl<'a> ParityBody<'a> {
         Some(ParityBody { head, near, far })
     }
 
-    /// True when the check of the header in `bytes` is right.
+    /// `true` if the check of the header in `bytes` is valid.
     pub(crate) fn is_sound(&self, bytes: &[u8]) -> bool {
         let far = match self.far {
             Body::Bytes([bytes, ..]) => bytes,
@@ -325,7 +328,7 @@ impl<'a> ParityBody<'a> {
         Header::is_sound_over(bytes, [self.head, self.near, far])
     }
 
-    /// What it says, of a group whose first number is `base`.
+    /// The parity, of a group whose first number is `base`.
     pub(crate) fn parity(&self, base: u64, header: &Header) -> Parity<'a> {
         let [symbols, stride, row, _] = header.stream.to_be_bytes();
         let id = ParityId { base, symbols, stride, rows: row >> 4, row: row & 15 };
@@ -375,8 +378,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// A frame comes back from what is protected of it and from another of its stream, as the
-        /// path would have left it.
+        /// A frame is reconstructed from its protected parts and another frame of its stream, as
+        /// the path would have delivered it.
         #[test]
         fn a_frame_comes_back_byte_for_byte(
             is_ipv6: bool,
@@ -438,7 +441,7 @@ mod tests {
             prop_assert!(
                 4 + symbol_len + HEADER_LEN + PathTemplate::new(&sent_by).bytes().len() <= HEAD_MAX
             );
-            // Another frame of the stream, marked on its way.
+            // Another frame of the stream, marked on its path.
             let other = Path { traffic_class: 0x28 | 3, ..on_arrival(&route(is_ipv6, vlan)) };
             let prefix = Prefix::of(head(&other, 77, false).0.bytes()).unwrap();
             let (read, rest) = ProtectedHeader::read_head(&symbol[..symbol_len]).unwrap();
@@ -446,7 +449,7 @@ mod tests {
             let body = symbol_body(&frame);
             let back = prefix.rebuild(&mut FramePool::new(), &protected, rest, &body).unwrap();
             let expected = Frame { head: &expected_head, payload, trailer };
-            // Where bytes are not at hand, their ICRC is not either.
+            // Without bytes there is no ICRC either.
             if is_virtual {
                 prop_assert_eq!(back.head(), &expected_head[..]);
                 prop_assert_eq!(back.len(), expected.len());
@@ -455,7 +458,7 @@ mod tests {
             }
         }
 
-        /// Whatever comes back, it is a whole frame or none.
+        /// Whatever bytes parity yields, the result is a whole frame or none.
         #[test]
         fn any_bytes_are_rebuilt_or_refused(
             is_ipv6: bool,
@@ -475,8 +478,8 @@ mod tests {
             }
         }
 
-        /// A PARITY crosses a port as bytes and is found again, damaged or cut: sound only as it
-        /// was.
+        /// A PARITY is parsed again after it crosses a port as bytes; if damaged or truncated, its
+        /// check fails.
         #[test]
         fn a_parity_crosses_a_port(
             is_ipv6: bool,

@@ -1,5 +1,4 @@
-//! PART datagrams: a frame that is too long for a path in pieces, and how these become the frame
-//! again.
+//! PART datagrams: pieces of a frame that is too long for a path, and its reassembly.
 
 use super::tunnel::InBytes;
 use super::{HEADER_LEN, Header, Outer};
@@ -8,17 +7,17 @@ use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
 use longhaul_wire::{Ecn, HEAD_MAX, ICRC_LEN, ROCEV2_PORT, Split, Udp, split};
 use std::ops::Range;
 
-/// Which bytes of what follows UDP in a tunnelled frame a PART carries.
+/// Range of the bytes behind UDP in a tunnelled frame that a PART carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Extent {
-    /// Where they begin.
+    /// Offset of the first byte.
     pub(crate) offset: u16,
-    /// How many there are in all parts.
+    /// Number of bytes in all parts together.
     pub(crate) total: u16,
 }
 
 impl Extent {
-    /// Bytes between the transport header and those of the frame.
+    /// Length of an extent on the wire, between transport header and frame bytes.
     pub(crate) const LEN: usize = 4;
 
     pub(crate) fn write(self) -> [u8; Self::LEN] {
@@ -30,17 +29,16 @@ impl Extent {
         Extent { offset: u16::from_be_bytes([o0, o1]), total: u16::from_be_bytes([t0, t1]) }
     }
 
-    /// True when `len` bytes can begin there, and the frame is none that is longer than a pool
-    /// takes.
+    /// `true` if `len` bytes at this offset fit the frame, and the frame fits a pool.
     pub(crate) fn takes(self, len: usize) -> bool {
         let (offset, total) = (usize::from(self.offset), usize::from(self.total));
         len > 0 && offset + len <= total && total <= longhaul_node::PAYLOAD_MAX
     }
 }
 
-/// What of the headers up to UDP is no router's to change and comes out with the frame: the check
-/// of a PART covers it, as the ICRC does for a whole frame. IPv4's identification and flags,
-/// addresses, UDP's source port.
+/// Header fields up to UDP that no router changes and that are delivered with the frame: IPv4
+/// identification and flags, addresses, UDP source port. The check of a PART covers them, as the
+/// ICRC does for a whole frame.
 struct Constant {
     bytes: [u8; 34],
     len: usize,
@@ -66,19 +64,20 @@ impl Constant {
     }
 }
 
-/// Bytes that a held piece carries: behind UDP in its head, a simulation's alone, and its payload.
+/// Bytes that a held piece carries: those behind UDP in its head (only in a simulation), and its
+/// payload.
 pub(crate) fn piece_len(held: &FrameBuf, udp: Udp) -> usize {
     let frame = held.as_frame();
     frame.head.len().saturating_sub(udp.payload()) + frame.payload.len()
 }
 
-/// A piece of a frame that is to be sent: so much of its payload, with the headers behind UDP
-/// before the first byte and pad and ICRC behind the last.
+/// A piece of a frame, to be sent: a range of its payload, with the headers behind UDP before the
+/// first byte, and pad and ICRC behind the last.
 pub(crate) struct Piece<'a> {
     pub(crate) extent: Extent,
     inner: Frame<'a>,
     udp: Udp,
-    /// The headers behind UDP, in the first piece.
+    /// Headers behind UDP, in the first piece.
     near: &'a [u8],
     payload: Payload<'a>,
     /// Pad and ICRC, in the last piece.
@@ -87,7 +86,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// `range` of the payload of `inner`.
+    /// The piece with `range` of the payload of `inner`.
     pub(crate) fn of(inner: Frame<'a>, udp: Udp, range: Range<usize>, payload: &'a [u8]) -> Self {
         let (headers, payload_len) = (&inner.head[udp.payload()..], inner.payload.len());
         let total = headers.len() + payload_len + inner.trailer.len();
@@ -110,7 +109,7 @@ impl<'a> Piece<'a> {
         Piece { extent, inner, udp, near, payload, end, end_len }
     }
 
-    /// Writes the headers, up to where the payload begins. Returns their length; `None`: too long.
+    /// Writes the headers up to the payload. Returns their length; `None` if they are too long.
     pub(crate) fn write_head(
         &self,
         port: u16,
@@ -136,7 +135,7 @@ impl<'a> Piece<'a> {
         self.udp.lengthen(out, behind as i32 - before as i32).then_some(len)
     }
 
-    /// What follows the headers.
+    /// Payload behind the headers.
     pub(crate) fn payload(&self) -> Payload<'a> {
         self.payload
     }
@@ -146,18 +145,18 @@ impl<'a> Piece<'a> {
         &self.end[..self.end_len]
     }
 
-    /// The end of the frame that carries it.
+    /// Trailer of the frame that carries it.
     pub(crate) fn trailer(&self) -> Trailer {
         if self.end_len > 0 { self.inner.trailer } else { Trailer::None }
     }
 
-    /// The headers that parity protects, as whoever holds the piece has them.
+    /// Head that parity protects, as the holder of the piece has it.
     pub(crate) fn symbol_head(&self) -> &'a [u8] {
         let near = if self.payload.as_bytes().is_none() { self.near.len() } else { 0 };
         &self.inner.head[..self.udp.payload() + near]
     }
 
-    /// What parity protects of the rest.
+    /// Body that parity protects.
     pub(crate) fn symbol_body(&self) -> Body<'_> {
         match &self.payload {
             Payload::Bytes(bytes) => Body::Bytes([self.near, bytes, self.end()]),
@@ -166,8 +165,8 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Takes the piece out of a PART: headers up to UDP, and its bytes as payload. `None`: cut short,
-/// damaged, or of no extent.
+/// Takes the piece out of a PART, with headers up to UDP, and its bytes as payload. `None` if it is
+/// truncated or damaged, or its extent is invalid.
 pub(crate) fn take_piece(
     pool: &mut FramePool,
     frame: &Frame<'_>,
@@ -212,7 +211,7 @@ pub(crate) fn take_piece(
     extent.takes(len).then_some((extent, held))
 }
 
-/// Copies what follows the head of `frame`, of which there may be more, to `out`.
+/// Copies the bytes behind the head of `frame` to `out`. `None` if there are fewer.
 fn copy_behind_head(frame: &Frame<'_>, out: &mut [u8]) -> Option<()> {
     let payload = frame.payload.as_bytes()?;
     let (first, rest) = out.split_at_mut(payload.len().min(out.len()));
@@ -228,11 +227,11 @@ fn copy_behind_head(frame: &Frame<'_>, out: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Puts pieces, which together are all of a frame's bytes behind UDP, back together. `None`: they
-/// are none of a RoCE packet.
+/// Reassembles pieces that together are all of a frame's bytes behind UDP. `None` if they do not
+/// form a RoCE packet.
 ///
-/// Whether its ICRC is right is not looked at. Of headers that routers change it has those of one
-/// piece, and a congestion mark if any piece has one. `scratch` is room to work in.
+/// The ICRC is not checked. The fields that routers change come from one piece, except for the
+/// congestion mark, which is set if any piece has one. `scratch` is a work buffer.
 pub(crate) fn assemble<'a>(
     pool: &mut FramePool,
     scratch: &mut Vec<u8>,
@@ -310,7 +309,7 @@ mod tests {
         bytes
     }
 
-    /// The pieces of a frame cut at `cuts`, as they come from a port.
+    /// The pieces of a frame split at `cuts`, as a port delivers them.
     fn cross(inner: &Frame<'_>, payload: &[u8], cuts: &[usize]) -> Vec<Vec<u8>> {
         let udp = Udp::find(inner.head).unwrap();
         let cut = |ends: &[usize]| {
@@ -338,8 +337,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// However it is cut, with a wrong bit nothing of it is taken, and without the frame comes
-        /// back byte for byte.
+        /// However it is split, the frame is reassembled byte for byte; with any bit flipped, that
+        /// piece is refused.
         #[test]
         fn a_frame_comes_back_byte_for_byte(
             is_ipv6: bool,
@@ -363,8 +362,8 @@ mod tests {
             let mut pieces = Vec::new();
             for wire in cross(&inner, &payload, &ends) {
                 let mut damaged = wire.clone();
-                // From the transport header on all is covered, and of what is before it what the
-                // ICRC covers.
+                // The check covers everything from the transport header on, and the same fields
+                // before it as the ICRC.
                 let at = udp.payload() + wrong.index(wire.len() - udp.payload());
                 damaged[at] ^= 4;
                 prop_assert!(taken(&mut pool, &damaged).is_none());
@@ -383,7 +382,7 @@ mod tests {
             prop_assert_eq!(bytes_of(&back.as_frame()), bytes_of(&inner));
         }
 
-        /// Any bytes, of any extent: a whole packet comes of them or nothing.
+        /// Pieces of any bytes and extents yield a whole packet or nothing.
         #[test]
         fn any_pieces_are_put_together_or_refused(
             is_ipv6: bool,

@@ -1,4 +1,4 @@
-//! Encapsulation of a RoCEv2 frame, and its reversal.
+//! Encapsulation and decapsulation of RoCEv2 frames.
 
 use super::{HEADER_LEN, Header};
 use crate::DropReason;
@@ -6,14 +6,13 @@ use longhaul_node::{Frame, FrameBuf, FramePool, Payload, Trailer};
 use longhaul_wire::icrc::Icrc;
 use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, ROCEV2_PORT, Split, Udp, split};
 
-/// Checksum of an IPv4 header that does not survive the way there and back: no sum of a header
-/// gives it.
+/// An IPv4 header checksum that a tunnel does not preserve: no header's sum yields it.
 const IPV4_CHECKSUM_NEVER: [u8; 2] = [0xff, 0xff];
 
-/// Writes the headers of `head` (a RoCEv2 frame's) to `out` with the transport header between UDP
+/// Writes the headers in `head`, a RoCEv2 frame's, to `out`, with the transport header between UDP
 /// and BTH. Returns their length.
 ///
-/// `None`: too long, or its IPv4 checksum would not come back as it is.
+/// `None` if they are too long, or the IPv4 checksum would not be restored.
 #[inline]
 pub(crate) fn encapsulate(
     head: &[u8],
@@ -38,7 +37,7 @@ pub(crate) fn encapsulate(
     udp.lengthen(out, HEADER_LEN as i32).then_some(len)
 }
 
-/// A datagram of the transport in a frame.
+/// A transport datagram in a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
     pub(crate) udp: Udp,
@@ -46,8 +45,8 @@ pub(crate) struct Outer {
 }
 
 impl Outer {
-    /// Reads what is common to all datagrams. `None`: not to `port`, or nothing that this format
-    /// has.
+    /// Parses the fields common to all datagrams. `None` if the datagram is not for `port`, or
+    /// invalid.
     #[inline]
     pub(crate) fn find(head: &[u8], port: u16) -> Option<Outer> {
         let udp = Udp::find(head)?;
@@ -58,17 +57,18 @@ impl Outer {
         Some(Outer { udp, header })
     }
 
-    /// The transport header's bytes.
+    /// Bytes of the transport header.
     #[inline]
     pub(crate) fn header_bytes<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         &head[self.udp.payload()..self.udp.payload() + HEADER_LEN]
     }
 }
 
-/// Takes the tunnelled frame out, byte for byte what went in but for what routers change.
+/// Decapsulates the frame, byte for byte as it entered the tunnel, except for the fields that
+/// routers change.
 ///
 /// # Errors
-/// [`DropReason::Malformed`]: there is none. [`DropReason::Corrupted`]: its ICRC is wrong.
+/// [`DropReason::Malformed`] if there is no frame, [`DropReason::Corrupted`] if its ICRC is wrong.
 #[inline]
 pub(crate) fn take_out(
     pool: &mut FramePool,
@@ -114,10 +114,10 @@ pub(crate) fn take_out(
     }
 }
 
-/// A frame as it comes from a port: the headers' end is not where `head` ends, and the trailer lies
-/// behind the payload.
+/// A frame as a port delivers it: `head` may extend beyond the headers, and the trailer lies behind
+/// the payload.
 pub(super) struct InBytes<'a> {
-    /// Headers alone.
+    /// The headers only.
     head: &'a [u8],
     layout: Layout,
     /// Both pieces of the payload.
@@ -125,12 +125,12 @@ pub(super) struct InBytes<'a> {
     pad: [u8; 3],
     pad_len: usize,
     icrc: [u8; ICRC_LEN],
-    /// All of the payload, where a port lends it.
+    /// The whole payload, if the port lends it.
     lent: Option<Payload<'a>>,
 }
 
 impl<'a> InBytes<'a> {
-    /// Of a tunnelled `frame`; `head` is that of the frame inside. `None`: cut short.
+    /// Parses a tunnelled `frame`; `head` is that of the inner frame. `None` if it is truncated.
     #[inline]
     pub(super) fn find(
         head: &'a [u8],
@@ -188,7 +188,7 @@ impl<'a> InBytes<'a> {
         icrc.finish() == self.icrc
     }
 
-    /// Keeps it as one whose ICRC was found right: by reference where it can, else by one copy.
+    /// Holds the frame, whose ICRC is valid: by reference if possible, otherwise by one copy.
     #[inline]
     fn hold_checked(&self, pool: &mut FramePool) -> FrameBuf {
         let InBytes { head, pad, icrc, .. } = *self;
@@ -199,7 +199,7 @@ impl<'a> InBytes<'a> {
         }
     }
 
-    /// Keeps it by one copy. Its ICRC is not looked at.
+    /// Holds the frame by one copy. Its ICRC is not checked.
     pub(super) fn hold(&self, pool: &mut FramePool) -> FrameBuf {
         let InBytes { head, pad, icrc, .. } = *self;
         pool.hold_pieces(
@@ -277,8 +277,7 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Out comes what went in, whether the frame is handed on in its parts or crosses a port as
-        /// bytes.
+        /// The frame is unchanged, whether it is forwarded in parts or serialised by a port.
         #[test]
         fn out_comes_what_went_in(sample in samples()) {
             let (built, pad_len) = head(&sample);
@@ -319,7 +318,7 @@ mod tests {
 
             let mut wire = bytes_of(&tunnelled);
             let crossed = wire.len();
-            // Without the computed ICRC: what crosses a port has been computed before.
+            // Without the computed ICRC: in a frame from a port it was computed earlier.
             if matches!(trailer, Trailer::Sealed { .. }) {
                 wire[crossed - 4..].copy_from_slice(&expected[expected.len() - 4..]);
             }
@@ -331,7 +330,7 @@ mod tests {
             let taken = take_out(&mut pool, &received, &outer).unwrap();
             prop_assert_eq!(&bytes_of(&taken.as_frame()), &expected);
 
-            // By a port that lends: the same, where it lies.
+            // Through a port that lends: the same bytes, by reference.
             let mut lease = Lease::with_capacity(wire.len());
             lease.fill(wire.len(), &mut |out| out.copy_from_slice(&wire));
             let received = Frame::lent(&lease).unwrap();
@@ -350,8 +349,7 @@ mod tests {
             );
         }
 
-        /// Frames cut short, lengthened and with wrong bytes are taken out as something whole or
-        /// not at all.
+        /// Frames that are truncated, lengthened or damaged yield a whole frame or nothing.
         #[test]
         fn hostile_bytes_do_no_harm(
             sample in samples(),

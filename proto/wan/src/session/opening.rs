@@ -1,14 +1,14 @@
-//! Asking a far box to open a session.
+//! The handshake step in which this box asks the far box to open a session.
 
 use longhaul_node::Side;
 use longhaul_units::{Duration, Instant};
 
-/// OPENs without an answer after which a session is given up.
+/// Unanswered OPENs after which a session is given up.
 const TRIES_MAX: u32 = 8;
-/// Least wait for an answer.
+/// Minimum timeout of an OPEN.
 const TIMEOUT_MIN: Duration = Duration::from_ms(10);
 
-/// What an OPEN says, and the side that it leaves by.
+/// Content of an OPEN, and the side by which it leaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     pub(crate) cookie: u64,
@@ -16,18 +16,18 @@ pub(crate) struct Open {
     pub(crate) side: Side,
 }
 
-/// The far box is being asked to open the session.
+/// State of a session whose OPEN is unanswered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     open: Open,
     asked_at: Instant,
     next_at: Instant,
-    /// Wait for the next answer.
+    /// Timeout of the next OPEN.
     timeout: Duration,
     tries: u32,
 }
 
-/// What is due of an [`Opening`].
+/// Next step of an [`Opening`].
 pub(crate) enum Due {
     Nothing,
     Ask(Open),
@@ -35,14 +35,14 @@ pub(crate) enum Due {
 }
 
 impl Opening {
-    /// An OPEN is due at once. The far box answered a HELLO after `rtt`: hosts wait, so that an
-    /// OPEN that is lost must not cost them more than round trips.
+    /// An OPEN is due at once. The far box answered a HELLO after `rtt`, which bounds the first
+    /// timeout: hosts wait, and a lost OPEN must cost them only a few round trips.
     pub(crate) fn new(now: Instant, open: Open, rtt: Duration) -> Self {
         let timeout = rtt.times(2).max(TIMEOUT_MIN);
         Opening { open, asked_at: now, next_at: now, timeout, tries: 0 }
     }
 
-    /// What is due at `now`; an OPEN counts as sent. The wait doubles, up to `every`.
+    /// Returns the step due at `now`; an OPEN counts as sent. The timeout doubles, up to `every`.
     pub(crate) fn press_on(&mut self, now: Instant, every: Duration) -> Due {
         if self.next_at > now {
             return Due::Nothing;
@@ -57,17 +57,17 @@ impl Opening {
         Due::Ask(self.open)
     }
 
-    /// True if an answer with `nonce` is one to this.
+    /// `true` if an answer with `nonce` answers this OPEN.
     pub(crate) fn is_answered_by(&self, nonce: u64) -> bool {
         self.open.nonce == nonce
     }
 
-    /// The round trip that an answer at `now` shows, if it can be told which OPEN it answers.
+    /// RTT shown by an answer at `now`, if it is certain which OPEN it answers.
     pub(crate) fn rtt(&self, now: Instant) -> Option<Duration> {
         (self.tries == 1).then(|| now.since(self.asked_at))
     }
 
-    /// True while the first OPEN is out.
+    /// `true` while only the first OPEN was sent.
     pub(crate) fn is_first_try(&self) -> bool {
         self.tries == 1
     }

@@ -1,4 +1,4 @@
-//! What a session receives under numbers, and what parity brings of it.
+//! Receives numbered datagrams and the ones that parity repairs.
 
 use super::Session;
 use crate::DropReason;
@@ -15,7 +15,7 @@ use longhaul_node::{Frame, FrameBuf, FramePool, Side};
 use longhaul_units::Instant;
 use longhaul_wire::{Ecn, Path, Udp};
 
-/// A datagram that parity brought.
+/// A datagram repaired by parity.
 pub(super) struct Repaired {
     number: u64,
     protected: ProtectedHeader,
@@ -23,8 +23,8 @@ pub(super) struct Repaired {
 }
 
 impl Session {
-    /// A numbered datagram whose header is sound. True when a stream begins with it, so that its
-    /// source is known to be behind the far box.
+    /// Handles a numbered datagram with a valid header. Returns `true` if it begins a stream, so
+    /// that its source is known to be behind the far box.
     pub(crate) fn handle_numbered(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl Session {
             shared.counters.duplicates += 1;
             rx_path.arrivals.duplicates += 1;
             rx_path.arrivals.note(now, number);
-            // Its group may lack another.
+            // Its parity group may lack another datagram.
             if !rx_path.parity.is_on() {
                 return false;
             }
@@ -83,8 +83,8 @@ impl Session {
         is_begun && is_frame
     }
 
-    /// A part of a frame, which is held with its headers up to UDP. The address behind the far box,
-    /// when a stream begins.
+    /// Handles a part of a frame; the piece is held with its headers up to UDP. Returns the address
+    /// behind the far box if this begins a stream.
     pub(crate) fn handle_part(
         &mut self,
         now: Instant,
@@ -126,8 +126,8 @@ impl Session {
         is_begun.then_some(route)
     }
 
-    /// Puts a part that [`Verdict::Take`] was said to with the others of its frame, and that into
-    /// its stream if it is whole. True when that is the beginning of the stream.
+    /// Adds a part with the verdict [`Verdict::Take`] to its frame, and delivers the frame once
+    /// complete. Returns `true` if this begins the stream.
     fn deliver_part(
         &mut self,
         shared: &mut TransportShared,
@@ -149,7 +149,7 @@ impl Session {
             self.incoming.note_prefix(protected.stream, prefix);
         }
         if let Some(frame) = frame {
-            // Each part's check was right: what is wrong came so to the near box.
+            // The check of each part was valid, so the frame was already damaged at the near box.
             let frame = frame.filter(|frame| frame.as_frame().icrc_is_right());
             let is_right = frame.is_some();
             shared.counters.assembled += u64::from(is_right);
@@ -160,7 +160,7 @@ impl Session {
         is_begun
     }
 
-    /// The number whose low half is `low`, if it has not come on `path` and may.
+    /// Number whose low half is `low`, if it may arrive on `path` and has not.
     fn admit(
         &mut self,
         shared: &mut TransportShared,
@@ -190,8 +190,8 @@ impl Session {
         }
     }
 
-    /// Puts into its stream what [`Verdict::Take`] was said to. True when that is the beginning of
-    /// the stream.
+    /// Delivers an item with the verdict [`Verdict::Take`] to its stream. Returns `true` if this
+    /// begins the stream.
     fn deliver(
         &mut self,
         shared: &mut TransportShared,
@@ -199,8 +199,8 @@ impl Session {
         held: Option<FrameBuf>,
     ) -> bool {
         let cost = held.as_ref().map_or(0, cost);
-        // Routers and hosts may change: where parity comes, the latest is what its frames are
-        // rebuilt by.
+        // Routers and hosts may change: if parity arrives, frames are reconstructed with the latest
+        // headers.
         let is_wanted = self.rx_paths.iter().any(|rx_path| rx_path.parity.is_on())
             || self.incoming.prefix(protected.stream).is_none();
         let prefix = held.as_ref().filter(|_| is_wanted).and_then(|held| Prefix::of(held.head()));
@@ -215,7 +215,7 @@ impl Session {
         is_begun
     }
 
-    /// Shows what came to the decoder of its path, and handles what comes back by it.
+    /// Passes an arrival to the decoder of its path, and handles the datagrams that this repairs.
     fn show(
         &mut self,
         now: Instant,
@@ -234,7 +234,7 @@ impl Session {
         self.take_repaired(now, shared, path);
     }
 
-    /// A PARITY datagram whose check is right.
+    /// Handles a PARITY datagram with a valid check.
     pub(crate) fn handle_parity(
         &mut self,
         now: Instant,
@@ -263,7 +263,7 @@ impl Session {
         self.take_repaired(now, shared, path);
     }
 
-    /// Handles what parity brought on `path` as if it had come.
+    /// Handles the datagrams repaired on `path` as if they had arrived.
     fn take_repaired(&mut self, now: Instant, shared: &mut TransportShared, path: usize) {
         while let Some(Repaired { number, protected, frame }) = self.repaired.pop() {
             let rx_path = &mut self.rx_paths[path];
@@ -307,13 +307,13 @@ impl Session {
     }
 }
 
-/// True for a datagram with a congestion mark that its frame did not have before.
+/// `true` for a datagram whose congestion mark was set on the path.
 #[inline]
 fn is_marked_on_path(head: &[u8], header: &Header) -> bool {
     header.flags & Header::MARKED_BEFORE == 0 && Ecn::of(head) == Some(Ecn::Congested)
 }
 
-/// Why something is not even acknowledged.
+/// Reason not to acknowledge an item at all.
 fn refusal(verdict: Verdict) -> Option<DropReason> {
     match verdict {
         Verdict::Take | Verdict::Duplicate => None,
@@ -322,8 +322,8 @@ fn refusal(verdict: Verdict) -> Option<DropReason> {
     }
 }
 
-/// What parity brought. `None`: it makes no sense, or nothing is known of the frames of its stream
-/// yet.
+/// Reconstructs a repaired datagram. `None` if it is invalid, or no headers of its stream are
+/// known.
 fn rebuild(
     pool: &mut FramePool,
     incoming: &Incoming,

@@ -1,5 +1,5 @@
-//! What a session sends under numbers, in parts where it is too long for its path, what protects
-//! it, and what finds out how long it may be.
+//! Sends numbered datagrams, split to fit their path, with the parity that protects them, and path
+//! MTU probes.
 
 use super::Session;
 use super::transmit::Sending;
@@ -17,15 +17,15 @@ use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{Ecn, HEAD_MAX, Path, Udp};
 use std::net::IpAddr;
 
-/// Bytes by which a PARITY may be longer than the longest frame that it protects, and than the
-/// longest part.
+/// Maximum bytes by which a PARITY exceeds the longest frame that it protects, and the longest
+/// part.
 const PARITY_OVER_FRAME: usize = 40;
 const PARITY_OVER_PART: usize = 24;
-/// Bytes by which IPv6's header is longer than IPv4's.
+/// Bytes by which IPv6's header exceeds IPv4's.
 const IPV6_MORE: usize = 20;
 
 impl Session {
-    /// Sends the next record by `path`, or splits it. `false`: there is none.
+    /// Sends the next record on `path`, or splits it. Returns `false` if there is none.
     pub(super) fn send_next(&mut self, to: &mut Sending<'_>, path: usize) -> bool {
         let Some(next) = self.out.next(to.now) else { return false };
         let tx_path = &mut self.tx_paths[path];
@@ -72,13 +72,13 @@ impl Session {
         };
         match sent {
             Some(bytes) => self.note_sent(to, path, next, bytes),
-            // Unreachable: the transport refuses streams of such frames.
+            // Unreachable: the transport opens no stream for such frames.
             None => self.out.release(next.record),
         }
         true
     }
 
-    /// `next` took `bytes` on the wire.
+    /// Notes that `next` was sent, with `bytes` bytes on the wire.
     fn note_sent(&mut self, to: &mut Sending<'_>, path: usize, next: Next, bytes: u64) {
         let (now, tx_path) = (to.now, &mut self.tx_paths[path]);
         tx_path.parity.note_data(now, bytes);
@@ -90,7 +90,7 @@ impl Session {
         self.out.sent(now, next, spacing);
     }
 
-    /// Sends the parity that is due on `path`.
+    /// Sends the parity due on `path`.
     pub(super) fn send_parity(&mut self, to: &mut Sending<'_>, path: usize) {
         let tx_path = &mut self.tx_paths[path];
         let mtu = usize::from(tx_path.mtu.get());
@@ -110,7 +110,7 @@ impl Session {
         tx_path.note_parity_sent(to.now);
     }
 
-    /// Probes the MTU of `path`, if that is due.
+    /// Probes the MTU of `path` if a probe is due.
     pub(super) fn send_probes(&mut self, to: &mut Sending<'_>, path: usize) {
         let (now, tx_path) = (to.now, &mut self.tx_paths[path]);
         // A silent far box answers no probe.
@@ -136,11 +136,11 @@ impl Session {
     }
 }
 
-/// What a frame, or a part, must leave of the path's length so that parity over it fits too.
+/// Room that a frame, or a part, must leave of the path MTU so that its parity fits too.
 #[derive(Clone, Copy)]
 struct Reserve {
     has_parity: bool,
-    /// PARITY goes by IPv6.
+    /// PARITY is sent over IPv6.
     is_ipv6: bool,
 }
 
@@ -156,15 +156,15 @@ impl Reserve {
     }
 }
 
-/// True for a frame that fits `mtu` as it is.
+/// `true` for a frame that fits `mtu` unsplit.
 #[inline]
 fn fits_whole(record: &Record, mtu: usize, reserve: Reserve) -> bool {
     let Some(frame) = record.frame.as_ref().filter(|_| record.part.is_none()) else { return false };
     frame.len() - record.udp.ip + HEADER_LEN + reserve.bytes(record.udp, PARITY_OVER_FRAME) <= mtu
 }
 
-/// Into how many parts a record must be split so that they fit `mtu`, the length of an IP packet.
-/// `None`: it fits as it is, or cannot be split.
+/// Number of parts into which to split a record to fit `mtu`, the length of an IP packet. `None` if
+/// it fits unsplit or cannot be split.
 fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> {
     let inner = record.frame.as_ref().filter(|_| record.kind == DatagramKind::Data)?.as_frame();
     let udp = record.udp;
@@ -191,7 +191,7 @@ fn parts_needed(record: &Record, mtu: usize, reserve: Reserve) -> Option<usize> 
     Some(range.len().div_ceil(mtu.saturating_sub(around).max(64)).max(2))
 }
 
-/// Flags of a frame with these headers.
+/// Header flags of a frame with these headers.
 #[inline]
 fn flags(head: &[u8], udp: Udp) -> u8 {
     let (at, shift) = if udp.is_ipv6 { (udp.ip + 1, 4) } else { (udp.ip + 1, 0) };
@@ -199,7 +199,7 @@ fn flags(head: &[u8], udp: Udp) -> u8 {
     if is_marked { Header::MARKED_BEFORE } else { 0 }
 }
 
-/// Sends a frame as it is. Its bytes on the wire; `None`: it does not fit a tunnel.
+/// Sends a frame unsplit. Returns its bytes on the wire; `None` if it cannot be tunnelled.
 #[inline]
 fn send_whole(
     to: &mut Sending<'_>,
@@ -220,7 +220,7 @@ fn send_whole(
     Some(bytes)
 }
 
-/// Sends a part of a frame. Its bytes on the wire; `None`: it does not fit a tunnel.
+/// Sends a part of a frame. Returns its bytes on the wire; `None` if it cannot be tunnelled.
 fn send_piece(
     to: &mut Sending<'_>,
     tx_path: &mut TxPath,
@@ -241,7 +241,7 @@ fn send_piece(
     Some(bytes)
 }
 
-/// Sends a record without a frame. Its bytes on the wire.
+/// Sends a record without a frame. Returns its bytes on the wire.
 fn send_record(
     to: &mut Sending<'_>,
     tx_path: &mut TxPath,
@@ -256,7 +256,7 @@ fn send_record(
     bytes
 }
 
-/// Puts under parity what is sent under the next number, and takes so many bytes on the wire.
+/// Protects the datagram sent under the next number, of `bytes` bytes on the wire.
 #[inline]
 fn protect(
     now: Instant,

@@ -1,4 +1,4 @@
-//! What a session sends, in which order: control datagrams, parity, data.
+//! The order in which a session sends: control datagrams, parity, data.
 
 use super::Session;
 use crate::format::{BODY_MAX, Datagram, DatagramKind, Header, Ping, PingStep};
@@ -8,13 +8,13 @@ use longhaul_cc::{Gate, wire_bytes};
 use longhaul_node::{Frame, Transmit};
 use longhaul_units::Instant;
 
-/// What a session sends with.
+/// Context of a transmission.
 pub(super) struct Sending<'a> {
     pub(super) now: Instant,
     /// The far box's number of the session.
     pub(super) remote: u32,
     pub(super) shared: &'a mut TransportShared,
-    /// Of the paths.
+    /// Gates of the paths.
     pub(super) gates: &'a mut [Gate],
     pub(super) out: &'a mut dyn Transmit,
 }
@@ -25,7 +25,7 @@ impl Sending<'_> {
         self.out.room(path + 1) > 0
     }
 
-    /// Sends `frame` by `path`, and charges the path's gate. Returns its bytes on the wire.
+    /// Sends `frame` on `path` and charges the path's gate. Returns its bytes on the wire.
     #[inline]
     pub(super) fn transmit(&mut self, path: usize, frame: &Frame<'_>) -> u64 {
         let bytes = wire_bytes(frame.len());
@@ -37,7 +37,7 @@ impl Sending<'_> {
 }
 
 impl Session {
-    /// Sends what is due, as far as there is room.
+    /// Sends everything that is due and for which there is room.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
@@ -66,8 +66,7 @@ impl Session {
         }
     }
 
-    /// The next path, round robin, that is up, may send now and has room; and whether it sends
-    /// parity.
+    /// Next path, round robin, that is up, may send and has room; and whether it sends parity.
     fn choose(&mut self, to: &mut Sending<'_>, has_data: bool) -> Option<(usize, bool)> {
         let span_max = u64::from(to.shared.config.numbers_max) / 2;
         for _ in 0..self.tx_paths.len() {
@@ -119,7 +118,7 @@ impl Session {
         self.send(to, path, &header, |body| ping.write(body));
     }
 
-    /// Acknowledges arrivals on the far box's path `about`, if that is due.
+    /// Acknowledges arrivals on the far box's path `about`, if an acknowledgement is due.
     fn send_ack(&mut self, to: &mut Sending<'_>, about: usize) {
         let rx_path = &self.rx_paths[about];
         let back = rx_path.side - 1;
@@ -157,7 +156,7 @@ impl Session {
     }
 }
 
-/// The path that a PING asks about, in whose name it is answered whatever side it came by.
+/// Path that a PING tests. The answer names it, whatever side the PING came by.
 fn ping_path(ping: &Ping) -> u8 {
     (ping.nonce & 0xf) as u8
 }

@@ -1,5 +1,5 @@
-//! Far boxes that the configuration names: one question for a site, none for what is not
-//! configured, and what is not reached passes.
+//! Configured far boxes: one HELLO per site, none for unconfigured addresses, and traffic to
+//! unreachable boxes passes.
 
 use crate::net::{Net, Source, config, host_path};
 use longhaul_link::LinkConfig;
@@ -13,7 +13,7 @@ fn far(prefix: &str, via: Option<&str>) -> FarBox {
     FarBox { prefix: prefix.parse().unwrap(), via: via.map(|via| via.parse().unwrap()) }
 }
 
-/// A node that is given frames for hosts, and where its questions and these frames go.
+/// A node that is given frames for hosts, with the destinations of its HELLOs and of the frames.
 #[derive(Default)]
 struct Seen {
     asked: Vec<IpAddr>,
@@ -109,8 +109,8 @@ fn a_site_is_reached_by_the_answer_at_its_address() {
 
 #[test]
 fn what_is_not_configured_passes_beside_a_session() {
-    // The far box finds this one by asking, and opens a session: it serves none of this box's
-    // addresses for all that.
+    // The far box finds this one by a HELLO and opens a session, which still serves none of the
+    // addresses that hosts here send to.
     let fibre = LinkConfig { delay: Duration::from_ms(1), ..LinkConfig::default() };
     let near =
         Config { far: vec![far("172.16.0.0/12", None)], asks_others: false, ..config(1, 1, None) };

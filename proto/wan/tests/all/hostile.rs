@@ -1,17 +1,17 @@
-//! Nothing that comes over the WAN makes a transport panic, change what is not the sender's to
-//! change, or keep more than it was given.
+//! No datagram from the WAN makes a transport panic, change state that its sender must not change,
+//! or exceed its memory.
 
 use crate::net::{Net, Source, config, host_path};
 use longhaul_link::LinkConfig;
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, Rng, SplitMix64};
-use longhaul_wan::{Config, DropReason, INNER, Seed, Transport};
-use longhaul_wire::{Bth, Head, Opcode, Path, PathTemplate};
+use longhaul_wan::{Config, Counters, DropReason, INNER, Seed, Transport};
+use longhaul_wire::{Bth, Head, Opcode, Path, PathTemplate, Udp};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Keeps what leaves, as bytes.
+/// Records transmitted frames as bytes.
 #[derive(Default)]
 struct Tap(Vec<(Side, Vec<u8>)>);
 
@@ -38,7 +38,7 @@ fn drain(node: &mut Transport, now: Instant) -> Vec<(Side, Vec<u8>)> {
     tap.0
 }
 
-/// What two boxes said to each other: everything that box `to` was sent.
+/// Records everything that box `to` received in an exchange of two boxes.
 fn recorded(to: usize) -> (Net, Vec<Vec<u8>>) {
     let mut net = Net::of(LinkConfig {
         delay: Duration::from_ms(1),
@@ -73,7 +73,7 @@ fn foreign_frames_pass_byte_for_byte() {
     let arp = [[0xff; 6].as_slice(), &[2; 6], &[8, 6], &[7; 46]].concat();
     let mut udp = PathTemplate::new(&host_path(0)).bytes().to_vec();
     udp.extend([0x55; 40]);
-    // To the transport's own port, but none of its datagrams.
+    // To the transport's port, but not one of its datagrams.
     let at = udp.len() - 40 - 6;
     udp[at..at + 2].copy_from_slice(&4797_u16.to_be_bytes());
     for frame in [&arp, &udp, &vec![9; 14], &vec![1; 1]] {
@@ -138,6 +138,58 @@ fn what_was_said_before_changes_nothing_when_it_is_said_again() {
     assert_eq!(net.boxes[1].sessions().count(), 1);
 }
 
+/// Offsets of the IPv4 header bytes that no ICRC covers: ToS, hop limit, checksum.
+const OUTSIDE_ICRC: [usize; 4] = [14 + 1, 14 + 8, 14 + 10, 14 + 11];
+
+#[test]
+fn a_datagram_with_a_damaged_ip_header_is_not_acknowledged() {
+    let mut net = Net::of(LinkConfig::default());
+    net.meet();
+    let now = net.now;
+    let mut source = Source::new(0, 10, 100, true, 20);
+    (0..20).for_each(|_| source.send(|frame| net.boxes[0].handle_frame(now, INNER, frame)));
+    let frames: Vec<_> =
+        drain(&mut net.boxes[0], now).into_iter().map(|(_, frame)| frame).collect();
+    let node = &mut net.boxes[1];
+    let before = *node.counters();
+    for frame in &frames {
+        for (at, bit) in OUTSIDE_ICRC.into_iter().flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut damaged = frame.clone();
+            damaged[at] ^= 1 << bit;
+            give(node, now, 1, &damaged);
+        }
+    }
+    drain(node, now);
+    let damaged = *node.counters();
+    assert_eq!(damaged.delivered, before.delivered);
+    let dropped = |of: &Counters| of.drops.get(DropReason::Corrupted);
+    assert_eq!(dropped(&damaged) - dropped(&before), 32 * frames.len() as u64);
+    frames.iter().for_each(|frame| give(node, now, 1, frame));
+    drain(node, now);
+    assert_eq!(node.counters().delivered - before.delivered, 20);
+}
+
+#[test]
+fn a_frame_that_enters_with_a_damaged_ip_header_passes() {
+    let mut net = Net::of(LinkConfig::default());
+    net.meet();
+    let (now, node) = (net.now, &mut net.boxes[0]);
+    let mut frame = Vec::new();
+    Source::new(0, 10, 100, true, 1).send(|sent| {
+        frame.resize(sent.len(), 0);
+        sent.write_to(&mut frame);
+    });
+    for at in OUTSIDE_ICRC {
+        let mut damaged = frame.clone();
+        damaged[at] ^= 4;
+        give(node, now, INNER, &damaged);
+        assert_eq!(drain(node, now), [(1, damaged)]);
+    }
+    let before = node.counters().tunnelled;
+    give(node, now, INNER, &frame);
+    assert_eq!(node.counters().tunnelled, before + 1);
+}
+
 #[test]
 fn a_request_of_a_former_life_to_open_a_session_ends_none() {
     let mut net = Net::of(LinkConfig { delay: Duration::from_ms(1), ..LinkConfig::default() });
@@ -172,16 +224,15 @@ fn streams_without_end_take_no_more_than_their_bounds() {
     net.meet();
     let mut node =
         Transport::new(Config { streams_max: 8, addresses_max: 4, ..config(3, 1, None) }).unwrap();
-    // A host that talks to a new address in each frame.
+    // A host that sends each frame to a new address.
     for n in 0..2000_u32 {
         let mut path = host_path(0);
         path.destination_ip = std::net::Ipv4Addr::from(0x0a01_0000 + n).into();
         let mut frame = PathTemplate::new(&path).bytes().to_vec();
-        let ip = 14;
-        frame.extend([0x04, 0, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let udp_len = (frame.len() - 34) as u16;
-        frame[38..40].copy_from_slice(&udp_len.to_be_bytes());
-        frame[ip + 2..ip + 4].copy_from_slice(&(udp_len + 20).to_be_bytes());
+        let behind_udp = [0x04, 0, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
+        frame.extend(behind_udp);
+        let udp = Udp::find(&frame).unwrap();
+        udp.finish_lengths(&mut frame, behind_udp.len());
         give(&mut node, Instant::ZERO, INNER, &frame);
         assert!(
             drain(&mut node, Instant::ZERO).iter().any(|(side, out)| (*side, out) == (1, &frame))
@@ -198,8 +249,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Real datagrams with wrong bits, cut short and in any order, and times that jump: no panic,
-    /// bounded memory, and the session still works or is made again.
+    /// Damaged, truncated and reordered datagrams, and jumps in time: no panic, bounded memory, and
+    /// the session survives or is opened again.
     #[test]
     fn any_order_of_damaged_datagrams(seed in any::<u64>()) {
         let mut rng = SplitMix64::new(seed);
@@ -229,7 +280,7 @@ proptest! {
     }
 }
 
-/// A box at another address, and what it hears of what is sent there.
+/// A box at another address, and the datagrams sent to it.
 struct Stranger {
     node: Transport,
     path: Path,
@@ -237,7 +288,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// In the name of box 1, with its very seed or with another, at 10.0.7.1 behind the fibre of
+    /// Uses the number of box 1, with its own seed or another, at 10.0.7.1 behind the fibre of
     /// `net`.
     fn new(net: &mut Net, seed: u64) -> Self {
         let node =
@@ -257,9 +308,9 @@ impl Stranger {
         Stranger { node, path, heard }
     }
 
-    /// Tries to open a session with box 2, as a box does for a host behind it.
+    /// Tries to open a session with box 2, as a box does on behalf of a host behind it.
     fn open(&mut self, net: &mut Net) {
-        // With another first, so that of one seed the instance alone is the same.
+        // To another destination first, so that equal seeds have only the instance in common.
         for destination in ["10.0.9.9", "10.0.1.1"] {
             let path = Path { destination_ip: destination.parse().unwrap(), ..self.path };
             let template = PathTemplate::new(&path);
@@ -286,7 +337,7 @@ impl Stranger {
 
 #[test]
 fn who_uses_the_number_of_a_box_that_answers_ends_no_session_of_it() {
-    // That of box 1, whose instance is then the same too, and another.
+    // The seed of box 1, which yields the same instance, and another.
     for seed in [1001, 77] {
         let mut net = Net::of(LinkConfig { delay: Duration::from_ms(5), ..LinkConfig::default() });
         net.meet();
@@ -318,14 +369,14 @@ fn a_box_that_has_restarted_is_back_after_the_round_trips_of_its_handshake() {
     net.boxes[0] =
         Transport::new(Config { seed: Seed::of_scenario(77), ..config(1, 1, None) }).unwrap();
     net.sources[0] = vec![Source::new(0, 5, 100, true, 1)];
-    // Question, answer, request and acceptance, as if its former life had not been.
+    // HELLO, answer, OPEN and ACCEPT, as if there had been no former life.
     net.run_for(Duration::from_ms(21));
     assert!(net.boxes.iter().all(|node| node.sessions().count() == 1));
     assert!(net.boxes.iter().all(|node| node.sessions().all(|session| session.is_open)));
     assert_eq!(net.boxes[1].counters().sessions_closed, 1);
 }
 
-/// The values of a HELLO that a box of this number and seed sends first.
+/// The values in the first HELLO of a box with this number and seed.
 fn said_by(box_id: u64, seed: u64) -> [u64; 2] {
     let mut node =
         Transport::new(Config { seed: Seed::of_scenario(seed), ..config(box_id, 1, None) })
@@ -334,8 +385,8 @@ fn said_by(box_id: u64, seed: u64) -> [u64; 2] {
     node.handle_timeout(Instant::ZERO);
     let said = drain(&mut node, Instant::ZERO).into_iter().map(|(_, bytes)| bytes);
     let hello = said.into_iter().find(|bytes| bytes.len() == 42 + 24 + 64).expect("a question");
-    // As docs/wan-transport.md has it: step to session 8 bytes, box 8, instance 8, policy 8, nonce
-    // 8.
+    // According to docs/spec/wan-transport.md: step to session 8 bytes, box 8, instance 8, policy
+    // 8, nonce 8.
     let word = |at: usize| u64::from_be_bytes(hello[42 + 24 + at..][..8].try_into().unwrap());
     assert_eq!(word(8), box_id);
     [word(16), word(32)]
@@ -344,11 +395,11 @@ fn said_by(box_id: u64, seed: u64) -> [u64; 2] {
 #[test]
 fn nothing_that_is_sent_follows_from_the_number_of_a_box() {
     let all = [said_by(1, 5), said_by(1, 6), said_by(2, 6)].map(|values| values.to_vec());
-    // Two boxes of one number have nothing in common; what is drawn follows from the seed alone.
+    // Boxes of one number with different seeds share no value; equal seeds draw equal values.
     assert!(all[0].iter().all(|value| !all[1].contains(value)));
     assert_eq!(all[1], all[2]);
-    // Nor is any of it what a generator for simulations makes of a box number, or of another value
-    // that is sent.
+    // No value equals the output of a simulation generator seeded with the box number or another
+    // value that is sent.
     for seed in [1, all[0][0], all[0][1]] {
         let mut rng = SplitMix64::new(seed);
         assert!((0..1000).all(|_| !all[0].contains(&rng.next_u64())));

@@ -1,4 +1,4 @@
-//! Tests of the WAN transport: two boxes over fibres that do all that fibres do.
+//! Tests of the WAN transport: two boxes over fibres with every impairment.
 
 mod dumbbell;
 mod far;

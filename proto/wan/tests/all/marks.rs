@@ -18,8 +18,8 @@ fn net(parity: Parity, loss: f64) -> Net {
     net
 }
 
-/// A mark from before the tunnel comes out with its frame, however that was repaired, and is not
-/// taken for one of the path.
+/// A congestion mark from before the tunnel is delivered with its frame, however the frame was
+/// repaired, and does not count as the path's.
 #[test]
 fn a_mark_from_before_the_tunnel_is_the_frames_own() {
     for (parity, loss) in [(Parity::Off, 0.02), (Parity::Always, 0.02)] {
@@ -37,8 +37,8 @@ fn a_mark_from_before_the_tunnel_is_the_frames_own() {
     }
 }
 
-/// Two far boxes share a site by hashing of UDP ports: what reaches the other one passes
-/// untunnelled before long.
+/// Two far boxes share a site by a hash of UDP ports: streams that reach the other box soon pass
+/// untunnelled.
 #[test]
 fn streams_that_another_box_gets_pass() {
     let mut net = net(Parity::Adaptive, 0.001);

@@ -1,5 +1,5 @@
-//! Frames that are too long for a path come through in parts, each once, in order and byte for
-//! byte; how long they may be is found and found again.
+//! Frames too long for a path arrive in parts, once, in order and byte for byte; the path MTU is
+//! found, and found again after a change.
 
 use crate::net::{Loses, Net, Source, config};
 use longhaul_link::{Impairments, LinkConfig};
@@ -19,7 +19,7 @@ fn fibre(gbps: u64, rtt_us: u64) -> LinkConfig {
     LinkConfig { delay: Duration::from_us(rtt_us / 2), rate, seed: 3, ..LinkConfig::default() }
 }
 
-/// A path that takes IP packets up to `mtu`.
+/// A path that carries IP packets of up to `mtu` bytes.
 fn takes(mtu: usize) -> Loses {
     Box::new(move |_, frame| frame.len() - ETHERNET > mtu)
 }
@@ -32,7 +32,7 @@ fn net(parity: Parity, fibre: LinkConfig, mtu: usize) -> Net {
     net
 }
 
-/// Streams in both directions, all of which come out.
+/// Streams in both directions, all of which are delivered.
 fn transfer(net: &mut Net, first: u32, frames: u64) {
     for from in 0..2 {
         let lens = [0, 700, 2048, 4096];
@@ -95,7 +95,7 @@ fn what_fits_goes_whole() {
     assert!(path(&net, 0).mtu > 4200);
 }
 
-/// Payload that has come after a warm-up, as a part of the fibre's rate.
+/// Goodput after a warm-up, as a share of the fibre's rate.
 fn share_of_rate(loss: f64, payload_len: usize) -> f64 {
     let mut net = net(Parity::Adaptive, LinkConfig { loss, ..fibre(10, 10_000) }, 1500);
     net.sources[0] = vec![Source::new(0, 5, payload_len, false, u64::MAX)];
@@ -105,7 +105,8 @@ fn share_of_rate(loss: f64, payload_len: usize) -> f64 {
     (net.arrived_bytes(payload_len as u64) - before) as f64 * 8e3 / (150.0 * 10e9)
 }
 
-/// What a path can carry is what it does of frames of 1024 bytes, the most that RoCE has for it.
+/// A path of 1500 bytes carries more in split frames of 4096 bytes than in frames of 1024 bytes,
+/// the longest RoCE payload that fits unsplit.
 #[test]
 fn a_path_of_1500_bytes_is_filled_by_frames_of_4096() {
     for (loss, least) in [(0.0, 0.93), (1e-3, 0.93), (1e-2, 0.90)] {
@@ -123,7 +124,7 @@ fn a_path_that_takes_less_than_before_is_no_black_hole() {
         let at = Rc::clone(&mtu);
         net.loses = Some(Box::new(move |_, frame| frame.len() - ETHERNET > at.get()));
         net.sources[0] = vec![Source::new(0, 5, 4096, true, 20_000)];
-        // Short frames that come through make what does not all the more puzzling.
+        // Short frames that arrive hide the loss of long ones.
         net.sources[0].extend((10..10 + small).map(|qpn| Source::new(0, qpn, 8, true, 20_000)));
         net.run_for(Duration::from_ms(100));
         mtu.set(1500);
@@ -133,10 +134,10 @@ fn a_path_that_takes_less_than_before_is_no_black_hole() {
         let rate = (net.hosts[1].payload_bytes - before) as f64 * 8.0 / 0.2;
         assert!(rate > 0.7e9 || small > 0, "{parity:?}: {rate}");
         let status = path(&net, 0);
-        // A path of which nothing arrives any more is out, which is another way to find out.
+        // If nothing arrives any more the path goes down, which also ends the black hole.
         assert!(status.black_holes + status.outages > 0 && status.mtu <= 1500, "{status:?}");
         net.finish(Duration::from_ms(10_000));
-        // It is found out within a minute that it takes more again.
+        // A larger MTU is found within a minute.
         mtu.set(9000);
         net.run_for(Duration::from_ms(61_000));
         assert_eq!(path(&net, 0).mtu, 4352);
@@ -147,7 +148,8 @@ fn a_path_that_takes_less_than_before_is_no_black_hole() {
 fn paths_that_take_different_lengths_are_both_filled() {
     let config = |id| config(id, 2, BitRate::from_gbps(1));
     let mut net = Net::new([config(1), config(2)], vec![fibre(1, 4000), fibre(1, 4000)]);
-    // The hosts' addresses are alike on both: a path is told by the number that its datagrams name.
+    // The hosts' addresses are the same on both paths; the path number in the header distinguishes
+    // them.
     net.loses = Some(Box::new(|_, frame| {
         let is_of_second = Header::read(&frame.head[42..]).is_some_and(|header| header.path == 1);
         is_of_second && frame.len() - ETHERNET > 1500
@@ -175,8 +177,8 @@ fn a_frame_that_was_damaged_before_does_not_stop_its_stream() {
     assert_eq!((net.hosts[1].frames, net.boxes[1].counters().void), (9, 1));
 }
 
-/// Only one part of each frame ever arrives: what waits for the others takes no more than its
-/// bound, and nothing of it comes out.
+/// Only one part of each frame ever arrives: the parts that wait stay within the memory bound, and
+/// no frame is delivered.
 #[test]
 fn frames_that_are_never_whole_take_bounded_memory() {
     let fibre = fibre(10, 2000);
@@ -199,8 +201,8 @@ fn frames_that_are_never_whole_take_bounded_memory() {
     assert_eq!(net.hosts[1].frames, 0);
 }
 
-/// Every PART that crosses, as it is, cut short, lengthened or with wrong bytes, again and again:
-/// strangers' and our own.
+/// Every PART that crosses, unchanged, truncated, lengthened or damaged, repeatedly, from strangers
+/// and from the session.
 #[test]
 fn parts_of_strangers_do_nothing() {
     let kept = Rc::new(RefCell::new(Vec::new()));
@@ -269,6 +271,88 @@ fn a_question_that_is_cut_short_is_not_answered() {
     assert_eq!(path(&net, 0).mtu, 1200, "nothing longer was answered");
 }
 
+/// Streams over a path whose MTU takes each of `mtus` in turn. Returns the number of frames given
+/// up.
+fn voids_on_a_path_that_takes(mtus: &[usize], parity: Parity, fibre: LinkConfig) -> [u64; 2] {
+    let mut net = net(parity, fibre, mtus[0]);
+    let mtu = Rc::new(Cell::new(mtus[0]));
+    let at = Rc::clone(&mtu);
+    net.loses = Some(Box::new(move |_, frame| frame.len() - ETHERNET > at.get()));
+    for (round, takes) in (1..).zip(mtus) {
+        mtu.set(*takes);
+        transfer(&mut net, 10 * round, 150);
+    }
+    counters(&net).map(|counters| counters.void)
+}
+
+/// The path becomes a black hole while a block of parity is open, so that its parity is never sent;
+/// its losses are detected all the same.
+#[test]
+fn a_black_hole_ends_the_block_of_parity() {
+    let impairments = Impairments {
+        late: 0.052953923848643066,
+        late_by: Duration::from_us(6624 / 4 + 1),
+        duplication: 0.046301336890822484,
+        corruption: 0.013689979604181774,
+    };
+    let fibre = LinkConfig {
+        loss: 0.034298369513837676,
+        impairments,
+        seed: 4719424396028,
+        ..fibre(1, 6624)
+    };
+    let mtus = [4688, 829, 3585, 814];
+    assert_eq!(voids_on_a_path_that_takes(&mtus, Parity::Always, fibre), [0, 0]);
+}
+
+/// A wrong bit in a HELLO's addresses must not give a session to an address that sends nothing, or
+/// frames to the real one pass untunnelled.
+#[test]
+fn a_damaged_hello_leaves_no_frame_untunnelled() {
+    let impairments = Impairments {
+        late: 0.03338024837402401,
+        late_by: Duration::from_us(827 / 4 + 1),
+        duplication: 0.018069643513325438,
+        corruption: 0.02364351101228334,
+    };
+    let fibre = LinkConfig {
+        loss: 0.0014037159140415107,
+        impairments,
+        seed: 8472088918970345008,
+        ..fibre(1, 827)
+    };
+    for parity in [Parity::Off, Parity::Always] {
+        let voids = voids_on_a_path_that_takes(&[2810, 2067], parity, fibre.clone());
+        assert_eq!(voids, [0, 0]);
+    }
+}
+
+/// The path carries some long datagrams and not the longest; this is detected before a stream of
+/// long frames counts as astray.
+#[test]
+fn a_black_hole_is_found_beside_long_datagrams_that_arrive() {
+    let cases = [
+        (
+            7408614939279059415,
+            [0.049266702575590175, 0.04471432644007913, 0.022913594834909165, 0.017841581050540706],
+            2803,
+            &[2008, 985, 4153, 4782][..],
+        ),
+        (
+            16275052799765198272,
+            [0.044456997479372255, 0.0803332726155961, 0.018988551037251514, 0.09709596063014282],
+            3447,
+            &[1565, 827, 2862],
+        ),
+    ];
+    for (seed, [loss, late, corruption, duplication], rtt_us, mtus) in cases {
+        let late_by = Duration::from_us(rtt_us / 4 + 1);
+        let impairments = Impairments { late, late_by, duplication, corruption };
+        let fibre = LinkConfig { loss, impairments, seed, ..fibre(1, rtt_us) };
+        assert_eq!(voids_on_a_path_that_takes(mtus, Parity::Always, fibre), [0, 0]);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 24,
@@ -277,8 +361,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Each once, in order and byte for byte, whatever a path does, and whatever it takes from one
-    /// moment to the next.
+    /// Each frame is delivered once, in order and byte for byte, whatever the path's impairments
+    /// and changes of MTU.
     #[test]
     fn on_any_path(
         seed in any::<u64>(),
@@ -294,14 +378,6 @@ proptest! {
         let impairments = Impairments { late, late_by, duplication, corruption };
         let parity = if has_parity { Parity::Always } else { Parity::Off };
         let fibre = LinkConfig { loss, impairments, seed, ..fibre(1, rtt_us) };
-        let mut net = net(parity, fibre, mtus[0]);
-        let mtu = Rc::new(Cell::new(mtus[0]));
-        let at = Rc::clone(&mtu);
-        net.loses = Some(Box::new(move |_, frame| frame.len() - ETHERNET > at.get()));
-        for (round, takes) in (1..).zip(mtus) {
-            mtu.set(takes);
-            transfer(&mut net, 10 * round, 150);
-        }
-        prop_assert_eq!(counters(&net).map(|counters| counters.void), [0, 0]);
+        prop_assert_eq!(voids_on_a_path_that_takes(&mtus, parity, fibre), [0, 0]);
     }
 }

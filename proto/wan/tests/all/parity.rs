@@ -1,5 +1,4 @@
-//! What a path loses comes back by parity, in any order, damaged or not, once; and parity costs no
-//! more than it may.
+//! Parity repairs losses exactly once, in any order and despite damage, and stays within its share.
 
 use crate::net::{Loses, Net, Source, config};
 use longhaul_link::{Impairments, Link, LinkConfig};
@@ -11,7 +10,7 @@ use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Where the transport header stands: behind Ethernet, IPv4 and UDP.
+/// Offset of the transport header, behind Ethernet, IPv4 and UDP.
 const HEADER_AT: usize = 42;
 const HELD_MAX: u64 = 2 << 20;
 
@@ -33,7 +32,7 @@ fn kind(frame: &Frame<'_>) -> Option<DatagramKind> {
     Header::read(frame.head.get(HEADER_AT..)?).filter(|_| is_ours).map(|header| header.kind)
 }
 
-/// Gilbert's path: bursts of so many on average.
+/// A Gilbert path: bursts of this mean length.
 fn bursts(seed: u64, loss: f64, mean: f64) -> Loses {
     let mut rng = SplitMix64::new(seed);
     let mut is_bad = [false; 2];
@@ -46,8 +45,7 @@ fn bursts(seed: u64, loss: f64, mean: f64) -> Loses {
     })
 }
 
-/// Streams in both directions, all of which come out, once and in order; memory stays within its
-/// bounds.
+/// Streams in both directions, all of which are delivered once and in order; memory stays bounded.
 fn transfer(net: &mut Net, first: u32, streams: u32, frames: u64) {
     for from in 0..2 {
         let source = |n| Source::new(from, first + n, 60 + 500 * n as usize, true, frames);
@@ -124,13 +122,13 @@ fn a_full_path_carries_parity_only_where_it_pays() {
         "but for the beginning: {full:?}"
     );
     assert!(parity_of(5e-2, Duration::ZERO).parity_sent > 1000);
-    // With a third of the path free.
+    // With a third of the path unused.
     let free = parity_of(1e-3, Duration::from_us(5));
     assert!(free.parity_sent > 100 && free.parity != "none", "{free:?}");
     assert!(free.repaired > 20 && free.residual < 3e-4, "{free:?}");
 }
 
-/// Bytes of PARITY and of DATA that a path hands over.
+/// Bytes of PARITY and of DATA that a path delivers.
 fn weigh(mut inner: Loses) -> (Loses, Rc<RefCell<[u64; 2]>>) {
     let bytes = Rc::new(RefCell::new([0; 2]));
     let sum = bytes.clone();
@@ -165,7 +163,7 @@ fn parity_is_at_most_a_twentieth_below_a_loss_of_1e_3_whatever_the_traffic() {
         }
         let [data, parity] = *bytes.borrow();
         assert!(parity > data / 1000, "{mean} {burst_frames}: {parity} bytes for {data}");
-        // In 1000 pauses it may save up a thousandth of 10 Gbit/s.
+        // During 1000 pauses it may accumulate credit for a thousandth of 10 Gbit/s.
         let pauses = 1250 * pause_us;
         assert!(parity <= data / 20 + pauses, "{mean} {burst_frames}: {parity} bytes for {data}");
     }
@@ -179,7 +177,7 @@ fn the_tail_of_a_burst_comes_back_within_the_round_trip() {
     net.finish(Duration::from_ms(2000));
     assert!(net.boxes[0].counters().parity_sent > 0);
     net.run_for(rtt.times(3));
-    // The last two of a burst are lost; what flushes their group is not.
+    // The last two of a burst are lost; the datagram that flushes their group is not.
     let mut data = 0;
     net.loses = Some(Box::new(move |to, frame| {
         data += u32::from(to == 1 && kind(frame) == Some(DatagramKind::Data));
@@ -200,7 +198,7 @@ fn the_tail_of_a_burst_comes_back_within_the_round_trip() {
     assert_eq!(net.boxes[0].counters().tail_probes, 0, "nothing is left to be asked for");
 }
 
-/// Frames as they were on the wire, and which box they were for.
+/// Frames as they were on the wire, with the box that they were for.
 type Taken = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
 
 /// PARITY datagrams in both directions.
@@ -218,7 +216,7 @@ fn tap(seed: u64, loss: f64) -> (Loses, Taken) {
     (loses, taken)
 }
 
-/// Gives the datagram lengths and a check that are right.
+/// Corrects the datagram's lengths and check.
 fn vouch(bytes: &mut [u8]) {
     let behind_ip = (bytes.len() - 34) as u16;
     bytes[16..18].copy_from_slice(&(behind_ip + 20).to_be_bytes());
@@ -252,7 +250,7 @@ proptest! {
         let late_by = Duration::from_us(late_us);
         let impairments = Impairments { late, late_by, duplication, corruption };
         let mut net = net(Parity::Always, fibre(10, rtt_us));
-        // Both boxes know of each other's hosts: what they do not know of passes.
+        // Each box knows the other's hosts; traffic for unknown hosts passes.
         transfer(&mut net, 5, 1, 1);
         net.fibres[0] = Link::new(LinkConfig { impairments, seed, ..fibre(10, rtt_us) }).unwrap();
         net.loses = Some(bursts(seed, loss, mean));
@@ -262,8 +260,8 @@ proptest! {
         }
     }
 
-    /// PARITY that says what no box would say, with a check that is right: no panic, no frame that
-    /// was not sent, none twice, and no memory beyond its bound.
+    /// PARITY with contents that no box would send and a valid check: no panic, no frame that was
+    /// not sent, none twice, and bounded memory.
     #[test]
     fn parity_of_anything_does_no_harm(seed in any::<u64>()) {
         let mut rng = SplitMix64::new(seed);

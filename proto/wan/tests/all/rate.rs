@@ -1,15 +1,14 @@
-//! The adaptive rate at a bottleneck: how much of it is used, with how long a queue, and how it is
-//! shared.
+//! The adaptive rate at a bottleneck: utilisation, queue length and fairness.
 
 use crate::dumbbell::{Bottleneck, Dumbbell, Shares, adaptive};
 use longhaul_units::{BitRate, Duration};
 
-/// A path, and how much of it is measured, in round trips after a start.
+/// A path, and the part of a run that is measured, in round trips after a start.
 #[derive(Clone, Copy)]
 struct Setup {
     mbps: u64,
     rtt_us: u64,
-    /// In products of rate and round trip.
+    /// In bandwidth-delay products.
     buffer: f64,
     marks_at: Option<f64>,
     loss: f64,
@@ -51,7 +50,7 @@ impl Setup {
         net.pair(|id| adaptive(id, self.bdp()), self.rtt(), start);
     }
 
-    /// What one pair does, from `from` round trips on for `rtts`.
+    /// Results of one pair alone, from `from` round trips on for `rtts`.
     fn alone(&self, from: u64, rtts: u64) -> Shares {
         let mut net = self.net();
         self.join(&mut net, Duration::ZERO);
@@ -147,7 +146,7 @@ mod alone {
     fn one_with_little_to_send_does_not_guess() {
         let mut net = PLAIN.net();
         PLAIN.join(&mut net, Duration::ZERO);
-        // A tenth of the rate, for long; then all at once.
+        // A tenth of the rate for long, then the full rate.
         net.slow_down(0, Duration::from_us(330));
         net.run_for(Duration::from_ms(1500));
         let path = net.path(0);

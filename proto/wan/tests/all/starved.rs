@@ -1,4 +1,4 @@
-//! Boxes whose threads wait for a core, tens of milliseconds at a time: a late thread is not a
+//! Boxes whose threads wait for a core, for tens of milliseconds at a time: a late thread is not a
 //! failed path.
 
 use crate::net::{Net, Source, Starved, config};
@@ -18,8 +18,8 @@ fn fibre(rtt_us: u64, loss: f64) -> LinkConfig {
     }
 }
 
-/// Boxes that have met over such fibres, and of which those of `starved` wait for a core up to
-/// `waits_ms` at a time from then on.
+/// Boxes that have met over these fibres. Those in `starved` then wait for a core up to `waits_ms`
+/// at a time.
 fn net(fibres: Vec<LinkConfig>, seed: u64, starved: [bool; 2], waits_ms: u64) -> Net {
     let config = |id| config(id, fibres.len(), RATE);
     let mut net = Net::new([config(1), config(2)], fibres.clone());
@@ -100,7 +100,7 @@ fn leave_a_cut_path_within_50_ms_although_little_is_sent() {
         net.sources[0] = vec![Source::new(0, 5, 500, true, 1)];
         net.run_for(Duration::from_ms(90));
         net.is_cut = vec![[true; 2], [false; 2]];
-        // Two frames: one goes by each path.
+        // Two frames, one on each path.
         net.sources[0] = vec![Source::new(0, 6, 500, true, 2)];
         net.run_for(Duration::from_ms(50));
         assert_eq!(is_up(&net), [false, true], "RTT {rtt_us} us");

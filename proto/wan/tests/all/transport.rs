@@ -1,4 +1,4 @@
-//! Two boxes over fibres that do all that fibres do, in virtual time.
+//! Two boxes over fibres with every impairment, in virtual time.
 
 use crate::net::{Net, Source, config};
 use longhaul_link::{Impairments, LinkConfig};
@@ -16,7 +16,7 @@ fn fibre(gbps: u64, rtt_ms: u64) -> LinkConfig {
     }
 }
 
-/// Streams in both directions, all of which come out.
+/// Streams in both directions, all of which are delivered.
 fn transfer(mut net: Net, streams: u32, frames: u64) -> Net {
     net.meet();
     for from in 0..2 {
@@ -30,8 +30,7 @@ fn transfer(mut net: Net, streams: u32, frames: u64) -> Net {
     net
 }
 
-/// Payload that came out of box 1 in `ms` milliseconds, after a warm-up, against what the fibre
-/// carries.
+/// Payload delivered by box 1 in `ms` milliseconds after a warm-up, as a share of the fibre's rate.
 fn share_of_rate(mut net: Net, gbps: u64, warm_up_ms: u64, ms: u64) -> f64 {
     net.meet();
     net.sources[0] = vec![Source::new(0, 5, 4096, false, u64::MAX)];
@@ -94,7 +93,7 @@ mod delivery {
         assert_eq!(net.boxes[0].counters().void, 1);
     }
 
-    /// The first question is damaged where its answer's cookie depends on it.
+    /// The first HELLO is damaged in a field that its answer's cookie depends on.
     #[test]
     fn although_the_first_question_is_damaged() {
         let impairments =
@@ -258,6 +257,19 @@ mod paths {
         assert_eq!(net.hosts[1].frames, 20_000);
     }
 
+    /// Losses of a stream that begins while its path is down count as the path's.
+    #[test]
+    fn a_stream_that_begins_during_a_cut_is_carried_after_it() {
+        let mut net = Net::of(LinkConfig { delay: Duration::from_us(50), ..fibre(10, 2) });
+        net.meet();
+        net.is_cut[0] = [true; 2];
+        net.sources[0] = vec![Source::new(0, 5, 8, true, 1)];
+        net.run_for(Duration::from_ms(700));
+        net.is_cut[0] = [false; 2];
+        net.finish(Duration::from_ms(500));
+        assert_eq!(net.boxes[0].counters().streams_astray, 0);
+    }
+
     #[test]
     fn without_any_path_the_session_ends_and_traffic_passes() {
         let mut net = Net::of(fibre(10, 2));
@@ -306,7 +318,7 @@ mod sessions {
             is_first
         }));
         net.sources[0] = vec![Source::new(0, 5, 100, true, 1)];
-        // One to find out, two until it is repeated, and one.
+        // One to detect it, two until the retransmission, and one for that.
         net.run_for(Duration::from_ms(39));
         let is_open = |net: &Net| net.boxes[0].sessions().any(|session| session.is_open);
         assert!(!is_open(&net), "it was lost");
@@ -325,7 +337,7 @@ mod sessions {
             let again =
                 Config { seed: Seed::of_scenario(77), ..net.boxes[restarted].config().clone() };
             net.boxes[restarted] = Transport::new(again).unwrap();
-            // What passes while there is no session must not use up the numbers: hosts pause.
+            // Frames that pass while there is no session must not use up numbers, so hosts pause.
             net.sources[0].clear();
             net.run_for(Duration::from_ms(200));
             let tunnelled = |net: &Net| net.boxes[1].counters().delivered;

@@ -1,5 +1,5 @@
-//! UC, UD and CNPs between two boxes: in order, each once, within bounds, and nothing of it in the
-//! clear.
+//! UC, UD and CNPs between two boxes: delivered in order and once, within bounds, and never in
+//! cleartext.
 
 use crate::net::{Net, Source, config, host_path};
 use longhaul_link::{Impairments, LinkConfig};
@@ -21,7 +21,7 @@ fn fibre(loss: f64) -> LinkConfig {
     LinkConfig { delay, rate: RATE, loss, seed: 3, ..LinkConfig::default() }
 }
 
-/// Counts frames between the boxes that are RoCE in the clear.
+/// Counts RoCE frames in cleartext between the boxes.
 fn watch(net: &mut Net) -> Rc<Cell<u64>> {
     let seen = Rc::new(Cell::new(0));
     let count = Rc::clone(&seen);
@@ -106,7 +106,7 @@ fn a_flood_is_bounded_and_takes_nothing_from_others() {
     assert_eq!(next[&11], 2000, "the other host");
     assert!(next[&12] > 2300, "RC: {}", next[&12]);
     assert_eq!(net.hosts[1].went_back, 0, "none twice or out of order");
-    // Of the flood itself what the path has room for.
+    // Of the flood itself, as much as the path has room for.
     assert!(net.hosts[1].frames > 6500, "{}", net.hosts[1].frames);
 }
 

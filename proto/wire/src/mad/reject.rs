@@ -10,7 +10,7 @@ pub enum MessageRejected {
     Req,
     /// A REP.
     Rep,
-    /// Neither: the rejection comes on its own.
+    /// Neither: the rejection is unsolicited.
     Other,
     /// Value 3, which the standard reserves.
     Reserved,
@@ -85,7 +85,7 @@ impl<'a> Rej<'a> {
     }
 }
 
-/// Why a connection is rejected: the code of a REJ, known or not.
+/// Rejection reason: the code of a REJ, known or not.
 ///
 /// `rdma_cm` reports the same number to the program as the status of `RDMA_CM_EVENT_REJECTED`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -146,7 +146,7 @@ impl RdmaCmHeader {
         self.before(user)
     }
 
-    /// `LEN_ALL` is at least [`RdmaCmHeader::LEN`].
+    /// `LEN_ALL >= RdmaCmHeader::LEN`.
     fn before<const LEN_ALL: usize>(&self, user: &[u8]) -> Option<[u8; LEN_ALL]> {
         let mut data = [0; LEN_ALL];
         data[..Self::LEN].copy_from_slice(&self.write());

@@ -56,7 +56,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// Before the section's header.
+    /// Initial state, before the section's header.
     pub(super) const NEW: Section = Section {
         order: Order::Little,
         interfaces: [Interface::UNKNOWN; INTERFACES_MAX],

@@ -1,8 +1,8 @@
-//! Tests of the capture reader: every format, damaged and cut files.
+//! Tests of the capture reader: every format, damaged and truncated files.
 
 use super::*;
 
-/// A pcap file of one 6-byte packet that had 9, at second 5 and `fraction`.
+/// A pcap file of one 6-byte packet truncated from 9, at second 5 and `fraction`.
 fn classic(magic: u32, fraction: u32, big_endian: bool) -> Vec<u8> {
     let word = |v: u32| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
     let half = |v: u16| if big_endian { v.to_be_bytes() } else { v.to_le_bytes() };
@@ -149,7 +149,7 @@ fn a_second_section_may_turn_the_byte_order_and_forgets_interfaces() {
 #[test]
 fn damage_is_named() {
     assert_eq!(all(b"\x1f\x8b\x08\x00more"), Err(CaptureError::NoCapture([0x1f, 0x8b, 8, 0])));
-    assert_eq!(all(b""), Err(CaptureError::NoHeader(0)));
+    assert_eq!(all(b""), Err(CaptureError::Empty));
     assert_eq!(all(&classic(MAGIC_MICROSECONDS, 0, false)[..23]), Err(CaptureError::NoHeader(23)));
     let mut file = classic(MAGIC_MICROSECONDS, 0, false);
     assert_eq!(all(&file[..file.len() - 1]), Err(CaptureError::Truncated(21)));

@@ -1,4 +1,4 @@
-//! What stands between a host and the fibre.
+//! The boxes between a host and the fibre.
 
 use super::Setup;
 use longhaul_accel::{Accelerator, Config, Pacing, Policy, Role};
@@ -9,23 +9,23 @@ use longhaul_wan::{PathConfig, Rate, Seed, Transport};
 use longhaul_wan_box::WanBox;
 use std::collections::VecDeque;
 
-/// Which boxes a run has.
+/// The boxes of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Boxes {
     None,
-    /// An accelerator at one end alone: the first host's.
+    /// An accelerator at the first host only.
     One,
     /// An accelerator at each end.
     Both,
-    /// Both, each with a far half too.
+    /// Both, each with a far half.
     Paired,
-    /// Whole boxes with the transport.
+    /// Whole boxes, with the transport.
     Whole,
-    /// The same with keys: nothing of RDMA in the clear.
+    /// Whole boxes with keys: no RDMA in cleartext.
     Sealed,
 }
 
-/// What a run says of its boxes beyond the defaults.
+/// Settings of a run's boxes that differ from the defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub accelerator: fn(&mut Config),
@@ -129,7 +129,7 @@ fn seal(setup: &Setup, number: usize, lives: u64) -> Option<longhaul_seal::Confi
     (setup.boxes == Boxes::Sealed).then(config)
 }
 
-/// When a box is killed, and when it is back with empty memory.
+/// When a box is killed, and when it restarts with empty memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Kill {
     pub number: usize,
@@ -179,7 +179,7 @@ impl Site {
         self.back_at.is_some()
     }
 
-    /// Dies and comes back when it is time.
+    /// Kills and restarts the box at its times.
     fn live(&mut self, now: Instant) {
         if self.back_at.is_some_and(|at| at <= now) {
             self.back_at = None;

@@ -1,4 +1,4 @@
-//! Two ways from a host: that of the boxes, and another one.
+//! Two paths from a host: one through the boxes, and a detour.
 
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side, Transmit};
 use longhaul_units::{Instant, Qpn};
@@ -9,8 +9,8 @@ const HOST: Side = 0;
 const BOXES: Side = 1;
 const DETOUR: Side = 2;
 
-/// Sends what comes from its host by the boxes, or by the detour from a moment on. The connection
-/// manager's messages have another UDP source port, and go by the boxes.
+/// Sends its host's frames through the boxes or, after a given time, through the detour. Messages
+/// of the connection manager, which have another UDP source port, always pass the boxes.
 pub struct Fork {
     detour_from: Option<Instant>,
     waiting: [VecDeque<FrameBuf>; 3],

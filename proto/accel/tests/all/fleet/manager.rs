@@ -1,4 +1,4 @@
-//! Connections by the RDMA connection manager: the first host asks, the second answers.
+//! Connections set up by the RDMA connection manager: the first host initiates, the second accepts.
 
 use super::address_of;
 use super::program::{End, Host, PORT, READS_SERVED, Turn};
@@ -8,7 +8,7 @@ use longhaul_cm::{
 use longhaul_units::Instant;
 
 impl Host {
-    /// Asks the peer for a connection; which QP and which life of it, the private data say.
+    /// Requests a connection; the private data carry the QP and its life.
     pub(super) fn ask(&mut self, now: Instant, qp: usize) {
         let queue = &self.queues[qp];
         let [source, destination] = [self.number, 1 - self.number].map(address_of);
@@ -42,7 +42,7 @@ impl Host {
         self.queues.iter().position(|queue| queue.connection == Some(connection))
     }
 
-    /// Does what the connection manager says.
+    /// Handles an event of the connection manager.
     pub(super) fn manage(&mut self, now: Instant, event: Event) {
         let connection = event.connection();
         if let Event::ConnectRequest { info, .. } = &event {

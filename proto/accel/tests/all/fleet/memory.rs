@@ -1,7 +1,7 @@
-//! Memory whose bytes follow from their address, and that knows which byte must be written next.
+//! Memory whose bytes are derived from their address, and which knows the byte to be written next.
 //!
-//! Every message has places of its own at both ends. What is written is held against the plan at
-//! once: each packet once, in order, in its place, with the bytes that its sender has there.
+//! Every message has its own places at both ends. Each write is checked against the plan at once:
+//! each packet once, in order, in its place, with the bytes of its sender.
 
 use super::plan::{Plan, Stream};
 use longhaul_node::{Gather, Payload};
@@ -13,20 +13,20 @@ const BASE: u64 = 1 << 52;
 const QP_SHIFT: u32 = 38;
 const AREA_SHIFT: u32 = 35;
 
-/// What a piece of a QP's memory is for.
+/// Use of a piece of a QP's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Area {
-    /// What SENDs and WRITEs send.
+    /// Sources of SENDs and WRITEs.
     Source,
-    /// What the peer's WRITEs write.
+    /// Targets of the peer's WRITEs.
     Written,
     /// Receives.
     Received,
-    /// What READs and atomics bring.
+    /// Targets of READs and atomics.
     Fetched,
-    /// What the peer READs.
+    /// Sources of the peer's READs.
     Readable,
-    /// Words for the peer's atomics, one for each life.
+    /// Words for the peer's atomics, one per life.
     Words,
 }
 
@@ -37,7 +37,7 @@ pub fn address(qp: usize, area: Area, offset: u64) -> u64 {
     BASE + ((qp as u64) << QP_SHIFT | (area as u64) << AREA_SHIFT | offset)
 }
 
-/// First byte and length of the memory of so many QPs.
+/// First byte and length of the memory of `qps` QPs.
 pub fn extent(qps: usize) -> (u64, u64) {
     (BASE, (qps as u64) << QP_SHIFT)
 }
@@ -48,7 +48,7 @@ fn place(address: u64) -> (usize, Area, u64) {
     ((at >> QP_SHIFT) as usize, area, at & ((1 << AREA_SHIFT) - 1))
 }
 
-/// The eight bytes that a host has at an address, a multiple of eight.
+/// The eight bytes of a host at an address, a multiple of eight.
 fn word_at(host: usize, address: u64) -> u64 {
     let mut z = (address ^ (host as u64) << 62).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z ^= z >> 31;
@@ -61,7 +61,7 @@ fn fill(host: usize, address: u64, out: &mut [u8]) {
     }
 }
 
-/// Where the next byte belongs: a message of a stream, and how much of it is there.
+/// Position of the next byte: a message of a stream, and how much of it was written.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Cursor {
     pub message: usize,
@@ -69,7 +69,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Of the stream's messages that have bytes to write here.
+    /// Skips to the next of the stream's messages that writes bytes here.
     fn settle(&mut self, stream: &Stream, counts: impl Fn(usize) -> bool) {
         while self.message < stream.messages.len()
             && (!counts(self.message) || self.offset == stream.messages[self.message].len)
@@ -84,13 +84,13 @@ pub struct Pattern {
     host: usize,
     plan: Rc<Plan>,
     mtu: u32,
-    /// By QP: what the peer's requests have written, and what this host's have fetched.
+    /// By QP: progress of the peer's requests, and of this host's fetches.
     placed: Vec<Cursor>,
     fetched: Vec<Cursor>,
     words: HashMap<u64, u64>,
-    /// By QP: behind the last of the peer's messages that is known to be here.
+    /// By QP: index behind the last of the peer's messages known to have arrived.
     reached: Vec<usize>,
-    /// By word: behind the last atomic on it.
+    /// By word: index behind its last atomic.
     reached_atomic: HashMap<u64, usize>,
     pub violations: Vec<String>,
     expected: Vec<u8>,
@@ -117,7 +117,7 @@ impl Pattern {
         memory
     }
 
-    /// Whatever the life before has left is never written.
+    /// Skips the messages of earlier lives, which are never written.
     pub fn begin_life(&mut self, qp: usize, life: usize) {
         let [incoming, outgoing] =
             [1 - self.host, self.host].map(|from| &self.plan.streams[qp][from]);
@@ -128,23 +128,23 @@ impl Pattern {
         self.fetched[qp].settle(outgoing, |m| outgoing.messages[m].kind.fetches());
     }
 
-    /// The first of the peer's messages of which bytes are missing.
+    /// The first of the peer's messages with missing bytes.
     pub fn placed(&self, qp: usize) -> usize {
         self.placed[qp].message
     }
 
-    /// Behind the last of the peer's messages that is known to be here: of one without bytes
-    /// nothing shows here.
+    /// Index behind the last of the peer's messages known to have arrived; one without bytes leaves
+    /// no trace here.
     pub fn reached(&self, qp: usize) -> usize {
         self.reached[qp]
     }
 
-    /// The first of this host's READs and atomics of which bytes are missing.
+    /// The first of this host's READs and atomics with missing bytes.
     pub fn fetched(&self, qp: usize) -> usize {
         self.fetched[qp].message
     }
 
-    /// The word that the peer's atomics of a life work on.
+    /// Address of the word for the peer's atomics of a life.
     pub fn word(&self, qp: usize, life: usize) -> u64 {
         self.words.get(&address(qp, Area::Words, life as u64 * 8)).copied().unwrap_or(0)
     }
@@ -156,7 +156,7 @@ impl Pattern {
         }
     }
 
-    /// The packet that has to come next in an area, if any: address, length; its bytes go to
+    /// Address and length of the packet that must come next in an area, if any; stores its bytes in
     /// `expected`.
     fn next(&mut self, qp: usize, area: Area) -> Option<(u64, usize)> {
         let is_fetch = area == Area::Fetched;
@@ -201,7 +201,7 @@ impl Pattern {
         cursor.settle(stream, |m| stream.messages[m].kind.fetches() == is_fetch);
     }
 
-    /// The peer's next atomic has come.
+    /// Notes the peer's next atomic.
     fn reach_atomic(&mut self, address: u64) {
         let (qp, _, offset) = place(address);
         let stream = &self.plan.streams[qp][1 - self.host];

@@ -1,9 +1,9 @@
-//! Many queue pairs between two hosts, with boxes or without, over a fibre that may do anything, in
+//! Many queue pairs between two hosts, with or without boxes, over a fibre with any fault, in
 //! virtual time.
 //!
-//! Both programs draw what they do from the seed, so that each end knows what must come: every
-//! byte, immediate, completion and atomic result is held against the [plan](plan). QPs may be reset
-//! with data in flight and begin anew with other PSNs; boxes may be killed and come back.
+//! Both programs derive their requests from the seed, so that each end knows what must arrive:
+//! every byte, immediate, completion and atomic result is checked against the [plan](plan). QPs may
+//! be reset with data in flight and restart with other PSNs; boxes may be killed and restarted.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -33,7 +33,7 @@ pub fn address_of(host: usize) -> IpAddr {
     IpAddr::from([10, 77, 0, host as u8 + 1])
 }
 
-/// What a NIC is like, and what its QPs are told.
+/// Properties of a NIC, and attributes of its QPs.
 #[derive(Clone, Debug)]
 pub struct Nic {
     pub timeout: u8,
@@ -78,16 +78,16 @@ impl Nic {
     }
 }
 
-/// How QPs get connected.
+/// How QPs are connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Connect {
-    /// Both programs know everything of each other, without a packet.
+    /// Both programs know the peer's attributes without a packet.
     Aside,
-    /// By the connection manager: asked for by the first host, and disconnected by it.
+    /// By the connection manager: the first host initiates and disconnects.
     Manager,
 }
 
-/// One run.
+/// Parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub seed: u64,
@@ -97,36 +97,34 @@ pub struct Setup {
     pub qps: usize,
     pub both_ways: bool,
     pub mix: Mix,
-    /// Messages of each QP, direction and life.
+    /// Messages per QP, direction and life.
     pub messages: usize,
     pub size_max: u32,
     pub depth: u32,
     pub receives: u32,
-    /// From a receive's completion to the next one's being posted.
+    /// Time from a receive's completion until the next one is posted.
     pub receive_delay: Duration,
     pub mtu: Mtu,
-    /// What the connection manager's messages say of it.
+    /// Path MTU in the connection manager's messages.
     pub mtu_told: Option<Mtu>,
     pub rate: BitRate,
-    /// The fibre, and both LANs but for their delay.
+    /// The fibre; also both LANs, except for their delay.
     pub fibre: LinkConfig,
     pub nic: Nic,
-    /// How often each QP is connected; from one connection to the next; and how long it is down in
-    /// between.
+    /// Number of connections of each QP, time between two of them, and time down in between.
     pub lives: usize,
     pub lifetime: Duration,
     pub gap: Duration,
     /// QPs begin within this time.
     pub stagger: Duration,
     pub random_ports: bool,
-    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if
-    /// `None`.
+    /// Lives begin at one of so many PSNs by turns, each this far behind the previous one; random
+    /// if `None`.
     pub psn_step: Option<(usize, i32)>,
-    /// All QPs send the same messages from the same PSN on, as those of one library do.
+    /// All QPs send the same messages from the same PSN on, like the QPs of one library.
     pub are_alike: bool,
     pub kills: Vec<Kill>,
-    /// What the second host sends from then on, but for the connection manager's messages, passes
-    /// no box.
+    /// From then on, the second host's frames bypass the boxes, except the connection manager's.
     pub detour_from: Option<Instant>,
     pub time_max: Duration,
     pub limits: Limits,
@@ -199,7 +197,7 @@ impl Setup {
 enum Station {
     Host(Box<Host>),
     Site(Box<Site>),
-    /// Something else that frames pass.
+    /// Any other node on the path.
     Between(Box<dyn Node>),
 }
 
@@ -231,33 +229,33 @@ impl Node for Station {
     }
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub ended: Duration,
     pub failures: Vec<Failure>,
-    /// What must never be: bytes, order, completions, sums.
+    /// Violated invariants: bytes, order, completions, sums.
     pub violations: Vec<String>,
-    /// QPs that came to no end.
+    /// QPs that have not finished.
     pub unfinished: Vec<String>,
-    /// Of each accelerator: its flows, in words, where a QP came to no end.
+    /// If a QP has not finished: a description of each accelerator's flows.
     pub flows: Vec<String>,
     /// By QP and requester.
     pub counts: Vec<[Count; 2]>,
 }
 
-/// What has become of one direction of a QP, over all its lives.
+/// Progress of one direction of a QP, over all its lives.
 #[derive(Clone, Copy, Debug)]
 pub struct Count {
     pub messages: usize,
-    /// Messages that are completed at their requester, in order.
+    /// Messages completed at their requester, in order.
     pub completed: usize,
-    /// The first one of which the responder lacks bytes.
+    /// The first message with bytes that the responder lacks.
     pub placed: usize,
-    /// Behind the last one that the responder is known to have. Of READs, and of WRITEs without
-    /// bytes, it is not.
+    /// Index behind the last message that the responder is known to have, READs and WRITEs without
+    /// bytes excepted.
     pub reached: usize,
-    /// The last READ or atomic that is completed.
+    /// The last completed READ or atomic.
     pub fence: Option<usize>,
 }
 
@@ -267,7 +265,7 @@ impl Outcome {
     }
 }
 
-/// Puts a fork before each host, and a fibre without faults between the two.
+/// Puts a fork before each host, and a fault-free fibre between the two.
 fn add_detour(stations: &mut Vec<Station>, cables: &mut Vec<Cable>, setup: &Setup, from: Instant) {
     let first = stations.len();
     for host in [0, 1] {
@@ -283,7 +281,7 @@ fn add_detour(stations: &mut Vec<Station>, cables: &mut Vec<Cable>, setup: &Setu
     cables.push(Cable { ends, wire, loss_toward_second_only: false });
 }
 
-/// A network that runs.
+/// A running network.
 pub struct Fleet {
     setup: Setup,
     nodes: Nodes<Station>,
@@ -294,7 +292,7 @@ impl Fleet {
         Fleet::with(setup, None)
     }
 
-    /// With `between` in the middle of the fibre: its side 0 is towards the first host.
+    /// With `between` in the middle of the fibre, its side 0 towards the first host.
     pub fn with(setup: &Setup, between: Option<Box<dyn Node>>) -> Fleet {
         let plan = Rc::new(setup.plan());
         let mut hosts = [0, 1].map(|number| Host::new(number, setup, &plan));
@@ -359,7 +357,7 @@ impl Fleet {
         (0..self.setup.qps).filter(|&qp| ![0, 1].into_iter().all(|host| self.is_done(host, qp)))
     }
 
-    /// A QP whose peer has failed can go no further.
+    /// True if the QP is done, or cannot go on because its peer has failed.
     fn is_done(&self, host: usize, qp: usize) -> bool {
         let [own, peer] = [host, 1 - host].map(|host| self.host(host));
         own.is_done(qp) || peer.has_failed(qp) && peer.is_done(qp)
@@ -373,17 +371,17 @@ impl Fleet {
         while self.nodes.step_until(end) {}
     }
 
-    /// Every QP has come to its end.
+    /// True if every QP has finished.
     pub fn is_finished(&self) -> bool {
         self.unfinished().next().is_none()
     }
 
-    /// Whoever stands in the middle has something to send.
+    /// Wakes the node in the middle, which has a frame to send.
     pub fn wake(&mut self) {
         self.nodes.iter_mut().for_each(drop);
     }
 
-    /// Runs until every QP has come to its end, or its time is over.
+    /// Runs until every QP has finished, or until the time limit.
     pub fn run(&mut self) -> Outcome {
         let end = Instant::ZERO + self.setup.time_max;
         while self.now() < end && !self.is_finished() {
@@ -391,7 +389,7 @@ impl Fleet {
             self.run_until(next);
         }
         if !self.setup.kills.is_empty() {
-            // What boxes have is delivered, even where a requester has given up.
+            // Boxes deliver their stores even after a requester has given up.
             self.run_until(self.now() + Duration::from_ms(3000));
         }
         self.outcome()

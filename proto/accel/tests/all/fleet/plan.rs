@@ -1,9 +1,9 @@
-//! What the programs of a run do: drawn from the seed, known to both ends, so that each can check
-//! the other.
+//! The plan of a run's programs, derived from the seed and known to both ends, so that each can
+//! check the other.
 
 use longhaul_units::{Psn, Rng, SplitMix64};
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Send,
@@ -24,18 +24,18 @@ impl Kind {
         matches!(self, Kind::FetchAdd { .. } | Kind::CompareSwap { .. })
     }
 
-    /// Puts bytes into the responder's memory.
+    /// True if it writes bytes to the responder's memory.
     pub fn places(self) -> bool {
         !matches!(self, Kind::Read) && !self.is_atomic()
     }
 
-    /// Brings bytes into the requester's memory.
+    /// True if it writes bytes to the requester's memory.
     pub fn fetches(self) -> bool {
         !self.places()
     }
 }
 
-/// Which operations a run has.
+/// The operations of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mix {
     Writes,
@@ -50,14 +50,14 @@ pub enum Mix {
 pub struct Message {
     pub kind: Kind,
     pub len: u32,
-    /// Which receive of this stream it takes, or would take.
+    /// Index of the receive that it consumes, or that the next one consumes.
     pub receive: usize,
-    /// The word's value before it, for an atomic.
+    /// For an atomic: the word's value before it.
     pub before: u64,
 }
 
 impl Message {
-    /// Network order, and different for each message.
+    /// Immediate data in network order, different for each message.
     pub fn immediate(&self, index: usize) -> Option<[u8; 4]> {
         let immediate = matches!(self.kind, Kind::SendImmediate | Kind::WriteImmediate);
         immediate.then(|| (index as u32 ^ 0x5a00_0000).to_be_bytes())
@@ -67,7 +67,7 @@ impl Message {
 /// The requests of one direction of one QP, over all its lives.
 pub struct Stream {
     pub messages: Vec<Message>,
-    /// By receive: the message that takes it.
+    /// By receive: the message that consumes it.
     pub receives: Vec<usize>,
     /// Messages of each life.
     per_life: usize,
@@ -107,13 +107,13 @@ impl Stream {
         message / self.per_life.max(1)
     }
 
-    /// The first receive of a life, and the first of the next.
+    /// Index of the first receive of a life, and of the next life.
     pub fn receives_of(&self, life: usize) -> [usize; 2] {
         [life, life + 1]
             .map(|life| self.receives.partition_point(|&message| message < self.first_of(life)))
     }
 
-    /// The word of a life once all its atomics are done.
+    /// The word of a life after all its atomics.
     pub fn word_after(&self, life: usize) -> u64 {
         let messages = &self.messages[self.first_of(life)..self.first_of(life + 1)];
         messages.iter().rev().find(|m| m.kind.is_atomic()).map_or(0, |m| match m.kind {
@@ -151,7 +151,7 @@ fn draw_kind(rng: &mut SplitMix64, mix: Mix, word: u64) -> Kind {
     }
 }
 
-/// Short ones, long ones, and none at all.
+/// A random length: short, long or zero.
 fn draw_len(rng: &mut SplitMix64, max: u32) -> u32 {
     let up_to = match rng.below(8) {
         0 => 0,
@@ -162,20 +162,20 @@ fn draw_len(rng: &mut SplitMix64, max: u32) -> u32 {
     rng.below(u64::from(up_to) + 1) as u32
 }
 
-/// Both directions of each QP; by the host that requests.
+/// Both directions of each QP, by requesting host.
 pub struct Plan {
     pub streams: Vec<[Stream; 2]>,
-    /// Bytes between two messages' places.
+    /// Bytes between the places of two messages.
     pub stride: u64,
     pub seed: u64,
-    /// Lives begin at one of so many PSNs by turns, each so far behind the one before; drawn if
-    /// `None`.
+    /// Lives begin at one of so many PSNs by turns, each this far behind the previous one; random
+    /// if `None`.
     pub psn_step: Option<(usize, i32)>,
     pub are_alike: bool,
 }
 
 impl Plan {
-    /// The first PSN that a host sends on a QP in a life.
+    /// The first PSN of a host's requests on a QP in a life.
     pub fn first_psn(&self, qp: usize, host: usize, life: usize) -> Psn {
         let drawn_for = if self.are_alike { 0 } else { qp };
         let drawn = |life| self.number(drawn_for, host, life, 1) as u32;
@@ -186,7 +186,7 @@ impl Plan {
         Psn::new(first & 0xff_ffff)
     }
 
-    /// A number of a QP's end in a life.
+    /// A pseudo-random number for one end of a QP in a life.
     pub fn number(&self, qp: usize, host: usize, life: usize, what: u64) -> u64 {
         let at = (qp as u64) << 32 | (life as u64) << 16 | (host as u64) << 8 | what;
         SplitMix64::new(self.seed ^ at.wrapping_mul(0x9e6c_63d0_876a_3f6b)).next_u64()

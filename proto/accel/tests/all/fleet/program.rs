@@ -1,4 +1,4 @@
-//! A host: the device, and a program that posts what the plan says and checks each completion.
+//! A host: the device, and a program that posts the plan's requests and checks each completion.
 
 use super::memory::{self, Area, Pattern};
 use super::plan::{Kind, Message, Plan};
@@ -14,12 +14,12 @@ use longhaul_wire::MacAddr;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Where the second host listens.
+/// Port on which the second host listens.
 pub(super) const PORT: u16 = 18515;
-/// READs and atomics that a QP serves at a time.
+/// READs and atomics that a QP serves at once.
 pub(super) const READS_SERVED: u8 = 16;
 
-/// What both ends of a QP know of the other.
+/// Attributes of a QP that its peer needs.
 #[derive(Clone, Copy)]
 pub struct Peer {
     pub qpn: Qpn,
@@ -30,7 +30,7 @@ pub struct Peer {
 pub(super) struct Queue {
     pub(super) qpn: Qpn,
     peer: Option<Peer>,
-    /// Of the connection manager's.
+    /// Connection of the connection manager.
     pub(super) connection: Option<ConnectionId>,
     pub(super) life: usize,
     pub(super) is_up: bool,
@@ -43,28 +43,28 @@ pub(super) struct Queue {
     received: usize,
 }
 
-/// What happens to a QP without a packet.
+/// A state change of a QP without a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    /// Both ends are reset, whatever is in flight.
+    /// Both ends are reset, with packets in flight or not.
     Down,
-    /// They get new numbers, and take receives.
+    /// Both ends get new numbers, and receives are posted.
     Up,
-    /// Both are up: requests may begin.
+    /// Both ends are up: requests may begin.
     Begin,
 }
 
-/// How a QP's life ended before its time.
+/// How a QP's life ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     Completion(Status),
     Rejected(RejectReason),
     Unreachable(Waited),
-    /// The peer's, or nobody's, wish.
+    /// Disconnected by the peer, or by a failure.
     Disconnected(DisconnectCause),
 }
 
-/// An error that a program saw.
+/// An error reported to a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     pub at: Instant,
@@ -83,9 +83,9 @@ pub struct Host {
     cq: CqId,
     keys: MrKeys,
     pub(super) queues: Vec<Queue>,
-    /// In the order of their time.
+    /// Ordered by time.
     turns: VecDeque<(Instant, usize, Turn)>,
-    /// Receives that are posted late.
+    /// Receives to be posted late.
     receives: VecDeque<(Instant, usize, usize)>,
     pub failures: Vec<Failure>,
     pub violations: Vec<String>,
@@ -149,14 +149,14 @@ impl Host {
         self.queues.iter_mut().zip(peers).for_each(|(queue, peer)| queue.peer = Some(*peer));
     }
 
-    /// Whether a QP is in its last life, and has no more to complete or to receive.
+    /// True if a QP is in its last life, and has nothing left to complete or to receive.
     pub fn is_done(&self, qp: usize) -> bool {
         let queue = &self.queues[qp];
         let [mine, theirs] =
             [self.number, 1 - self.number].map(|from| &self.plan.streams[qp][from]);
         let is_last = queue.life + 1 == self.setup.lives;
         if queue.has_failed && self.setup.connect == Connect::Manager {
-            // Nobody asks for another connection.
+            // Nobody requests another connection.
             return true;
         }
         is_last
@@ -171,7 +171,7 @@ impl Host {
         self.queues[qp].has_failed
     }
 
-    /// What is there at the end of a run, in words.
+    /// Describes the state of a QP at the end of a run.
     pub fn describe(&self, qp: usize) -> String {
         let Queue { life, posted, completed, received, qpn, .. } = self.queues[qp];
         let placed = self.rnic.memory().placed(qp);
@@ -187,7 +187,7 @@ impl Host {
         )
     }
 
-    /// What has become of this host's requests.
+    /// Progress of this host's requests.
     pub fn count(&self, qp: usize, responder: &Host) -> Count {
         let messages = &self.plan.streams[qp][self.number].messages;
         let completed = self.queues[qp].completed;
@@ -200,12 +200,12 @@ impl Host {
         Count { messages: messages.len(), completed, placed, reached, fence }
     }
 
-    /// A message that this host requests.
+    /// A message of this host's requests.
     pub fn message(&self, qp: usize, index: usize) -> Message {
         self.plan.streams[qp][self.number].messages[index]
     }
 
-    /// Atomics of the last life are all done, each once, on QPs that came to their end.
+    /// Checks that each atomic of the last life was executed once, on QPs that finished.
     pub fn check_words(&mut self, qps: &[usize]) {
         let life = self.setup.lives - 1;
         for &qp in qps {
@@ -262,7 +262,7 @@ impl Host {
                 self.reset(now, qp);
                 self.begin_life(qp, self.queues[qp].life + 1);
                 if let Some(connection) = self.queues[qp].connection {
-                    // It is established, or has ended already.
+                    // It is established, or has already ended.
                     let _ = self.rnic.cm().disconnect(now, connection);
                 }
             }
@@ -277,7 +277,7 @@ impl Host {
         }
     }
 
-    /// Adds a turn to those to come.
+    /// Adds a future turn.
     pub(super) fn add_turn(&mut self, at: Instant, qp: usize, turn: Turn) {
         let place = self.turns.partition_point(|&(other, ..)| other <= at);
         self.turns.insert(place, (at, qp, turn));
@@ -407,7 +407,7 @@ impl Host {
         }
     }
 
-    /// A request of this host is done.
+    /// Checks a completion of this host's request.
     fn take(&mut self, qp: usize, completion: &Completion) -> Option<&'static str> {
         let queue = &mut self.queues[qp];
         let index = completion.wr_id as usize;
@@ -433,7 +433,7 @@ impl Host {
         }
     }
 
-    /// A message of the peer's has come.
+    /// Checks a received message of the peer.
     fn receive(
         &mut self,
         now: Instant,
@@ -466,8 +466,8 @@ impl Host {
     }
 }
 
-/// When QPs change; the same at both ends but for the order within a moment. The connection
-/// manager's other turns follow from its events.
+/// When QPs change state: the same at both ends, except for the order within an instant. Further
+/// turns of the connection manager follow from its events.
 fn turns(setup: &Setup, plan: &Plan, host: usize) -> VecDeque<(Instant, usize, Turn)> {
     let mut turns = Vec::new();
     for qp in 0..setup.qps {

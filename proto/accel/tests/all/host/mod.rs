@@ -1,4 +1,4 @@
-//! Two hosts of a test: software RNICs with a queue pair each, connected with one another.
+//! Two hosts of a test: software RNICs with one queue pair each, connected to each other.
 
 use crate::script::frames;
 use longhaul_rnic::{
@@ -8,12 +8,12 @@ use longhaul_units::{BitRate, Instant, Psn, Qpn};
 use longhaul_wire::MacAddr;
 use std::net::IpAddr;
 
-/// Where each host's memory begins.
+/// First address of each host's memory.
 pub const BASE: u64 = 0x7000_0000_0000;
 pub const LOCAL: usize = 0;
 pub const REMOTE: usize = 1;
 
-/// How much the queues of a host hold.
+/// Depths of a host's queues.
 #[derive(Clone, Copy)]
 pub struct Depths {
     pub cq: u32,
@@ -28,7 +28,7 @@ pub struct End {
     pub keys: MrKeys,
 }
 
-/// What both ends agree on: the first PSN of each host, and the path MTU.
+/// Attributes that both ends agree on: the first PSN of each host, and the path MTU.
 #[derive(Clone, Copy)]
 pub struct Terms {
     pub psns: [u32; 2],
@@ -48,7 +48,7 @@ pub fn config(host: usize, rate: BitRate) -> Config {
 }
 
 impl End {
-    /// A queue pair of `rnic`, all of whose `memory_len` bytes are registered.
+    /// Creates a queue pair of `rnic`, with all `memory_len` bytes registered.
     pub fn open<M: Memory>(rnic: &mut Rnic<M>, memory_len: usize, depths: Depths) -> End {
         let pd = rnic.alloc_pd().unwrap();
         let cq = rnic.create_cq(depths.cq).unwrap();
@@ -63,7 +63,7 @@ impl End {
     }
 }
 
-/// All completions that there are.
+/// Drains the completion queue.
 pub fn completions<M: Memory>(rnic: &mut Rnic<M>, cq: CqId) -> Vec<Completion> {
     let mut all = Vec::new();
     rnic.poll_cq(cq, usize::MAX, |completion| all.push(completion));
@@ -76,7 +76,7 @@ pub struct Peer {
     pub qpn: Qpn,
 }
 
-/// Connects the queue pair of `host` with the other one.
+/// Connects the queue pair of `host` to the other one.
 pub fn connect<M: Memory>(
     rnic: &mut Rnic<M>,
     now: Instant,
@@ -110,8 +110,7 @@ pub fn join<M: Memory>(
     rnic.bring_up_qp(now, qpn, &to).unwrap();
 }
 
-/// The connection manager's messages that boxes see when such a connection is made: who sends, and
-/// the frame.
+/// The connection manager's messages for such a connection: sender and frame.
 pub fn connection_messages(ends: &[End], terms: Terms) -> [(usize, Vec<u8>); 3] {
     let [requester_qpn, responder_qpn] = [LOCAL, REMOTE].map(|host| ends[host].qpn.get());
     let wire = frames::Wire { requester_qpn, responder_qpn, ..frames::Wire::default() };

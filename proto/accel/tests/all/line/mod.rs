@@ -1,5 +1,7 @@
 //! Two software RNICs, each with or without an accelerator, and a fibre between them, in virtual
-//! time. Any of them may be held up for a while, as programs on a busy machine are.
+//! time.
+//!
+//! Any of them may be stalled for a while, like programs on a busy machine.
 
 use crate::host::{self, BASE, Depths, End, LOCAL, REMOTE, Terms};
 use crate::script::{Sink, deliver};
@@ -66,11 +68,10 @@ enum Program {
     Middle(Box<Middle>),
 }
 
-/// Frames that wait for each program.
+/// Frames waiting for each program.
 type Waiting = Rc<[Cell<usize>; 3]>;
 
-/// A program, which may get no turn for a while: what comes to it waits, and those who send to it
-/// have to wait themselves when that is too much.
+/// A program that may be stalled: frames to it wait, and beyond a limit its senders must wait too.
 pub struct Place {
     program: Program,
     number: usize,
@@ -79,8 +80,7 @@ pub struct Place {
     waiting: Waiting,
 }
 
-/// Frames that wait for a program that is held up before those who send to it have to wait
-/// themselves.
+/// Frames that may wait for a stalled program before its senders must wait too.
 const INBOX_MAX: usize = 1024;
 
 impl Place {
@@ -138,7 +138,7 @@ impl Node for Place {
     }
 }
 
-/// Where a program's frames go.
+/// The inbox of a program.
 struct Bounded<'a> {
     number: usize,
     waiting: Waiting,
@@ -173,7 +173,7 @@ pub struct Setup {
     pub km: u64,
     pub memory: usize,
     pub depth: u32,
-    /// Programs and boxes do not run for 5 to 20 ms now and then.
+    /// Programs and boxes stall for 5 to 20 ms at times.
     pub hold_ups: bool,
 }
 
@@ -277,8 +277,7 @@ impl Line {
         self.ends = ends.into();
     }
 
-    /// Lets every program send, and goes to the next moment at which anything happens; false when
-    /// there is none.
+    /// Lets every program send, and advances to the next event. Returns `false` if there is none.
     pub fn step(&mut self) -> bool {
         self.hold_somebody_up();
         let happens = self.nodes.step();
@@ -286,11 +285,11 @@ impl Line {
         happens
     }
 
-    /// One of the programs gets no turn for a while.
+    /// Stalls one of the programs.
     fn hold_somebody_up(&mut self) {
         let Some((rng, at)) = &mut self.hold_ups else { return };
         if *at > self.now {
-            // Who found no room is asked again.
+            // Offers the waiting frames again.
             let _ = self.nodes.iter_mut();
             return;
         }

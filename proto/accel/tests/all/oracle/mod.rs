@@ -1,4 +1,4 @@
-//! What docs/semantics.md says of a crash, held against a run of a small scenario.
+//! Checks runs of a small scenario against docs/semantics.md on crashes.
 
 use crate::host::{LOCAL, REMOTE};
 use crate::row::{Boxed, Crash, MTU, Op, RowOf, SLOT};
@@ -6,12 +6,12 @@ use longhaul_accel::{LAN, Mode, Role, WAN};
 use longhaul_rnic::Status;
 use longhaul_units::Duration;
 
-/// A box that is away for longer than this never comes back within a run.
+/// A box that is down for longer than this does not return within a run.
 pub const FOREVER: Duration = Duration::from_ms(1_000_000);
 
-/// What is posted, each batch once the one before is completed and delivered, or has been given
-/// time for it. The first shows boxes the flow that have missed the connection manager's messages.
-/// The last two have no crashes: by the first of them the boxes find out what was lost, and by the
+/// Batches of messages; each is posted once the previous one is completed and delivered, or after a
+/// timeout. The first batch shows the flow to boxes that missed the connection manager's messages.
+/// The last two have no crashes: during the first of them the boxes detect the loss, during the
 /// second the requester.
 const BATCHES: [&[Op]; 5] = [
     &[Op::Write(100), Op::Send(64), Op::Write(200)],
@@ -36,18 +36,18 @@ fn op(slot: usize) -> Op {
     all().nth(slot).expect("a message")
 }
 
-/// How the messages of one run ended.
+/// Result of one run.
 pub struct Ending {
-    /// Completions of the requester, in order.
+    /// Completion statuses of the requester, in order.
     pub statuses: Vec<Status>,
-    /// Messages whose last byte the responder has written, in order, READs among them as soon as
-    /// nothing before them is missing.
+    /// Messages whose last byte the responder has written, in order; a READ counts as soon as
+    /// nothing before it is missing.
     pub delivered: usize,
     /// Events of each box before the last two batches.
     pub events: [u64; 2],
 }
 
-/// What goes wrong besides.
+/// An additional fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ill {
     /// A request is lost on the long path.
@@ -56,16 +56,16 @@ pub enum Ill {
     PathBack,
     /// A request is lost on the responder's LAN.
     Lan,
-    /// The responder has no receive for a SEND for a while.
+    /// For a while the responder has no receive for a SEND.
     NotReady,
 }
 
-/// The SEND of two packets, which the ills befall.
+/// The SEND of two packets that the faults affect.
 const SEND: usize = 4;
-/// Frames to the responder before it.
+/// Frames to the responder before that SEND.
 const FRAMES_BEFORE: u64 = 6;
 
-/// Runs the scenario in `row`, in which nothing has happened.
+/// Runs the scenario in `row`, which must be unused.
 pub fn run<B: Boxed>(row: &mut RowOf<B>, ill: Ill, crashes: Option<(Role, Crash)>) -> Ending {
     match ill {
         Ill::Path => row.far().lost.push((LAN, FRAMES_BEFORE + 1)),
@@ -84,7 +84,7 @@ pub fn run<B: Boxed>(row: &mut RowOf<B>, ill: Ill, crashes: Option<(Role, Crash)
             events = [row.near().events, row.far().events];
         }
         let comes_late = |slot| ill == Ill::NotReady && slot == SEND;
-        // Receives are taken in their order.
+        // Receives are consumed in order.
         let is_late = (from..from + batch.len()).any(comes_late);
         (0..batch.len()).for_each(|i| row.post(from + i, batch[i], !is_late));
         if is_late {
@@ -125,8 +125,8 @@ pub fn run<B: Boxed>(row: &mut RowOf<B>, ill: Ill, crashes: Option<(Role, Crash)
     Ending { statuses, delivered, events }
 }
 
-/// What the responder wrote is what was sent, in order, each packet once, with nothing behind a
-/// gap. Returns how many messages it has.
+/// Checks that the responder wrote the bytes that were sent, in order, each packet once, with
+/// nothing behind a gap. Returns the number of its messages.
 fn check_delivered<B: Boxed>(row: &mut RowOf<B>, received: &[usize]) -> usize {
     let chunks = |slot: usize| {
         let len = if op(slot).is_read() { 0 } else { op(slot).len() };
@@ -155,7 +155,7 @@ fn check_delivered<B: Boxed>(row: &mut RowOf<B>, received: &[usize]) -> usize {
     delivered
 }
 
-/// What docs/semantics.md says of a mode, of a crash of a box, or of none.
+/// Checks a run against docs/semantics.md, for a mode and a crash of one box, or none.
 pub fn check(mode: Mode, crashes: Option<(Role, Crash)>, ending: &Ending) {
     let role = crashes.map(|(role, _)| role);
     let Ending { statuses, delivered, .. } = ending;
@@ -177,8 +177,8 @@ pub fn check(mode: Mode, crashes: Option<(Role, Crash)>, ending: &Ending) {
     }
 }
 
-/// Besides: nothing fails where nothing was lost that the requester's NIC cannot send again, and
-/// its retries outlast all.
+/// Also checks that nothing fails unless a packet was lost that the requester's NIC cannot
+/// retransmit. Its retries outlast every absence.
 pub fn check_going_on(mode: Mode, crashes: Option<(Role, Crash)>, ending: &Ending) {
     let role = crashes.map(|(role, _)| role);
     let keeps_nothing =

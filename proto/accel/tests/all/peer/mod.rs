@@ -1,4 +1,4 @@
-//! Reference RC requester and responder, as plain as can be, that check everything they are told.
+//! Reference RC requester and responder, as simple as possible, which check all input.
 
 use longhaul_node::{Deadline, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_units::{Duration, Instant, Msn, Psn, Qpn, RKey, Rng, SplitMix64};
@@ -18,7 +18,8 @@ pub enum Work {
     Read(usize),
 }
 
-/// Byte `i` of message `message`; also what READ finds at virtual address `message << 32 | i`.
+/// Byte `i` of message `message`; also the byte that a READ finds at virtual address `message << 32
+/// | i`.
 pub fn pattern(message: u64, i: usize) -> u8 {
     (message.wrapping_mul(31) as usize + i * 7 + i / 251) as u8
 }
@@ -51,7 +52,7 @@ pub struct Peer {
     pub timeout: Duration,
     rnr_until: Option<Instant>,
     pub silent_timeouts: u32,
-    /// Where the last implied NAK was acted on: one retry until there is progress or a timeout.
+    /// PSN of the last implied NAK acted on: one retry until there is progress or a timeout.
     retried_at: u64,
     pub completed: u64,
     highest_msn: u64,
@@ -218,7 +219,7 @@ impl Peer {
         }
     }
 
-    /// Completes what lies before `acked_to`; true when a READ stopped it (implied NAK).
+    /// Completes the messages before `acked_to`. Returns `true` if a READ stopped it (implied NAK).
     fn advance(&mut self, now: Instant, acked_to: u64) -> bool {
         let from = self.index_of(self.una);
         let read = self.requests[from..]
@@ -253,7 +254,7 @@ impl Peer {
         }
         let first = self.requests[self.index_of(seq)].first;
         if self.advance(now, first) || seq != self.una {
-            // Something before it is missing.
+            // A packet before it is missing.
             self.retry();
             return;
         }

@@ -1,15 +1,15 @@
-//! A box that may crash, with the cables at it.
+//! A box that may crash, with its cables.
 
 use longhaul_accel::Accelerator;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_units::{Duration, Instant};
 
-/// A box in the row: side 0 is that of the requester.
+/// A box in the row; side 0 is the requester's.
 pub trait Boxed: Node {
-    /// The same with empty memory, as after a restart.
+    /// The same box with empty memory, as after a restart.
     fn reborn(&self) -> Self;
 
-    /// What acknowledges the row's requests in it.
+    /// The accelerator in it that acknowledges the row's requests.
     fn serving(&self) -> &Accelerator;
 }
 
@@ -23,22 +23,22 @@ impl Boxed for Accelerator {
     }
 }
 
-/// When a box crashes, and for how long it is away.
+/// When a box crashes, and how long it is down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crash {
-    /// Behind this event of the box: a frame in, a frame out, a timer.
+    /// After this event of the box: a frame received, a frame sent, a timer.
     pub after: u64,
     pub away: Duration,
 }
 
-/// A box that may crash, with the cables at it, which may lose frames.
+/// A box that may crash, with its cables, which may lose frames.
 pub struct Fallible<B> {
     pub node: B,
     pub events: u64,
     pub crash: Option<Crash>,
-    /// Frames that never come in: by which side, and which one of those that came by it.
+    /// Lost before reception: side, and number of the frame among those received on it.
     pub lost: Vec<(Side, u64)>,
-    /// Frames that leave and never arrive, in the same way.
+    /// Lost after transmission: side and number likewise.
     pub lost_behind: Vec<(Side, u64)>,
     left: [u64; 2],
     came: [u64; 2],
@@ -74,7 +74,7 @@ impl<B: Boxed> Fallible<B> {
     }
 }
 
-/// Counts what leaves, and lets nothing out after `left`.
+/// Counts sent frames, and drops all after `left`.
 struct Counted<'a> {
     out: &'a mut dyn Transmit,
     left: u64,

@@ -1,10 +1,10 @@
-//! Two software RNICs with both boxes of a pair between them, in a row: near and far for what the
-//! first one requests.
+//! Two software RNICs with both boxes of a pair between them: near and far for the first host's
+//! requests.
 //!
-//! The row is one node of nested chains. The boxes are accelerators, or [whole boxes](whole). The
-//! far accelerator stands in it as it is: mirrored, as its own box has it, in a box that is seen
-//! from the other side. Either may crash after any of its events, and comes back with empty memory;
-//! cables may lose the frames that a test names.
+//! The row is one node of nested chains. The boxes are accelerators or [whole boxes](whole). The
+//! far accelerator is not mirrored in the row: its own box, which mirrors it, is seen from the
+//! other side. Either box may crash after any of its events, and restarts with empty memory; cables
+//! may lose the frames that a test selects.
 
 mod fallible;
 pub mod whole;
@@ -22,11 +22,11 @@ use longhaul_rnic::{Completion, Memory, Mtu, RecvWr, Rnic, SendOp, SendWr, Sge};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 
 pub const MTU: usize = 1024;
-/// Each message has its place in both hosts' memory.
+/// Bytes per message in both hosts' memory.
 pub const SLOT: usize = 4 << 10;
 const TERMS: Terms = Terms { psns: [0xff_fff8, 5000], mtu: Mtu::B1024 };
 
-/// Memory that knows what was written to it, in order.
+/// Memory that logs its writes.
 pub struct Logged {
     pub bytes: Vec<u8>,
     /// Offset and length.
@@ -66,14 +66,14 @@ pub struct Setup {
     pub policy: Policy,
     /// The flow is learnt from the connection manager's messages.
     pub cm: bool,
-    /// One way, of the long path.
+    /// One-way delay of the long path.
     pub delay: Duration,
-    /// Of the long path, and of the second host's LAN.
+    /// Loss on the long path, and on the second host's LAN.
     pub loss: [f64; 2],
-    /// Long enough that nothing is given up.
+    /// Long enough that no flow is given up.
     pub give_up_after: Duration,
     pub report_credits: bool,
-    /// Packets after which a box acknowledges unasked.
+    /// Packets after which a box sends an unsolicited ACK.
     pub ack_every: u32,
     pub depth: u32,
     pub slots: usize,
@@ -102,7 +102,7 @@ fn rate() -> BitRate {
 }
 
 impl Setup {
-    /// Of the accelerator for `role`.
+    /// Configuration of the accelerator in `role`.
     pub fn config(&self, role: Role) -> Config {
         Config {
             policy: self.policy.clone(),
@@ -116,7 +116,7 @@ impl Setup {
     }
 }
 
-/// Nothing leaves the row.
+/// Rejects frames that would leave the row.
 struct Nowhere;
 
 impl Transmit for Nowhere {
@@ -129,14 +129,14 @@ impl Transmit for Nowhere {
     }
 }
 
-/// Hosts with boxes of one kind between them.
+/// Hosts with boxes of one type between them.
 pub struct RowOf<B> {
     pub now: Instant,
     pub nodes: Nodes<B>,
     ends: Vec<End>,
 }
 
-/// What a requester does, with how many bytes.
+/// An operation of a requester, and its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     Write(usize),
@@ -170,7 +170,7 @@ impl<B: Boxed> RowOf<B> {
         let host = |host: usize| {
             let mut config = host::config(host, rate);
             config.report_credits = setup.report_credits;
-            // Each place of each host holds something else.
+            // Each place of each host has different contents.
             let mut noise = SplitMix64::new(host as u64);
             let bytes =
                 (0..setup.slots * SLOT / 8).flat_map(|_| noise.next_u64().to_ne_bytes()).collect();
@@ -209,7 +209,7 @@ impl<B: Boxed> RowOf<B> {
         self.beyond().left_mut().unwrap()
     }
 
-    /// The near box, and the far one.
+    /// The near or the far box.
     pub fn node(&mut self, role: Role) -> &mut Fallible<B> {
         match role {
             Role::Near => self.near(),
@@ -240,7 +240,7 @@ impl<B: Boxed> RowOf<B> {
         }
     }
 
-    /// Shows the boxes a connection manager's messages, as they pass when a connection is made.
+    /// Shows the boxes the connection manager's messages of a new connection.
     fn show_connection(&mut self) {
         let now = self.now;
         for (from, bytes) in host::connection_messages(&self.ends, TERMS) {
@@ -253,8 +253,7 @@ impl<B: Boxed> RowOf<B> {
         }
     }
 
-    /// Posts a message whose place in memory is `slot`; for a SEND the receive as well, if
-    /// `received`.
+    /// Posts a message with its memory at `slot`; for a SEND also the receive, if `received`.
     pub fn post(&mut self, slot: usize, op: Op, received: bool) {
         let (remote_address, rkey) = (BASE + (slot * SLOT) as u64, self.ends[REMOTE].keys.rkey);
         let op_of = match op {
@@ -296,8 +295,8 @@ impl<B: Boxed> RowOf<B> {
         host::completions(self.host(host), cq)
     }
 
-    /// Lets everything send, goes to the next moment at which anything happens, but no further than
-    /// to `end`, and lets it happen. False: nothing happens until then.
+    /// Lets all nodes send, and advances to the next event before `end`. Returns `false` if there
+    /// is none.
     pub fn step(&mut self, end: Instant) -> bool {
         self.nodes.poll_transmit(self.now, &mut Nowhere);
         let due = self.nodes.poll_timeout().filter(|due| due.at <= end);
@@ -308,12 +307,12 @@ impl<B: Boxed> RowOf<B> {
         due.is_some()
     }
 
-    /// Lets time pass until then.
+    /// Runs until `end`.
     pub fn run_until(&mut self, end: Instant) {
         while self.step(end) {}
     }
 
-    /// True while a box owes the delivery of anything.
+    /// True while a box has undelivered packets.
     pub fn is_owed_anything(&mut self) -> bool {
         [Role::Near, Role::Far].into_iter().any(|role| {
             let mut flows = self.node(role).node.serving().flows();
@@ -321,7 +320,7 @@ impl<B: Boxed> RowOf<B> {
         })
     }
 
-    /// The host's bytes in a place of its memory.
+    /// The host's bytes in a slot of its memory.
     pub fn bytes(&mut self, host: usize, slot: usize, len: usize) -> Vec<u8> {
         self.host(host).memory().bytes[slot * SLOT..slot * SLOT + len].to_vec()
     }

@@ -1,4 +1,4 @@
-//! A whole box: near accelerator, far one turned round, and the WAN transport behind them.
+//! A whole box: near accelerator, mirrored far one, and the WAN transport behind them.
 
 use super::fallible::Boxed;
 use super::{RowOf, Setup, rate};
@@ -20,7 +20,7 @@ pub struct Whole {
     node: Seen,
     setup: Setup,
     role: Role,
-    /// Restarts so far: each life has a seed of its own.
+    /// Restarts so far; each life has its own seed.
     lives: u64,
 }
 

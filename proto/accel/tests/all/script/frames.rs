@@ -1,4 +1,4 @@
-//! Frames of the scripts: from text to bytes and back.
+//! Conversion between frames and the text of scripts.
 
 use longhaul_accel::LAN;
 use longhaul_node::{Frame, Payload, Side, Trailer};
@@ -34,8 +34,8 @@ fn alternate_path() -> ReqPath {
     }
 }
 
-/// What follows the ids in a LAP of the host that sends by `path`: reserved bytes, a QPN and LIDs,
-/// the GIDs, the rest.
+/// Body of a LAP behind the ids, from the host that sends on `path`: reserved bytes, a QPN and
+/// LIDs, the GIDs, the rest.
 fn lap_rest(path: &Path) -> [u8; 224] {
     let [mut sender, mut receiver] = ALTERNATE_IPS;
     if path.source_ip == RESPONDER_IP {
@@ -48,7 +48,7 @@ fn lap_rest(path: &Path) -> [u8; 224] {
     rest
 }
 
-/// Both hosts' ways of framing.
+/// Frame formats of both hosts.
 pub struct Wire {
     pub requester: Path,
     pub responder: Path,
@@ -109,7 +109,7 @@ const NAKS: &[(&str, NakCode)] = &[
     ("operational", NakCode::RemoteOperational),
 ];
 
-/// One line's words, with `name=value` pairs.
+/// Words of one line, with `name=value` pairs.
 struct Words<'a>(Vec<&'a str>);
 
 impl Words<'_> {
@@ -274,7 +274,7 @@ pub fn seal(mut head: Head, template: &PathTemplate, payload: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// Payload that goes without saying, in bytes.
+/// Default payload length, in bytes.
 fn usual_len(opcode: Opcode) -> u32 {
     match (opcode.verb(), opcode.position()) {
         (
@@ -297,7 +297,7 @@ fn syndrome(name: &str, words: &Words<'_>) -> Syndrome {
     }
 }
 
-/// The line that a frame corresponds to; it must have a right ICRC.
+/// The script line of a frame, whose ICRC must be right.
 pub fn describe(side: Side, bytes: &[u8]) -> String {
     let side = if side == LAN { "lan" } else { "wan" };
     let head = Head::copy_of(bytes);

@@ -1,4 +1,4 @@
-//! Wire scripts: what comes in by which side, and exactly what must go out.
+//! Wire scripts: frames received on each side, and exactly the frames that must be sent.
 //!
 //! ```text
 //! connect psn=100 mtu=1024         REQ (LAN), REP (WAN), RTU: a flow learnt from the CM
@@ -9,8 +9,8 @@
 //! after 10ms                       time passes, timers fire
 //! ```
 //!
-//! After every step all frames that go out are compared with the `>` lines that follow it: same
-//! frames, same order on each side, nothing else.
+//! After every step all sent frames are compared with the `>` lines that follow it: same frames,
+//! same order on each side, no others.
 
 pub mod frames;
 
@@ -20,7 +20,7 @@ use longhaul_node::{Frame, Node, Side, Transmit};
 use longhaul_units::{Duration, Instant, Qpn};
 use longhaul_wire::Head;
 
-/// Takes frames out of a node as bytes.
+/// Collects a node's frames as bytes.
 #[derive(Default)]
 pub struct Sink {
     pub out: Vec<(Side, Vec<u8>)>,
@@ -39,7 +39,7 @@ impl Transmit for Sink {
     }
 }
 
-/// Hands `bytes` to `node` as a port would.
+/// Delivers `bytes` to `node` as a port would.
 pub fn deliver(node: &mut (impl Node + ?Sized), now: Instant, side: Side, bytes: &[u8]) {
     let head = Head::copy_of(bytes);
     match Frame::received(&head, bytes) {
@@ -53,7 +53,7 @@ pub struct Script {
     pub now: Instant,
     pub wire: Wire,
     pending: Vec<(Side, Vec<u8>)>,
-    /// Frames that left in the last step.
+    /// Frames sent in the last step.
     pub last: Vec<(Side, Vec<u8>)>,
 }
 
@@ -66,7 +66,7 @@ pub fn config() -> Config {
     }
 }
 
-/// Runs `text` from the start with the default test configuration.
+/// Runs `text` in a new script with the default test configuration.
 pub fn run(text: &str) -> Script {
     run_with(config(), text)
 }

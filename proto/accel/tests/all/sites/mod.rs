@@ -1,7 +1,7 @@
 //! Two sites with several hosts each and a long path between them, in virtual time: `hosts`
-//! requesters at the first site, each with a responder of its own at the second.
+//! requesters at the first site, each with its own responder at the second.
 //!
-//! Memory of hosts holds nothing: what arrives is only counted.
+//! Hosts' memory stores nothing: received bytes are only counted.
 
 use crate::host::{self, BASE, Depths, End, Peer};
 use longhaul_accel::{Accelerator, Config, Pacing, Policy, Role};
@@ -44,12 +44,12 @@ impl Memory for Blank {
     }
 }
 
-/// What stands between the sites.
+/// The boxes between the sites.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Boxes {
     #[allow(dead_code, reason = "to compare by hand")]
     None,
-    /// At the requesters' site alone.
+    /// At the requesters' site only.
     Near,
     Both,
     /// Both, with the WAN transport.
@@ -62,7 +62,7 @@ pub struct Setup {
     pub config: Config,
     pub hosts: usize,
     pub rate: BitRate,
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
     pub loss: f64,
     pub seed: u64,
@@ -128,8 +128,7 @@ impl Path {
         }
     }
 
-    /// The accelerators that serve requesters of the first site: the one near to them, and the far
-    /// one.
+    /// The accelerators that serve requesters of the first site: the near one and the far one.
     fn serving(&self) -> [Option<&Accelerator>; 2] {
         match self {
             Path::Plain(_) => [None, None],
@@ -142,10 +141,10 @@ impl Path {
     }
 }
 
-/// A switch without limits: frames go to the side that their IP destination is at, all that it does
-/// not know to the path.
+/// A switch without limits: it forwards frames by their IP destination, and unknown ones to the
+/// path.
 struct Hub {
-    /// Side of each host; the path's is behind them.
+    /// Side of each host; the path's side follows.
     hosts: Vec<std::net::IpAddr>,
     waiting: Vec<VecDeque<FrameBuf>>,
     pool: FramePool,
@@ -224,10 +223,10 @@ impl Node for Station {
     }
 }
 
-/// A queue pair of a requester, and that of its responder.
+/// A queue pair of a requester and its responder's.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// Number of both hosts.
+    /// Index of both hosts.
     pub tenant: usize,
     index: usize,
 }
@@ -236,11 +235,11 @@ pub struct Pair {
 pub struct Sites {
     nodes: Nodes<Station>,
     hosts: usize,
-    /// Of each pair: both ends.
+    /// Both ends of each pair.
     ends: Vec<[End; 2]>,
 }
 
-/// Where a host stands among the nodes: requesters first, then responders, then the path.
+/// Index of a host among the nodes: requesters, then responders, then the path.
 fn place(hosts: usize, site: usize, tenant: usize) -> usize {
     site * hosts + tenant
 }
@@ -294,8 +293,8 @@ impl Sites {
         path.serving()
     }
 
-    /// A queue pair from the tenant's requester to its responder, with room for `depth` work
-    /// requests.
+    /// Creates a queue pair from the tenant's requester to its responder, `depth` work requests
+    /// deep.
     pub fn connect(&mut self, tenant: usize, depth: u32, rnr_retry: u8) -> Pair {
         let depths = Depths { cq: 4 * depth, sq: depth, rq: depth };
         let now = self.now();
@@ -320,7 +319,7 @@ impl Sites {
         Pair { tenant, index }
     }
 
-    /// Posts a message; `wr_id` names it.
+    /// Posts a message identified by `wr_id`.
     pub fn post(&mut self, pair: Pair, send: bool, bytes: usize, wr_id: u64) {
         let [local, remote] = &self.ends[pair.index];
         let op = match send {
@@ -357,13 +356,13 @@ impl Sites {
         host::completions(self.host(site, pair.tenant), cq)
     }
 
-    /// False when nothing happens until `end`.
+    /// Returns `false` if nothing happens until `end`.
     pub fn step(&mut self, end: Instant) -> bool {
         self.nodes.step_until(end)
     }
 }
 
-/// A policy that has one mode for all flows, and stores that a slow path fills soon.
+/// A policy with one mode for all flows, and stores that a slow path fills soon.
 pub fn small_stores(mode: longhaul_accel::Mode) -> Config {
     Config {
         policy: Policy::all(mode),

@@ -1,4 +1,4 @@
-//! Datagrams between an encoder and a decoder, and ways to lose them.
+//! Datagrams between an encoder and a decoder, and loss models for them.
 
 use longhaul_fec::{Body, Decoder, DecoderConfig, Encoder, HEAD_MAX, Parity, ParityId, Symbol};
 use longhaul_units::{Rng, SplitMix64};

@@ -1,4 +1,4 @@
-//! RoCEv2 packets and others, put through one direction of a link in virtual time.
+//! RoCEv2 and other packets sent through one direction of a link in virtual time.
 
 use longhaul_link::{Arrival, DropReason, LinkConfig, Rule, Wire};
 use longhaul_node::{Frame, Payload, Side, Trailer};
@@ -72,7 +72,7 @@ impl Sample {
         head
     }
 
-    /// Hands the packet to `then`, with a zero payload and the ICRC that it needs.
+    /// Calls `then` with the packet, with a zero payload and a valid ICRC.
     pub fn with<T>(&self, then: impl FnOnce(&Frame<'_>) -> T) -> T {
         let head = self.head();
         let payload = vec![0; self.payload_len];
@@ -80,7 +80,7 @@ impl Sample {
         then(&Frame { head: head.bytes(), payload: Payload::Bytes(&payload), trailer })
     }
 
-    /// All of its bytes.
+    /// All its bytes.
     pub fn bytes(&self) -> Vec<u8> {
         self.with(|frame| {
             let mut bytes = vec![0; frame.len()];
@@ -90,7 +90,7 @@ impl Sample {
     }
 }
 
-/// One direction, and the time.
+/// One direction, with its clock.
 pub struct Run {
     pub wire: Wire,
     pub now: Instant,
@@ -101,7 +101,7 @@ impl Run {
         Run { wire: Wire::new(config, entry, config.seed).unwrap(), now: Instant::ZERO }
     }
 
-    /// With these rules, from side a, without delay or rate.
+    /// A run with these rules, entering on side a, without delay or rate.
     pub fn with_rules(rules: &[&str]) -> Self {
         Run::new(&ruled(rules), 0)
     }
@@ -118,7 +118,7 @@ impl Run {
         self.now += time;
     }
 
-    /// Frames selected and struck by the rule at `index`.
+    /// Frames that the rule at `index` selected, and acted on.
     pub fn counted(&self, index: usize) -> (u64, u64) {
         let counters = self.wire.rule_counters()[index];
         (counters.selected_frames, counters.struck_frames)

@@ -1,5 +1,4 @@
-//! Drives devices and the reference side by side: objects, states, time; and compares after every
-//! call.
+//! Drives devices and the reference in step: objects, states, time; compares them after every call.
 
 use super::net::Net;
 use super::reference::*;
@@ -11,11 +10,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 pub const HOSTS: usize = 3;
-/// Calls of one episode.
+/// Calls per episode.
 pub const EPISODE: u64 = 600;
 pub const INLINE_MAX: u32 = 64;
 
-/// What an episode did.
+/// Result of an episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub trace: u64,
@@ -35,7 +34,7 @@ pub struct Driver {
     pub overran: bool,
 }
 
-/// One of a map's keys.
+/// A random key of the map.
 pub fn any<V>(map: &BTreeMap<u32, V>, rng: &mut SplitMix64) -> Option<u32> {
     if map.is_empty() {
         return None;
@@ -56,7 +55,7 @@ fn random_wire(rng: &mut SplitMix64) -> Wire {
     }
 }
 
-/// Runs one episode of `steps` calls; panics where device and reference differ.
+/// Runs one episode of `steps` calls; panics if device and reference differ.
 pub fn episode(seed: u64, steps: u64) -> Outcome {
     let mut driver = Driver::new(seed);
     for _ in 0..steps {
@@ -112,7 +111,7 @@ impl Driver {
         &mut self.net.nodes[n]
     }
 
-    /// One call, and what follows from it.
+    /// Makes one call, and processes its effects.
     pub fn step(&mut self) {
         let n = self.rng.below(HOSTS as u64) as usize;
         let choice = self.rng.below(1000);
@@ -151,14 +150,15 @@ impl Driver {
         self.compare();
     }
 
-    /// Events and states, after anything happened.
+    /// Compares events and states, after any call.
     pub fn compare(&mut self) {
         for n in 0..HOSTS {
             while let Some(event) = self.net.nodes[n].poll_event() {
                 self.take_event(n, &event);
             }
         }
-        // First all that failed, then whether it may have: one QP's failure can explain another's.
+        // First collect all failures, then check whether each was allowed: one QP's failure can
+        // explain another's.
         let mut failed = Vec::new();
         for n in 0..HOSTS {
             let states: Vec<_> =
@@ -249,8 +249,8 @@ impl Driver {
         taken
     }
 
-    /// Takes the completions of a QP whose work is about to be forgotten: later nobody knows whose
-    /// they were.
+    /// Polls the completions of a QP whose work is about to be discarded, while its owner is still
+    /// known.
     pub fn poll_both(&mut self, n: usize, qpn: u32) {
         let (send_cq, recv_cq) =
             (self.model.hosts[n].qps[&qpn].send_cq, self.model.hosts[n].qps[&qpn].recv_cq);
@@ -277,7 +277,7 @@ impl Driver {
         self.node(n).bring_up_qp(now, Qpn::new(qpn), to).expect("transitions that exist");
     }
 
-    /// Connects a QP that is reset to another, or makes a datagram QP ready.
+    /// Connects a QP in state reset to another, or makes a datagram QP ready.
     fn connect(&mut self, n: usize) {
         let Some(qpn) = self.qp_in(n, |qp| qp.state == QpState::Reset) else { return };
         let kind = self.model.hosts[n].qps[&qpn].kind;
@@ -338,7 +338,7 @@ impl Driver {
         }
     }
 
-    /// One of a host's QPs of which something is true.
+    /// One of a host's QPs that satisfy a predicate.
     pub fn qp_in(&mut self, n: usize, is_meant: impl Fn(&Qp) -> bool) -> Option<u32> {
         let meant: Vec<_> = self.model.hosts[n]
             .qps
@@ -353,7 +353,8 @@ impl Driver {
         }
     }
 
-    /// Resets a QP that failed or has lost its peer. One that only cannot send goes on sending.
+    /// Resets a QP that failed or has lost its peer. A QP whose send queue alone failed resumes
+    /// sending.
     fn recover(&mut self, n: usize) {
         let failed = |qp: &Qp| {
             matches!(qp.state, QpState::Error | QpState::SendQueueError)
@@ -366,9 +367,9 @@ impl Driver {
         }
     }
 
-    /// A send queue in error sends again, and perhaps grants something else than before.
+    /// Takes a send queue out of its error state, perhaps with other access rights.
     fn leave_sqe(&mut self, n: usize, qpn: u32) {
-        // Later nobody could tell what failed before from what must not fail.
+        // Afterwards, earlier failures could not be distinguished from later, wrong ones.
         self.poll_both(n, qpn);
         let current_state = self.rng.chance(0.5).then_some(QpState::SendQueueError);
         let grants = self.rng.chance(0.5);
@@ -417,7 +418,7 @@ impl Driver {
         qp.state = to;
     }
 
-    /// A change that no device may make.
+    /// A change that every device must refuse.
     fn refused_change(&mut self, n: usize) {
         let Some(qpn) = any(&self.model.hosts[n].qps, &mut self.rng) else { return };
         let state = self.model.hosts[n].qps[&qpn].state;
@@ -448,7 +449,7 @@ impl Driver {
         assert!(done.is_ok() || !ready);
     }
 
-    /// Everything that can end must end; then everything is given up.
+    /// Waits for everything that can complete, then destroys everything.
     fn finish(mut self) -> Outcome {
         for round in 0.. {
             for n in 0..HOSTS {
@@ -462,7 +463,7 @@ impl Driver {
                     if !self.model.hosts[n].qps[&qpn].incoming.is_empty() {
                         self.post_recv_to(n, qpn, true);
                     }
-                    // A receive that is flushed can overrun a queue, and so end others.
+                    // A flushed receive can overrun a CQ, and so fail others.
                     self.compare();
                 }
             }
@@ -503,7 +504,7 @@ impl Driver {
         }
     }
 
-    /// A QP that nothing was done to, with work that does not end.
+    /// A QP that was not interfered with but whose work does not complete.
     fn stuck(&self) -> Option<(usize, u32, Sent, Option<QpInfo>)> {
         for (n, host) in self.model.hosts.iter().enumerate() {
             for (&qpn, qp) in &host.qps {
@@ -522,7 +523,7 @@ impl Driver {
         None
     }
 
-    /// It lost completions, or waits for receives at a peer that can take none.
+    /// The QP lost completions, or waits for receives at a peer that cannot take any.
     fn is_doomed(&self, n: usize, _qpn: u32, qp: &Qp) -> bool {
         let host = &self.model.hosts[n];
         host.cqs[&qp.send_cq].lost || host.cqs[&qp.recv_cq].lost

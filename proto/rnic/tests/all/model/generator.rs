@@ -1,5 +1,5 @@
-//! Makes up work requests, good and bad, posts them, and tells the reference what must come of
-//! them.
+//! Generates work requests, valid and invalid, posts them, and informs the reference of the
+//! permitted effects.
 
 use super::driver::{Driver, INLINE_MAX, any, group};
 use super::reference::*;
@@ -8,22 +8,22 @@ use longhaul_rnic::*;
 use longhaul_units::{LKey, Qpn, RKey, Rng};
 use std::collections::VecDeque;
 
-/// A work request with all that follows from it.
+/// A work request with its effects.
 struct Plan {
     op: SendOp,
     segments: Vec<Sge>,
     inline: bool,
     sent: Sent,
-    /// What the peer receives.
+    /// Message that the peer receives.
     message: Option<Message>,
-    /// Slots that it may write to once it is posted.
+    /// Slots that it may write to once posted.
     grants: Vec<(usize, usize, Allowed)>,
     /// The post itself is refused.
     refused: bool,
     taints: bool,
-    /// A peer's key that it makes invalid.
+    /// Key of a peer that it invalidates.
     invalidates: Option<(usize, u32)>,
-    /// A word at the peer that it works on, and the value after it.
+    /// Word at the peer that it uses, and the value afterwards.
     cell: Option<(usize, u64)>,
 }
 
@@ -117,7 +117,7 @@ impl Driver {
         self.model.qp(n, qpn).sends.push_back(plan.sent);
     }
 
-    /// Bytes from the source, in up to three segments.
+    /// Bytes from the source area, in up to three segments.
     fn gather(&mut self, n: usize, len: usize, lkey: u32) -> (Vec<Sge>, Vec<u8>) {
         let mut cuts = [
             0,
@@ -202,7 +202,7 @@ impl Driver {
         }
     }
 
-    /// With a wrong key, a request that needs its bytes fails here.
+    /// Marks a request with a wrong key that needs its bytes as failing.
     fn spoil(&self, plan: &mut Plan, bad_key: bool) {
         let has_bytes = plan.segments.iter().any(|s| s.len > 0);
         if bad_key && has_bytes && !plan.inline {
@@ -404,7 +404,7 @@ impl Driver {
         Some(plan)
     }
 
-    /// What is refused when it is posted.
+    /// Requests that are refused when posted.
     fn plan_nonsense(&mut self, n: usize, lkey: u32, kind: QpKind) -> Plan {
         let (segments, data) = self.gather(n, 100, lkey);
         let sent = self.sent(CompletionOp::Send, data, 100, Target::None, (n, lkey));
@@ -485,7 +485,7 @@ impl Driver {
         }
     }
 
-    /// Where a receive goes: its slot, its segments and whether they are wrong or short.
+    /// Destination of a receive: its slot, its segments, and whether they are invalid or too short.
     fn plan_receive(
         &mut self,
         n: usize,

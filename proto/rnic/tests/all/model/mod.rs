@@ -1,5 +1,5 @@
-//! Random verbs calls on devices and on a reference side by side. See `driver.rs` for what is done,
-//! and `reference.rs` for what must come of it.
+//! Random verbs calls on devices and on a reference in step. See `driver.rs` for the calls and
+//! `reference.rs` for the rules.
 
 mod driver;
 mod generator;
@@ -11,7 +11,7 @@ use driver::{EPISODE, Outcome, episode};
 use longhaul_rnic::{Counter, Counters};
 use std::panic::catch_unwind;
 
-/// Episodes in an ordinary run; `LONGHAUL_MODEL_EPISODES` sets another number.
+/// Episodes of an ordinary run; `LONGHAUL_MODEL_EPISODES` overrides the number.
 const EPISODES: u64 = 2000;
 
 fn run(seed: u64) -> Outcome {
@@ -26,7 +26,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
-/// What must have happened somewhere, or the calls were too tame to prove anything.
+/// Counters that must be non-zero, or the calls were too tame to prove anything.
 const MET: [Counter; 18] = [
     Counter::Icrc,
     Counter::OutOfSequence,

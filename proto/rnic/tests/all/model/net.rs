@@ -1,4 +1,4 @@
-//! Devices on one segment of virtual time, and a trace of everything that was on it.
+//! Devices on one segment in virtual time, and a trace of all frames on it.
 
 use crate::pair::{Pair, Wire};
 use longhaul_rnic::Config;
@@ -6,12 +6,12 @@ use longhaul_units::Duration;
 use std::ops::{Deref, DerefMut};
 
 impl Wire {
-    /// Chance may take a packet away.
+    /// `true` if packets can be lost at random.
     pub fn is_lossy(&self) -> bool {
         self.loss > 0.0 || self.corruption > 0.0
     }
 
-    /// The longest that a frame is under way.
+    /// Maximum lifetime of a frame in flight.
     pub fn life(&self) -> Duration {
         self.delay + self.jitter + Duration::from_ns(1)
     }
@@ -19,7 +19,7 @@ impl Wire {
 
 pub struct Net {
     devices: Pair,
-    /// Of everything that was on the wire and when, in order.
+    /// Hash of all frames and their times, in order.
     pub trace: u64,
 }
 
@@ -56,7 +56,7 @@ impl Net {
         self.trace = (self.trace ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
     }
 
-    /// Lets `span` pass.
+    /// Advances time by `span`.
     pub fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         loop {

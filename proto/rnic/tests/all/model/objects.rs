@@ -1,4 +1,4 @@
-//! Calls that make, change and give up objects, with what the reference knows of their users.
+//! Calls that create, modify and destroy objects, with their users as the reference knows them.
 
 use super::driver::{Driver, HOSTS, INLINE_MAX, any, group};
 use super::reference::*;
@@ -133,7 +133,7 @@ impl Driver {
             assert_eq!(self.node(n).destroy_srq(SrqId(srq)), busy);
             return;
         }
-        // What is in use is what was posted and has not come back.
+        // Entries in use are those posted and not completed.
         self.poll_all();
         let model = self.model.hosts[n].srqs.remove(&srq).expect("chosen");
         let mut free = 0;
@@ -180,7 +180,7 @@ impl Driver {
     pub fn deregister(&mut self, n: usize) {
         let Some(key) = any(&self.model.hosts[n].mrs, &mut self.rng) else { return };
         let Some(slot) = self.model.hosts[n].mrs[&key].slot else {
-            // A stale key instead.
+            // A stale key.
             let missing = Err(VerbsError::NoSuch("MR"));
             assert_eq!(self.node(n).dereg_mr(LKey(key ^ 0x80)), missing);
             return;
@@ -203,7 +203,7 @@ impl Driver {
             return;
         };
         if self.model.hosts[n].mrs[&key].invalidating {
-            // What is under way could invalidate the new one.
+            // Work in flight could invalidate the new region.
             return;
         }
         let access = Access(self.rng.below(16) as u32);
@@ -238,7 +238,7 @@ impl Driver {
         self.use_pd(n, pd, 1);
     }
 
-    /// Datagrams that are queued and name it go where it led.
+    /// Queued datagrams with this handle still use its path.
     pub fn destroy_ah(&mut self, n: usize) {
         let Some(ah) = any(&self.model.hosts[n].ahs, &mut self.rng) else { return };
         self.node(n).destroy_ah(AhId(ah)).expect("a handle that exists");

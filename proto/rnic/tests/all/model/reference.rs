@@ -1,7 +1,7 @@
-//! The reference: which objects there are, what was posted, and what completions and memory may and
-//! must be.
+//! The reference: the objects, the work posted, and the completions and memory contents that are
+//! possible or required.
 //!
-//! It knows nothing of packets. Every rule that it holds the devices to is an assertion here.
+//! It does not model packets. Every rule for the devices is an assertion here.
 
 use crate::pair::{BASE, VecMemory, ip};
 use longhaul_rnic::*;
@@ -11,41 +11,41 @@ use std::net::IpAddr;
 
 pub const SLOTS: usize = 96;
 pub const SLOT_LEN: usize = 8192;
-/// Constant bytes that messages are taken from lie in front of the slots.
+/// Length of the constant source bytes of messages, which precede the slots.
 pub const SOURCE_LEN: usize = 32 * 1024;
 pub const MEMORY_LEN: usize = SOURCE_LEN + SLOTS * SLOT_LEN;
-/// Bytes in front of a datagram.
+/// Bytes before a datagram.
 pub const GRH: usize = 40;
 
-/// Where a slot begins in memory.
+/// Offset of a slot in memory.
 pub fn slot_at(slot: usize) -> usize {
     SOURCE_LEN + slot * SLOT_LEN
 }
 
-/// What may have changed in a slot that somebody may write to.
+/// Permitted changes of a slot that may be written to.
 #[derive(Clone, Debug)]
 pub enum Allowed {
     /// Anything in the first bytes.
     Any(usize),
-    /// Each byte is as it was or as in this message.
+    /// Each byte is unchanged or equals this message's.
     Mix(Vec<u8>),
-    /// A word that holds one of these.
+    /// A word with one of these values.
     Cell(VecDeque<u64>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     None,
-    /// Written to at the peer.
+    /// Written at the peer.
     Write {
         node: usize,
         slot: usize,
     },
-    /// Read into here.
+    /// Read into this slot.
     Read {
         slot: usize,
     },
-    /// What an atomic found, which must be this.
+    /// The value that an atomic must return.
     Atomic {
         slot: usize,
         original: u64,
@@ -65,7 +65,7 @@ pub struct Message {
     pub solicited: bool,
     pub written: Option<(usize, usize)>,
     pub deliveries: u32,
-    /// Nobody may ever receive it.
+    /// No receiver may ever get it.
     pub undeliverable: bool,
 }
 
@@ -83,9 +83,9 @@ pub struct Sent {
     pub signaled: bool,
     pub target: Target,
     pub data: Vec<u8>,
-    /// It can only end like this, or flushed.
+    /// The only status that it may complete with, apart from a flush.
     pub must_fail: Option<Status>,
-    /// Keys that it uses here and at the peer.
+    /// Keys that it uses at both ends.
     pub keys: [Option<(usize, u32)>; 2],
 }
 
@@ -114,18 +114,18 @@ pub struct Srq {
     pub limit: u32,
     pub tainted: bool,
     pub posted: BTreeMap<u64, Posted>,
-    /// Receives that QPs may have taken with them.
+    /// Receives that destroyed QPs may have taken.
     pub carried_off: u32,
 }
 
 pub struct Mr {
     pub pd: u32,
     pub access: Access,
-    /// All of memory, or a slot.
+    /// A slot, or `None` for all memory.
     pub slot: Option<usize>,
-    /// A peer was asked to invalidate it, and may have.
+    /// A peer was asked to invalidate it, and may have done so.
     pub invalidating: bool,
-    /// It was, as a completion told.
+    /// A completion has reported its invalidation.
     pub invalidated: bool,
 }
 
@@ -150,17 +150,17 @@ pub struct Qp {
     pub reads: u8,
     pub sends: VecDeque<Sent>,
     pub receives: VecDeque<Posted>,
-    /// Messages from the peer that will use receives up, in order.
+    /// Messages from the peer that will consume receives, in order.
     pub incoming: VecDeque<usize>,
     pub send_failed: bool,
-    /// When its send queue was last seen to have gone to error.
+    /// Time at which its send queue was last seen in error.
     pub failed_at: Instant,
-    /// Something was done to it that may make it fail: an unreliable QP's sends only.
+    /// An action may make it fail; in an unreliable QP only its sends.
     pub tainted: bool,
-    /// Something was done to receives of its own that may end it.
+    /// An action on its receives may make it fail.
     pub receives_tainted: bool,
     pub peer_gone: bool,
-    /// A word at the peer that only this QP works on, and the value after all that was posted.
+    /// A word at the peer that only this QP uses, and its value after all posted work.
     pub cell: Option<(usize, u64)>,
     pub drain_asked: bool,
 }
@@ -184,13 +184,13 @@ pub struct Model {
     pub lossy: bool,
     pub duplicating: bool,
     pub life: Duration,
-    /// Slots that frames under way may still write to.
+    /// Slots that frames in flight may still write to.
     zombies: Vec<(Instant, usize, usize)>,
-    /// From when on nothing old can reach a QPN.
+    /// Time from which no old frame can reach a QPN.
     pub quiet_from: BTreeMap<(usize, u32), Instant>,
     pub completions: u64,
     pub successes: u64,
-    /// Messages received by UC and by UD QPs whose send queue was in error.
+    /// Messages received by UC and UD QPs whose send queue was in error.
     pub received_in_sqe: [u64; 2],
 }
 
@@ -219,7 +219,7 @@ impl Model {
         self.hosts[n].qps.get_mut(&qpn).expect("the model knows it")
     }
 
-    /// A slot that nobody may write to.
+    /// A slot that may not be written to.
     pub fn free_slot(&self, n: usize, rng: &mut impl Rng) -> Option<usize> {
         let start = rng.below(SLOTS as u64) as usize;
         (0..SLOTS).map(|i| (start + i) % SLOTS).find(|&slot| {
@@ -228,7 +228,7 @@ impl Model {
         })
     }
 
-    /// A slot that is covered by `mr`, if it has one of its own, and not in use.
+    /// The unused slot of `mr`, if it has one of its own.
     pub fn slot_of(&self, n: usize, mr: u32, rng: &mut impl Rng) -> Option<usize> {
         match self.hosts[n].mrs[&mr].slot {
             Some(slot) => self.hosts[n].slots[slot].is_none().then_some(slot),
@@ -236,7 +236,7 @@ impl Model {
         }
     }
 
-    /// Holds a slot to what may have happened to it, and takes what did for given.
+    /// Checks a slot against its permitted changes, and accepts its contents.
     pub fn release(&mut self, n: usize, slot: usize, memory: &VecMemory) {
         self.check_slot(n, slot, memory);
         self.hosts[n].slots[slot] = None;
@@ -271,7 +271,7 @@ impl Model {
         assert!(is[rest..] == was[rest..], "node {n} slot {slot} was written to beyond {rest}");
     }
 
-    /// Holds all memory to what may have happened to it.
+    /// Checks all memory against its permitted changes.
     pub fn check_memory(&self, n: usize, memory: &VecMemory) {
         assert!(
             memory.0[..SOURCE_LEN] == self.hosts[n].shadow[..SOURCE_LEN],
@@ -280,7 +280,7 @@ impl Model {
         (0..SLOTS).for_each(|slot| self.check_slot(n, slot, memory));
     }
 
-    /// Slots that nothing under way can write to any more.
+    /// Slots that no frame in flight can write to any more.
     pub fn due_zombies(&mut self, now: Instant) -> Vec<(usize, usize)> {
         let due = self.zombies.iter().filter(|z| z.0 <= now).map(|z| (z.1, z.2)).collect();
         self.zombies.retain(|z| z.0 > now);
@@ -291,8 +291,7 @@ impl Model {
         self.zombies.push((now + self.life, n, slot));
     }
 
-    /// From now on nothing may be written through this key: what it alone covers is frozen as it
-    /// is.
+    /// Forbids further writes through this key: memory covered by it alone must not change.
     pub fn freeze(&mut self, n: usize, slot: usize, memory: &VecMemory) {
         if self.hosts[n].slots[slot].is_some() {
             self.check_slot(n, slot, memory);
@@ -302,7 +301,7 @@ impl Model {
         }
     }
 
-    /// A key went away: whoever uses it may fail.
+    /// A key was removed: its users may fail.
     pub fn taint_users_of(&mut self, n: usize, key: u32) {
         let mut hit = Vec::new();
         for (m, host) in self.hosts.iter_mut().enumerate() {
@@ -329,13 +328,13 @@ impl Model {
         }
     }
 
-    /// A QP's sends may fail; those of a reliable one take its receives and its peer with them.
+    /// Notes that a QP's sends may fail; in a reliable QP, its receives and its peer with them.
     pub fn taint(&mut self, n: usize, qpn: u32) {
         self.qp(n, qpn).tainted = true;
         self.taint_peer(n, qpn);
     }
 
-    /// A QP may fail as a receiver, and with a reliable one its peer.
+    /// Notes that a QP may fail as a receiver, and a reliable one's peer with it.
     pub fn taint_receives(&mut self, n: usize, qpn: u32) {
         self.qp(n, qpn).receives_tainted = true;
         self.taint_peer(n, qpn);
@@ -364,7 +363,7 @@ impl Model {
         qp.tainted || self.receives_are_spoilt(n, qp)
     }
 
-    /// Whether something was done to a reliable QP or its peer that can end in any failure.
+    /// Whether an action on a reliable QP or its peer permits any failure.
     fn is_excused(&self, n: usize, qpn: u32) -> bool {
         let Some(qp) = self.hosts[n].qps.get(&qpn) else { return true };
         let spoilt_there = qp.peer.is_some_and(|(m, peer)| {
@@ -376,13 +375,13 @@ impl Model {
         qp.peer_gone || self.is_spoilt(n, qp) || spoilt_there
     }
 
-    /// Whether the send queue of a QP may go to error by itself, and nothing else.
+    /// Whether only the send queue of a QP may fail.
     pub fn sends_may_fail(&self, n: usize, qpn: u32) -> bool {
         self.hosts[n].qps.get(&qpn).is_none_or(|qp| qp.kind != QpKind::Rc && qp.tainted)
     }
 
-    /// Whether a QP may go to the error state by itself: also because nobody answered, or had no
-    /// receives. An unreliable one only does as a receiver.
+    /// Whether a QP may enter the error state: for lack of answers or receives, too. An unreliable
+    /// QP does so only as a receiver.
     pub fn may_fail(&self, n: usize, qpn: u32) -> bool {
         let Some(qp) = self.hosts[n].qps.get(&qpn) else { return true };
         if qp.kind != QpKind::Rc {
@@ -482,7 +481,7 @@ impl Model {
         self.end_send(n, qpn, &sent, c.status == Status::Success, now, memories);
     }
 
-    /// Holds memory to a send that is done, and lets its slots go.
+    /// Checks memory after a completed send, and releases its slots.
     fn end_send(
         &mut self,
         n: usize,
@@ -532,7 +531,7 @@ impl Model {
         matches!(self.hosts[n].slots[slot], Some(Allowed::Any(0)))
     }
 
-    /// An atomic was executed: the word no longer holds what it did before.
+    /// An atomic was executed: the word has changed.
     fn forget_cell_value(&mut self, n: usize, qpn: u32, succeeded: bool) {
         let qp = self.qp(n, qpn);
         if let (Some((slot, _)), Some((m, _)), true) = (qp.cell, qp.peer, succeeded)
@@ -598,7 +597,7 @@ impl Model {
         self.release(n, receive.slot, memories[n]);
     }
 
-    /// The message that a receive was used up for.
+    /// Finds the message that consumed a receive.
     fn find_message(
         &mut self,
         n: usize,
@@ -676,12 +675,12 @@ impl Model {
                 return false;
             }
         }
-        // What was written and read back may have changed since, when its slot is in other hands.
+        // A written message may have changed since, if another owner has its slot.
         let is_still_there = m.written.is_none() && !self.is_frozen(node, slot);
         !is_still_there || memories[node].0[at + front..at + front + m.data.len()] == m.data[..]
     }
 
-    /// A send queue leaves its error, and all that it was flushed of has been told.
+    /// A send queue leaves its error state, and all its flushes have been reported.
     pub fn recover(&mut self, n: usize, qpn: u32) {
         let lost = self.hosts[n].cqs[&self.hosts[n].qps[&qpn].send_cq].lost;
         let qp = self.qp(n, qpn);
@@ -692,7 +691,7 @@ impl Model {
         qp.drain_asked = false;
     }
 
-    /// A QP's work vanishes with it.
+    /// A QP's work is discarded with it.
     pub fn forget_work(&mut self, n: usize, qpn: u32, now: Instant, memories: &[&VecMemory]) {
         let life = self.life;
         let qp = self.qp(n, qpn);
@@ -733,14 +732,14 @@ impl Model {
         }
     }
 
-    /// Whether a QP number may be connected: nobody else speaks to it.
+    /// Whether a QPN may be connected: no other QP sends to it.
     pub fn is_quiet(&self, n: usize, qpn: u32, now: Instant) -> bool {
         let spoken_to =
             self.hosts.iter().any(|h| h.qps.values().any(|qp| qp.peer == Some((n, qpn))));
         !spoken_to && self.quiet_from.get(&(n, qpn)).is_none_or(|&from| from <= now)
     }
 
-    /// The MR over all of a PD's memory.
+    /// The MR that covers all memory of a PD.
     pub fn main_mr(&self, n: usize, pd: u32) -> Option<u32> {
         self.hosts[n]
             .mrs

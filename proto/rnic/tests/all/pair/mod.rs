@@ -1,4 +1,4 @@
-//! Two devices across a wire of virtual time that loses, repeats, delays and damages frames by a
+//! Two devices across a wire in virtual time that loses, duplicates, delays and damages frames, by
 //! seed.
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use wire::Tap;
 
-/// Where the memory of a [`VecMemory`] begins.
+/// Start address of a [`VecMemory`].
 pub const BASE: u64 = 0x7000_0000_0000;
 
 pub struct VecMemory(pub Vec<u8>);
@@ -61,7 +61,7 @@ impl Memory for VecMemory {
     }
 }
 
-/// Devices with a wire between any two; two of them unless told otherwise.
+/// Devices with a wire between any two; two by default.
 pub struct Pair {
     pub now: Instant,
     pub nodes: Nodes<Device>,
@@ -76,7 +76,7 @@ pub struct Ends {
     pub mr: [MrKeys; 2],
 }
 
-/// How to connect.
+/// Parameters of a connection.
 #[derive(Clone, Copy)]
 pub struct Link {
     pub mtu: Mtu,
@@ -137,7 +137,7 @@ impl Pair {
         Pair { now: Instant::ZERO, nodes, tap, seed }
     }
 
-    /// Puts another wire between them, before time has passed.
+    /// Replaces the wire, before time has passed.
     pub fn set_wire(&mut self, wire: Wire) {
         assert_eq!(self.now, Instant::ZERO);
         self.tap.borrow_mut().wire = wire;
@@ -147,7 +147,7 @@ impl Pair {
         self.nodes = Device::join(rnics, self.seed, &self.tap);
     }
 
-    /// What frames pass on their way out.
+    /// The interceptor of frames on their way out.
     pub fn tap(&self) -> RefMut<'_, Tap> {
         self.tap.borrow_mut()
     }
@@ -157,7 +157,7 @@ impl Pair {
         self.connect_as(QpKind::Rc, link)
     }
 
-    /// The same with another transport; datagram QPs get [`QKEY`].
+    /// Like `connect` with another transport; datagram QPs get [`QKEY`].
     pub fn connect_as(&mut self, kind: QpKind, link: &Link) -> Ends {
         let len = self.nodes[0].memory().0.len() as u64;
         let mut made = Vec::new();
@@ -183,13 +183,13 @@ impl Pair {
         self.nodes[n].bring_up_qp(self.now, qp, &to).unwrap();
     }
 
-    /// A further QP beside those of `ends`, in state reset.
+    /// Creates a further QP with the objects of `ends`, in state reset.
     pub fn another(&mut self, n: usize, ends: &Ends, kind: QpKind, srq: Option<SrqId>) -> Qpn {
         let init = QpInit { srq, ..qp_init(kind, ends.pd[n], ends.cq[n], 64) };
         self.nodes[n].create_qp(&init).unwrap()
     }
 
-    /// A further connection beside that of `ends`; receives of node 1 come from `srq`.
+    /// Creates a further connection with the objects of `ends`; node 1 takes receives from `srq`.
     pub fn another_pair(
         &mut self,
         ends: &Ends,
@@ -202,7 +202,7 @@ impl Pair {
         qps
     }
 
-    /// A change of state and nothing else.
+    /// Changes only the state.
     pub fn set_state(&mut self, n: usize, qp: Qpn, state: QpState) {
         self.nodes[n].modify_qp(self.now, qp, &QpAttr::to(state)).unwrap();
     }
@@ -211,7 +211,7 @@ impl Pair {
         self.nodes[n].query_qp(qp).unwrap().state
     }
 
-    /// The way from node `n` to an address.
+    /// Address handle of node `n` for an address.
     pub fn ah(&mut self, n: usize, ends: &Ends, to: IpAddr) -> AhId {
         self.nodes[n].create_ah(self.now, ends.pd[n], &AddressVector::to(to)).unwrap()
     }
@@ -220,15 +220,15 @@ impl Pair {
         std::iter::from_fn(|| self.nodes[n].poll_event()).collect()
     }
 
-    /// One step of virtual time. False when nothing is left to happen.
+    /// Advances one step of virtual time. Returns `false` if nothing is left to happen.
     pub fn step(&mut self) -> bool {
         let happens = self.nodes.step();
         self.now = self.nodes.now();
         happens
     }
 
-    /// Runs until nothing is left to happen or `limit` of virtual time has passed. True when it
-    /// went quiet.
+    /// Runs until nothing is left to happen or `limit` of virtual time has passed. Returns `true`
+    /// in the former case.
     pub fn settle(&mut self, limit: Duration) -> bool {
         let end = self.now + limit;
         while self.now <= end {
@@ -266,7 +266,7 @@ impl Pair {
     }
 }
 
-/// Repairs the ICRC after a change.
+/// Recomputes the ICRC after a change.
 pub fn seal(bytes: &mut [u8]) {
     let Ok(Some(packet)) = Packet::parse(bytes) else { panic!("still a packet") };
     let layout = packet.layout();
@@ -294,7 +294,7 @@ pub fn qp_init(kind: QpKind, pd: PdId, cq: CqId, depth: u32) -> QpInit {
 }
 
 impl Link {
-    /// Of a QP that sends from `sq_psn`, with its peer, which sends from `rq_psn`.
+    /// Attributes of a QP that sends from `sq_psn`, and whose peer sends from `rq_psn`.
     pub fn bring_up(&self, peer_ip: IpAddr, peer_qp: Qpn, rq_psn: u32, sq_psn: u32) -> BringUp {
         BringUp {
             qkey: QKEY,

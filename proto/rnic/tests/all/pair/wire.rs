@@ -1,4 +1,5 @@
-//! What joins the devices: cables of the simulator, and chance and the test in front of them.
+//! Connects the devices with simulated cables, with random impairments and the test's own before
+//! them.
 
 use super::{VecMemory, ip};
 use longhaul_link::{Impairments, LinkConfig};
@@ -19,7 +20,7 @@ pub struct Wire {
     pub loss: f64,
     pub duplication: f64,
     pub corruption: f64,
-    /// Congestion experienced, on packets of capable senders.
+    /// Probability of a CE mark on ECN-capable packets.
     pub marking: f64,
 }
 
@@ -37,7 +38,7 @@ impl Default for Wire {
 }
 
 impl Wire {
-    /// Cables between any two: one by which a frame can go, of a delay each.
+    /// Number of cables between two devices: several with different delays yield jitter.
     fn ways(&self) -> usize {
         if self.jitter > Duration::ZERO { 8 } else { 1 }
     }
@@ -45,11 +46,11 @@ impl Wire {
 
 type Lose = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
-/// What every frame passes on its way out.
+/// Intercepts every frame on its way out.
 pub struct Tap {
-    /// Frames that left, by sender; drained by the test that looks at them.
+    /// Frames sent, by sender; drained by tests that inspect them.
     pub seen: Option<Vec<(usize, Vec<u8>)>>,
-    /// Decides for each frame (sender, bytes) whether it gets lost, before chance does.
+    /// Decides for each frame (sender, bytes) whether it is lost, before the random loss.
     pub lose: Lose,
     pub wire: Wire,
     rng: SplitMix64,
@@ -66,12 +67,12 @@ impl Tap {
     }
 }
 
-/// One of several devices, with a side for each way to each of them.
+/// One of several devices, with a side for each cable to each of them.
 pub struct Device {
     rnic: Rnic<VecMemory>,
     place: Place,
     tap: Rc<RefCell<Tap>>,
-    /// Frames.
+    /// Frames sent.
     pub sent: u64,
     pub arrived: u64,
 }
@@ -87,7 +88,8 @@ impl Place {
         (to + self.devices - self.number - 1) % self.devices * ways + way
     }
 
-    /// Of two each hears the other, of more whom it is for, itself as well.
+    /// With two devices each hears the other; with more, each hears the frames to its address, its
+    /// own included.
     fn is_heard_by(self, receiver: usize, bytes: &[u8]) -> bool {
         let to = IpAddr::V4(Ipv4Addr::new(bytes[30], bytes[31], bytes[32], bytes[33]));
         if self.devices == 2 || to.is_multicast() {
@@ -99,7 +101,7 @@ impl Place {
 }
 
 impl Device {
-    /// Joins `rnics` by what `tap` says of the wire.
+    /// Connects `rnics` with the wire configured in `tap`.
     pub fn join(rnics: Vec<Rnic<VecMemory>>, seed: u64, tap: &Rc<RefCell<Tap>>) -> Nodes<Device> {
         let wire = tap.borrow().wire;
         let (devices, ways) = (rnics.len(), wire.ways());
@@ -180,7 +182,7 @@ struct Leaving<'a> {
 
 impl Transmit for Leaving<'_> {
     fn room(&mut self, _side: Side) -> usize {
-        // Cables without a rate: all have the same.
+        // The cables have no rate, so all have the same room.
         self.out.room(0)
     }
 

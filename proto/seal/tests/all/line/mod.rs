@@ -1,4 +1,4 @@
-//! Two nodes with fibres between them, in virtual time: whole stacks of transport and seal, and
+//! Two nodes with fibres between them, in virtual time: complete stacks of transport and seal, with
 //! hosts that send packets.
 
 use super::net::{bytes_of, config, drain, give, host_path};
@@ -23,22 +23,22 @@ pub fn transport(n: u8, paths: usize) -> Transport {
 }
 
 pub fn seal(n: u8, life: u8, paths: u8) -> Seal {
-    // Keys end at four times that: a lost handshake message must be repeated before.
+    // Keys expire at four times that: a lost handshake message must be retransmitted before.
     let ask_every = Duration::from_ms(5);
     Seal::new(Config { paths, rekey_bytes: 1 << 20, ask_every, ..config(n, life) }).unwrap()
 }
 
-/// True for an untagged datagram over IPv4 to this UDP port.
+/// `true` for an untagged IPv4 datagram to this UDP port.
 pub fn is_to(bytes: &[u8], port: u16) -> bool {
     Udp::find(bytes).is_some_and(|udp| udp.destination_port(bytes) == port)
 }
 
-/// A request packet with its place in the payload, with a right ICRC.
+/// A request packet with its position in the payload and a valid ICRC.
 pub fn packet(place: u64) -> Vec<u8> {
     packet_along(&host_path(0), Opcode::RC_SEND_ONLY, 9, place)
 }
 
-/// The same along `path`, to a QP.
+/// The same packet along `path`, to a QP.
 pub fn packet_along(path: &Path, opcode: Opcode, qpn: u32, place: u64) -> Vec<u8> {
     let template = PathTemplate::new(path);
     let bth = Bth::new(opcode, Qpn::new(qpn), Psn::from_sequence(place));
@@ -57,11 +57,11 @@ pub struct Line<A, B> {
     pub left: A,
     pub right: B,
     pub fibres: Vec<Link>,
-    /// Paths that lose everything, both ways.
+    /// Paths that lose everything, in both directions.
     pub is_cut: Vec<bool>,
     pub came: Vec<Vec<u8>>,
     pub crossed: Vec<Vec<u8>>,
-    /// Somebody on the path drops all that goes to this UDP port.
+    /// An attacker on the path drops all datagrams to this UDP port.
     pub drops_port: Option<u16>,
 }
 
@@ -135,7 +135,7 @@ impl<A: Node, B: Node> Line<A, B> {
         self.now = until;
     }
 
-    /// Has hosts talk until the boxes have found each other.
+    /// Sends packets until the boxes have found each other.
     pub fn meet(&mut self, is_met: impl Fn(&Self) -> bool) {
         for _ in 0..50 {
             give(&mut self.left, self.now, INNER, &packet(u64::MAX));
@@ -150,7 +150,7 @@ impl<A: Node, B: Node> Line<A, B> {
         self.crossed.clear();
     }
 
-    /// All of `packets` come out, in their order.
+    /// Sends `packets` and checks that all are delivered in order.
     pub fn send(&mut self, packets: &[Vec<u8>]) {
         for packet in packets {
             while self.left.intake(INNER) == 0 {
@@ -165,7 +165,7 @@ impl<A: Node, B: Node> Line<A, B> {
         self.came.clear();
     }
 
-    /// Nothing of the transport crossed in the clear, on any path.
+    /// Checks that no transport datagram crossed unsealed, on any path.
     pub fn assert_sealed(&self) {
         for bytes in &self.crossed {
             assert_eq!(

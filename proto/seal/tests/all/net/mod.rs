@@ -1,5 +1,5 @@
 //! Two seals and the fibres between them, in virtual time, with transports that send numbered
-//! datagrams and keep what comes.
+//! datagrams and keep those that they receive.
 
 use longhaul_link::{Link, LinkConfig};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
@@ -38,8 +38,8 @@ pub fn host_path(from: u8) -> Path {
     }
 }
 
-/// A datagram to `port` along `path` with `len` bytes and more behind the headers, which follow
-/// from `number`.
+/// A datagram to `port` along `path`, with at least `len` bytes behind the headers, derived from
+/// `number`.
 pub fn datagram(path: &Path, port: u16, number: u64, len: usize) -> Vec<u8> {
     let template = PathTemplate::new(path);
     let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::from_sequence(number));
@@ -53,7 +53,7 @@ pub fn datagram(path: &Path, port: u16, number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The number of a datagram without VLAN over IPv4.
+/// Number of an untagged datagram over IPv4.
 pub fn number_of(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes[54..62].try_into().unwrap())
 }
@@ -71,7 +71,7 @@ pub fn give(node: &mut impl Node, now: Instant, side: Side, bytes: &[u8]) {
     node.handle_frame(now, side, &frame);
 }
 
-/// Keeps what leaves, as bytes.
+/// Records transmitted frames as bytes.
 #[derive(Default)]
 pub struct Tap(pub Vec<(Side, Vec<u8>)>);
 
@@ -90,7 +90,7 @@ pub fn drain(node: &mut impl Node, now: Instant) -> Vec<(Side, Vec<u8>)> {
     tap.0
 }
 
-/// What was on the WAN: when, to which box, on which path.
+/// A datagram on the WAN: time, destination box, path.
 pub struct Seen {
     pub to: usize,
     pub bytes: Vec<u8>,
@@ -100,12 +100,12 @@ pub struct Net {
     pub now: Instant,
     pub boxes: [Seal; 2],
     pub fibres: Vec<Link>,
-    /// What came out inside at each end.
+    /// Datagrams delivered inside at each end.
     pub came: [Vec<Vec<u8>>; 2],
-    /// All that came over the WAN.
+    /// All datagrams that crossed the WAN.
     pub seen: Vec<Seen>,
     pub keeps: bool,
-    /// Nothing crosses.
+    /// The fibres lose everything.
     pub is_cut: bool,
 }
 
@@ -136,7 +136,7 @@ impl Net {
         self.send_bytes(from, path, &datagram(&host_path(from as u8), PORT, number, len));
     }
 
-    /// Sends until both ends have keys; what came is forgotten.
+    /// Sends until both ends have keys, and forgets the deliveries.
     pub fn meet(&mut self) {
         for _ in 0..100 {
             self.send(0, 0, u64::MAX, 100);
@@ -201,7 +201,7 @@ impl Net {
         self.boxes[n].counters().drops.get(reason)
     }
 
-    /// Numbers that came out inside at `n`, in their order.
+    /// Numbers delivered inside at `n`, in order.
     pub fn numbers(&self, n: usize) -> Vec<u64> {
         self.came[n].iter().map(|bytes| number_of(bytes)).collect()
     }

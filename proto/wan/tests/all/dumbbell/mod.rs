@@ -1,5 +1,5 @@
-//! Pairs of boxes, and other senders, with one bottleneck between them, in virtual time. What comes
-//! back is not held up.
+//! Pairs of boxes, and other senders, that share one bottleneck in virtual time. The reverse path
+//! is not limited.
 #![allow(dead_code, reason = "each binary uses a part")]
 
 use crate::net::{Source, host_path};
@@ -11,26 +11,26 @@ use longhaul_wire::{Ecn, HEAD_MAX};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Wire bytes of a competitor's packet: 1500 in Ethernet.
+/// Wire bytes of a competitor's packet: 1500 bytes in Ethernet.
 pub const PACKET_BYTES: u64 = 1538;
 pub const PAYLOAD: usize = 4096;
 
-/// A queue before a wire, what becomes of it, and what it looked like.
+/// A queue before a link, with its impairments and statistics.
 pub struct Bottleneck {
     rate: BitRate,
     pub buffer_bytes: u64,
-    /// Frames that find more than this in front of them are marked.
+    /// A frame that finds more than this queued is marked.
     pub marks_at_bytes: Option<u64>,
     pub loss: f64,
-    /// Frames take up to this much longer, each by itself.
+    /// Maximum extra delay, drawn for each frame independently.
     pub jitter: Duration,
     free_at: Instant,
     rng: SplitMix64,
-    /// Bytes of each sender that have left, and that were dropped for want of room.
+    /// Bytes of each sender that have left, and that were dropped at a full queue.
     pub left: Vec<u64>,
     pub dropped: Vec<u64>,
-    /// Since the last [`Bottleneck::restart`]: sum and count of what frames found in front of them,
-    /// the most, and the least.
+    /// Queue length that frames found since the last [`Bottleneck::restart`]: sum and count,
+    /// maximum, minimum.
     queued: (f64, u64),
     pub queue_max: u64,
     pub queue_min: u64,
@@ -66,13 +66,13 @@ impl Bottleneck {
         (self.queued, self.queue_max, self.queue_min) = ((0.0, 0), 0, u64::MAX);
     }
 
-    /// Mean of what frames found in front of them, in bytes.
+    /// Mean queue length that frames found, in bytes.
     pub fn queue_mean(&self) -> f64 {
         self.queued.0 / self.queued.1.max(1) as f64
     }
 
-    /// When it has left, how much later it is for other reasons, and whether it is marked. `None`:
-    /// it is lost.
+    /// Enqueues a frame. Returns the time at which it leaves, jitter included, and whether it is
+    /// marked. `None`: it is lost.
     fn enter(&mut self, now: Instant, sender: usize, bytes: u64) -> Option<(Instant, bool)> {
         let backlog = self.rate.bytes_in(self.free_at.since(now));
         self.queued = (self.queued.0 + backlog as f64, self.queued.1 + 1);
@@ -96,13 +96,13 @@ impl Bottleneck {
     }
 }
 
-/// Another kind of sender, in packets of [`PACKET_BYTES`]: each has a number, from 0 on, and is
-/// acknowledged by itself.
+/// Another kind of sender, with packets of [`PACKET_BYTES`], numbered from 0 and acknowledged
+/// individually.
 pub trait Competitor {
-    /// True, and counted as sent: the next packet goes now.
+    /// `true`, and counted as sent, if the next packet is sent now.
     fn sends(&mut self, now: Instant) -> bool;
     fn acknowledged(&mut self, now: Instant, number: u64);
-    /// When it is to be asked again without an acknowledgement.
+    /// Time at which to call it again if no acknowledgement arrives.
     fn wakes_at(&self, now: Instant) -> Option<Instant>;
 }
 
@@ -111,7 +111,7 @@ enum Event {
     Frame(usize, FrameBuf),
     /// An acknowledgement for a competitor.
     Ack(usize, u64),
-    /// A sender's time to look.
+    /// A sender's wake-up.
     Wake(usize),
 }
 
@@ -122,7 +122,7 @@ struct Pair {
     is_open: bool,
     payload_bytes: u64,
     wakes: [Option<Instant>; 2],
-    /// Time between two frames; zero: as fast as they are taken.
+    /// Interval between frames; zero: as fast as they are accepted.
     every: Duration,
     next_at: Instant,
 }
@@ -134,7 +134,7 @@ struct Other {
     wakes: Option<Instant>,
 }
 
-/// See the module. Senders are numbered: pairs, then others.
+/// A dumbbell topology. Senders are numbered: pairs first, then others.
 pub struct Dumbbell {
     pub now: Instant,
     pub bottleneck: Bottleneck,
@@ -148,7 +148,7 @@ pub struct Dumbbell {
     starts: Vec<(usize, Instant)>,
 }
 
-/// What one end of a pair sends.
+/// Output of one end of a pair.
 struct Out<'a> {
     now: Instant,
     sender: usize,
@@ -201,8 +201,8 @@ impl Dumbbell {
         }
     }
 
-    /// A pair with this round trip that sends all it can from `start` on. All pairs come before the
-    /// others.
+    /// Adds a pair with this RTT that sends as fast as it can from `start` on. All pairs are added
+    /// before the others.
     pub fn pair(&mut self, config: impl Fn(u64) -> Config, rtt: Duration, start: Duration) {
         assert!(self.others.is_empty(), "pairs come first");
         let number = self.pairs.len();
@@ -220,14 +220,14 @@ impl Dumbbell {
         self.join(Instant::ZERO + start);
     }
 
-    /// Another sender.
+    /// Adds another sender.
     pub fn other(&mut self, model: Box<dyn Competitor>, rtt: Duration, start: Duration) {
         let wakes = Some(Instant::ZERO + start);
         self.others.push(Other { model, delay: rtt.divided_by(2), next: 0, wakes });
         self.join(Instant::ZERO + start);
     }
 
-    /// The pair's source sends a frame only `every` so often.
+    /// Limits the pair's source to one frame per `every`.
     pub fn slow_down(&mut self, pair: usize, every: Duration) {
         self.pairs[pair].every = every;
     }
@@ -286,7 +286,7 @@ impl Dumbbell {
             }
             Event::Wake(sender) if sender < self.pairs.len() => self.wake(sender),
             Event::Wake(sender) => {
-                // Others were meant for what has changed since.
+                // Other wake-ups are stale.
                 let of = &mut self.others[sender - self.pairs.len()];
                 if of.wakes.take_if(|at| *at <= self.now).is_some() {
                     self.press(sender);
@@ -299,7 +299,7 @@ impl Dumbbell {
         }
     }
 
-    /// Makes a pair find each other, and asks its source when a frame is due.
+    /// Lets a pair find each other, and takes frames that are due from its source.
     fn wake(&mut self, pair: usize) {
         let of = &mut self.pairs[pair];
         if !of.is_open {
@@ -333,7 +333,7 @@ impl Dumbbell {
         loop {
             let node = &mut pair.ends[end % 2];
             let mut is_fed = false;
-            // Without a path everything would pass.
+            // Without a path, everything would pass.
             let takes = |node: &Transport| (1..usize::MAX).contains(&node.intake(INNER));
             while is_near && pair.is_open && pair.next_at <= now && takes(node) {
                 pair.source.send(|frame| node.handle_frame(now, INNER, frame));
@@ -377,7 +377,7 @@ impl Dumbbell {
         }
     }
 
-    /// Runs, and forgets what was measured before.
+    /// Runs for `time`, and measures only that.
     pub fn measure(&mut self, time: Duration) -> Shares {
         self.bottleneck.restart();
         let before: Vec<u64> = self.pairs.iter().map(|pair| pair.payload_bytes).collect();
@@ -399,23 +399,23 @@ impl Dumbbell {
         }
     }
 
-    /// The path of a pair, as its near box sees it.
+    /// The path of a pair, as seen by its near box.
     pub fn path(&self, pair: usize) -> PathStatus {
         self.pairs[pair].ends[0].sessions().next().expect("a session").paths[0].clone()
     }
 }
 
-/// What was measured over a time.
+/// Measurements over a period.
 #[derive(Debug)]
 pub struct Shares {
-    /// Part of the bottleneck's rate that each sender had.
+    /// Share of the bottleneck's rate that each sender had.
     pub of_rate: Vec<f64>,
-    /// Payload that came out at the far boxes, for each pair.
+    /// Payload delivered at the far boxes, for each pair.
     pub goodput_bps: Vec<f64>,
-    /// Mean and most of what frames found queued, in bytes.
+    /// Mean and maximum of the queue length that frames found, in bytes.
     pub queue_mean: f64,
     pub queue_max: u64,
-    /// Bytes for which there was no room.
+    /// Bytes dropped at the full queue.
     pub dropped: u64,
 }
 
@@ -424,14 +424,15 @@ impl Shares {
         self.of_rate.iter().sum()
     }
 
-    /// Jain's index of fairness: 1 when all have the same, 1/n when one has all.
+    /// Jain's fairness index: 1 if all shares are equal, 1/n if one sender has everything.
     pub fn jain(&self) -> f64 {
         let squares: f64 = self.of_rate.iter().map(|share| share * share).sum();
         self.used().powi(2) / (self.of_rate.len() as f64 * squares)
     }
 }
 
-/// One box's end with a rate that adapts, for a path that holds `bdp` bytes.
+/// Configuration of one box with a rate that adapts, for a path with a bandwidth-delay product of
+/// `bdp` bytes.
 pub fn adaptive(id: u64, bdp: u64) -> Config {
     Config {
         box_id: id,

@@ -1,5 +1,5 @@
 //! Two transports and the fibres between them, in virtual time, with hosts that send streams and
-//! check what comes out.
+//! check the frames that they receive.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 mod starved;
@@ -14,18 +14,18 @@ use longhaul_wire::{
 pub use starved::Starved;
 use std::collections::{HashMap, VecDeque};
 
-/// A frame of a stream: its place stands in the PSN.
+/// Source of a stream's frames; the PSN is the position in the stream.
 pub struct Source {
     pub qpn: u32,
-    /// Of its packets, in turn.
+    /// Opcodes of its packets, in rotation.
     opcodes: &'static [Opcode],
     template: PathTemplate,
     payload_len: usize,
-    /// The payload is there, and depends on the place.
+    /// The payload has bytes, which depend on the position.
     has_bytes: bool,
     pub next: u64,
     pub until: u64,
-    /// From one frame to the next; zero: as fast as they are taken.
+    /// Interval between frames; zero: as fast as they are accepted.
     every: Duration,
     next_at: Instant,
 }
@@ -61,17 +61,17 @@ impl Source {
         }
     }
 
-    /// The same with a frame `every` so often.
+    /// The same source with one frame per `every`.
     pub fn every(self, every: Duration) -> Self {
         Source { every, ..self }
     }
 
-    /// The same of these packets, in turn.
+    /// The same source with these opcodes, in rotation.
     pub fn of(self, opcodes: &'static [Opcode]) -> Self {
         Source { opcodes, ..self }
     }
 
-    /// The same between other hosts.
+    /// The same source between other hosts.
     pub fn along(self, path: &Path) -> Self {
         Source { template: PathTemplate::new(path), ..self }
     }
@@ -103,7 +103,7 @@ impl Source {
         then(&Frame { head: head.bytes(), payload, trailer: Trailer::Sealed { pad_len } });
     }
 
-    /// The same with a wrong ICRC.
+    /// Sends a frame with a wrong ICRC.
     pub fn send_broken(&mut self, then: impl FnOnce(&Frame<'_>)) {
         let (head, pad_len) = self.head();
         let bytes = payload_of(self.next, self.payload_len);
@@ -120,10 +120,10 @@ fn payload_of(place: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| (place.wrapping_mul(31) ^ n) as u8).collect()
 }
 
-/// What came out inside at one end.
+/// Frames received by the hosts at one end.
 #[derive(Default)]
 pub struct Host {
-    /// The next place of each stream, by QPN.
+    /// Next position of each stream, by QPN.
     pub next: HashMap<u32, u64>,
     pub frames: u64,
     pub payload_bytes: u64,
@@ -132,13 +132,13 @@ pub struct Host {
     pub is_strict: bool,
     /// Frames with a congestion mark.
     pub marked: u64,
-    /// Frames that came behind a later one of their stream, or twice.
+    /// Frames that arrived behind a later one of their stream, or twice.
     pub went_back: u64,
-    /// Frames that no stream's receiver takes.
+    /// Frames that no stream's receiver accepts.
     pub others: u64,
-    /// Frames that it takes at all; for a slow one.
+    /// Frames that a slow host accepts in total.
     pub room: Option<u64>,
-    /// From the near box's inner side to here, for each frame, if asked for; in their order.
+    /// If set, the delay of each frame from the near box's inner side to here, in order of arrival.
     pub delays: Option<Vec<Duration>>,
     entered: HashMap<u32, VecDeque<Instant>>,
     now: Instant,
@@ -149,8 +149,8 @@ impl Host {
         if let Some(room) = &mut self.room {
             *room -= 1;
         }
-        // What a fibre has damaged so that no box takes it for its own comes through, and no host
-        // takes it.
+        // A frame that a fibre damaged beyond the box's recognition passes through, and no host
+        // accepts it.
         let packet = match Packet::parse(frame.head) {
             Ok(Some(packet)) if frame.icrc_is_right() && packet.dest_qp() != KNOCK => packet,
             _ => return self.others += 1,
@@ -180,10 +180,10 @@ impl Host {
     }
 }
 
-/// Where frames go that only make the boxes find each other.
+/// QP of the frames that only make the boxes find each other.
 const KNOCK: Qpn = Qpn::new(0xffff);
 
-/// Which box it is for, and the frame.
+/// The box that the frame is for, and the frame.
 pub type Loses = Box<dyn FnMut(usize, &Frame<'_>) -> bool>;
 
 pub struct Net {
@@ -194,11 +194,11 @@ pub struct Net {
     pub fibres: Vec<Link>,
     /// Paths that lose everything, by direction (0: from box 0).
     pub is_cut: Vec<[bool; 2]>,
-    /// Sees what a fibre hands to a box (0 or 1), and says which of it is lost.
+    /// Sees every frame that a fibre delivers to a box (0 or 1), and decides whether it is lost.
     pub loses: Option<Loses>,
-    /// Boxes whose thread waits for a core now and then.
+    /// Boxes whose thread waits for a core at times.
     pub starved: [Option<Starved>; 2],
-    /// Frames that a test has put on the way to a box.
+    /// Frames that a test injects, by box and side.
     pub strange: VecDeque<(usize, Side, Vec<u8>)>,
     turn: usize,
 }
@@ -229,7 +229,7 @@ impl Transmit for Out<'_> {
     }
 }
 
-/// Hands what leaves a fibre to the boxes.
+/// Delivers frames from a fibre to the boxes.
 struct Landing<'a> {
     now: Instant,
     path: usize,
@@ -283,15 +283,15 @@ impl Net {
         }
     }
 
-    /// One fibre and boxes that know its rate.
+    /// One fibre, and boxes configured with its rate.
     pub fn of(fibre: LinkConfig) -> Self {
         Net::new([config(1, 1, fibre.rate), config(2, 1, fibre.rate)], vec![fibre])
     }
 
-    /// Sends one frame of a stream of its own, so that the boxes find each other, and waits until
-    /// they have.
+    /// Sends one frame of a separate stream so that the boxes find each other, and waits until they
+    /// have. If all HELLOs of a search are lost, that includes the pause of 10 s.
     pub fn meet(&mut self) {
-        for _ in 0..200 {
+        for _ in 0..1000 {
             let mut knock = Source::new(0, KNOCK.get(), 8, true, 1);
             let (now, host) = (self.now, &mut self.boxes[0]);
             knock.send(|frame| host.handle_frame(now, INNER, frame));
@@ -417,9 +417,8 @@ impl Net {
         self.now = until;
     }
 
-    /// Payload that has come to end 1 for the first time, in bytes: what came out and what waits
-    /// there for a frame before it. What comes out alone does so in steps of a round trip, whenever
-    /// a gap is filled.
+    /// Payload that has arrived at end 1, in bytes: frames delivered, and frames that wait for an
+    /// earlier one. Deliveries alone advance in steps of a round trip, whenever a gap is filled.
     pub fn arrived_bytes(&self, payload_len: u64) -> u64 {
         let waiting: u64 = self.boxes[1].sessions().map(|session| session.frames_waiting).sum();
         self.hosts[1].payload_bytes + waiting * payload_len
@@ -429,7 +428,7 @@ impl Net {
         self.run_until(self.now + time);
     }
 
-    /// Runs until all that the sources send has come out.
+    /// Runs until everything that the sources send is delivered.
     pub fn finish(&mut self, within: Duration) {
         let end = self.now + within;
         while self.now < end {

@@ -1,23 +1,22 @@
-//! The thread of a box that competes for a core: it runs and waits by turns, and what arrives
-//! meanwhile lies in its ports.
+//! The thread of a box that competes for a core: it alternates between running and waiting, and
+//! while it waits, arrivals stay in its ports.
 
 use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Side};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wan::Transport;
 use std::collections::VecDeque;
 
-/// Frames that one turn takes from the ports, and how long that takes, as a driver's turn does.
+/// Frames that one driver turn takes from the ports, and the duration of a turn.
 const BATCH: usize = 64;
 const TURN: Duration = Duration::from_us(40);
 
-/// See the module.
 pub struct Starved {
     rng: SplitMix64,
-    /// The most that it runs and waits in a row.
+    /// Maximum time that it runs, and that it waits, without interruption.
     runs: Duration,
     waits: Duration,
     is_running: bool,
-    /// When it begins or ceases to run.
+    /// Time at which it starts or stops running.
     changes_at: Instant,
     turn_at: Instant,
     ports: VecDeque<(Side, FrameBuf)>,
@@ -47,7 +46,7 @@ impl Starved {
         self.ports.push_back((side, self.pool.hold(frame)));
     }
 
-    /// Begins or ceases to run when it is time.
+    /// Starts or stops running when it is time.
     pub fn pass_time(&mut self, now: Instant) {
         while self.changes_at <= now {
             self.is_running = !self.is_running;
@@ -57,8 +56,8 @@ impl Starved {
         }
     }
 
-    /// One turn, as of a driver: a batch of what came, then the deadline if it is over. False:
-    /// nothing was to be done.
+    /// Runs one driver turn: a batch of arrivals, then the deadline if it has passed. Returns
+    /// `false` if there was nothing to do.
     pub fn turn(&mut self, now: Instant, node: &mut Transport) -> bool {
         let due = node.poll_timeout().is_some_and(|due| due.at <= now);
         if !self.is_running || self.turn_at > now || self.ports.is_empty() && !due {
@@ -75,7 +74,7 @@ impl Starved {
         true
     }
 
-    /// When it goes on: what it would do by itself waits until it runs.
+    /// Time at which it resumes; until then its deadlines wait.
     pub fn deadline(&self, node: &Transport) -> Option<Deadline> {
         let changes = Some(Deadline { at: self.changes_at, reason: "a core" });
         if !self.is_running {
