@@ -1,13 +1,13 @@
-//! The emulated fibre in real time, between two loopback ports: how much later than the delay says
-//! a frame comes out, and whether anything is lost of long frames at nearly 100 Gbit/s.
+//! The emulated fibre in real time, between two loopback ports: how late frames come out, and
+//! whether long frames are lost at nearly 100 Gbit/s.
 //!
 //! `cargo bench -p longhaul-host --bench emulator`
 //!
-//! One thread drives the fibre; this one sends frames, marked with the time, and takes them at the
-//! far end. The error is from just before a frame is published to just after it was found, less
-//! delay and serialisation: both ports are in it. Where other work wants the two processors, it is
-//! the scheduler that is measured; `chrt -f 1` in front of the bench's program keeps that out for
-//! half a second at a time.
+//! One thread drives the fibre; this one sends frames that carry their time of sending, and
+//! receives them at the far end. The error is the time from just before a frame is published to
+//! just after it is found, minus delay and serialisation, so it includes both ports. If other
+//! processes use the two processors, the result measures the scheduler; running the bench under
+//! `chrt -f 1` prevents that for half a second at a time.
 
 use hdrhistogram::Histogram;
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, MalformedFrames, TurnConfig};
@@ -17,15 +17,15 @@ use longhaul_units::{BitRate, Duration, Instant};
 use std::thread::JoinHandle;
 
 const RATE_GBPS: u64 = 100;
-/// Between two frames of a measurement of delay: far less than it, so that the fibre is never
-/// empty.
+/// Interval between frames of a delay measurement: far shorter than the delay, so that the fibre is
+/// never empty.
 const GAP: Duration = Duration::from_us(20);
 const FRAMES: u64 = 30_000;
 const WARM_UP: u64 = 5_000;
-/// Bytes beside a frame's own on the wire.
+/// Bytes on the wire beyond a frame's own.
 const WIRE_OVERHEAD: u64 = 24;
 
-/// A fibre at work.
+/// A running fibre.
 struct Emulator {
     clock: Clock,
     a: LoopbackPort,
@@ -61,7 +61,7 @@ impl Emulator {
     }
 }
 
-/// Errors in nanoseconds for frames that carry the moment at which they were sent.
+/// Errors in nanoseconds, of frames that carry their time of sending.
 fn errors(delay: Duration, len: usize, spins: bool) -> Histogram<u64> {
     let rate = BitRate::from_gbps(RATE_GBPS).expect("a rate");
     let mut emulator = Emulator::start(delay, rate, spins);
@@ -78,7 +78,7 @@ fn errors(delay: Duration, len: usize, spins: bool) -> Histogram<u64> {
             });
             emulator.a.flush().expect("a flush");
             sent += u64::from(is_taken.expect("a frame that fits"));
-            // Who was off the processor does not catch up.
+            // Time lost to the scheduler is not caught up.
             send_at = if now.since(send_at) > GAP { now } else { send_at } + GAP;
         }
         let received = emulator.b.receive(64, &mut |frame| {
@@ -95,7 +95,7 @@ fn errors(delay: Duration, len: usize, spins: bool) -> Histogram<u64> {
     histogram
 }
 
-/// Sends 4 KiB frames over this delay and at this rate for `time` and says what came of them.
+/// Sends 4 KiB frames with this delay and at this rate for `time`, and prints the result.
 fn flood(offered: BitRate, delay: Duration, time: Duration) {
     let rate = BitRate::from_gbps(RATE_GBPS).expect("a rate");
     let mut emulator = Emulator::start(delay, rate, true);
@@ -115,7 +115,7 @@ fn flood(offered: BitRate, delay: Duration, time: Duration) {
                 break;
             }
             behind_max = behind_max.max(now.since(due));
-            // As a NIC writes it: the whole frame comes from elsewhere.
+            // As a NIC writes it: the whole frame is copied from elsewhere.
             match emulator
                 .a
                 .transmit(len, &mut |slot| slot.fill(sent as u8))
@@ -149,7 +149,7 @@ fn flood(offered: BitRate, delay: Duration, time: Duration) {
     );
 }
 
-/// Whoever else wants the processors has them for a while.
+/// Leaves the processors to other processes for a while.
 fn pause() {
     std::thread::sleep(std::time::Duration::from_millis(500));
 }

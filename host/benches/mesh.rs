@@ -1,6 +1,5 @@
-//! What it costs that a frame arrives at the wrong core: from its queue to a core that it belongs
-//! to, and to one that it does not, on one processor. What a cache line's way between processors
-//! adds is not in it.
+//! The cost of a frame that arrives at the wrong core's queue, compared with one that arrives at
+//! its own, on one processor. It excludes the transfer of cache lines between processors.
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -10,7 +9,7 @@ use std::hint::black_box;
 
 const BATCH: u64 = 32;
 
-/// A frame between two hosts that is of `core`, of two.
+/// A frame between two hosts that belongs to `core`, of two.
 fn frame_of(core: usize, len: usize) -> Vec<u8> {
     let frame = |host: u8| {
         let start =

@@ -1,5 +1,5 @@
-//! What a frame costs from port to port: written into one loopback port, carried through a link
-//! without delay by turns, read from the other.
+//! The cost of a frame from port to port: written into one loopback port, carried by turns through
+//! a link without delay, and read from the other port.
 #![allow(missing_docs, reason = "the benchmark harness's macros make public functions")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

@@ -8,10 +8,10 @@ use std::os::fd::{AsRawFd, RawFd};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Wakes one thread that is about to sleep, or sleeps, on its descriptor, when others bring it
-/// something.
+/// Wakes the thread that sleeps, or is about to sleep, on its descriptor, when other threads hand
+/// it work.
 ///
-/// Telling a thread that is awake costs a fence and a load, telling one that sleeps a system call,
+/// Telling an awake thread costs a fence and a load; telling a sleeping one costs a system call,
 /// until it is awake.
 #[derive(Debug)]
 pub(crate) struct Alarm {
@@ -23,31 +23,31 @@ impl Alarm {
     /// An alarm that is not set.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Alarm { is_set: AtomicBool::new(false), bell: Doorbell::new()? })
     }
 
-    /// Has the descriptor become readable when something is brought from here on. What was brought
-    /// before shows to whoever looks afterwards.
+    /// Makes the descriptor readable at the next hand-over. The caller must check for earlier ones
+    /// afterwards.
     pub(crate) fn set(&self) {
         self.is_set.store(true, Ordering::Relaxed);
-        // Pairs with that in `tell`: either this side sees what was brought, or the other one sees
-        // that it is set.
+        // Pairs with the fence in `tell`: either this side sees the work, or the other side sees
+        // that the alarm is set.
         fence(Ordering::SeqCst);
     }
 
-    /// To be called when something was brought.
+    /// Call after handing over work.
     #[inline]
     pub(crate) fn tell(&self) {
         fence(Ordering::SeqCst);
         if self.is_set.load(Ordering::Relaxed) {
-            // Fails only for a descriptor that is no eventfd, which this one is.
+            // Fails only for a descriptor that is not an eventfd.
             let _ = self.bell.ring();
         }
     }
 
-    /// Back to silence. A bell that is rung late ends the next sleep early, and no other.
+    /// Silences the alarm. A late ring ends the next sleep early, and no other.
     pub(crate) fn unset(&self) {
         self.is_set.store(false, Ordering::Relaxed);
         // As in `tell`.
@@ -67,7 +67,8 @@ impl Alarm {
 
 #[cfg(all(test, loom))]
 mod under_loom {
-    //! Every order in which two threads can bring something to a third that is about to sleep.
+    //! Loom tests of two threads that hand work to a third which is about to sleep, under all
+    //! interleavings.
 
     use super::Alarm;
     use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -76,7 +77,7 @@ mod under_loom {
 
     const BRINGERS: usize = 2;
 
-    /// As a core does with its rings: what is in them is the only thing that it looks at.
+    /// Like a core with its rings: the thread only checks their contents.
     #[test]
     fn what_is_brought_to_a_thread_that_goes_to_sleep_wakes_it() {
         loom::model(|| {

@@ -2,11 +2,11 @@
 
 use longhaul_units::Instant;
 
-/// Reads the monotonic clock of the system as time since the clock was made. Copies share the
+/// Reads the system's monotonic clock as the time since this clock was created. Copies share the
 /// epoch.
 ///
-/// A reading costs no system call where the kernel offers one without (vDSO). The resolution is a
-/// nanosecond; readings never decrease, and last 213 days.
+/// A reading costs no system call if the kernel provides a vDSO. The resolution is a nanosecond;
+/// readings never decrease, and last 213 days.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     epoch: std::time::Instant,

@@ -96,8 +96,8 @@ impl DriverCounters {
 
 /// Work of the driver's owner on the driver's thread. A closure implements [`Hook::attend`] alone.
 pub trait Hook<N, P> {
-    /// Called at least every [`DriverConfig::hook_interval`], and once before the driver ends: to
-    /// publish state. Frames wait until it returns.
+    /// Called at least every [`DriverConfig::hook_interval`], when a link has come up or gone down,
+    /// and once before the driver ends: to publish state. Frames wait until it returns.
     fn attend(&mut self, now: Instant, node: &mut N, ports: &mut [P], counters: &DriverCounters);
 
     /// The port at `side` failed. It stays in use: a peer that broke the rules is disconnected, and
@@ -151,7 +151,7 @@ impl<N> Handle<N> {
     }
 
     /// Queues `work` to run on the node between two turns, and does not wait for it. The next turn
-    /// sends the frames that result.
+    /// sends the resulting frames.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -174,7 +174,7 @@ impl<N> Handle<N> {
         work: impl FnOnce(Instant, &mut N) -> R + Send + 'static,
     ) -> Result<R, Stopped> {
         let (answer, answered) = sync_channel(1);
-        // An asker who is gone needs no answer.
+        // A caller that is gone needs no answer.
         self.request(move |now, node| drop(answer.send(work(now, node))))?;
         answered.recv().map_err(|_| Stopped)
     }
@@ -192,6 +192,10 @@ pub struct Driver<N, P> {
     counters: DriverCounters,
     /// Ports that had a peer, or frames, when all were last polled.
     live: PortSet,
+    /// Ports whose link was up then.
+    up: PortSet,
+    /// When the hook is called again.
+    hook_due: Instant,
     /// The latest time passed to the node.
     node_time: Instant,
     /// When all ports are polled again: at once after a sleep, because any port may have ended it.
@@ -213,7 +217,7 @@ impl<N: Node, P: Port> Driver<N, P> {
     /// supplies `now`.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn new(
         node: N,
         ports: Vec<P>,
@@ -228,6 +232,8 @@ impl<N: Node, P: Port> Driver<N, P> {
         let parker = Parker::new();
         let driver = Driver {
             live: PortSet::first(ports.len()),
+            up: PortSet::default(),
+            hook_due: Instant::ZERO,
             node_time: Instant::ZERO,
             look_around_at: Instant::ZERO,
             node,
@@ -247,17 +253,17 @@ impl<N: Node, P: Port> Driver<N, P> {
         let slack = FineTimers::new();
         let mut now = self.clock.now();
         let mut last_busy = now;
-        let mut hook_due = now;
+        self.hook_due = now;
         while !self.shared.must_stop.load(Ordering::Acquire) {
             if self.shared.wake.take() {
                 self.node_time = now;
                 self.run_requests(now);
                 last_busy = now;
             }
-            if now >= hook_due {
+            if now >= self.hook_due {
                 self.node_time = now;
                 hook.attend(now, &mut self.node, &mut self.ports, &self.counters);
-                hook_due = now + self.config.hook_interval;
+                self.hook_due = now + self.config.hook_interval;
             }
             let done = self.turn(now, &mut hook);
             now = done.now;
@@ -270,7 +276,7 @@ impl<N: Node, P: Port> Driver<N, P> {
             } else if self.config.spins {
                 std::hint::spin_loop();
             } else {
-                self.wait(last_busy, hook_due, &done, &mut hook);
+                self.wait(last_busy, &done, &mut hook);
                 now = self.clock.now();
             }
         }
@@ -302,11 +308,17 @@ impl<N: Node, P: Port> Driver<N, P> {
         self.node_time = done.now;
         if looks_around {
             self.look_around_at = now + LOOK_AROUND;
-            self.live = sources;
+            let mut up = PortSet::default();
             for (side, port) in self.ports.iter().enumerate() {
                 if port.link_state() == LinkState::Up {
-                    self.live.insert(side);
+                    up.insert(side);
                 }
+            }
+            self.live = sources.union(up);
+            if up != self.up {
+                // A new peer may send frames at once.
+                self.up = up;
+                self.hook_due = done.now;
             }
         }
         self.counters.count(&done);
@@ -320,20 +332,14 @@ impl<N: Node, P: Port> Driver<N, P> {
     }
 
     /// Yields or sleeps after an idle turn.
-    fn wait(
-        &mut self,
-        last_busy: Instant,
-        hook_due: Instant,
-        done: &Turn,
-        hook: &mut impl Hook<N, P>,
-    ) {
+    fn wait(&mut self, last_busy: Instant, done: &Turn, hook: &mut impl Hook<N, P>) {
         let now = done.now;
         let until_deadline = done.deadline.map(|deadline| deadline.at.since(now));
         let is_near = until_deadline.is_some_and(|wait| wait < self.config.sleep_min);
         if is_near || now.since(last_busy) < self.config.idle_before_sleep {
             return std::thread::yield_now();
         }
-        let mut timeout = hook_due.since(now);
+        let mut timeout = self.hook_due.since(now);
         if let Some(wait) = until_deadline {
             timeout = timeout.min(wait - self.config.sleep_min.divided_by(2));
         }

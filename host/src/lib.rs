@@ -1,17 +1,16 @@
 //! Real time: the loop that drives a [`Node`](longhaul_node::Node) over
 //! [`Port`](longhaul_port::Port)s.
 //!
-//! [`turn`] is one bounded step: receive, act, send. [`Driver`] repeats it on a thread of its own
+//! [`turn`] is one bounded step: receive, handle, send. [`Driver`] repeats it on its own thread
 //! until it is stopped, yields the processor while there is little to do, and sleeps when there is
 //! nothing. A loop of another crate (the verbs engine) uses [`receive`], [`transmit`], [`Clock`],
 //! [`WakeUp`] and [`Parker`] directly.
 //!
-//! Several cores share ports by [`join`]: each has a [`Driver`] with a node of its own, and frames
-//! that arrive at the wrong one are handed over. [`placement`] says which processors they run on.
+//! Several cores share ports by [`join`]: each has a [`Driver`] with its own node, and frames that
+//! arrive at the wrong core are handed over. [`placement`] assigns processors to cores.
 //!
-//! It knows no protocol, and it is made for machines with fewer processors than busy threads:
-//! unless it is told to ([`DriverConfig::spins`]), it never spins without offering the processor to
-//! others.
+//! This crate knows no protocol. It is designed for machines with fewer processors than busy
+//! threads: unless told to ([`DriverConfig::spins`]), it never busy-polls without yielding.
 
 mod alarm;
 mod clock;

@@ -1,10 +1,9 @@
-//! Several cores that share the ports of one box, without a lock between them.
+//! Lock-free sharing of one box's ports among several cores.
 //!
-//! Each core has a node of its own and a queue of every port, and which core a frame belongs to
-//! follows from the frame ([`Spread`]). A frame that arrives at another core's queue, because the
-//! device spreads in another way, is handed over through a ring from that core to this one: so
-//! devices decide how fast it is and never what comes out. There is a ring for each side and each
-//! two cores, with one writer and one reader.
+//! Each core has its own node and one queue of every port. [`Spread`] maps each frame to a core. A
+//! frame that arrives at another core's queue, because the device spreads differently, is handed
+//! over through a ring: devices affect the speed of the box, but never its output. There is one
+//! ring per side and ordered pair of cores, with one writer and one reader.
 
 use crate::alarm::Alarm;
 use longhaul_node::Side;
@@ -14,25 +13,24 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use std::io;
 use std::sync::Arc;
 
-/// What goes before a frame in a ring: its length.
+/// Bytes before a frame in a ring: its length.
 const LENGTH_BYTES: usize = size_of::<u32>();
 
-/// Which core a frame belongs to.
+/// Mapping from frames to cores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spread {
-    /// All that two hosts send each other, both ways, is of one core ([`pair_hash`]): for nodes
-    /// that know flows.
+    /// Both directions of a host pair map to one core ([`pair_hash`]): for nodes with flows.
     ByPair,
-    /// All that comes by one side is of one core, side 0 of the first, side 1 of the second: for
-    /// nodes that keep the order of all that they carry one way.
+    /// All frames of one side map to one core, those of side 0 to the first, those of side 1 to the
+    /// second: for nodes that keep the order of a whole direction.
     BySide,
-    /// A frame is of the core at whose queue it arrives: for ports whose devices spread by the pair
-    /// of addresses, all alike.
+    /// A frame belongs to the core at whose queue it arrives: for ports whose devices all spread
+    /// alike by the pair of addresses.
     AsItArrives,
 }
 
 impl Spread {
-    /// The core, of so many, that a frame from `side` belongs to; `None`: the one where it is.
+    /// The core, of `cores`, to which a frame from `side` belongs; `None`: the core at which it is.
     #[inline]
     #[must_use]
     pub fn core(self, side: Side, frame: &[u8], cores: usize) -> Option<usize> {
@@ -44,30 +42,29 @@ impl Spread {
     }
 }
 
-/// What became of frames that arrived at the queue of a core to which they do not belong, since the
-/// port was made.
+/// Counters of frames that arrived at the queue of the wrong core, since the port was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HandedOver {
-    /// Frames given to the other cores.
+    /// Frames handed over to other cores.
     pub given: u64,
-    /// Frames that the other cores gave to this one.
+    /// Frames taken over from other cores.
     pub taken: u64,
     /// Frames dropped because the ring to their core was full, or too short for them.
     pub ring_full: u64,
 }
 
-/// The way to another core.
+/// The sending end of a ring to another core.
 struct Outlet {
     ring: Producer<u8>,
     alarm: Arc<Alarm>,
-    /// It was given something since it was last told.
+    /// Frames were handed over since the core was last told.
     is_due: bool,
 }
 
-/// The way from another core.
+/// The receiving end of a ring from another core.
 struct Inlet {
     ring: Consumer<u8>,
-    /// The length of a frame whose bytes were not there yet.
+    /// Length of a frame whose bytes have not arrived yet.
     awaited: Option<usize>,
 }
 
@@ -76,8 +73,8 @@ impl Inlet {
         self.awaited.is_some() || !self.ring.is_empty()
     }
 
-    /// Hands out up to `max` frames and returns how many there were. `scratch` is for a frame that
-    /// the ring's end cuts in two.
+    /// Hands out up to `max` frames and returns their number. `scratch` is for a frame that wraps
+    /// around the end of the ring.
     fn receive(
         &mut self,
         max: usize,
@@ -113,31 +110,31 @@ impl Inlet {
 }
 
 /// One core's queue of a port: receives the frames that belong to the core, from its own queue and
-/// from the others, and sends by its own queue.
+/// from the other cores, and sends by its own queue.
 ///
-/// [`Port::receive`] counts what it handed to other cores too, as work that was there;
-/// [`Port::counters`] are those of the queue.
+/// The result of [`Port::receive`] includes frames that were handed over to other cores, since they
+/// were work; [`Port::counters`] are those of the queue.
 pub struct CorePort<P> {
     queue: P,
     side: Side,
     spread: Spread,
-    /// By core; none for this one.
+    /// By core; `None` for this one.
     outlets: Vec<Option<Outlet>>,
     inlets: Vec<Inlet>,
-    /// The inlet that is looked at first.
+    /// The inlet that is read first.
     next: usize,
-    /// This core's, which all of its ports share.
+    /// This core's alarm, which all of its ports share.
     alarm: Arc<Alarm>,
     scratch: Box<[u8]>,
     handed_over: HandedOver,
 }
 
-/// Joins the queues of ports that several cores have: `queues[core][side]`, the same number of
-/// sides for each. Between each two cores and for each side there is a ring of `ring_bytes`, each
-/// way, or of two frames of the greatest length if that is more.
+/// Joins the queues of several cores' ports: `queues[core][side]`, the same number of sides for
+/// each core. For each side and ordered pair of cores there is a ring of `ring_bytes`, or of two
+/// frames of the maximum length if that is more.
 ///
 /// # Errors
-/// When the process is out of descriptors.
+/// If the process is out of descriptors.
 pub fn join<P: Port>(
     queues: Vec<Vec<P>>,
     spread: Spread,
@@ -183,17 +180,17 @@ impl<P> CorePort<P> {
         &mut self.queue
     }
 
-    /// The queue that it is around.
+    /// The core's own queue.
     pub fn queue(&self) -> &P {
         &self.queue
     }
 
-    /// What was handed over.
+    /// Counters of the hand-over.
     pub fn handed_over(&self) -> HandedOver {
         self.handed_over
     }
 
-    /// From the other cores.
+    /// Receives frames from the other cores.
     fn receive_handed_over(&mut self, max: usize, each: &mut dyn FnMut(Received<'_>)) -> usize {
         let count = self.inlets.len();
         let mut received = 0;
@@ -201,17 +198,17 @@ impl<P> CorePort<P> {
             let inlet = &mut self.inlets[(self.next + at) % count];
             received += inlet.receive(max - received, &mut self.scratch, each);
         }
-        // Whoever is looked at last finds the least room.
+        // Rotates, because the inlet that is read last gets only the rest of `max`.
         self.next = (self.next + 1) % count.max(1);
         self.handed_over.taken += received as u64;
         received
     }
 }
 
-/// Gives a frame to another core, or drops and counts it.
+/// Hands a frame over to another core, or drops and counts it.
 fn hand_over(outlet: &mut Outlet, frame: &[u8], counters: &mut HandedOver) {
     let length = (frame.len() as u32).to_ne_bytes();
-    // Asked for first, so that both parts go in or neither does.
+    // Checked first, so that both parts are written or neither.
     let has_room = outlet.ring.write_chunk_uninit(LENGTH_BYTES + frame.len()).is_ok();
     let is_given = has_room
         && outlet.ring.push_entire_slice(&length).is_ok()
@@ -234,7 +231,8 @@ impl<P: Port> Port for CorePort<P> {
         max: usize,
         each: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, PortError> {
-        // The queue gets half of the batch at least, and all of it when the others bring nothing.
+        // The queue gets at least half of the batch, and all of it if the other cores hand nothing
+        // over.
         let from_others = self.receive_handed_over((max / 2).max(1), each);
         let CorePort { queue, side, spread, outlets, scratch, handed_over, .. } = self;
         let cores = outlets.len();

@@ -5,41 +5,41 @@ use longhaul_port::{Port, PortError};
 use longhaul_units::Duration;
 use std::io;
 
-/// How long to sleep at a time when a port gives no wake-ups.
+/// Length of a sleep if a port gives no wake-ups.
 const POLL_INTERVAL: Duration = Duration::from_us(100);
 
-/// How far back a descriptor is looked for that another port has too: past what a port without peer
-/// has of its own. One that is noted twice does no harm.
+/// How far back duplicates of a shared descriptor are searched: beyond the descriptors of a port
+/// without peer. A duplicate does no harm.
 const SHARED_WITHIN: usize = 4;
 
 /// Why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
-    /// A port has something: frames waited before the sleep began, or a descriptor became readable.
+    /// A port: frames waited before the sleep began, or a descriptor became readable.
     ByPort,
     /// [`WakeUp::wake`] was called.
     ByCall,
-    /// The time was up.
+    /// The timeout expired.
     ByTime,
     /// A signal handler ran.
     BySignal,
 }
 
-/// Puts a thread to sleep until a port, another thread or the time wakes it.
+/// Puts a thread to sleep until a port, another thread or a timeout wakes it.
 ///
-/// [`Parker::park`] does it in one call for whoever owns the ports. A loop that shares them calls
-/// [`Parker::arm`] under its lock, [`Parker::sleep`] without, and [`Parker::disarm`] under its lock
+/// [`Parker::park`] does so in one call for the owner of the ports. A loop that shares ports calls
+/// [`Parker::arm`] under its lock, [`Parker::sleep`] without it, and [`Parker::disarm`] under it
 /// again.
 ///
-/// It waits by `ppoll` on a handful of descriptors and so needs no registration: ports may change
-/// their descriptors at any time. Time is kept to a nanosecond, apart from the thread's timer
+/// It uses `ppoll` on a few descriptors and needs no registration, so ports may change their
+/// descriptors at any time. Timeouts are exact to a nanosecond, apart from the thread's timer
 /// slack.
 #[derive(Debug, Default)]
 pub struct Parker {
-    /// The ports' descriptors as of the last `arm`, and room for the wake-up's.
+    /// Descriptors of the ports at the last `arm`, with capacity for the wake-up's.
     fds: Vec<libc::pollfd>,
     must_poll: bool,
-    /// The port that was armed last.
+    /// The last armed port.
     armed_last: usize,
 }
 
@@ -49,11 +49,11 @@ impl Parker {
         Parker::default()
     }
 
-    /// Arms all ports and notes their descriptors. `Ok(true)`: frames already wait, do not sleep;
-    /// the ports are back in polling mode then.
+    /// Arms all ports and collects their descriptors. `Ok(true)`: frames already wait, do not
+    /// sleep; the ports are back in polling mode.
     ///
     /// # Errors
-    /// What [`Port::arm`] met. The ports are back in polling mode.
+    /// The error of [`Port::arm`]. The ports are back in polling mode.
     pub fn arm<P: Port>(&mut self, ports: &mut [P]) -> Result<bool, PortError> {
         self.fds.clear();
         self.must_poll = false;
@@ -68,7 +68,7 @@ impl Parker {
             }
             self.must_poll |= !ports[at].capabilities().interrupts;
             for &fd in ports[at].descriptors().iter() {
-                // Ports of one listener share its descriptor, and follow each other.
+                // Ports of one listener share its descriptor, and are adjacent.
                 let is_noted =
                     self.fds.iter().rev().take(SHARED_WITHIN).any(|noted| noted.fd == fd);
                 if !is_noted {
@@ -79,13 +79,14 @@ impl Parker {
         Ok(false)
     }
 
-    /// Sleeps on the descriptors noted by [`Parker::arm`], on `wake`, and for at most `timeout`.
+    /// Sleeps on the descriptors collected by [`Parker::arm`], on `wake`, and for at most
+    /// `timeout`.
     ///
-    /// A port whose descriptors are closed in the meantime ends the sleep early or not at all, and
-    /// does no other harm.
+    /// If a port closes descriptors meanwhile, the sleep may end early or not be ended by that
+    /// port.
     ///
     /// # Errors
-    /// When the system call fails for another reason than a signal.
+    /// If the system call fails for a reason other than a signal.
     pub fn sleep(&mut self, wake: &WakeUp, timeout: Option<Duration>) -> io::Result<Woken> {
         let ports = self.fds.len();
         self.fds.push(readable(wake.descriptor()));
@@ -106,23 +107,23 @@ impl Parker {
         }
     }
 
-    /// The port that the last error of [`Parker::arm`] came from.
+    /// The port that caused the last error of [`Parker::arm`].
     pub(crate) fn refused_by(&self) -> usize {
         self.armed_last
     }
 
-    /// Puts all ports back in polling mode.
+    /// Returns all ports to polling mode.
     pub fn disarm<P: Port>(ports: &mut [P]) {
         for port in ports {
             port.disarm();
         }
     }
 
-    /// Arms the ports, sleeps unless frames already wait, and disarms. [`Port::service`] is left to
-    /// the caller, as in each [`turn`](crate::turn).
+    /// Arms the ports, sleeps unless frames already wait, and disarms. The caller must call
+    /// [`Port::service`], as each [`turn`](crate::turn) does.
     ///
     /// # Errors
-    /// What [`Port::arm`] met, or [`PortError::Io`] when sleeping failed.
+    /// The error of [`Port::arm`], or [`PortError::Io`] if sleeping failed.
     pub fn park<P: Port>(
         &mut self,
         ports: &mut [P],
@@ -142,7 +143,7 @@ fn readable(fd: i32) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// The number of descriptors with something to tell; 0 when the time is up.
+/// Number of ready descriptors; 0 at the timeout.
 fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
     let limit = timeout.map(|timeout| libc::timespec {
         // At most 2^64 ps: 18 million seconds.

@@ -1,4 +1,4 @@
-//! Which processors the threads of a box run on.
+//! Placement of a box's threads on processors.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
@@ -9,16 +9,16 @@ use std::path::Path;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The most cores of one box. Rings join each two of them.
+/// Maximum number of cores of a box. Rings connect each pair of them.
 pub const CORES_MAX: usize = 32;
 
-/// The cores that a box runs on, as users write them: how many, as `2`, or which processors, as
-/// `4-7` or `0,2`; `3-3` is processor 3 alone.
+/// The cores of a box in a user's notation: a number, as `2`, or processors, as `4-7` or `0,2`;
+/// `3-3` is processor 3 alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreList {
-    /// So many, wherever the system puts them.
+    /// This number of cores, on any processors.
     Any(NonZeroUsize),
-    /// One on each of these processors, in this order; 1 to [`CORES_MAX`], none twice.
+    /// One core on each of these processors, in this order; 1 to [`CORES_MAX`], without duplicates.
     These(Vec<usize>),
 }
 
@@ -29,7 +29,7 @@ impl Default for CoreList {
     }
 }
 
-/// What is wrong with a list of cores.
+/// Why a list of cores is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CoreListError {
     /// It is neither a number nor a list.
@@ -38,7 +38,7 @@ pub enum CoreListError {
     /// There are none, or more than [`CORES_MAX`].
     #[error("{0} cores: a box runs on 1 to {CORES_MAX}")]
     Count(usize),
-    /// Two would run on the same processor.
+    /// Two cores would run on one processor.
     #[error("processor {0} is named twice")]
     Twice(usize),
     /// There is no such processor, or this process may not use it.
@@ -46,21 +46,21 @@ pub enum CoreListError {
     NotAllowed {
         /// The processor.
         processor: usize,
-        /// Those that it may use, as a list.
+        /// Processors that it may use, as a list.
         allowed: String,
     },
     /// More cores than processors.
     #[error("{wanted} cores are more than the processors that this process may use, {allowed}")]
     TooMany {
-        /// So many are wanted.
+        /// Number of cores.
         wanted: usize,
-        /// Those that it may use, as a list.
+        /// Processors that the process may use, as a list.
         allowed: String,
     },
 }
 
 impl CoreList {
-    /// How many, at least 1.
+    /// Number of cores, at least 1.
     #[must_use]
     pub fn count(&self) -> NonZeroUsize {
         match self {
@@ -71,7 +71,7 @@ impl CoreList {
         }
     }
 
-    /// That they can run on the processors that are `allowed`.
+    /// Checks that the cores can run on the `allowed` processors.
     ///
     /// # Errors
     /// [`CoreListError::NotAllowed`] and [`CoreListError::TooMany`].
@@ -129,7 +129,7 @@ impl fmt::Display for CoreList {
         match self {
             CoreList::Any(count) => count.fmt(f),
             CoreList::These(processors) => match processors[..] {
-                // Alone it would say how many.
+                // A single number would mean a count.
                 [only] => write!(f, "{only}-{only}"),
                 _ => f.write_str(&list_text(processors)),
             },
@@ -137,8 +137,8 @@ impl fmt::Display for CoreList {
     }
 }
 
-/// `0-3,8`, as the kernel writes it too. `None` for anything else, and for more than the kernel
-/// could have.
+/// Parses `0-3,8`, the kernel's format. `None` for any other text, and for more processors than the
+/// kernel supports.
 fn read_list(text: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for part in text.trim_end().split(',') {
@@ -152,7 +152,7 @@ fn read_list(text: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
-/// Processors as `0-3,8`, the way the kernel writes them.
+/// Formats processors as `0-3,8`, like the kernel.
 #[must_use]
 pub fn list_text(processors: &[usize]) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -165,20 +165,20 @@ pub fn list_text(processors: &[usize]) -> String {
     parts.join(",")
 }
 
-/// The processors that the calling thread may run on.
+/// Processors that the calling thread may run on.
 ///
 /// # Errors
-/// When the system does not say.
+/// If the system does not report them.
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|one| set.is_set(*one)).collect())
 }
 
-/// Has the calling thread, and those that it starts, run on these processors alone. Takes no
+/// Restricts the calling thread, and threads that it starts, to these processors. Needs no
 /// privilege.
 ///
 /// # Errors
-/// When none of them is there for this process.
+/// If this process may use none of them.
 pub fn run_on(processors: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for one in processors.iter().filter(|one| **one < CpuSet::MAX_CPU) {
@@ -187,8 +187,8 @@ pub fn run_on(processors: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The NUMA node that the device of a network interface is at; `None` for devices without one, and
-/// where there is but one node.
+/// NUMA node of a network interface's device; `None` for interfaces without a device, and on
+/// machines with a single node.
 #[must_use]
 pub fn node_of_interface(interface: &str) -> Option<u32> {
     let path = Path::new("/sys/class/net").join(interface).join("device/numa_node");
@@ -201,10 +201,10 @@ fn nodes() -> usize {
     listed.and_then(|text| read_list(&text)).map_or(1, |nodes| nodes.len())
 }
 
-/// The processors of a NUMA node.
+/// Processors of a NUMA node.
 ///
 /// # Errors
-/// When there is no such node.
+/// If there is no such node.
 pub fn processors_of_node(node: u32) -> io::Result<Vec<usize>> {
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"))?;
     read_list(&text).ok_or_else(|| {

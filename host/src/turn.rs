@@ -23,6 +23,10 @@ impl PortSet {
         self.0 |= 1 << side;
     }
 
+    pub(crate) fn union(self, other: PortSet) -> Self {
+        PortSet(self.0 | other.0)
+    }
+
     /// The sides in the set, ascending.
     fn sides(self) -> impl Iterator<Item = Side> {
         let mut rest = self.0;
@@ -40,18 +44,18 @@ pub enum MalformedFrames {
     /// Dropped and counted: for a node at which packets end.
     #[default]
     Drop,
-    /// Handed to the node as an opaque frame and counted: for a node that forwards all frames.
+    /// Passed to the node as an opaque frame and counted: for a node that forwards all frames.
     Carry,
 }
 
 /// How much a node may send to a port in one turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TransmitLimit {
-    /// As many frames as there were free slots when the node first asked: the other ports wait no
-    /// longer than that.
+    /// As many frames as there were free slots when the node first asked, which bounds the delay of
+    /// other ports.
     #[default]
     RoomAtFirst,
-    /// As many frames as the port takes: its room is asked again when it is used up.
+    /// As many frames as the port accepts: free slots are counted again when they are used up.
     UntilFull,
 }
 
@@ -136,10 +140,10 @@ pub fn turn<N: Node + ?Sized, P: Port>(
     poll_ports(node, ports, all, clock, config, &mut None, report).0
 }
 
-/// As [`turn`], but services only the ports in `polled` and receives only from them; the node sends
-/// to all. Also returns the ports that frames came from. `node_time` is the latest time passed to
-/// the node, and is updated. With it, a [stamped](Received::Stamped) frame arrives at the later of
-/// its stamp and `node_time`.
+/// As [`turn`], but services and receives only from the ports in `polled`; the node sends to all.
+/// Also returns the ports that frames came from. `node_time` is the latest time passed to the node,
+/// and is updated. With it, a [stamped](Received::Stamped) frame arrives at the later of its stamp
+/// and `node_time`.
 #[inline]
 pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
     node: &mut N,
@@ -183,11 +187,11 @@ pub(crate) fn poll_ports<N: Node + ?Sized, P: Port>(
     (done, sources)
 }
 
-/// The receiving half of a turn: hands a batch of frames from `port` to side `side` of `node`, all
-/// at `now`. Adds to `done` also where it returns an error.
+/// The receiving half of a turn: passes a batch of frames from `port` to side `side` of `node`, all
+/// at `now`. Adds to `done` even if it returns an error.
 ///
 /// # Errors
-/// The port's. Frames received before it have been handed over.
+/// The port's error. Frames received before it have been passed on.
 #[inline]
 pub fn receive<N: Node + ?Sized, P: Port>(
     node: &mut N,
@@ -393,7 +397,7 @@ mod tests {
         }
     }
 
-    /// Each frame says how many µs ago it came; 0: it has no stamp.
+    /// Each frame carries its age in µs; 0: it has no stamp.
     struct Stamping(LoopbackPort);
 
     impl Port for Stamping {
@@ -418,8 +422,8 @@ mod tests {
         forward_port!(|self| self.0 => service, link_state, capabilities, counters);
     }
 
-    /// The times that a node is told in a turn at `now`, of frames that are so many µs old, and
-    /// what it was told last.
+    /// The times that a node sees in a turn at `now`, of frames with these ages in µs, and its
+    /// latest time.
     fn arrivals(now_us: u64, told_us: Option<u64>, ages_us: &[u8]) -> (Vec<u64>, Option<u64>) {
         let (mut outside, inside) = loopback::pair("stamped", 16, 64).unwrap();
         for age in ages_us {

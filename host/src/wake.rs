@@ -11,15 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Wakes a sleeping loop from any thread; clones are the same wake-up.
 ///
-/// Waking is a system call only when nobody has woken it since the loop last looked. What a thread
-/// wrote before [`WakeUp::wake`] is visible to the loop once [`WakeUp::take`] has returned true for
-/// it.
+/// A system call is only needed for the first wake-up since the loop last checked. Writes before
+/// [`WakeUp::wake`] are visible to the loop once [`WakeUp::take`] has returned true for it.
 #[derive(Clone, Debug)]
 pub struct WakeUp(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Set before the bell is rung, cleared when the loop looks.
+    /// Set before the bell rings, cleared when the loop checks.
     is_pending: AtomicBool,
     bell: Doorbell,
 }
@@ -28,20 +27,20 @@ impl WakeUp {
     /// A silent wake-up.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn new() -> io::Result<Self> {
         Ok(WakeUp(Arc::new(Inner { is_pending: AtomicBool::new(false), bell: Doorbell::new()? })))
     }
 
-    /// Wakes the loop, now or when it next wants to sleep.
+    /// Wakes the loop, at once or when it next tries to sleep.
     pub fn wake(&self) {
         if !self.0.is_pending.swap(true, Ordering::AcqRel) {
-            // Fails only for a descriptor that is no eventfd, which this one is.
+            // Fails only for a descriptor that is not an eventfd.
             let _ = self.0.bell.ring();
         }
     }
 
-    /// Whether somebody woke the loop since the last call. Costs a load when nobody did.
+    /// True if a thread has woken the loop since the last call. Costs a load if none has.
     #[inline]
     pub fn take(&self) -> bool {
         self.0.is_pending.load(Ordering::Relaxed) && self.0.is_pending.swap(false, Ordering::AcqRel)
@@ -51,12 +50,13 @@ impl WakeUp {
         self.0.bell.as_raw_fd()
     }
 
-    /// Silences the bell. A bell rung late for a wake-up already taken costs one look for nothing.
+    /// Silences the bell. A late ring for a wake-up that was already taken costs one spurious
+    /// check.
     pub(crate) fn silence(&self) -> io::Result<()> {
         self.0.bell.clear().map(|_| ())
     }
 
-    /// Sleeps as [`Parker::sleep`](crate::Parker::sleep) does without ports and without a limit.
+    /// Sleeps like [`Parker::sleep`](crate::Parker::sleep) without ports and without a timeout.
     #[cfg(loom)]
     pub fn sleep_in_model(&self) {
         self.0.bell.wait();
@@ -66,7 +66,7 @@ impl WakeUp {
 
 #[cfg(all(test, loom))]
 mod under_loom {
-    //! Every order in which two threads can wake a third.
+    //! Loom tests of two threads that wake a third, under all interleavings.
 
     use super::WakeUp;
     use loom::sync::Mutex;
@@ -76,7 +76,7 @@ mod under_loom {
 
     const WAKERS: usize = 2;
 
-    /// As [`Driver`](crate::Driver) does, which looks for work only when `take` says so.
+    /// Like [`Driver`](crate::Driver), which looks for work only if `take` returns true.
     #[test]
     fn what_was_written_before_a_wake_up_is_seen_after_it() {
         loom::model(|| {
@@ -99,7 +99,7 @@ mod under_loom {
         });
     }
 
-    /// As the engine thread of a program does, which looks at everything whatever woke it.
+    /// Like the engine thread of a program, which checks everything after any wake-up.
     #[test]
     fn a_wake_up_between_looking_and_sleeping_is_not_lost() {
         loom::model(|| {

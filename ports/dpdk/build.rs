@@ -1,4 +1,4 @@
-//! Compiles the shim against the installed libdpdk and links it; nothing without the feature
+//! Compiles the shim against the installed libdpdk and links it; does nothing without the feature
 //! `libdpdk`.
 
 fn main() {
@@ -12,7 +12,7 @@ fn shim() {
     for file in ["src/shim.c", "src/shim.h"] {
         println!("cargo::rerun-if-changed={file}");
     }
-    // Asked for first and linked last: the shim needs it.
+    // Probed first but linked last, because the shim needs it.
     let found =
         pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk");
     let libdpdk = found
@@ -24,7 +24,7 @@ fn shim() {
         .opt_level(3)
         .warnings(true)
         .extra_warnings(true);
-    // DPDK's headers are written for the least processor that it runs on.
+    // DPDK's headers assume at least its minimum processor.
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         build.flag("-march=corei7");
     }
@@ -37,7 +37,7 @@ fn shim() {
     }
 }
 
-/// Those that the shim calls into, of the sixty that pkg-config names: the others come as drivers,
-/// when DPDK starts.
+/// Libraries that the shim calls, of the sixty that pkg-config names; DPDK loads the others as
+/// drivers at start.
 #[cfg(feature = "libdpdk")]
 const LIBRARIES: [&str; 4] = ["rte_ethdev", "rte_mbuf", "rte_mempool", "rte_eal"];

@@ -12,7 +12,7 @@ use std::thread;
 const FRAME_BYTES_MAX: usize = 200;
 const SIDES: usize = 2;
 
-/// The far ends of the queues of so many cores, by core and side, and the joined ports.
+/// The far ends of the cores' queues, by core and side, and the joined ports.
 type Joined = (Vec<Vec<LoopbackPort>>, Vec<Vec<CorePort<LoopbackPort>>>);
 
 fn joined(cores: usize, spread: Spread, ring_bytes: usize) -> Joined {
@@ -68,7 +68,7 @@ fn between(from: u8, to: u8, is_tagged: bool, is_ipv6: bool, number: u16) -> Vec
     frame
 }
 
-/// What arrives: at which core's queue, by which side, and what.
+/// Arrivals: the core of the queue, the side, and the frame.
 fn arrivals() -> impl Strategy<Value = Vec<(usize, Side, Vec<u8>)>> {
     let flow = (1..6_u8, 6..12_u8, any::<bool>(), any::<bool>(), any::<bool>(), any::<u16>())
         .prop_map(|(one, other, is_back, is_tagged, is_ipv6, number)| {
@@ -102,7 +102,7 @@ proptest! {
             expected.entry((core, *side)).or_default().push(frame.clone());
         }
         let mut brought = brought(&mut ports, max);
-        // Those of different queues overtake each other.
+        // Frames of different queues may be reordered.
         for frames in brought.values_mut().chain(expected.values_mut()) {
             frames.sort();
         }
@@ -154,7 +154,7 @@ fn frames_that_the_rings_end_cuts_are_whole() {
 
 #[test]
 fn a_full_ring_drops_and_counts_and_holds_nothing_else_up() {
-    // For two of the longest frames.
+    // For two frames of the maximum length.
     let (mut far, mut ports) = joined(2, Spread::ByPair, 0);
     for number in 0..5 {
         put(&mut far[0][0], &frame_of(1, 2, FRAME_BYTES_MAX, number));
@@ -195,7 +195,7 @@ fn a_core_that_is_given_something_does_not_go_to_sleep() {
     assert_eq!(woken.unwrap(), Woken::ByPort);
 }
 
-/// Two threads that sleep whenever nothing is there.
+/// Two threads that sleep whenever no frame waits.
 #[test]
 fn a_sleeping_core_is_woken_for_each_frame_it_is_given() {
     const FRAMES: u64 = 20_000;
@@ -217,7 +217,7 @@ fn a_sleeping_core_is_woken_for_each_frame_it_is_given() {
                         port.receive(8, &mut count).unwrap();
                     }
                     wake.take();
-                    // Far longer than anything takes.
+                    // Far longer than any step takes.
                     let woken =
                         parker.park(&mut ports, &wake, Some(Duration::from_ms(20_000))).unwrap();
                     assert_ne!(woken, Woken::ByTime, "asleep while something was there");
@@ -225,7 +225,7 @@ fn a_sleeping_core_is_woken_for_each_frame_it_is_given() {
             });
         }
         for number in 0..FRAMES {
-            // One at a time now and then, so that all are asleep; otherwise as they come.
+            // Sometimes one at a time, so that all threads are asleep; otherwise without a pause.
             while came.load(Ordering::Acquire) + if number % 100 < 20 { 0 } else { 32 } < number {
                 thread::yield_now();
             }

@@ -1,19 +1,19 @@
-//! The loop on a thread of its own, in real time. Times are checked from below only: a loaded
-//! machine may be late.
+//! Tests of the loop on its own thread, in real time. They check lower bounds of times only, since
+//! a loaded machine may be late.
 
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, Finished, Handle, Stopped};
 use longhaul_link::{Link, LinkConfig};
-use longhaul_port::{LoopbackPort, Port, loopback};
+use longhaul_port::{LinkState, LoopbackPort, Port, loopback};
 use longhaul_units::{Duration, Instant};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-/// Long enough for any machine; reached only when something hangs.
+/// Long enough for any machine; expires only if the test hangs.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// Never calls the hook on its own account during a test, so that nothing but the wake-up in
-/// question wakes it.
+/// A driver that never calls the hook by itself during a test, so that only the tested wake-up
+/// wakes it.
 fn quiet() -> DriverConfig {
     DriverConfig {
         hook_interval: Duration::from_ms(600_000),
@@ -65,7 +65,7 @@ fn send(port: &mut LoopbackPort, number: u64, now: Instant) {
     port.flush().unwrap();
 }
 
-/// Numbers and times of sending of at least one frame.
+/// Numbers and sending times of at least one frame.
 fn receive(port: &mut LoopbackPort) -> Vec<(u64, Instant)> {
     let began = std::time::Instant::now();
     let mut frames = Vec::new();
@@ -120,7 +120,7 @@ mod frames {
         assert!(finished.counters.idle_turns > 0);
     }
 
-    /// Each frame has to wake a driver that is asleep or about to sleep: a lost wake-up hangs the
+    /// Each frame must wake a driver that is asleep or about to sleep: a lost wake-up hangs the
     /// test.
     #[test]
     fn wake_a_driver_that_is_about_to_sleep() {
@@ -128,7 +128,7 @@ mod frames {
         for number in 0..3000 {
             send(&mut rig.a, number, rig.clock.now());
             assert_eq!(receive(&mut rig.b)[0].0, number);
-            // Hits different moments of its way to sleep.
+            // Hits different steps of going to sleep.
             for _ in 0..number % 64 {
                 std::hint::spin_loop();
             }
@@ -137,7 +137,7 @@ mod frames {
         assert!(finished.counters.sleeps > 100, "{:?}", finished.counters);
     }
 
-    /// The far side empties its ring late, and nothing tells the driver that there is room.
+    /// The far side empties its ring late, and no event tells the driver that there is space.
     #[test]
     fn go_on_once_a_full_port_has_room() {
         let mut rig = start(Duration::ZERO, quiet());
@@ -239,20 +239,45 @@ mod idle {
         let config =
             DriverConfig { hook_interval: Duration::from_ms(5), ..DriverConfig::default() };
         let (driver, handle) = Driver::new(link, vec![inner], Clock::start(), config).unwrap();
+        let processor_time = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            std::time::Duration::try_from(time).expect("a positive time")
+        };
+        let (begun, used_before) = (std::time::Instant::now(), processor_time());
         let mut calls = 0;
-        let mut turns_after_the_first = 0;
-        let finished = driver.run(
-            |_: Instant, _: &mut Link, _: &mut [LoopbackPort], counters: &DriverCounters| {
+        let finished =
+            driver.run(|_: Instant, _: &mut Link, _: &mut [LoopbackPort], _: &DriverCounters| {
                 calls += 1;
-                if calls == 2 {
-                    turns_after_the_first = counters.turns;
-                }
                 if calls == 20 {
                     handle.stop();
                 }
-            },
-        );
+            });
+        let (took, used) = (begun.elapsed(), processor_time() - used_before);
         assert_eq!(calls, 21, "once more at the end");
-        assert!(finished.counters.turns - turns_after_the_first < 100, "{:?}", finished.counters);
+        assert!(used < took / 4, "{used:?} of {took:?}: {:?}", finished.counters);
     }
+}
+
+#[test]
+fn a_link_that_comes_up_or_goes_down_is_told_to_the_hook_at_once() {
+    let link = Link::new(LinkConfig::default()).unwrap();
+    let (a, inner) = loopback::pair("a", 4, 100).unwrap();
+    let (driver, handle) = Driver::new(link, vec![inner], Clock::start(), quiet()).unwrap();
+    let (told, states) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        driver.run(|_: Instant, _: &mut Link, ports: &mut [LoopbackPort], _: &DriverCounters| {
+            told.send(ports[0].link_state()).unwrap();
+        })
+    });
+    let wait_for = |state| {
+        while states.recv_timeout(PATIENCE).expect("the hook is called") != state {}
+    };
+    wait_for(LinkState::Up);
+    // The first call is the initial one, the second that of the link.
+    wait_for(LinkState::Up);
+    drop(a);
+    handle.request(|_, _| {}).unwrap();
+    wait_for(LinkState::Down);
+    handle.stop();
+    thread.join().unwrap();
 }

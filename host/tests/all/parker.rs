@@ -1,4 +1,4 @@
-//! Sleeping and waking.
+//! Tests of sleeping and waking.
 
 use longhaul_host::{Parker, WakeUp, Woken};
 use longhaul_port::{LoopbackPort, NullPort, Port, loopback};

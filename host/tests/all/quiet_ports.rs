@@ -1,12 +1,12 @@
-//! Ports without a peer, of which a lab has many: they cost little while others work, and are not
-//! forgotten.
+//! Tests of ports without a peer, of which a lab has many: they cost little while others work, and
+//! are still serviced.
 
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_port::{LinkState, LoopbackPort, Port, PortError, forward_port, loopback};
 use longhaul_units::{Duration, Instant};
 
-/// Counts the looks at a port, which says of itself what it is told to.
+/// A port that counts polls and has a configurable state.
 struct Watched {
     inner: LoopbackPort,
     state: LinkState,
@@ -28,7 +28,7 @@ impl Port for Watched {
     forward_port!(|self| self.inner => capabilities, counters);
 }
 
-/// Counts the frames that come by each side.
+/// Counts the frames of each side.
 #[derive(Default)]
 struct Sink([u64; 2]);
 

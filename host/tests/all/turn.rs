@@ -1,4 +1,4 @@
-//! One turn at a time.
+//! Tests of single turns.
 
 use longhaul_host::{MalformedFrames, TurnConfig, turn};
 use longhaul_link::{Link, LinkConfig};
@@ -153,7 +153,7 @@ mod malformed_frames {
 mod deadlines {
     use super::*;
 
-    /// The clock is read before, when the frames were found, or after: only the middle is right.
+    /// The clock must be read when the frames were found, neither before nor after.
     #[test]
     fn count_from_when_a_frame_was_found() {
         let (mut a, _b, mut inner) = ports(4, 100);
@@ -212,7 +212,7 @@ mod deadlines {
 mod port_errors {
     use super::*;
 
-    /// Hands out one frame, and an error with each call all the same.
+    /// Hands out one frame, and an error with each call.
     struct Broken(LoopbackPort);
 
     fn violation() -> PortError {

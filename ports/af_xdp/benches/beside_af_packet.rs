@@ -1,10 +1,10 @@
 //! Frames per second over a veth pair: AF_XDP ports beside `AF_PACKET` ones, in the same run.
 //!
-//! `cargo bench -p longhaul-af-xdp`, as root: it makes a network namespace of its own.
+//! Run as root: `cargo bench -p longhaul-af-xdp`. Creates its own network namespace.
 //!
-//! One thread sends a burst at one end and takes it at the other, so that a figure is the cost of
-//! both ends and of what the kernel does between them, on one processor. Rounds of all kinds take
-//! turns; ratios are of rounds that follow each other.
+//! One thread sends a burst at one end and receives it at the other, so a figure is the cost of
+//! both ends and of the kernel between them, on one processor. Rounds of all kinds alternate;
+//! ratios are of consecutive rounds.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use longhaul_port::{LinkState, Port};
 const BURST: usize = 32;
 const ROUNDS: usize = 9;
 const ROUND: Duration = Duration::from_millis(300);
-/// A burst that does not come within this time is lost.
+/// A burst that has not arrived within this time is lost.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ fn open(kind: Kind, interface: &str) -> Box<dyn Port> {
     port
 }
 
-/// Moves a burst and returns how much of it came.
+/// Moves a burst, and returns how much of it arrived.
 fn burst(from: &mut dyn Port, to: &mut dyn Port, len: usize, memory: &mut [u8]) -> usize {
     for _ in 0..BURST {
         let taken = from.transmit(len, &mut |frame| frame.copy_from_slice(&memory[..len]));
@@ -61,7 +61,7 @@ fn burst(from: &mut dyn Port, to: &mut dyn Port, len: usize, memory: &mut [u8]) 
     came
 }
 
-/// Frames per second that came, both ends of `kind`.
+/// Frames per second that arrive, with both ends of `kind`.
 fn measure(kind: Kind, len: usize) -> f64 {
     let (mut from, mut to) = (open(kind, "ea"), open(kind, "eb"));
     let mut memory = vec![0_u8; 65536];

@@ -1,4 +1,4 @@
-//! Everything that a port has at one interface: sockets, buffers, its part of the program.
+//! A port's resources at one interface: sockets, buffers, and its share of the program.
 
 use std::fmt;
 use std::io;
@@ -16,21 +16,21 @@ use crate::ring::{Consuming, Producing};
 use crate::sender::Sender;
 use crate::socket::{Ring, Statistics, XdpSocket};
 
-/// What a frame that the kernel copied to send takes of the send buffer, in bytes for each part.
+/// Bytes of the send buffer that each part of a copied frame takes until the kernel has sent it.
 const SEND_BYTES_EACH: usize = 2 * Buffers::EACH;
 
-/// How a port came to be attached: for people.
+/// How a port is attached, for messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Manner {
     /// The program runs in the driver.
     pub is_native: bool,
     /// Buffers are shared with the device.
     pub has_zero_copy: bool,
-    /// Frames may lie in several buffers.
+    /// A frame may span several buffers.
     pub takes_parts: bool,
-    /// Queues that are received from, by all ports that share the interface.
+    /// Receive queues of all ports that share the interface.
     pub queues: u16,
-    /// Why it is not native although that was first choice.
+    /// Why it is not native although that was tried first.
     pub refusal: Option<String>,
 }
 
@@ -49,14 +49,14 @@ impl fmt::Display for Manner {
     }
 }
 
-/// See the module. Fields go in this order: no frame comes to a socket that is gone, and buffers
-/// last.
+/// The attachment of a port. Fields are dropped in this order: the program must not outlive the
+/// sockets that it redirects to, and buffers are last.
 pub(crate) struct Attachment {
     _installed: Arc<Installed>,
     pub(crate) manner: Manner,
-    /// Readable when a frame waits in any queue.
+    /// Readable if a frame waits in any queue.
     pub(crate) ready: OwnedFd,
-    /// The first one sends as well.
+    /// The first one also sends.
     pub(crate) queues: Vec<Queue>,
     pub(crate) sender: Sender,
     pub(crate) buffers: Buffers,
@@ -68,7 +68,7 @@ impl Attachment {
         let name = &config.interface;
         let refused =
             |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
-        // For its errors, before anything changes at the interface.
+        // First, for its errors, before the interface is changed.
         let first = XdpSocket::new().map_err(refused("opening an AF_XDP socket"))?;
         let (numbers, of_all) = share.queues(config)?;
         let installed = share.installed(config, index)?;
@@ -94,12 +94,12 @@ impl Attachment {
         Ok(Self { _installed: installed, manner, ready, queues, sender, buffers })
     }
 
-    /// The longest frame that can be received, in bytes.
+    /// Maximum length of a received frame, in bytes.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         if self.manner.takes_parts { usize::MAX } else { ONE_BUFFER }
     }
 
-    /// What the kernel counted for all queues.
+    /// The kernel's counters, summed over all queues.
     pub(crate) fn statistics(&self) -> Statistics {
         self.queues
             .iter()
@@ -108,20 +108,20 @@ impl Attachment {
     }
 }
 
-/// The queues that a port is to have.
+/// The queues that a port asks for.
 struct Wanted<'a> {
     config: &'a XdpConfig,
-    /// Of the interface.
+    /// Index of the interface.
     index: u32,
-    /// Of its queues.
+    /// Numbers of its queues.
     numbers: &'a [u16],
-    /// How many all ports of the interface have.
+    /// Number of queues of all ports at the interface.
     of_all: u16,
     installed: &'a Installed,
 }
 
 impl Wanted<'_> {
-    /// Opens a socket for each over the same buffers. The `first` one sends as well.
+    /// Opens a socket per queue over the same buffers. `first` also sends.
     fn open(&self, first: XdpSocket) -> Result<(Vec<Queue>, Sender, Buffers), XdpError> {
         let Wanted { config, numbers, .. } = *self;
         let name = &config.interface;
@@ -153,7 +153,7 @@ impl Wanted<'_> {
                 Some(first) => first,
                 None => {
                     let socket = XdpSocket::new().map_err(refused("opening an AF_XDP socket"))?;
-                    // The kernel wants one; nothing is sent by it.
+                    // The kernel requires the ring, but nothing is sent by it.
                     ring(&socket, Ring::Completion, 64).map_err(refused("making a ring"))?;
                     socket
                 }

@@ -1,4 +1,4 @@
-//! The calls of bpf(2) that a port needs. Source of the layouts: Linux, `include/uapi/linux/bpf.h`.
+//! The commands of bpf(2) that a port needs. Layouts: Linux, `include/uapi/linux/bpf.h`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,7 +13,7 @@ const LINK_CREATE: libc::c_int = 28;
 const MAP_OF_SOCKETS: u32 = 17;
 const PROGRAM_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// The program takes frames over several buffers.
+/// The program accepts frames over several buffers.
 const PROGRAM_TAKES_PARTS: u32 = 1 << 5;
 const LINK_GENERIC: u32 = 1 << 1;
 const LINK_NATIVE: u32 = 1 << 2;
@@ -65,10 +65,10 @@ struct LinkCreate {
 }
 
 /// # Safety
-/// `T` is the layout that the command takes, and its pointers lead to what they are said to.
+/// `T` must be the layout of the command, and its pointers must be valid.
 unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: the attributes are live, exclusive and of the given length; the caller answers for
-    // what they point to.
+    // SAFETY: the attributes are live, exclusive and of the given length; the caller guarantees
+    // their pointers.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>())
     };
@@ -76,11 +76,11 @@ unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::
 }
 
 /// # Safety
-/// As for [`call`]; the command gives a descriptor.
+/// As [`call`], for a command that returns a descriptor.
 unsafe fn open<T>(command: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: as the caller says.
     let fd = unsafe { call(command, attributes)? };
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
@@ -88,7 +88,7 @@ fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd() as u32
 }
 
-/// A map from queues to sockets, without any.
+/// An empty map from queues to sockets.
 pub(crate) fn map_of_sockets(entries: u32) -> io::Result<OwnedFd> {
     let mut attributes = MapCreate {
         kind: MAP_OF_SOCKETS,
@@ -104,7 +104,7 @@ pub(crate) fn map_of_sockets(entries: u32) -> io::Result<OwnedFd> {
     unsafe { open(MAP_CREATE, &mut attributes) }
 }
 
-/// Has frames of the queue handed to the socket.
+/// Redirects frames of the queue to the socket.
 pub(crate) fn put_socket(
     map: BorrowedFd<'_>,
     queue: u32,
@@ -122,7 +122,7 @@ pub(crate) fn put_socket(
     unsafe { call(MAP_UPDATE, &mut attributes) }.map(drop)
 }
 
-/// Loads a program; `takes_parts`: it is given frames over several buffers too.
+/// Loads a program; with `takes_parts` it also receives frames over several buffers.
 pub(crate) fn load(program: &[Instruction], takes_parts: bool) -> io::Result<OwnedFd> {
     let mut attributes = ProgramLoad {
         kind: PROGRAM_XDP,
@@ -143,7 +143,7 @@ pub(crate) fn load(program: &[Instruction], takes_parts: bool) -> io::Result<Own
     unsafe { open(PROGRAM_LOAD, &mut attributes) }
 }
 
-/// Attaches a program to the interface `index`, for as long as what this gives is open.
+/// Attaches a program to the interface `index` while the returned descriptor is open.
 pub(crate) fn link(program: BorrowedFd<'_>, index: u32, is_native: bool) -> io::Result<OwnedFd> {
     let flags = if is_native { LINK_NATIVE } else { LINK_GENERIC };
     let mut attributes =
@@ -179,7 +179,7 @@ pub(crate) mod tests {
         padding: u32,
     }
 
-    /// What the program says of a frame that came in by queue 0 of the loopback interface.
+    /// Verdict of the program on a frame from queue 0 of the loopback interface.
     pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
         let mut attributes = TestRun {
             program: number(program),

@@ -1,49 +1,48 @@
-//! What a port is opened with.
+//! Configuration of a port.
 
 use std::fmt::Display;
 
 use crate::error::XdpError;
 
-/// Over all queues, and what each gets at least.
+/// Frames over all queues, and minimum per queue.
 const RECEIVE_FRAMES_DEFAULT: u32 = 8192;
 const RECEIVE_FRAMES_LEAST: u32 = 1024;
 
 /// Where the program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
-    /// In the driver where it can, else behind it.
+    /// In the driver if possible, otherwise behind it.
     #[default]
     Auto,
-    /// In the driver, or not at all.
+    /// Only in the driver.
     Native,
-    /// In the kernel, behind the driver: works with every driver, and costs about what an
-    /// `AF_PACKET` socket does.
+    /// In the kernel behind the driver: works with every driver, and costs about as much as an
+    /// `AF_PACKET` socket.
     Generic,
 }
 
-/// Whether the device and this process share buffers.
+/// Whether the device shares buffers with this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Copying {
-    /// They do where the driver can.
+    /// Shares buffers if the driver can.
     #[default]
     Auto,
-    /// The kernel copies each frame, also where the driver could share: for drivers that are at
-    /// fault there.
+    /// The kernel copies each frame, even if the driver could share buffers: for faulty drivers.
     Copy,
-    /// They do, or the port is refused.
+    /// Fails unless the driver can share buffers.
     ZeroCopy,
 }
 
-/// What the program hands to the port.
+/// Frames that the program redirects to the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Wanted {
-    /// Every frame, as a wire has to. The kernel sees none of them.
+    /// Every frame, as through a cable. The kernel receives none of them.
     #[default]
     Everything,
-    /// RoCEv2 alone, connection management included, and the datagrams between two boxes: UDP to
-    /// ports 4791 and 4797, over IPv4 or IPv6, with up to two VLAN tags. All else goes the kernel's
-    /// way: an interface in a bridge has ARP, neighbour discovery and other traffic forwarded by
-    /// that. An IPv4 fragment and an IPv6 packet with extension headers are such too.
+    /// Only RoCEv2, including connection management, and datagrams between two boxes: UDP to ports
+    /// 4791 and 4797, over IPv4 or IPv6, with up to two VLAN tags. The kernel receives all other
+    /// frames, so that an interface in a bridge still forwards ARP, neighbour discovery and other
+    /// traffic. IPv4 fragments and IPv6 packets with extension headers count as other frames.
     Roce,
 }
 
@@ -57,37 +56,38 @@ impl Wanted {
 pub struct XdpConfig {
     /// The port's name in messages and metrics.
     pub name: String,
-    /// The Ethernet interface, which has to exist. At most 15 bytes.
+    /// The Ethernet interface, which must exist. At most 15 bytes.
     pub interface: String,
     /// Where the program runs.
     pub mode: Mode,
     /// Whether buffers are shared with the device. Generic mode always copies.
     pub copying: Copying,
-    /// What is received.
+    /// Frames to receive.
     pub wanted: Wanted,
-    /// The interface's first queues that are received from, 1 to [`XdpConfig::QUEUES_MAX`]. `None`:
-    /// all, and no more than that. What comes in by another goes to the kernel.
+    /// Number of the interface's queues to receive from, starting at the first, 1 to
+    /// [`XdpConfig::QUEUES_MAX`]. `None`: all, up to that maximum. The kernel receives frames of
+    /// other queues.
     pub queues: Option<u16>,
-    /// Frames that each queue holds for the port, a power of two from 64 to 16384: as many as come
-    /// while the port's thread waits for a processor. Each takes 4 KiB of memory that is never
-    /// swapped; a frame of more than 3840 bytes takes several. `None`: 8192 over all queues, 32
-    /// MiB, and 1024 for each at least.
+    /// Frames that each queue buffers for the port, a power of two from 64 to 16384: enough for the
+    /// time until the port's thread is scheduled. Each takes 4 KiB of locked memory; a frame of
+    /// more than 3840 bytes takes several. `None`: 8192 over all queues, 32 MiB, and at least 1024
+    /// each.
     pub receive_frames: Option<u32>,
-    /// Buffers of 4 KiB for frames to be sent, a power of two from 64 to 16384: as many as are on
-    /// their way to the wire. The default of 1024 is 4 MiB.
+    /// Buffers of 4 KiB for frames to be sent, a power of two from 64 to 16384: the maximum number
+    /// of frames on their way to the wire. The default of 1024 is 4 MiB.
     pub transmit_frames: u32,
-    /// Receives what is addressed to anybody, as a box in the middle of a cable has to.
+    /// Receives frames to all addresses, which a box in the middle of a cable needs.
     pub promiscuous: bool,
-    /// Longest frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. Without frames
-    /// over several buffers (before Linux 6.6) it is 3840 at most.
+    /// Maximum frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. Without frames
+    /// over several buffers (before Linux 6.6) it is at most 3840.
     pub frame_bytes_max: usize,
 }
 
 impl XdpConfig {
-    /// The most queues.
+    /// Maximum number of queues.
     pub const QUEUES_MAX: u16 = 64;
 
-    /// The defaults for this interface; the port is named after it.
+    /// Defaults for this interface; the port is named after it.
     #[must_use]
     pub fn new(interface: &str) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl XdpConfig {
         }
     }
 
-    /// Frames that each of so many queues holds.
+    /// Frames that each of `queues` queues buffers.
     pub(crate) fn frames_of_each(&self, queues: u16) -> u32 {
         let share = RECEIVE_FRAMES_DEFAULT / u32::from(queues.max(1));
         self.receive_frames.unwrap_or_else(|| (1 << share.ilog2()).max(RECEIVE_FRAMES_LEAST))

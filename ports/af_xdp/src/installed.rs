@@ -1,5 +1,4 @@
-//! What an interface has once, however many ports share its queues: the program, and settings of
-//! its own.
+//! State that the ports of one interface share: the program, and settings of the interface.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,40 +14,40 @@ use crate::memory::Buffers;
 use crate::program::program;
 use crate::socket::XdpSocket;
 
-/// What the kernel keeps of each buffer that a frame is received in, in bytes.
+/// Bytes of each receive buffer that the kernel reserves.
 const HEADROOM: usize = 256;
-/// The longest frame in one buffer, in bytes.
+/// Maximum length of a frame in one buffer, in bytes.
 pub(crate) const ONE_BUFFER: usize = Buffers::EACH - HEADROOM;
-/// An Ethernet header and two VLAN tags, in bytes.
+/// Bytes of an Ethernet header and two VLAN tags.
 const AROUND_MTU: usize = 14 + 2 * 4;
 
-/// A port's part of the queues of an interface.
+/// A port's share of the queues of an interface.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
-    /// Which port it is, from 0 on.
+    /// Number of the port, from 0.
     number: u16,
-    /// How many there are.
+    /// Number of ports.
     of: u16,
-    /// What they share. Nothing of it is on the way of a frame.
+    /// Shared by the ports. Moving a frame does not touch it.
     installed: Arc<Mutex<Weak<Installed>>>,
 }
 
 impl Share {
-    /// Those of so many ports.
+    /// Shares of `ports` ports.
     pub(crate) fn of(ports: u16) -> impl Iterator<Item = Share> {
         let all = Share { of: ports, ..Share::whole() };
         (0..ports).map(move |number| Share { number, ..all.clone() })
     }
 
-    /// That of an only port.
+    /// The share of a single port.
     pub(crate) fn whole() -> Share {
         Share { number: 0, of: 1, installed: Arc::default() }
     }
 
-    /// The numbers of its queues, in turn with the others', and how many all have together.
+    /// Numbers of this port's queues, assigned round-robin, and the number of all ports' queues.
     ///
     /// # Errors
-    /// When one of the ports had none to receive or to send by.
+    /// If a port would have no queue to receive or to send by.
     pub(crate) fn queues(&self, config: &XdpConfig) -> Result<(Vec<u16>, u16), XdpError> {
         let there = interface::queues(&config.interface)?;
         let most = u32::from(XdpConfig::QUEUES_MAX);
@@ -64,14 +63,14 @@ impl Share {
         Ok(((self.number..count).step_by(self.of.into()).collect(), count))
     }
 
-    /// The program at the interface `index`, put there if no other port has done that.
+    /// The program at the interface `index`; installs it unless another port has done so.
     pub(crate) fn installed(
         &self,
         config: &XdpConfig,
         index: u32,
     ) -> Result<Arc<Installed>, XdpError> {
         let mut shared = self.installed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another index is that of an interface which was made anew.
+        // A recreated interface has another index.
         if let Some(there) = shared.upgrade().filter(|there| there.index == index) {
             return Ok(there);
         }
@@ -81,13 +80,13 @@ impl Share {
     }
 }
 
-/// The program as it runs at an interface; gone with the last port that has it.
+/// A program at an interface. Dropping the last reference detaches it.
 #[derive(Debug)]
 pub(crate) struct Installed {
     attached: Attached,
-    /// Of the interface.
+    /// Index of the interface.
     index: u32,
-    /// Of the interface when the program came there, in bytes.
+    /// MTU of the interface when the program was attached, in bytes.
     pub(crate) mtu: u32,
     _promiscuous: Option<OwnedFd>,
     _offloads: [Option<ReceiveOffloads>; 2],
@@ -107,7 +106,7 @@ impl Installed {
         let name = &config.interface;
         let refused =
             |operation| move |source| XdpError::of(name, operation, "CAP_NET_RAW", source);
-        // Before the program: drivers refuse it beside LRO.
+        // Before the program, because drivers refuse it while LRO is on.
         let unwanted = Unwanted { kernel_merging: false, device_merging: true, tags_off: true };
         let offloads =
             ReceiveOffloads::turn_off(name, index, unwanted).map_err(refused("making a socket"))?;
@@ -127,7 +126,7 @@ impl Installed {
         Ok(Self { attached, index, mtu, _promiscuous: promiscuous, _offloads: offloads })
     }
 
-    /// Has frames of the queue handed to the socket.
+    /// Redirects frames of the queue to the socket.
     pub(crate) fn hand_to(&self, queue: u16, socket: &XdpSocket) -> io::Result<()> {
         bpf::put_socket(self.attached.map.as_fd(), queue.into(), socket.as_fd())
     }
@@ -137,19 +136,19 @@ impl Installed {
         self.attached.is_native
     }
 
-    /// Frames may lie in several buffers.
+    /// A frame may span several buffers.
     pub(crate) fn takes_parts(&self) -> bool {
         self.attached.takes_parts
     }
 
-    /// Why it is not native although that was first choice.
+    /// Why it is not native although that was tried first.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.attached.refusal.clone()
     }
 }
 
-/// Has the program run at the interface, in the best way that there is. It finds no sockets yet,
-/// and leaves all to the kernel.
+/// Attaches the program in the best way that works. Its map is still empty, so the kernel receives
+/// all frames.
 fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError> {
     let name = &config.interface;
     let map = bpf::map_of_sockets(u32::from(XdpConfig::QUEUES_MAX)).map_err(|error| match error
@@ -172,8 +171,8 @@ fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError
         Mode::Generic => &[false],
     };
     for &is_native in ways {
-        // In the driver one buffer first: more have zero copy for it. Behind it long segments of
-        // this machine's senders may come.
+        // In the driver, single buffers come first, because more drivers support zero copy for
+        // them. Behind the driver, long segments of this machine's senders may arrive.
         let mut programs = [(whole.as_ref(), false), (parts.as_ref().ok(), true)];
         if !is_native {
             programs.reverse();
@@ -211,7 +210,7 @@ fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError
     }
 }
 
-/// Whether another way of attaching would fare no better.
+/// True if other ways of attaching would fail too.
 fn is_fatal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -219,7 +218,7 @@ fn is_fatal(error: &io::Error) -> bool {
     )
 }
 
-/// What it mostly means that a driver refuses with this error.
+/// The usual reason why a driver refuses with this error.
 fn meaning(error: &io::Error) -> String {
     let meaning = match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "it has no XDP",

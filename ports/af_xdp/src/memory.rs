@@ -1,4 +1,4 @@
-//! Mapped memory: the buffers of frames, and the rings that the kernel shares.
+//! Mapped memory: frame buffers, and the rings shared with the kernel.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// A mapping of this process'.
+/// A memory mapping.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
@@ -33,12 +33,12 @@ impl Drop for Mapping {
     }
 }
 
-/// The memory of all buffers, which are [`Buffers::EACH`] bytes long and named by their number.
+/// The memory of all buffers, each [`Buffers::EACH`] bytes long and identified by its number.
 #[derive(Debug)]
 pub(crate) struct Buffers(Mapping);
 
 impl Buffers {
-    /// Bytes of a buffer: the page size, the most that the kernel takes.
+    /// Bytes of a buffer: the page size, which is the kernel's maximum.
     pub(crate) const EACH: usize = 4096;
 
     pub(crate) fn new(count: u32) -> io::Result<Self> {
@@ -58,11 +58,11 @@ impl Buffers {
         self.0.bytes
     }
 
-    /// `len` bytes from the address `at`, which the kernel counts from the first buffer. The caller
-    /// has the buffer back from the kernel, which therefore does not write to it.
+    /// `len` bytes at address `at`, counted from the first buffer. The caller must own the buffer:
+    /// the kernel does not write to it.
     ///
     /// # Panics
-    /// When they are not all there.
+    /// If the range exceeds the mapping.
     #[inline]
     pub(crate) fn at(&mut self, at: u64, len: usize) -> &mut [u8] {
         let start = at as usize;
@@ -75,7 +75,7 @@ impl Buffers {
     }
 }
 
-/// Where the parts of a ring lie, in bytes from the start of its mapping: as the kernel says.
+/// Offsets of a ring's parts in its mapping, in bytes, as the kernel reports them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) producer: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Layout {
     pub(crate) entries: u64,
 }
 
-/// The memory of one ring, which this process and the kernel share. All access is atomic.
+/// Memory of one ring, which this process and the kernel share. All accesses are atomic.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
     mapping: Mapping,
@@ -93,13 +93,12 @@ pub(crate) struct RingMemory {
     flags: usize,
     entries: usize,
     size: u32,
-    /// Words of 64 bits in each entry.
+    /// 64-bit words per entry.
     entry_words: usize,
 }
 
 impl RingMemory {
-    /// Maps the ring that the socket has at `offset`, after a look at where the kernel says its
-    /// parts are.
+    /// Maps the socket's ring at `offset`, after a check of the layout that the kernel reports.
     pub(crate) fn map(
         socket: BorrowedFd<'_>,
         offset: u64,
@@ -115,7 +114,7 @@ impl RingMemory {
         Self::of(Mapping::new(base, bytes)?, layout, size, entry_words)
     }
 
-    /// A ring in memory that nobody shares.
+    /// A ring in private memory.
     #[cfg(test)]
     pub(crate) fn private(layout: Layout, size: u32, entry_words: usize) -> io::Result<Self> {
         let bytes = bytes(layout, size, entry_words)?;
@@ -162,7 +161,7 @@ impl RingMemory {
         self.index(self.flags)
     }
 
-    /// A word of the entry that a free-running index stands for.
+    /// A word of the entry at a free-running index.
     #[inline]
     pub(crate) fn word(&self, index: u32, word: usize) -> &AtomicU64 {
         debug_assert!(word < self.entry_words);
@@ -175,10 +174,10 @@ impl RingMemory {
     }
 }
 
-/// The bytes of such a ring.
+/// Size of such a ring in bytes.
 ///
 /// # Errors
-/// When parts lie where no kernel would have them.
+/// If the layout is implausible.
 fn bytes(layout: Layout, size: u32, entry_words: usize) -> io::Result<usize> {
     let wrong =
         || io::Error::other(format!("the kernel describes a ring that cannot be: {layout:?}"));

@@ -32,37 +32,36 @@ use crate::socket::Statistics;
 const HEADER_BYTES: usize = 14;
 /// A VLAN tag, in bytes.
 const TAG_BYTES: usize = 4;
-/// How long the kernel may take to let go of a queue whose socket was closed.
+/// Time limit for the kernel to release a queue whose socket was closed.
 const RELEASED_WITHIN: Duration = Duration::from_secs(2);
-/// How often that is tried.
+/// Interval between attempts.
 const TRY_EVERY: Duration = Duration::from_millis(20);
-/// How long a sleep is while the device takes no frames: nothing tells when it does.
+/// Length of a sleep while the device accepts no frames: no event announces when it does again.
 const LOOK_AGAIN_NS: i64 = 100_000;
 
-/// Frames that come in and go out at an interface by AF_XDP. See the [crate's
-/// documentation](crate).
+/// Frames to and from an interface, through AF_XDP. See the [crate's documentation](crate).
 pub struct XdpPort {
     name: Arc<str>,
     config: XdpConfig,
     share: Share,
-    /// Index of the interface that the attachment is at.
+    /// Index of the interface of the attachment.
     index: Option<u32>,
     attachment: Option<Attachment>,
     manner: Manner,
     watch: Watch,
     link: Link,
     receiver: Receiver,
-    /// For frames of several buffers, and those that nobody gets.
+    /// For frames that span several buffers, and for frames that are discarded.
     scratch: Box<[u8]>,
     frame_bytes_max: usize,
-    /// Of the interface, in bytes, as of the last look.
+    /// MTU of the interface in bytes, at the last look.
     mtu: usize,
-    /// Readable some time after it was set: for sleeps while the device takes no frames.
+    /// Ends sleeps while the device accepts no frames.
     timer: OwnedFd,
     is_timer_set: bool,
     ports: PortCounters,
     counters: XdpCounters,
-    /// What the kernel counted for attachments that are gone.
+    /// The kernel's counters of former attachments.
     before: Statistics,
 }
 
@@ -70,18 +69,18 @@ impl XdpPort {
     /// Opens the port on an interface of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`XdpError`], which says what to do about it.
+    /// [`XdpError`], which names the cure.
     pub fn open(config: &XdpConfig) -> Result<Self, XdpError> {
         Self::open_share(config, Share::whole())
     }
 
-    /// Opens so many ports that share the interface's queues, for as many threads: the first one
-    /// has the first queue and sends by it, and so on; what is left goes round. They have one
-    /// program, which is gone with the last of them, and each has buffers of its own: as many to
-    /// send from as one port would have, and its part of those to receive in.
+    /// Opens ports that share the interface's queues, one per thread. The first port has the first
+    /// queue and sends by it, and so on; remaining queues are assigned round-robin. The ports share
+    /// one program, which the last of them detaches. Each has its own buffers: as many to send from
+    /// as a single port, and its share of those to receive into.
     ///
     /// # Errors
-    /// [`XdpError`]: also when there are fewer queues, to receive by or to send by, than ports.
+    /// [`XdpError`], also if there are fewer queues, to receive or to send by, than ports.
     pub fn open_queues(config: &XdpConfig, ports: NonZeroUsize) -> Result<Vec<Self>, XdpError> {
         let ports = u16::try_from(ports.get()).unwrap_or(u16::MAX);
         Share::of(ports).map(|share| Self::open_share(config, share)).collect()
@@ -89,7 +88,7 @@ impl XdpPort {
 
     fn open_share(config: &XdpConfig, share: Share) -> Result<Self, XdpError> {
         config.validate()?;
-        // For its errors.
+        // Called for its errors.
         interface::mac(&config.interface)?;
         let refused = |operation| {
             move |source| XdpError::of(&config.interface, operation, "CAP_NET_ADMIN", source)
@@ -127,7 +126,7 @@ impl XdpPort {
         Ok(port)
     }
 
-    /// The interface's name, which may have changed.
+    /// Name of the interface, which may have changed.
     #[must_use]
     pub fn interface(&self) -> &str {
         self.watch.interface()
@@ -139,7 +138,7 @@ impl XdpPort {
         &self.manner
     }
 
-    /// The counters that other ports do not have, with what the kernel says of its own.
+    /// The counters that other kinds of port do not have, including the kernel's.
     #[must_use]
     pub fn xdp_counters(&self) -> XdpCounters {
         let present = self.attachment.as_ref().map(Attachment::statistics).unwrap_or_default();
@@ -158,7 +157,7 @@ impl XdpPort {
         self.attachment.as_ref().expect("it is attached").queues[0].socket.as_fd()
     }
 
-    /// Follows the interface if it may have changed.
+    /// Follows changes of the interface.
     fn look(&mut self) {
         let Some(presence) = self.watch.look(self.index) else { return };
         if self.index.is_some() && self.index != presence.index() {
@@ -176,7 +175,7 @@ impl XdpPort {
         }
     }
 
-    /// Whether it is attached afterwards.
+    /// Returns whether the port is attached afterwards.
     fn attach_again(&mut self, index: u32) -> bool {
         match Attachment::new(&self.config, index, &self.share) {
             Ok(attachment) => {
@@ -200,7 +199,7 @@ impl XdpPort {
         self.index = None;
     }
 
-    /// Lets go of everything because the kernel broke the rules; the next look attaches again.
+    /// Releases the attachment because the kernel violated the protocol; the next look reattaches.
     fn give_up(&mut self, violation: &Violation) -> PortError {
         self.detach();
         self.ports.peer_violations += 1;
@@ -209,7 +208,7 @@ impl XdpPort {
         PortError::PeerViolation { port: self.name.to_string(), detail: violation.to_string() }
     }
 
-    /// Hands over what was built.
+    /// Sends the built frames.
     fn send(&mut self) -> Result<(), PortError> {
         let Some(attachment) = &mut self.attachment else { return Ok(()) };
         let socket = &attachment.queues[0].socket;
@@ -223,12 +222,12 @@ impl XdpPort {
         }
     }
 
-    /// Room for frames of the longest that the interface takes.
+    /// Number of free slots for frames of the interface's maximum length.
     fn room(&mut self) -> Result<usize, Violation> {
         let longest = (self.mtu + HEADER_BYTES + TAG_BYTES).min(self.frame_bytes_max);
         match &mut self.attachment {
             Some(attachment) if self.link.state == LinkState::Up => attachment.sender.room(longest),
-            // What has nowhere to go is taken and dropped.
+            // Without an attachment frames are accepted and dropped.
             _ => Ok(self.config.transmit_frames as usize),
         }
     }
@@ -238,11 +237,12 @@ impl XdpPort {
             / self.frame_bytes_max.min(ONE_BUFFER.max(self.mtu)).div_ceil(Buffers::EACH)
     }
 
-    /// Builds a frame for which there is room; false: the interface takes none so long.
+    /// Builds a frame for which there is space; `false` if the interface accepts no frame of this
+    /// length.
     fn build(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> bool {
         let longest = self.mtu + HEADER_BYTES;
         let Some(attachment) = &mut self.attachment else { return false };
-        // Whether there is a tag shows when it is built.
+        // The tag is only known once the frame is built.
         if len <= Buffers::EACH && len <= longest {
             attachment.sender.build(&mut attachment.buffers, len, fill);
             return true;
@@ -261,14 +261,13 @@ impl XdpPort {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec { tv_sec: 0, tv_nsec: ns };
         let time = Itimerspec { it_interval: zero, it_value: value };
-        // Cannot fail for such times; without it a sleep would be longer.
+        // Cannot fail for such times; if it did, the sleep would only be longer.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);
         self.is_timer_set = ns > 0;
     }
 }
 
-/// Attaches, and is patient with a queue that somebody has just let go of: the kernel does that in
-/// the background.
+/// Attaches, and retries while the kernel releases a recently closed queue in the background.
 fn attach(config: &XdpConfig, index: u32, share: &Share) -> Result<Attachment, XdpError> {
     let start = Instant::now();
     loop {
@@ -296,7 +295,7 @@ impl Port for XdpPort {
     }
 
     fn transmit_room(&mut self) -> usize {
-        // A violation is met again, and told, where that is possible.
+        // The next call finds the violation again, and reports it.
         match self.room() {
             Ok(0) => {
                 let _ = self.send();

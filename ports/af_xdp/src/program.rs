@@ -1,11 +1,11 @@
-//! The XDP program: which frames go to the port's sockets.
+//! The XDP program, which selects the frames for the port's sockets.
 //!
-//! Instructions of eBPF (RFC 9669), put together here. What the program does not understand stays
+//! eBPF instructions (RFC 9669), assembled here. Frames that the program does not understand stay
 //! with the kernel.
 
 use crate::config::Wanted;
 
-/// One instruction as the kernel takes it.
+/// One instruction in the kernel's format.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Instruction {
@@ -15,7 +15,7 @@ pub(crate) struct Instruction {
     immediate: i32,
 }
 
-/// Registers: what is returned, arguments of calls, and those that calls keep.
+/// Registers: return value, arguments of calls, and callee-saved ones.
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
@@ -24,7 +24,7 @@ const R3: u8 = 3;
 const R4: u8 = 4;
 const VALUE: u8 = 5;
 const CONTEXT: u8 = 6;
-/// Where the next header starts.
+/// Offset of the next header.
 const AT: u8 = 7;
 const LIMIT: u8 = 8;
 const END: u8 = 9;
@@ -49,9 +49,9 @@ const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
 const REDIRECT_BY_MAP: i32 = 51;
-/// The verdict that leaves a frame to the kernel.
+/// Verdict: the kernel receives the frame.
 pub(crate) const PASS: i32 = 2;
-/// The verdict that hands it to a socket.
+/// Verdict: a socket receives the frame.
 #[cfg(test)]
 pub(crate) const REDIRECT: i32 = 4;
 
@@ -67,10 +67,10 @@ const ETHERTYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const PROTOCOL_UDP: i32 = 17;
-/// "More fragments", and the offset of one.
+/// The "more fragments" flag and the fragment offset.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 
-/// Where a jump leads.
+/// Target of a jump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Label {
     Tagged(usize),
@@ -117,7 +117,7 @@ impl Assembler {
         self.labels.push((label, self.code.len()));
     }
 
-    /// Leaves the frame unless it has `bytes` from [`AT`] on.
+    /// Passes the frame to the kernel unless it has `bytes` from [`AT`] on.
     fn needs(&mut self, bytes: i32) {
         self.copy(LIMIT, AT);
         self.number(ADD_NUMBER, LIMIT, bytes);
@@ -135,13 +135,12 @@ impl Assembler {
     }
 }
 
-/// A word of a frame as a load of two bytes has it.
+/// The value that a two-byte load yields for a word of a frame.
 fn on_wire(word: u16) -> i32 {
     i32::from(u16::from_ne_bytes(word.to_be_bytes()))
 }
 
-/// The program that hands what is `wanted` to the sockets of `map`, which is the number of a
-/// descriptor.
+/// The program that redirects `wanted` frames to the sockets of `map`, a descriptor number.
 pub(crate) fn program(wanted: Wanted, map: i32) -> Vec<Instruction> {
     let mut code = Assembler::default();
     if wanted == Wanted::Roce {
@@ -151,11 +150,10 @@ pub(crate) fn program(wanted: Wanted, map: i32) -> Vec<Instruction> {
         code.copy(R1, CONTEXT);
     }
     code.load(LOAD_4, R2, R1, QUEUE);
-    // The source register says that the number is a descriptor of a map; 64 bits take two
-    // instructions.
+    // The source register marks the number as a descriptor of a map; 64 bits take two instructions.
     code.push(LOAD_MAP, R1, 1, 0, map);
     code.push(0, 0, 0, 0, 0);
-    // The verdict on frames of queues without a socket.
+    // Verdict on frames of queues without a socket.
     code.number(MOVE_NUMBER, R3, PASS);
     code.number(CALL, 0, REDIRECT_BY_MAP);
     code.number(EXIT, 0, 0);
@@ -167,8 +165,8 @@ pub(crate) fn program(wanted: Wanted, map: i32) -> Vec<Instruction> {
     code.assembled()
 }
 
-/// Goes on at [`Label::Take`], which follows, with UDP datagrams to one of `ports`, else at
-/// [`Label::Leave`].
+/// Falls through to [`Label::Take`] for UDP datagrams to one of `ports`; jumps to [`Label::Leave`]
+/// for others.
 fn pick_udp(code: &mut Assembler, ports: &[u16]) {
     code.load(LOAD_4, AT, CONTEXT, DATA);
     code.load(LOAD_4, END, CONTEXT, DATA_END);

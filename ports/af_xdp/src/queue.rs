@@ -1,4 +1,4 @@
-//! One queue of the interface: the socket that its frames come by, and which buffers are whose.
+//! A queue of the interface: its socket, and the ownership of its buffers.
 
 use std::collections::VecDeque;
 
@@ -6,25 +6,25 @@ use crate::memory::Buffers;
 use crate::ring::{Consuming, Descriptor, Producing, Violation};
 use crate::socket::XdpSocket;
 
-/// Parts of one frame at most: the kernel's own limit is 17, and the head.
+/// Maximum number of parts of a frame: the kernel's own limit is 17, and the head.
 const PARTS_MAX: usize = 32;
 
-/// The receiving half of a socket. Its buffers are lent to the kernel, come back with frames, and
-/// are lent again.
+/// The receiving half of a socket. Its buffers are lent to the kernel, return with frames, and are
+/// lent again.
 pub(crate) struct Queue {
     pub(crate) socket: XdpSocket,
     receive: Consuming,
     fill: Producing,
-    /// Where its first buffer starts.
+    /// Address of its first buffer.
     first: u64,
-    /// For each of its buffers whether the kernel has it.
+    /// For each of its buffers, whether the kernel owns it.
     lent: Box<[bool]>,
-    /// What came and was not given back yet; has room for all buffers.
+    /// Received parts that are not returned yet; the capacity fits all buffers.
     came: VecDeque<Descriptor>,
 }
 
 impl Queue {
-    /// Has the `count` buffers from the one with the number `first` on, and lends all of them.
+    /// Owns the `count` buffers from number `first` on, and lends all of them.
     pub(crate) fn new(
         socket: XdpSocket,
         receive: Consuming,
@@ -51,14 +51,14 @@ impl Queue {
         })
     }
 
-    /// True when frames wait, or may.
+    /// True if frames wait, or may wait.
     #[inline]
     pub(crate) fn has_frames(&self) -> Result<bool, Violation> {
         Ok(!self.came.is_empty() && self.parts().is_some() || self.receive.available()? > 0)
     }
 
-    /// Takes what came, and returns how many parts the first frame has; `None`: there is no whole
-    /// frame.
+    /// Reads the receive ring, and returns the number of parts of the first frame; `None`: there is
+    /// no whole frame.
     #[inline]
     pub(crate) fn next_frame(&mut self) -> Result<Option<usize>, Violation> {
         if let Some(parts) = self.parts() {
@@ -81,27 +81,27 @@ impl Queue {
         }
     }
 
-    /// How many parts the first frame has, if it is whole.
+    /// Number of parts of the first frame, if it is whole.
     #[inline]
     fn parts(&self) -> Option<usize> {
         self.came.iter().position(|part| !part.goes_on).map(|last| last + 1)
     }
 
-    /// A part of the first frame, which has it.
+    /// A part of the first frame; `at` must be below its number of parts.
     #[inline]
     pub(crate) fn part(&self, at: usize) -> Descriptor {
         self.came[at]
     }
 
-    /// Lends the buffers of the first frame, of so many parts, again. The kernel hears of it by
-    /// [`Queue::publish`].
+    /// Lends the buffers of the first frame, which has `parts` parts, again. [`Queue::publish`]
+    /// tells the kernel.
     #[inline]
     pub(crate) fn give_back(&mut self, parts: usize) {
         for _ in 0..parts {
             let Some(part) = self.came.pop_front() else { return };
             let number = self.number(part.address);
             self.lent[number] = true;
-            // There is room: the ring holds all of the queue's buffers.
+            // Cannot overflow: the ring holds all of the queue's buffers.
             self.fill.push_address(self.first + (number * Buffers::EACH) as u64);
         }
     }
@@ -114,13 +114,13 @@ impl Queue {
         }
     }
 
-    /// The number of a buffer among the queue's, which it has been checked to be.
+    /// Number of a buffer within the queue. The address must have been checked.
     #[inline]
     fn number(&self, address: u64) -> usize {
         ((address - self.first) / Buffers::EACH as u64) as usize
     }
 
-    /// That this lies in one buffer, which is the queue's and was the kernel's until now.
+    /// Checks that the part lies in one buffer, of this queue, that the kernel owned.
     #[inline]
     fn check(&mut self, descriptor: Descriptor) -> Result<(), Violation> {
         let Descriptor { address, len, .. } = descriptor;
@@ -156,7 +156,7 @@ mod tests {
         Some(Queue::new(socket, receive, fill, 10, 64).unwrap())
     }
 
-    /// What the kernel does when it has received something.
+    /// Simulates reception by the kernel.
     fn bring(queue: &Queue, descriptors: &[Descriptor]) {
         let memory = queue.receive.memory();
         let mut end = memory.producer().load(Ordering::Relaxed);
@@ -191,7 +191,7 @@ mod tests {
         queue.give_back(3);
         assert_eq!(queue.next_frame(), Ok(Some(1)));
         queue.give_back(1);
-        // 64 lent at first, and these four again.
+        // 64 lent initially, and these four again.
         let returned: Vec<u64> =
             (64..68).map(|at| queue.fill.memory().word(at, 0).load(Ordering::Relaxed)).collect();
         assert_eq!(returned, [10 * EACH, 11 * EACH, 12 * EACH, 13 * EACH]);

@@ -1,4 +1,4 @@
-//! Frames from the kernel, as a cable would have brought them.
+//! Receives frames from the kernel, and restores the frames that a cable would carry.
 
 use longhaul_netdev::repair::{Found, Repair};
 use longhaul_port::{DropReason, FRAME_BYTES_MIN, PortCounters};
@@ -8,25 +8,25 @@ use crate::memory::Buffers;
 use crate::queue::Queue;
 use crate::ring::Violation;
 
-/// Longest frame that the kernel makes with the usual limits: an IP packet, an Ethernet header, two
-/// tags.
+/// Longest frame that the kernel builds with its usual limits: an IP packet, an Ethernet header,
+/// two tags.
 const LONGEST: usize = 65535 + 14 + 8;
 
-/// Frames between the queues and `receive`.
+/// Receive path between the queues and `receive`.
 pub(crate) struct Receiver {
-    /// The queue that is looked at first in the next call.
+    /// Queue that the next call starts with.
     turn: usize,
-    /// For frames in several buffers, and those that are split.
+    /// For frames that span several buffers, and for frames that are split.
     scratch: Box<[u8]>,
     /// Length of the frame in `scratch` that is being split.
     split: usize,
     repair: Repair,
 }
 
-/// Where frames go and what they are held against.
+/// Destination of frames, and the limits that they must meet.
 pub(crate) struct Taker<'a> {
     pub(crate) each: &'a mut dyn FnMut(&[u8]),
-    /// Of the interface, in bytes.
+    /// MTU of the interface, in bytes.
     pub(crate) mtu: usize,
     pub(crate) frame_bytes_max: usize,
     pub(crate) ports: &'a mut PortCounters,
@@ -34,7 +34,7 @@ pub(crate) struct Taker<'a> {
 }
 
 impl Taker<'_> {
-    /// Hands out a frame of the right length, and returns how many these are.
+    /// Hands out a frame of valid length. Returns the number of frames handed out, 0 or 1.
     #[inline]
     fn take(&mut self, frame: &[u8]) -> usize {
         if frame.len() > self.frame_bytes_max {
@@ -56,7 +56,7 @@ impl Receiver {
         Self { turn: 0, scratch: vec![0; LONGEST].into(), split: 0, repair: Repair::new() }
     }
 
-    /// True when parts of a frame wait.
+    /// True if parts of a frame wait.
     pub(crate) fn holds_frames(&self) -> bool {
         !self.repair.is_done()
     }
@@ -75,11 +75,11 @@ impl Receiver {
             if handed == max {
                 break;
             }
-            // The next call begins with the next queue, so that a full one keeps none waiting.
+            // The next call starts with the next queue, so that a full one delays no other.
             let queue = &mut queues[self.turn % count];
             self.turn = (self.turn + 1) % count;
             let mut has_taken = false;
-            // Each at most so many, also when none of them is handed out.
+            // Bounds the frames per queue, even if none of them is handed out.
             for _ in 0..max {
                 if handed == max {
                     break;
@@ -97,8 +97,8 @@ impl Receiver {
         Ok(handed)
     }
 
-    /// Looks at the first frame of the queue; hands it out, or begins to split it. Returns the
-    /// frames handed out.
+    /// Processes the first frame of the queue: hands it out, or begins to split it. Returns the
+    /// number of frames handed out.
     #[inline]
     fn open(
         &mut self,
@@ -154,7 +154,7 @@ impl Receiver {
         }
     }
 
-    /// Notes the frame in `scratch` as one to be split; hands none out.
+    /// Marks the frame in `scratch` for splitting; hands out none.
     fn begin_split(&mut self, found: Found, len: usize, taker: &mut Taker<'_>) -> usize {
         if found == Found::ToSplit {
             taker.counters.rx_split += 1;

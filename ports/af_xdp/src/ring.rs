@@ -1,18 +1,18 @@
-//! The two ends of rings that this process has: it produces for the kernel, or consumes what the
-//! kernel produced.
+//! This process' ends of the rings: it produces entries for the kernel, or consumes entries of the
+//! kernel.
 //!
-//! Indices run freely over 32 bits. What the kernel writes is read once, checked, and not read
-//! again.
+//! Indices are free-running 32-bit numbers. Each value that the kernel writes is read once,
+//! checked, and not read again.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::memory::RingMemory;
 
-/// Of a descriptor: the frame goes on in the next one.
+/// Flag of a descriptor: the frame continues in the next one.
 const GOES_ON: u32 = libc::XDP_PKT_CONTD;
 
-/// A rule that the kernel broke, with the offending value.
+/// A violation by the kernel: the rule and the offending value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Violation(pub(crate) String);
 
@@ -25,7 +25,7 @@ impl fmt::Display for Violation {
 /// A frame, or a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptor {
-    /// Where it starts, in bytes from the first buffer.
+    /// Start address, in bytes from the first buffer.
     pub(crate) address: u64,
     pub(crate) len: u32,
     pub(crate) goes_on: bool,
@@ -50,7 +50,7 @@ impl Descriptor {
 #[derive(Debug)]
 pub(crate) struct Producing {
     memory: RingMemory,
-    /// The next entry to be written.
+    /// Next entry to write.
     next: u32,
 }
 
@@ -59,7 +59,7 @@ impl Producing {
         Self { memory, next: 0 }
     }
 
-    /// Entries that the kernel has not taken, those not published yet included.
+    /// Entries that the kernel has not consumed, including unpublished ones.
     #[inline]
     pub(crate) fn pending(&self) -> Result<u32, Violation> {
         let taken = self.memory.consumer().load(Ordering::Acquire);
@@ -78,14 +78,14 @@ impl Producing {
         Ok(self.memory.size() - self.pending()?)
     }
 
-    /// Writes a buffer's address; there has to be room.
+    /// Writes a buffer's address; there must be space.
     #[inline]
     pub(crate) fn push_address(&mut self, address: u64) {
         self.memory.word(self.next, 0).store(address, Ordering::Relaxed);
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Writes a descriptor; there has to be room.
+    /// Writes a descriptor; there must be space.
     #[inline]
     pub(crate) fn push(&mut self, descriptor: Descriptor) {
         self.memory.word(self.next, 0).store(descriptor.address, Ordering::Relaxed);
@@ -93,16 +93,17 @@ impl Producing {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Lets the kernel have what was written.
+    /// Publishes the written entries to the kernel.
     #[inline]
     pub(crate) fn publish(&self) {
         self.memory.producer().store(self.next, Ordering::Release);
     }
 
-    /// Whether the kernel wants to be told by a call, after publishing.
+    /// True if the kernel requests a system call after publishing.
     #[inline]
     pub(crate) fn wants_call(&self) -> bool {
-        // The kernel says so and then looks at the index; here it is the other way round.
+        // The kernel sets the flag and then reads the index; this side writes and reads in the
+        // opposite order.
         fence(Ordering::SeqCst);
         self.memory.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -117,7 +118,7 @@ impl Producing {
 #[derive(Debug)]
 pub(crate) struct Consuming {
     memory: RingMemory,
-    /// The next entry to be read.
+    /// Next entry to read.
     next: u32,
 }
 
@@ -126,7 +127,7 @@ impl Consuming {
         Self { memory, next: 0 }
     }
 
-    /// Entries that can be read.
+    /// Number of available entries.
     #[inline]
     pub(crate) fn available(&self) -> Result<u32, Violation> {
         let end = self.memory.producer().load(Ordering::Acquire);
@@ -137,13 +138,13 @@ impl Consuming {
         Ok(available)
     }
 
-    /// The address in the entry `ahead` of the first, which has to be available.
+    /// The address in entry `ahead` after the first, which must be available.
     #[inline]
     pub(crate) fn address(&self, ahead: u32) -> u64 {
         self.memory.word(self.next.wrapping_add(ahead), 0).load(Ordering::Relaxed)
     }
 
-    /// The descriptor in the entry `ahead` of the first, which has to be available.
+    /// The descriptor in entry `ahead` after the first, which must be available.
     #[inline]
     pub(crate) fn descriptor(&self, ahead: u32) -> Descriptor {
         let at = self.next.wrapping_add(ahead);
@@ -151,7 +152,7 @@ impl Consuming {
         Descriptor::of(words.0.load(Ordering::Relaxed), words.1.load(Ordering::Relaxed))
     }
 
-    /// Gives the first `count` entries back.
+    /// Returns the first `count` entries.
     #[inline]
     pub(crate) fn release(&mut self, count: u32) {
         self.next = self.next.wrapping_add(count);
@@ -172,7 +173,7 @@ pub(crate) mod tests {
 
     const LAYOUT: Layout = Layout { producer: 0, consumer: 64, flags: 128, entries: 192 };
 
-    /// A ring of descriptors or of addresses that nobody else has.
+    /// A private ring of descriptors or of addresses.
     pub(crate) fn memory(size: u32, entry_words: usize) -> RingMemory {
         RingMemory::private(LAYOUT, size, entry_words).unwrap()
     }
@@ -207,7 +208,7 @@ pub(crate) mod tests {
             start in prop_oneof![Just(0_u32), Just(u32::MAX - 3)],
             batches in proptest::collection::vec(0..20_u32, 1..40),
         ) {
-            // One memory, seen from both ends.
+            // The same memory, from both ends.
             let mut producing = Producing::new(memory(16, 2));
             let mut consuming = Consuming::new(memory(16, 2));
             (producing.next, consuming.next) = (start, start);

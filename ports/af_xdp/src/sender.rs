@@ -1,4 +1,4 @@
-//! Frames built by the caller, and their way to the kernel.
+//! Sends frames that the caller has built.
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +9,18 @@ use crate::memory::Buffers;
 use crate::ring::{Consuming, Descriptor, Producing, Violation};
 use crate::socket::XdpSocket;
 
-/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the
-/// cache; the kernel copies no more in one call where it copies.
+/// Number of frames that are passed to the kernel without waiting for a flush, while their bytes
+/// are cached. A kernel that copies sends no more per call.
 const PUBLISH_AT: usize = 32;
-/// A queue that takes nothing for so long has stalled.
+/// A queue that accepts nothing for this time has stalled.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
-/// How a call to the kernel ended.
+/// The result of a call to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
-    /// It took all, or will by itself.
+    /// It accepted all, or will without another call.
     All,
-    /// It takes no more for the moment.
+    /// It accepts no more at the moment.
     Blocked,
     /// The interface is down or gone.
     Down,
@@ -30,16 +30,16 @@ pub(crate) enum Sent {
 pub(crate) struct Sender {
     transmit: Producing,
     completion: Consuming,
-    /// Buffers that nobody has.
+    /// Free buffers.
     free: Vec<u32>,
-    /// For each buffer whether the kernel has it.
+    /// For each buffer, whether the kernel owns it.
     lent: Box<[bool]>,
-    /// Parts written and not published.
+    /// Number of parts that are written but not published.
     unpublished: usize,
-    /// The kernel took none the last time that it was called.
+    /// The kernel accepted nothing at the last call.
     is_blocked: bool,
-    /// How many parts waited when the kernel last took any, since when none, and whether that was
-    /// counted.
+    /// Number of parts that waited when the kernel last accepted any, the time since when it has
+    /// not, and whether that was counted.
     stuck: Option<(u32, Instant, bool)>,
 }
 
@@ -57,7 +57,7 @@ impl Sender {
         }
     }
 
-    /// Frames of so many bytes that can be built now.
+    /// Number of frames of this length that can be built now.
     #[inline]
     pub(crate) fn room(&mut self, frame_bytes: usize) -> Result<usize, Violation> {
         let parts = frame_bytes.div_ceil(Buffers::EACH);
@@ -67,7 +67,7 @@ impl Sender {
         Ok(self.free.len().min(self.transmit.room()? as usize) / parts)
     }
 
-    /// Takes back the buffers of what was sent.
+    /// Reclaims the buffers of sent frames.
     #[inline]
     fn reclaim(&mut self) -> Result<(), Violation> {
         let available = self.completion.available()?;
@@ -90,7 +90,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Has a frame built that fits a buffer; there has to be room.
+    /// Builds a frame that fits one buffer; there must be a free one.
     #[inline]
     pub(crate) fn build(
         &mut self,
@@ -104,7 +104,7 @@ impl Sender {
         self.lend(number, Descriptor { address, len: len as u32, goes_on: false });
     }
 
-    /// Spreads a frame over several buffers; there has to be room.
+    /// Spreads a frame over several buffers; there must be enough free ones.
     pub(crate) fn spread(&mut self, buffers: &mut Buffers, frame: &[u8]) {
         let mut parts = frame.chunks(Buffers::EACH).peekable();
         while let Some(part) = parts.next() {
@@ -123,7 +123,7 @@ impl Sender {
         self.unpublished += 1;
     }
 
-    /// Whether as many frames wait as are best handed over together.
+    /// True if enough frames wait for an efficient system call.
     #[inline]
     pub(crate) fn is_worth_sending(&self) -> bool {
         !self.is_blocked && self.unpublished >= PUBLISH_AT
@@ -133,12 +133,12 @@ impl Sender {
         self.is_blocked
     }
 
-    /// Parts that the kernel has not taken.
+    /// Number of parts that the kernel has not accepted.
     pub(crate) fn waiting(&self) -> Result<u32, Violation> {
         self.transmit.pending()
     }
 
-    /// Hands what was built to the kernel, and calls it as often as it takes any.
+    /// Passes the built frames to the kernel, and calls it while it accepts any.
     pub(crate) fn send(
         &mut self,
         socket: &XdpSocket,
@@ -159,12 +159,12 @@ impl Sender {
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF) => {
                     return Ok(Sent::Down);
                 }
-                // The frame that it tells of is gone.
+                // The frame that the error is about is lost.
                 Some(libc::EBUSY) => counters.tx_queue_full += 1,
                 _ => {}
             }
             if waiting == before && failure != Some(libc::EBUSY) {
-                // Without a failure it is under way by itself.
+                // Without an error, frames in flight need no further call.
                 self.is_blocked = failure.is_some();
                 counters.tx_blocked += u64::from(self.is_blocked);
                 break;
@@ -173,7 +173,7 @@ impl Sender {
         Ok(if self.is_blocked { Sent::Blocked } else { Sent::All })
     }
 
-    /// Notices a device that takes nothing.
+    /// Detects a device that accepts nothing.
     pub(crate) fn watch(
         &mut self,
         now: Instant,
@@ -194,7 +194,7 @@ impl Sender {
     }
 }
 
-/// Counts a frame that was to be sent while there is no link.
+/// Counts a frame that was dropped because there is no link.
 pub(crate) fn drop_for_link(ports: &mut PortCounters) {
     ports.tx_drops.count(DropReason::LinkDown);
 }

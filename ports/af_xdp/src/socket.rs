@@ -13,7 +13,7 @@ fn socket(family: c_int, kind: c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -25,8 +25,7 @@ fn set<T: Copy>(socket: &OwnedFd, level: c_int, option: c_int, value: &T) -> io:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A socket that has the interface `index` take frames for anybody for as long as it is open, and
-/// receives nothing.
+/// A socket that makes the interface `index` promiscuous while it is open, and receives nothing.
 pub(crate) fn promiscuous(index: u32) -> io::Result<OwnedFd> {
     let socket = socket(libc::AF_PACKET, libc::SOCK_RAW)?;
     let request = libc::packet_mreq {
@@ -48,7 +47,7 @@ pub(crate) enum Ring {
     Completion,
 }
 
-/// What the kernel counts for a socket.
+/// The kernel's counters of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Statistics {
     pub(crate) rx_dropped: u64,
@@ -58,7 +57,7 @@ pub(crate) struct Statistics {
 }
 
 impl Statistics {
-    /// Both together.
+    /// Sum of both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             rx_dropped: self.rx_dropped + other.rx_dropped,
@@ -78,9 +77,9 @@ impl XdpSocket {
         socket(libc::AF_XDP, libc::SOCK_RAW).map(Self)
     }
 
-    /// Has it use these buffers.
+    /// Registers these buffers with the socket.
     pub(crate) fn register(&self, buffers: &Buffers) -> io::Result<()> {
-        // The first version of the layout, which every kernel takes.
+        // The first version of the layout, which every kernel accepts.
         let request = libc::xdp_umem_reg_v1 {
             addr: buffers.address(),
             len: buffers.bytes() as u64,
@@ -90,7 +89,7 @@ impl XdpSocket {
         set(&self.0, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
     }
 
-    /// Makes a ring with so many entries, and returns where its mapping is.
+    /// Creates a ring with this number of entries, and returns the offset of its mapping.
     pub(crate) fn make_ring(&self, ring: Ring, entries: u32) -> io::Result<u64> {
         let (option, offset) = match ring {
             Ring::Receive => (libc::XDP_RX_RING, libc::XDP_PGOFF_RX_RING as u64),
@@ -104,7 +103,7 @@ impl XdpSocket {
         Ok(offset)
     }
 
-    /// Where the parts of a ring are in its mapping.
+    /// Offsets of a ring's parts in its mapping.
     pub(crate) fn layout(&self, ring: Ring) -> io::Result<Layout> {
         // Producer, consumer, entries, flags; for receive, transmit, fill and completion.
         let offsets: [u64; 16] = self.get(libc::XDP_MMAP_OFFSETS)?;
@@ -118,8 +117,8 @@ impl XdpSocket {
         Ok(Layout { producer, consumer, flags, entries })
     }
 
-    /// Binds it to a queue of the interface `index`: `flags` are `XDP_`; `shared` is the socket
-    /// whose buffers it shares.
+    /// Binds the socket to a queue of the interface `index`, with `XDP_` `flags`; `shared` is the
+    /// socket whose buffers it shares.
     pub(crate) fn bind(
         &self,
         index: u32,
@@ -140,28 +139,28 @@ impl XdpSocket {
         if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Asks for room for so many bytes of frames that the kernel has copied and not sent yet; up to
-    /// the system's limit where that is the law.
+    /// Requests space for `bytes` bytes of frames that the kernel has copied but not sent; up to
+    /// the system's limit if unprivileged.
     pub(crate) fn set_send_buffer(&self, bytes: usize) {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         let _ = set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
             .or_else(|_| set(&self.0, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes));
     }
 
-    /// Whether buffers are shared with the device.
+    /// True if buffers are shared with the device.
     pub(crate) fn has_zero_copy(&self) -> bool {
         self.get::<u32>(libc::XDP_OPTIONS)
             .is_ok_and(|flags| flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
-        // Early kernels fill in the first three.
+        // Early kernels only fill in the first three.
         let [rx_dropped, _, tx_invalid, rx_ring_full, rx_no_buffer, _] =
             self.get::<[u64; 6]>(libc::XDP_STATISTICS).unwrap_or_default();
         Statistics { rx_dropped, tx_invalid, rx_ring_full, rx_no_buffer }
     }
 
-    /// Has the kernel look at the transmit ring, and send from it.
+    /// Makes the kernel read the transmit ring, and send.
     #[inline]
     pub(crate) fn call_to_send(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open; no bytes and no address are passed.
@@ -178,7 +177,7 @@ impl XdpSocket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Has the driver look at the fill ring.
+    /// Makes the driver read the fill ring.
     #[inline]
     pub(crate) fn call_to_fill(&self) {
         // What fails is the interface, of which others tell.
@@ -196,7 +195,7 @@ impl XdpSocket {
         };
     }
 
-    /// `T` is an integer or an array of them, for which any bytes will do.
+    /// `T` must be an integer or an array of integers, for which all bit patterns are valid.
     fn get<T: Copy + Default>(&self, option: c_int) -> io::Result<T> {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;

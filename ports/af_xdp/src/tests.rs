@@ -1,4 +1,5 @@
-//! Ports on veth pairs, in network namespaces that go away with the threads that made them.
+//! Tests of ports on veth pairs, in network namespaces that vanish with the threads that created
+//! them.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,11 +15,11 @@ mod interfaces;
 mod shared;
 mod steering;
 
-/// An EtherType for experiments, which no kernel answers.
+/// An EtherType for experiments, to which no kernel responds.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs `test` in a namespace of its own, where that and AF_XDP are possible.
+/// Runs `test` in its own namespace, if that and AF_XDP are available.
 fn in_namespace(test: impl FnOnce() + Send) {
     if crate::socket::XdpSocket::new().is_err() {
         return longhaul_namespace::skip("this test needs root and AF_XDP");
@@ -58,7 +59,7 @@ fn send(port: &mut impl Port, frame: &[u8]) {
     port.flush().unwrap();
 }
 
-/// Everything that waits and was not sent by the kernel.
+/// Receives all waiting frames except the kernel's.
 fn receive(port: &mut impl Port) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     port.receive(64, &mut |frame| frames.push(frame.to_vec())).unwrap();
@@ -95,7 +96,7 @@ fn await_link(port: &mut impl Port, state: LinkState) {
     );
 }
 
-/// Sleeps until a descriptor is readable, as drivers do; false when none is in time.
+/// Sleeps until a descriptor is readable, like a driver; `false` on timeout.
 fn sleep_on(port: &mut impl Port, limit: Duration) -> bool {
     let fd = |fd: &i32| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 };
     let mut fds: Vec<_> = port.descriptors().iter().map(fd).collect();

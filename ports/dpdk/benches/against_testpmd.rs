@@ -1,11 +1,11 @@
-//! Frames per second from one device to another: by DPDK's testpmd, which swaps their addresses in
-//! place, and by two ports: each frame copied from one to the other, sent on from where it lies,
-//! and kept for a while before that, as a box does that stores it.
+//! Frames per second from one device to another: by DPDK's testpmd, which swaps addresses in place,
+//! and by two ports that copy each frame, send it from its place, or keep it for a while first,
+//! like a box that stores it.
 //!
 //! `cargo bench -p longhaul-dpdk --features libdpdk`
 //!
-//! The devices are net_null's, which cost nearly nothing: what is compared is what either costs
-//! itself, on one processor. Ratios are of runs of the same round.
+//! The devices are net_null's, which cost almost nothing, so the comparison is of the programs' own
+//! costs on one processor. Ratios are of runs of the same round.
 
 use longhaul_dpdk::{DpdkConfig, DpdkPort, eal};
 use longhaul_port::{Lease, Port, PortError, Received};
@@ -18,12 +18,12 @@ const LENGTHS: [usize; 3] = [64, 1024, 4096];
 const ROUNDS: usize = 3;
 const FOR: Duration = Duration::from_secs(1);
 
-/// What is done with a frame between the two ports.
+/// Treatment of a frame between the two ports.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
     Copied,
     Referred,
-    /// So many are kept before the first goes on.
+    /// This number of frames is kept before the first is sent.
     Kept(usize),
 }
 
@@ -60,7 +60,7 @@ fn main() {
     }
 }
 
-/// Median, least and greatest.
+/// Median, minimum and maximum.
 fn spread(values: &[f64], unit: f64) -> String {
     let mut sorted: Vec<f64> = values.iter().map(|value| value / unit).collect();
     sorted.sort_by(f64::total_cmp);
@@ -89,7 +89,7 @@ fn by_ports(len: usize, copy: usize, number: usize, manner: Manner) -> f64 {
     to.counters().tx_frames as f64 / start.elapsed().as_secs_f64()
 }
 
-/// One burst.
+/// Passes one burst.
 fn pass(
     from: &mut DpdkPort,
     to: &mut DpdkPort,
@@ -136,7 +136,7 @@ fn by_testpmd(len: usize, copy: usize) -> f64 {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().expect("dpdk-testpmd: apt-get install dpdk-dev");
     let stdin = child.stdin.as_mut().expect("piped");
-    // Time for it to start, which its own clock leaves out.
+    // Time for it to start, which its own clock excludes.
     writeln!(stdin, "start").expect("testpmd");
     std::thread::sleep(FOR * 2);
     writeln!(stdin, "show port stats all").expect("testpmd");
@@ -144,7 +144,7 @@ fn by_testpmd(len: usize, copy: usize) -> f64 {
     writeln!(stdin, "show port stats all\nquit").expect("testpmd");
     let output = child.wait_with_output().expect("testpmd");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Of the second look at the second port: frames per second since the first.
+    // From the second statistics of the second port: frames per second since the first ones.
     let rate = text.lines().filter_map(|line| line.split_once("Tx-pps:")).next_back();
     let rate = rate.and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
     rate.unwrap_or_else(|| panic!("no rate: {text}"))

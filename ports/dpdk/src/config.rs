@@ -1,64 +1,63 @@
-//! What a port is configured with.
+//! Configuration of a port.
 
 use crate::error::DpdkError;
 use std::fmt::Display;
 use std::num::NonZeroUsize;
 
-/// Two VLAN tags and the Ethernet header, in bytes: what a frame is longer than its MTU.
+/// Bytes by which a frame exceeds its MTU: two VLAN tags and the Ethernet header.
 pub(crate) const AROUND_MTU: usize = 14 + 2 * 4;
 
-/// How a device is to choose the receive queue of a frame, where there are several.
+/// How a device selects the receive queue of a frame, if it has several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
-    /// By the two IP addresses, the same for both directions of a flow: two devices with as many
-    /// queues choose the same one for it. A device that cannot is refused.
+    /// By the pair of IP addresses, alike for both directions of a flow: two devices with the same
+    /// number of queues select the same one. A device that cannot do so is refused.
     #[default]
     ByAddresses,
-    /// However the device does it by itself, as net_ring, net_null, net_tap, net_af_packet and
-    /// net_af_xdp do. The two directions of a flow may come by different queues.
+    /// By the device's default, as net_ring, net_null, net_tap, net_af_packet and net_af_xdp do.
+    /// The two directions of a flow may arrive by different queues.
     ByDevice,
 }
 
 /// Configuration of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DpdkConfig {
-    /// The device and its arguments, as DPDK takes them: `0000:3b:00.0`, `net_memif0,role=client`.
+    /// The device and its arguments, in DPDK's notation: `0000:3b:00.0`, `net_memif0,role=client`.
     pub devargs: String,
-    /// The MTU that the flows behind this port need, in bytes: a device that cannot take it is
-    /// refused. `None`: as much as the device takes, up to [`DpdkConfig::MTU_DEFAULT`].
+    /// MTU that the flows behind this port need, in bytes: a device that does not support it is
+    /// refused. `None`: the device's maximum, up to [`DpdkConfig::MTU_DEFAULT`].
     pub mtu: Option<u16>,
-    /// Receive queues of each port, over which the device spreads flows: 1 to 64. More than one
-    /// helps where a device limits what one queue takes.
+    /// Receive queues per port, over which the device spreads flows: 1 to 64. Several help if a
+    /// device limits the rate of one queue.
     pub rx_queues: u16,
-    /// How the device spreads frames over all receive queues of all its ports.
+    /// How the device spreads frames over the receive queues of all its ports.
     pub spread: Spread,
-    /// Frames that each queue holds at the device, each way. A device may take less.
+    /// Frames that each queue of the device holds, per direction. A device may reduce it.
     pub queue_frames: u16,
-    /// Received frames of each port that others may keep where they lie, at most. Of those beyond
-    /// it copies are kept, so that the device never runs out of buffers for what is kept. 0: copies
-    /// of all.
+    /// Maximum number of received frames per port that readers may keep in place. Further ones are
+    /// copied, so that kept frames never exhaust the device's buffers. 0: copy all.
     pub lent_frames: u16,
-    /// Bytes of frame that one buffer holds, at least 256. A longer frame lies in several, where
-    /// the device can do that; else buffers are as long as the longest frame. Each port has
-    /// `(rx_queues + 1) * queue_frames + lent_frames + 2048` buffers. The default of 4352 carries a
-    /// 4096-byte RDMA payload with all its headers in one.
+    /// Frame bytes per buffer, at least 256. A longer frame spans several, if the device supports
+    /// that; otherwise buffers are as long as the longest frame. Each port has `(rx_queues + 1) *
+    /// queue_frames + lent_frames + 2048` buffers. The default of 4352 fits a 4096-byte RDMA
+    /// payload with all its headers.
     pub buffer_bytes: usize,
 }
 
 impl DpdkConfig {
-    /// The MTU that a port takes unless told otherwise, in bytes: jumbo frames.
+    /// Default maximum of a port's MTU, in bytes: jumbo frames.
     pub const MTU_DEFAULT: u16 = 9216;
 
-    /// The most receive queues of a port.
+    /// Maximum number of receive queues per port.
     pub const RX_QUEUES_MAX: u16 = 64;
 
-    /// The most ports of a device.
+    /// Maximum number of ports per device.
     pub const PORTS_MAX: u16 = 64;
 
-    /// The largest MTU that can be asked for, in bytes: frames of 16 KiB.
+    /// Maximum MTU that can be requested, in bytes: frames of 16 KiB.
     pub const MTU_MAX: u16 = (16 << 10) - AROUND_MTU as u16;
 
-    /// The defaults: jumbo frames, one queue of 1024 frames each way, 4096 frames lent, buffers of
+    /// Defaults: jumbo frames, one queue of 1024 frames per direction, 4096 frames lent, buffers of
     /// 4352 bytes.
     #[must_use]
     pub fn new(devargs: &str) -> Self {
@@ -104,7 +103,7 @@ impl DpdkConfig {
         Ok(())
     }
 
-    /// The device without its arguments.
+    /// Name of the device without arguments.
     #[must_use]
     pub fn device(&self) -> &str {
         self.devargs.split(',').next().unwrap_or_default()

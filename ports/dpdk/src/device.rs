@@ -1,4 +1,4 @@
-//! An attached device, shared by its ports, and their pools of buffers.
+//! An attached device, which its ports share, and their buffer pools.
 
 use crate::config::{AROUND_MTU, DpdkConfig};
 use crate::eal;
@@ -13,23 +13,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// A driver whose client connects once, when it is started, and which carries frames longer than it
-/// says.
+/// A driver whose client connects only at its start, and which carries longer frames than it
+/// reports.
 const MEMIF: &str = "net_memif";
-/// How often such a client is started that found nobody to connect to.
+/// Interval between starts of such a client until it finds a server.
 const START_EVERY: Duration = Duration::from_millis(200);
-/// How long a client that had connected is left alone before it is started again: its driver cleans
-/// up on a thread of its own, and must not be stopped meanwhile.
+/// Delay before a client whose connection ended is restarted: its driver cleans up on its own
+/// thread, and must not be stopped meanwhile.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// Buffers beyond those that the device's queues hold: frames that wait to be sent, and what
-/// threads keep at hand.
+/// Buffers beyond those of the device's queues: for frames that wait to be sent, and for the
+/// threads' caches.
 const MORE_BUFFERS: u32 = 2048;
-/// Drivers are written for buffers of this size, in bytes; some refuse smaller ones.
+/// Usual buffer size, in bytes, which drivers are written for; some refuse smaller ones.
 const BUFFER_BYTES_USUAL: usize = 2048;
 const EEXIST: i32 = -17;
 const ENOTSUP: i32 = -95;
 
-/// A device's port, which gives the device back when dropped.
+/// A device's port number. Dropping it detaches the device.
 struct Attached(u16);
 
 impl Attached {
@@ -46,7 +46,7 @@ impl Attached {
         drop(turn);
         match done {
             0.. => Ok(Attached(port)),
-            // It was there before.
+            // The device was attached before.
             EEXIST => Err(DpdkError::InUse { device: config.device().to_owned() }),
             error => Err(DpdkError::NoDriver {
                 devargs: config.devargs.clone(),
@@ -59,15 +59,15 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let turn = eal::devices();
-        // SAFETY: the port is this one's own. A device that does not go stays until the process
+        // SAFETY: only this owns the port. A device that cannot be detached stays until the process
         // ends.
         unsafe { shim::lh_detach(self.0) };
         drop(turn);
     }
 }
 
-/// An attached and configured device. Its ports share it, and the last one to go stops it and gives
-/// it back.
+/// An attached and configured device. Its ports share it; dropping the last one stops and detaches
+/// it.
 pub(crate) struct Device {
     attached: Attached,
     name: String,
@@ -76,18 +76,18 @@ pub(crate) struct Device {
     ports: u16,
     is_started: AtomicBool,
     is_up: AtomicBool,
-    /// It connects when it is started, and does not try again. Such a device has one port.
+    /// It connects only when it is started. Such a device has one port.
     connects_once: bool,
     watch: Mutex<LinkWatch>,
-    /// One for each port; after the device, which holds buffers of them.
+    /// One per port; dropped after the device, which holds buffers of them.
     pools: Vec<PortPools>,
 }
 
-/// What one port has buffers from.
+/// Buffer pools of one port.
 pub(crate) struct PortPools {
-    /// For frames that are received or built.
+    /// For received and for built frames.
     pub(crate) buffers: BufferPool,
-    /// For frames that are sent by reference; none where nothing is lent.
+    /// For frames that are sent by reference; `None` if no frame is lent.
     pub(crate) references: Option<BufferPool>,
 }
 
@@ -105,7 +105,7 @@ impl PortPools {
 }
 
 impl Device {
-    /// Attaches, configures and starts the device, with so many ports.
+    /// Attaches, configures and starts the device, with `ports` ports.
     pub(crate) fn open(config: &DpdkConfig, ports: u16) -> Result<Self, DpdkError> {
         pci::check(config.device(), Path::new("/sys/bus/pci/devices"))?;
         let attached = Attached::new(config)?;
@@ -140,7 +140,7 @@ impl Device {
         };
         device.configure(config, &info, hash_key.as_deref())?;
         match device.start() {
-            // Nobody is there to connect to.
+            // There is no server to connect to yet.
             Err(_) if device.connects_once => return Ok(device),
             Err(error) => return Err(failed(config, "starting it", error)),
             Ok(()) => {}
@@ -175,7 +175,7 @@ impl Device {
         if done < 0 { Err(failed(config, "configuring it", done)) } else { Ok(()) }
     }
 
-    /// Has the device spread frames by `key`, and asks whether it does.
+    /// Makes the device spread frames by `key`, and checks that it does.
     fn spread(&self, config: &DpdkConfig, key: &[u8]) -> Result<(), DpdkError> {
         let queues = self.ports * config.rx_queues;
         // SAFETY: the port is started, and the key as long as the device says.
@@ -197,17 +197,17 @@ impl Device {
         if done < 0 { Err(done) } else { Ok(()) }
     }
 
-    /// Has a client connect again: only where one port, which calls this, has the device.
+    /// Makes a client reconnect. The calling port must be the device's only one.
     fn restart(&self) -> Result<(), i32> {
         if self.is_started.swap(false, Ordering::AcqRel) {
-            // SAFETY: the port is attached and started, and nobody uses its queues: the one port is
-            // here.
+            // SAFETY: the port is attached and started, and its only port, the caller, does not use
+            // its queues meanwhile.
             unsafe { shim::lh_stop(self.id()) };
         }
         self.start()
     }
 
-    /// DPDK's number of it.
+    /// DPDK's number of the device.
     pub(crate) fn id(&self) -> u16 {
         self.attached.0
     }
@@ -225,7 +225,7 @@ impl Device {
         self.mtu
     }
 
-    /// Frames may be received and sent.
+    /// True if frames may be received and sent.
     #[inline]
     pub(crate) fn is_started(&self) -> bool {
         self.is_started.load(Ordering::Acquire)
@@ -239,18 +239,18 @@ impl Device {
         statistics
     }
 
-    /// Whether the link is up. Has a device that would stay down for good try again.
+    /// Whether the link is up. Restarts a device that would otherwise stay down.
     pub(crate) fn look(&self, now: Instant) -> bool {
         match self.watch.try_lock() {
             Ok(mut watch) => watch.look(self, now),
             Err(TryLockError::Poisoned(watch)) => watch.into_inner().look(self, now),
-            // Another port looks.
+            // Another port is checking.
             Err(TryLockError::WouldBlock) => {}
         }
         self.is_up.load(Ordering::Relaxed)
     }
 
-    /// Why the link is down, where the device says.
+    /// Why the link is down, if the device reports it.
     pub(crate) fn reason(&self) -> Option<String> {
         self.watch().reason.clone()
     }
@@ -273,8 +273,8 @@ fn failed(config: &DpdkConfig, operation: &'static str, error: i32) -> DpdkError
     DpdkError::Device { device: config.device().to_owned(), operation, reason: eal::reason(error) }
 }
 
-/// Whether what a driver received stays as it is: a net_memif that copies nothing leaves it to its
-/// peer.
+/// True if received frames stay unchanged. A net_memif without copies leaves them in its peer's
+/// memory.
 pub(crate) fn owns_frames(driver: &str, config: &DpdkConfig) -> bool {
     driver != MEMIF || !config.devargs.contains("zero-copy")
 }
@@ -289,7 +289,7 @@ fn text(info: &Info) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The MTU for the port, in bytes; refuses a device that cannot do what is asked for.
+/// MTU of the port, in bytes. Refuses a device that does not support the configuration.
 fn fitting_mtu(config: &DpdkConfig, info: &Info, driver: &str) -> Result<usize, DpdkError> {
     let device = || config.device().to_owned();
     let wanted = config.mtu.unwrap_or(DpdkConfig::MTU_DEFAULT);
@@ -307,7 +307,7 @@ fn fitting_mtu(config: &DpdkConfig, info: &Info, driver: &str) -> Result<usize, 
     }
 }
 
-/// Refuses more ports or queues than the device has.
+/// Refuses to use more ports or queues than the device has.
 fn check_queues(
     config: &DpdkConfig,
     ports: u16,
@@ -315,8 +315,8 @@ fn check_queues(
     driver: &str,
 ) -> Result<(), DpdkError> {
     let rx_queues = usize::from(ports) * usize::from(config.rx_queues);
-    // The peer of a memif decides how many rings there are; what is not there the driver takes for
-    // the first.
+    // The peer of a memif decides the number of rings; its driver uses the first one in place of
+    // missing ones.
     let [rx_most, tx_most] =
         if driver == MEMIF { [1; 2] } else { [info.rx_queues_max, info.tx_queues_max] };
     let refuse = |kind, most, wanted| {
@@ -338,7 +338,7 @@ fn check_queues(
     Ok(())
 }
 
-/// Sees a link come and go.
+/// Tracks a link's state.
 #[derive(Debug, Default)]
 struct LinkWatch {
     restart_at: Option<Instant>,
@@ -399,7 +399,7 @@ mod tests {
         let error = fitting(|config| config.rx_queues = 3, "net_af_packet").unwrap_err();
         assert!(error.contains("'qpairs=N'"), "{error}");
         let error = fitting(|_| (), MEMIF).unwrap_err();
-        assert!(error.contains("has 1 receive queues, and 2 are asked for"), "{error}");
+        assert!(error.contains("has 1 receive queue, and 2 are asked for"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! DPDK itself, which starts once in a process and runs until it ends.
+//! DPDK itself, which is started once per process and runs until the process ends.
 
 use crate::error::DpdkError;
 use crate::shim;
@@ -8,17 +8,16 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 static STARTED: OnceLock<(String, Result<(), DpdkError>)> = OnceLock::new();
-/// Devices are attached and detached one at a time: a port is told from others by what was there
-/// before.
+/// Serialises attaching and detaching: a new port is identified by comparison with the previous
+/// ones.
 static DEVICES: Mutex<()> = Mutex::new(());
 
 /// Starts DPDK with its own arguments, such as `--no-huge -m 1024`, split at spaces. A second call
-/// with the same ones does nothing.
+/// with the same arguments has no effect.
 ///
-/// What it would do by itself and a box must not have is left out: it takes no device but those
-/// that ports name, binds no thread to a processor, leaves no files behind, and tells no telemetry.
-/// What it logs is kept for error messages, and printed only when the arguments have a
-/// `--log-level`.
+/// Defaults that a box must not have are turned off: DPDK uses no device except those that ports
+/// name, binds no thread to a processor, leaves no files behind, and starts no telemetry. Its log
+/// is kept for error messages, and printed only if the arguments have a `--log-level`.
 ///
 /// # Errors
 /// [`DpdkError::NoHugePages`], [`DpdkError::Start`] or [`DpdkError::StartedOtherwise`].
@@ -30,7 +29,7 @@ pub fn start(arguments: &str) -> Result<(), DpdkError> {
     outcome.clone()
 }
 
-/// Takes the turn to attach or detach a device.
+/// Locks attaching and detaching.
 pub(crate) fn devices() -> Result<std::sync::MutexGuard<'static, ()>, DpdkError> {
     match STARTED.get() {
         Some((_, Ok(()))) => Ok(DEVICES.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -64,18 +63,19 @@ fn start_once(arguments: &str) -> Result<(), DpdkError> {
     if done < 0 { Err(refused(reason(done))) } else { Ok(()) }
 }
 
-/// The user's arguments and those that a box needs.
+/// The user's arguments, and those that a box adds.
 fn complete(arguments: &str, processors: &str) -> Vec<String> {
     let given: Vec<&str> = arguments.split_whitespace().collect();
     let has =
         |names: &[&str]| given.iter().any(|word| names.iter().any(|name| word.starts_with(name)));
     let mut all = vec!["longhaul".to_owned()];
     if !has(&["-l", "-c", "--lcores"]) {
-        // One thread of DPDK's, ours, on any of our processors: it would be bound to the first.
+        // One DPDK thread, the calling one, on any of its processors: by default it would be bound
+        // to the first.
         all.push(format!("--lcores=0@({processors})"));
     }
     if !has(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
-        // That address has no device: none is taken but those that ports name.
+        // No device has this address, so the list allows only devices that ports name.
         all.push("--allow=0000:00:00.0".to_owned());
     }
     if has(&["--no-huge"]) {
@@ -90,14 +90,14 @@ fn complete(arguments: &str, processors: &str) -> Vec<String> {
     all
 }
 
-/// The processors that this process may use, as in `0-3,8`.
+/// Processors that this process may use, as in `0-3,8`.
 fn processors() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     list.map_or("0", str::trim).to_owned()
 }
 
-/// True when pages of some size are free. `sizes` is `/sys/kernel/mm/hugepages`.
+/// True if huge pages of some size are free. `sizes` is `/sys/kernel/mm/hugepages`.
 fn has_huge_pages(sizes: &Path) -> bool {
     fs::read_dir(sizes).into_iter().flatten().flatten().any(|size| {
         let free = fs::read_to_string(size.path().join("free_hugepages")).unwrap_or_default();
@@ -105,7 +105,7 @@ fn has_huge_pages(sizes: &Path) -> bool {
     })
 }
 
-/// The first thing that DPDK complained of since it was last asked, or else what the number means.
+/// The first error that DPDK logged since the last call, or else the meaning of the number.
 pub(crate) fn reason(error: i32) -> String {
     let mut line = [0_u8; 256];
     // SAFETY: the array has as many bytes as are said.
@@ -120,28 +120,27 @@ pub(crate) fn reason(error: i32) -> String {
     }
 }
 
-/// What DPDK said so far is not the reason for what comes.
+/// Discards the log so far, which does not concern the next operation.
 pub(crate) fn forget_log() {
     let mut line = [0_u8; 1];
     // SAFETY: as in `reason`.
     unsafe { shim::lh_first_error(line.as_mut_ptr().cast(), line.len()) };
 }
 
-/// Makes the calling thread known to DPDK, which then keeps buffers at hand for it; once. Without
-/// that, everything works more slowly.
+/// Registers the calling thread with DPDK, once, so that it gets a buffer cache. Works without it,
+/// but more slowly.
 pub(crate) fn know_this_thread() {
     struct Known;
     impl Drop for Known {
         fn drop(&mut self) {
-            // SAFETY: no preconditions: a thread that is not registered, or is DPDK's own, is left
-            // as it is.
+            // SAFETY: no preconditions: a thread that is not registered, or is DPDK's own, is
+            // unaffected.
             unsafe { shim::lh_unregister_thread() };
         }
     }
     thread_local! {
         static KNOWN: Known = {
-            // SAFETY: DPDK runs: ports are made by it. More threads than it knows at once go
-            // without.
+            // SAFETY: DPDK runs, since a port exists. Threads beyond its maximum stay unregistered.
             unsafe { shim::lh_register_thread() };
             Known
         };

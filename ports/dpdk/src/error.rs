@@ -1,4 +1,4 @@
-//! Why a port cannot be had. The cures that are options are those of `longhaul`.
+//! Errors of opening a port. Cures name options of `longhaul`.
 
 use thiserror::Error;
 
@@ -7,24 +7,24 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DpdkError {
-    /// DPDK was to have huge pages, and the machine has none to give.
+    /// DPDK should use huge pages, but none are free.
     #[error(
         "no huge pages are free: reserve some with 'dpdk-hugepages.py --setup 1G', or do without \
          and more slowly, by --dpdk-eal='--no-huge -m 1024'"
     )]
     NoHugePages,
-    /// DPDK does not start.
+    /// DPDK did not start.
     #[error("DPDK does not start with '{arguments}': {reason}")]
     Start {
-        /// What it was started with.
+        /// Its arguments.
         arguments: String,
-        /// What it said.
+        /// Its error.
         reason: String,
     },
-    /// DPDK runs with other arguments; it starts once in a process.
+    /// DPDK runs with other arguments, but starts only once per process.
     #[error("DPDK runs with '{running}', and starts once in a process")]
     StartedOtherwise {
-        /// What it was started with.
+        /// Its arguments.
         running: String,
     },
     /// [`eal::start`](crate::eal::start) was not called.
@@ -35,12 +35,12 @@ pub enum DpdkError {
     Config {
         /// Name of the field.
         field: &'static str,
-        /// What it is.
+        /// The value.
         value: String,
-        /// What it has to be.
+        /// The valid range.
         range: &'static str,
     },
-    /// There is no such device on the PCI bus.
+    /// The PCI bus has no such device.
     #[error(
         "no PCI device has the address {device}: 'dpdk-devbind.py --status-dev net' lists those \
          that there are"
@@ -49,7 +49,7 @@ pub enum DpdkError {
         /// Its address.
         device: String,
     },
-    /// The kernel uses the device.
+    /// A driver of the kernel uses the device.
     #[error(
         "{device} belongs to the kernel's driver {driver}: give it to DPDK with 'dpdk-devbind.py \
          --bind=vfio-pci {device}'"
@@ -60,7 +60,7 @@ pub enum DpdkError {
         /// The driver.
         driver: String,
     },
-    /// No driver of the kernel's gives the device to DPDK.
+    /// The device is bound to no driver that gives it to DPDK.
     #[error(
         "{device} has no driver: give it to DPDK with 'dpdk-devbind.py --bind=vfio-pci {device}'"
     )]
@@ -76,7 +76,7 @@ pub enum DpdkError {
     NoDriver {
         /// The device with its arguments.
         devargs: String,
-        /// What DPDK said.
+        /// DPDK's error.
         reason: String,
     },
     /// Another port has this device.
@@ -85,7 +85,7 @@ pub enum DpdkError {
         /// The device.
         device: String,
     },
-    /// The device does not spread flows over queues as is asked for.
+    /// The device does not spread flows as requested.
     #[error(
         "{device} ({driver}) does not spread frames by their two IP addresses, {lacks}: \
          --dpdk-queues=1 on one core, or --dpdk-spread=device"
@@ -95,11 +95,14 @@ pub enum DpdkError {
         device: String,
         /// Its driver.
         driver: String,
-        /// What it lacks.
+        /// The missing feature.
         lacks: &'static str,
     },
-    /// The device has fewer queues than were asked for.
-    #[error("{device} ({driver}) has {most} {kind} queues, and {wanted} are asked for: {cure}")]
+    /// The device has fewer queues than requested.
+    #[error(
+        "{device} ({driver}) has {most} {kind} {}, and {wanted} are asked for: {cure}",
+        if *most == 1 { "queue" } else { "queues" }
+    )]
     Queues {
         /// The device.
         device: String,
@@ -107,14 +110,14 @@ pub enum DpdkError {
         driver: String,
         /// Which kind: receive or transmit.
         kind: &'static str,
-        /// How many there are.
+        /// Number of its queues.
         most: u16,
-        /// How many were asked for.
+        /// Requested number.
         wanted: usize,
-        /// What gives it more, or asks for fewer.
+        /// The cure: more queues, or a smaller request.
         cure: &'static str,
     },
-    /// The device takes no frames as long as the flows need.
+    /// The device does not support frames as long as the flows need.
     #[error(
         "{device} ({driver}) takes an MTU of {most} at most, and flows need {wanted}: \
          --dpdk-mtu={most}, and no more at the hosts"
@@ -124,9 +127,9 @@ pub enum DpdkError {
         device: String,
         /// Its driver.
         driver: String,
-        /// The largest, in bytes.
+        /// Its maximum MTU, in bytes.
         most: u32,
-        /// What was asked for, in bytes.
+        /// Requested MTU, in bytes.
         wanted: u16,
     },
     /// Not enough memory for the port's buffers.
@@ -135,23 +138,23 @@ pub enum DpdkError {
          or more, beside what it has"
     )]
     NoMemory {
-        /// How many.
+        /// Number of buffers.
         buffers: u32,
         /// Bytes of each.
         bytes: usize,
-        /// What DPDK said.
+        /// DPDK's error.
         reason: String,
-        /// What would be enough for this port, in MiB.
+        /// Memory that would suffice for this port, in MiB.
         megabytes: usize,
     },
-    /// The device refuses something else.
+    /// Any other error of the device.
     #[error("{device}: {operation}: {reason}")]
     Device {
         /// The device.
         device: String,
-        /// What was being done.
+        /// The failed operation.
         operation: &'static str,
-        /// What DPDK said.
+        /// DPDK's error.
         reason: String,
     },
 }

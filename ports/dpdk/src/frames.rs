@@ -1,4 +1,4 @@
-//! Frames in DPDK's buffers: those that came, and those that are to go.
+//! Frames in DPDK's buffers: received ones, and those to be sent.
 
 use crate::device::Device;
 use crate::lent::{LENT_BYTES_MIN, LentBuffers};
@@ -7,7 +7,7 @@ use crate::shim::{self, BURST_MAX, RawFrame};
 use longhaul_lease::Lease;
 use std::ffi::c_void;
 
-/// Frames that were received and have not been given back.
+/// Received frames that have not been freed.
 pub(crate) struct Burst {
     frames: Box<[RawFrame; BURST_MAX]>,
     came: usize,
@@ -17,14 +17,14 @@ pub(crate) struct Burst {
 unsafe impl Send for Burst {}
 
 impl Burst {
-    /// The most frames of one burst.
+    /// Maximum frames per burst.
     pub(crate) const FRAMES_MAX: usize = BURST_MAX;
 
     pub(crate) fn new() -> Self {
         Self { frames: Box::new([RawFrame::NONE; BURST_MAX]), came: 0 }
     }
 
-    /// Receives at most `max` frames and returns how many came.
+    /// Receives at most `max` frames and returns their number.
     #[inline]
     pub(crate) fn receive(&mut self, device: &Device, queue: u16, max: usize) -> usize {
         self.give_back();
@@ -36,21 +36,21 @@ impl Burst {
         self.came
     }
 
-    /// One of those that came last.
+    /// A frame of the last burst.
     #[inline]
     pub(crate) fn frame(&self, at: usize) -> Received<'_> {
         Received(&self.frames[..self.came][at])
     }
 
-    /// Whether [`Burst::lend`] may be called for it.
+    /// True if [`Burst::lend`] may be called for the frame.
     #[inline]
     pub(crate) fn is_lendable(&self, at: usize) -> bool {
         let frame = &self.frames[..self.came][at];
         frame.segments == 1 && frame.len as usize >= LENT_BYTES_MIN
     }
 
-    /// Shows one of them to `each`, which may keep it. False: too many are kept. It is not to be
-    /// asked for again.
+    /// Lends one of them to `each`, which may keep it. `false`: too many are kept. The frame must
+    /// not be used again.
     #[inline]
     pub(crate) fn lend(
         &mut self,
@@ -75,12 +75,12 @@ impl Burst {
 
 impl Drop for Burst {
     fn drop(&mut self) {
-        // Something is left when a reader of frames panicked.
+        // Frames are left if a reader panicked.
         self.give_back();
     }
 }
 
-/// A frame that came.
+/// A received frame.
 pub(crate) struct Received<'a>(&'a RawFrame);
 
 impl<'a> Received<'a> {
@@ -94,18 +94,18 @@ impl<'a> Received<'a> {
         self.0.has_bad_sum != 0
     }
 
-    /// Its bytes, unless they lie in several buffers.
+    /// Its bytes, unless it spans several buffers.
     #[inline]
     pub(crate) fn in_one_piece(&self) -> Option<&'a [u8]> {
         if self.0.segments != 1 {
             return None;
         }
-        // SAFETY: a buffer's data, of which the driver says that it has `len` bytes; nobody else
-        // has the buffer until the burst, which this borrows, is given back.
+        // SAFETY: a buffer's data, which has `len` bytes according to the driver; nobody else has
+        // the buffer until the burst, which this borrows, is freed.
         Some(unsafe { std::slice::from_raw_parts(self.0.bytes, self.len()) })
     }
 
-    /// Copies all of it to `out`, which has its length.
+    /// Copies the frame to `out`, which must have its length.
     #[cold]
     pub(crate) fn gather(&self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len(), "output length");
@@ -115,18 +115,18 @@ impl<'a> Received<'a> {
     }
 }
 
-/// Frames on their way to the device, and empty ones to build them in.
+/// Frames to be sent, and empty ones to build them in.
 pub(crate) struct Outgoing {
-    /// Built, not yet taken by the device; the first `sent` were.
+    /// Built frames; the device has accepted the first `sent`.
     built: Vec<RawFrame>,
     sent: usize,
-    /// Of one buffer each.
+    /// Single buffers.
     empty: Vec<RawFrame>,
-    /// Without memory, to refer with.
+    /// Buffers without memory, for references.
     references: Vec<RawFrame>,
-    /// What the longest frame takes.
+    /// Buffers of the longest frame.
     buffers_max: usize,
-    /// The device's queue that they go by.
+    /// The device's transmit queue.
     queue: u16,
     no_buffer: u64,
 }
@@ -135,7 +135,7 @@ pub(crate) struct Outgoing {
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {
-    /// The most frames between two flushes.
+    /// Maximum frames between two flushes.
     pub(crate) const FRAMES_MAX: usize = 256;
 
     pub(crate) fn new(pool: &BufferPool, queue: u16, frame_bytes_max: usize) -> Self {
@@ -147,13 +147,13 @@ impl Outgoing {
         Self { built, sent: 0, empty, references, buffers_max, queue, no_buffer: 0 }
     }
 
-    /// Frames that can be built now, each of the greatest length.
+    /// Number of frames of the maximum length that can be built now.
     pub(crate) fn room(&mut self, pool: &BufferPool) -> usize {
         self.stock_up(pool);
         (Self::FRAMES_MAX - self.built.len()).min(self.empty.len() / self.buffers_max)
     }
 
-    /// Gets empty buffers, as many as there is room for, or as the pool has.
+    /// Gets empty buffers, up to the capacity or as many as the pool has.
     fn stock_up(&mut self, pool: &BufferPool) {
         while self.empty.capacity() - self.empty.len() >= BURST_MAX {
             let had = self.empty.len();
@@ -170,8 +170,8 @@ impl Outgoing {
         }
     }
 
-    /// Builds a frame of `len` bytes. False: there is no room, and `fill` was not called. A frame
-    /// of several buffers is built in `scratch`.
+    /// Builds a frame of `len` bytes. `false`: there is no space, and `fill` was not called. A
+    /// frame of several buffers is built in `scratch`.
     #[inline]
     pub(crate) fn build(
         &mut self,
@@ -194,7 +194,7 @@ impl Outgoing {
         let first = self.empty.len() - needed;
         let frames = &mut self.empty[first..];
         if needed == 1 {
-            // SAFETY: an empty buffer has room for `buffer_bytes`, and nobody else has it.
+            // SAFETY: an empty buffer has space for `buffer_bytes`, and nobody else uses it.
             fill(unsafe { std::slice::from_raw_parts_mut(frames[0].bytes, len) });
             frames[0].len = len as u32;
         } else {
@@ -211,8 +211,8 @@ impl Outgoing {
         true
     }
 
-    /// Adds a frame that somebody lends. False: there is no room, no buffer in `references`, or the
-    /// frame lies in memory that is not DPDK's.
+    /// Adds a lent frame by reference. `false`: there is no space, no buffer in `references`, or
+    /// the frame is not in DPDK's memory.
     #[inline]
     pub(crate) fn refer(&mut self, references: &BufferPool, lease: &Lease) -> bool {
         if self.built.len() == Self::FRAMES_MAX || !self.stock_up_references(references) {
@@ -221,8 +221,7 @@ impl Outgoing {
         let Some(frame) = self.references.last_mut() else { return false };
         let (bytes, opaque) = (lease.bytes(), into_opaque(lease.clone()));
         // SAFETY: the frame is an empty one of a pool of references; the bytes stay as they are as
-        // long as there is a clone of the lease, and the one that goes along is let go of by
-        // `let_go` alone.
+        // long as there is a clone of the lease, and only `let_go` drops the one that goes along.
         let done =
             unsafe { shim::lh_refer(frame, bytes.as_ptr(), bytes.len() as u32, let_go, opaque) };
         if done < 0 {
@@ -234,7 +233,7 @@ impl Outgoing {
         true
     }
 
-    /// True when there is a buffer to refer with.
+    /// True if there is a buffer for a reference.
     #[inline]
     fn stock_up_references(&mut self, pool: &BufferPool) -> bool {
         if !self.references.is_empty() {
@@ -251,15 +250,15 @@ impl Outgoing {
         done == 0
     }
 
-    /// Hands the device what it takes. True when it took all, or something.
+    /// Passes frames to the device. Returns `true` if it accepted all, or at least one.
     #[inline]
     pub(crate) fn send(&mut self, device: &Device) -> bool {
         let before = self.sent;
         while device.is_started() && self.sent < self.built.len() {
             let rest = &self.built[self.sent..];
             let count = rest.len().min(BURST_MAX);
-            // SAFETY: the port is started and has this queue, only this thread uses it; what it
-            // takes is no longer ours.
+            // SAFETY: the port is started and has this queue, only this thread uses it; frames that
+            // it accepts belong to the device.
             let taken =
                 unsafe { shim::lh_transmit(device.id(), self.queue, rest.as_ptr(), count as u32) }
                     as usize;
@@ -273,19 +272,19 @@ impl Outgoing {
             self.built.clear();
             self.sent = 0;
         } else if self.sent > 0 && self.built.len() == Self::FRAMES_MAX {
-            // Few are left, or the device takes few at a time.
+            // Only when few are left, or the device accepts few at a time.
             self.built.drain(..self.sent);
             self.sent = 0;
         }
         has_moved
     }
 
-    /// Frames that the device has not taken.
+    /// Number of frames that the device has not accepted.
     pub(crate) fn waiting(&self) -> usize {
         self.built.len() - self.sent
     }
 
-    /// Drops what waits and returns how many that were.
+    /// Drops the waiting frames and returns their number.
     pub(crate) fn forget(&mut self) -> usize {
         let rest = &self.built[self.sent..];
         let count = rest.len();
@@ -301,29 +300,29 @@ impl Outgoing {
         self.empty.len()
     }
 
-    /// Times that the pool was empty.
+    /// Number of times that the pool was empty.
     pub(crate) fn no_buffer(&self) -> u64 {
         self.no_buffer
     }
 }
 
-/// A lease as what DPDK carries along: it is a pointer.
+/// A lease in the form that DPDK carries: a pointer.
 fn into_opaque(lease: Lease) -> *mut c_void {
     // SAFETY: as long as it is carried it is not looked at.
     unsafe { std::mem::transmute::<Lease, *mut c_void>(lease) }
 }
 
 /// # Safety
-/// `opaque` is of [`into_opaque`], and is taken back once.
+/// `opaque` must come from [`into_opaque`], and may be converted only once.
 unsafe fn from_opaque(opaque: *mut c_void) -> Lease {
     // SAFETY: it was one.
     unsafe { std::mem::transmute::<*mut c_void, Lease>(opaque) }
 }
 
-/// What DPDK calls when a frame that was sent by reference is gone.
+/// DPDK calls this when it has released a frame that was sent by reference.
 ///
 /// # Safety
-/// `lease` is of [`into_opaque`], and this is called once for it.
+/// `lease` must come from [`into_opaque`], and this must be called once for it.
 unsafe extern "C" fn let_go(_bytes: *mut c_void, lease: *mut c_void) {
     // SAFETY: as the caller says. A lease may be dropped by any thread.
     drop(unsafe { from_opaque(lease) });
@@ -333,7 +332,7 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         self.forget();
         for rest in [&self.empty, &self.references] {
-            // SAFETY: these are empty and nobody else's.
+            // SAFETY: these are empty and in no other use.
             unsafe { shim::lh_free(rest.as_ptr(), rest.len() as u32) };
         }
     }

@@ -1,25 +1,24 @@
-//! Received buffers that others keep beyond the call.
+//! Received buffers that readers keep beyond the call.
 
 use crate::shim::{self, Mbuf, RawFrame};
 use longhaul_lease::{Circulation, Lease, Returned};
 use std::ptr::null_mut;
 
-/// A frame that is shorter, in bytes, is not lent: a copy of it costs less than a whole buffer that
-/// is kept for it.
+/// Minimum length of a lent frame, in bytes: copying a shorter one costs less than keeping a whole
+/// buffer.
 pub(crate) const LENT_BYTES_MIN: usize = 256;
 
-/// Buffers whose frames were lent. Each goes back to its pool once nobody has its frame any more:
-/// when another is lent in its place.
+/// Buffers whose frames are lent. Each returns to its pool once nobody has its frame, at the latest
+/// when another frame takes its place.
 pub(crate) struct LentBuffers {
     kept: Circulation<LentBuffer>,
-    /// One whose frame nobody kept.
+    /// A place whose frame nobody kept.
     spare: Option<LentBuffer>,
-    /// The most that are kept at once.
+    /// Maximum number of kept buffers.
     most: usize,
 }
 
-/// A lease and the buffer behind it, null at first. Clones do not free the buffer, nor does
-/// dropping it.
+/// A lease and its buffer, initially null. Neither clones nor dropping free the buffer.
 #[derive(Clone)]
 struct LentBuffer {
     lease: Lease,
@@ -42,24 +41,24 @@ impl LentBuffers {
         LentBuffers { kept: Circulation::default(), spare: None, most }
     }
 
-    /// True when any may be lent at all.
+    /// True if frames may be lent at all.
     pub(crate) fn are_possible(&self) -> bool {
         self.most > 0
     }
 
-    /// Shows a frame of one buffer to `each`. The buffer is kept here until nobody has the frame;
-    /// `frame` gets another one in its place, or none, that is to be freed. False, without a call:
-    /// too many are kept.
+    /// Lends a frame of one buffer to `each`. The buffer is kept here until nobody has the frame;
+    /// `frame` gets another buffer, or none, to be freed instead. `false`, without a call of
+    /// `each`: too many are kept.
     #[inline]
     pub(crate) fn lend(&mut self, frame: &mut RawFrame, each: &mut dyn FnMut(&Lease)) -> bool {
         debug_assert_eq!(frame.segments, 1, "one buffer");
         let Some(mut place) = self.place() else { return false };
-        // SAFETY: a buffer's data, of which the driver says that it has `len` bytes. Nobody writes
-        // there before the buffer is freed, and from here on it is freed only once this lease,
-        // which alone has the slice, is returned.
+        // SAFETY: a buffer's data, which has `len` bytes according to the driver. Nobody writes
+        // there before the buffer is freed, and from here on it is freed only once this lease, the
+        // only owner of the slice, is returned.
         place.lease.put(unsafe { std::slice::from_raw_parts(frame.bytes, frame.len as usize) });
         std::mem::swap(&mut place.mbuf, &mut frame.mbuf);
-        // If this panics, the buffer stays where it is for good.
+        // If this panics, the buffer is leaked.
         each(&place.lease);
         if place.is_returned() {
             self.spare = Some(place);
@@ -69,7 +68,7 @@ impl LentBuffers {
         true
     }
 
-    /// One whose frame nobody has any more.
+    /// A place whose frame nobody has any more.
     #[inline]
     fn place(&mut self) -> Option<LentBuffer> {
         let place = self.spare.take().or_else(|| self.kept.take());
@@ -79,7 +78,7 @@ impl LentBuffers {
         })
     }
 
-    /// Frees what nobody has any more, and returns the rest.
+    /// Frees the buffers whose frames nobody has, and returns the others.
     fn sweep(&mut self) -> Circulation<LentBuffer> {
         let mut rest = Circulation::default();
         for place in std::mem::take(&mut self.kept).into_items().chain(self.spare.take()) {
@@ -95,7 +94,7 @@ impl LentBuffers {
         rest
     }
 
-    /// Frees what nobody has any more.
+    /// Frees the buffers whose frames nobody has.
     #[cfg(test)]
     pub(crate) fn tidy(&mut self) {
         self.kept = self.sweep();
@@ -104,8 +103,7 @@ impl LentBuffers {
 
 impl Drop for LentBuffers {
     fn drop(&mut self) {
-        // Buffers whose frames somebody still has stay where they are for good, and with them their
-        // pool.
+        // Buffers whose frames are still kept are leaked, and so is their pool.
         self.sweep();
     }
 }

@@ -1,14 +1,14 @@
-//! Whether a PCI device can be DPDK's, before DPDK is asked: it only says that it found nothing.
+//! Checks whether DPDK can use a PCI device, since DPDK itself only reports that it found none.
 
 use crate::error::DpdkError;
 use std::path::Path;
 
-/// Drivers that hand a device to user space.
+/// Drivers that hand a device over to user space.
 const HAND_OVER: [&str; 4] = ["vfio-pci", "igb_uio", "uio_pci_generic", "nicvf"];
-/// Drivers that share a device with DPDK: nothing is to be bound.
+/// Drivers that share a device with DPDK, so that it need not be bound to another.
 const SHARE: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
 
-/// The address in full, as in `0000:3b:00.0`, when `device` is one.
+/// The full address, as in `0000:3b:00.0`, if `device` is one.
 pub(crate) fn address(device: &str) -> Option<String> {
     let device = device.strip_prefix("pci:").unwrap_or(device);
     let is_hex = |text: &str, digits: usize| {
@@ -25,7 +25,8 @@ pub(crate) fn address(device: &str) -> Option<String> {
     is_address.then(|| format!("{domain}:{bus}:{slot}.{function}").to_lowercase())
 }
 
-/// Refuses a device that is not there or that the kernel uses. `devices` is `/sys/bus/pci/devices`.
+/// Refuses a device that does not exist or that the kernel uses. `devices` is
+/// `/sys/bus/pci/devices`.
 pub(crate) fn check(device: &str, devices: &Path) -> Result<(), DpdkError> {
     let Some(address) = address(device) else { return Ok(()) };
     let place = devices.join(&address);

@@ -7,15 +7,15 @@ use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What DPDK needs around each buffer, in bytes: its headroom, its structure and the pool's.
+/// Overhead per buffer, in bytes: DPDK's headroom, its structure and the pool's.
 const AROUND_BUFFER: usize = 128 + 128 + 64;
 const ENOMEM: i32 = -12;
 
-/// The buffers of one port.
+/// Buffer pool of one port.
 pub(crate) struct BufferPool {
     pool: NonNull<Pool>,
     buffers: u32,
-    /// Bytes of frame in each.
+    /// Frame bytes per buffer.
     pub(crate) buffer_bytes: usize,
 }
 
@@ -25,7 +25,7 @@ unsafe impl Send for BufferPool {}
 unsafe impl Sync for BufferPool {}
 
 impl BufferPool {
-    /// `socket` is the NUMA node that the memory is to be of, or -1.
+    /// `socket` is the NUMA node of the memory, or -1.
     pub(crate) fn new(buffers: u32, buffer_bytes: usize, socket: i32) -> Result<Self, DpdkError> {
         let name = Self::name();
         // SAFETY: DPDK runs, and the name is zero-terminated; it is copied.
@@ -33,7 +33,7 @@ impl BufferPool {
         Self::made(pool, buffers, buffer_bytes)
     }
 
-    /// Buffers without memory, which refer to that of others.
+    /// Buffers without memory, which refer to other buffers' memory.
     pub(crate) fn of_references(buffers: u32, socket: i32) -> Result<Self, DpdkError> {
         let name = Self::name();
         // SAFETY: as in `new`.
@@ -60,7 +60,7 @@ impl BufferPool {
         self.pool.as_ptr()
     }
 
-    /// Buffers that nobody has.
+    /// Number of free buffers.
     pub(crate) fn free_buffers(&self) -> usize {
         // SAFETY: the pool lives as long as this.
         unsafe { shim::lh_pool_free_buffers(self.pool.as_ptr()) as usize }
@@ -69,9 +69,10 @@ impl BufferPool {
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // A device of another port may hold some, as those of one ring do: then it stays.
+        // Another port's device may hold some, as the devices of one ring do; the pool is then
+        // leaked.
         if self.free_buffers() == self.buffers as usize {
-            // SAFETY: all buffers are back, and nobody else has the pool.
+            // SAFETY: all buffers have been returned, and nobody else uses the pool.
             unsafe { shim::lh_pool_free(self.pool.as_ptr()) };
         }
     }

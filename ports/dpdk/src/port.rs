@@ -1,4 +1,4 @@
-//! A device of DPDK's as a [`Port`].
+//! A DPDK device as a [`Port`].
 
 use crate::config::{AROUND_MTU, DpdkConfig};
 use crate::device::{Device, owns_frames};
@@ -15,80 +15,79 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the device is asked whether its link is up.
+/// Interval at which the device's link is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// A queue that takes nothing for so long has stalled.
+/// A queue that accepts nothing for this time has stalled.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
-/// What only ports of DPDK count. Free-running since the port was made, but for the device's own,
-/// which some devices begin anew when they are started again. What the device counts for all its
-/// ports at once, the first one has.
+/// Counters that only DPDK ports have, cumulative since the port was created, except that some
+/// devices restart their own counters when they are restarted. The first port of a device reports
+/// the counters of the whole device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DpdkCounters {
-    /// Frames that the device dropped because its queue was full: they were not received fast
-    /// enough.
+    /// Frames that the device dropped because its queue was full: the port was too slow.
     pub rx_missed: u64,
-    /// Frames that the device dropped as damaged.
+    /// Damaged frames that the device dropped.
     pub rx_errors: u64,
-    /// Frames that the driver dropped because the pool had no buffer.
+    /// Frames that the driver dropped because the pool was empty.
     pub rx_no_buffer: u64,
-    /// Frames received although the device found their IPv4 or UDP checksum wrong.
+    /// Received frames whose IPv4 or UDP checksum the device found wrong.
     pub rx_bad_checksum: u64,
-    /// Frames received in several buffers, and copied into one piece.
+    /// Frames received in several buffers, and copied into one.
     pub rx_gathered: u64,
-    /// Frames that could not be kept where they lie, because as many are kept as may be. Who keeps
-    /// them has copied them.
+    /// Frames that could not be lent because the maximum was lent; readers that keep them copy
+    /// them.
     pub rx_not_lent: u64,
-    /// Frames that the device did not send.
+    /// Frames that the device failed to send.
     pub tx_errors: u64,
-    /// Times that a frame to send found no buffer in the pool.
+    /// Times that the pool was empty when a frame was to be sent.
     pub tx_no_buffer: u64,
-    /// Frames that were sent from where they were received, without a copy.
+    /// Frames that were sent from the buffer of their reception, without a copy.
     pub tx_by_reference: u64,
-    /// Times that the device took nothing for half a second although its link was up and frames
+    /// Times that the device accepted nothing for half a second although its link was up and frames
     /// waited.
     pub tx_stalls: u64,
-    /// Times that the device was stopped and started to have its link come up again.
+    /// Times that the device was restarted to bring its link up again.
     pub restarts: u64,
 }
 
-/// Some queues of one device: as many to receive from as configured, and one to send by. See the
-/// crate's documentation.
+/// Some queues of one device: the configured number of receive queues, and one transmit queue. See
+/// the crate's documentation.
 pub struct DpdkPort {
     name: Arc<str>,
-    /// Which of the device's ports it is.
+    /// Number of this port within the device.
     number: u16,
     outgoing: Outgoing,
     burst: Burst,
     lent: LentBuffers,
-    /// The device's receive queues that are this port's.
+    /// Receive queues of this port.
     rx_queues: Range<u16>,
-    /// The one that is looked at first in the next call.
+    /// Receive queue that the next call starts with.
     rx_queue: u16,
     frame_bytes_max: usize,
-    /// For frames in several buffers, and for those that nobody gets. Its length is the longest
-    /// frame.
+    /// For frames that span several buffers, and for frames that are discarded. Its length is the
+    /// maximum frame length.
     scratch: Box<[u8]>,
     link: LinkState,
     looked_at: Option<Instant>,
-    /// Since when the device has taken none of the frames that wait, and whether that was counted.
+    /// Time since when the device has accepted none of the waiting frames, and whether that was
+    /// counted.
     stuck: Option<(Instant, bool)>,
     counters: PortCounters,
     other: DpdkCounters,
     reason: Option<String>,
-    /// Last, so that it is closed once all of its buffers are back.
+    /// Last, so that it is closed once all of its buffers are free.
     device: Arc<Device>,
 }
 
-/// Attaches a device and starts it, with as many ports: each has queues, a pool of buffers and
-/// counters of its own, and may be driven by a thread of its own. The device stops when the last of
-/// them is dropped. A link that is down is no error.
+/// Attaches and starts a device with several ports: each has its own queues, buffer pool and
+/// counters, and may run on its own thread. Dropping the last of them stops the device. A link that
+/// is down is not an error.
 ///
-/// Which frame comes by which port [`DpdkConfig::spread`] says.
+/// [`DpdkConfig::spread`] determines which frames each port receives.
 ///
 /// # Errors
-/// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a
-/// frame.
+/// See [`DpdkError`]: every reason why the device cannot work with `config`.
 pub fn open_queues(config: &DpdkConfig, queues: NonZeroUsize) -> Result<Vec<DpdkPort>, DpdkError> {
     config.validate(queues)?;
     let ports = queues.get() as u16;
@@ -97,11 +96,10 @@ pub fn open_queues(config: &DpdkConfig, queues: NonZeroUsize) -> Result<Vec<Dpdk
 }
 
 impl DpdkPort {
-    /// Attaches a device and starts it, with one port. A link that is down is no error.
+    /// Attaches and starts a device with one port. A link that is down is not an error.
     ///
     /// # Errors
-    /// See [`DpdkError`]: everything that makes the device useless for `config`, before it takes a
-    /// frame.
+    /// See [`DpdkError`]: every reason why the device cannot work with `config`.
     pub fn open(config: &DpdkConfig) -> Result<Self, DpdkError> {
         let mut ports = open_queues(config, NonZeroUsize::MIN)?;
         Ok(ports.remove(0))
@@ -134,7 +132,7 @@ impl DpdkPort {
         port
     }
 
-    /// What only ports of DPDK count, with what the device says now.
+    /// The counters that only DPDK ports have, including the device's.
     #[must_use]
     pub fn dpdk_counters(&self) -> DpdkCounters {
         let own = DpdkCounters { tx_no_buffer: self.outgoing.no_buffer(), ..self.other };
@@ -158,13 +156,13 @@ impl DpdkPort {
         self.device.driver()
     }
 
-    /// The MTU that the port takes, in bytes.
+    /// MTU of the port, in bytes.
     #[must_use]
     pub fn mtu(&self) -> usize {
         self.device.mtu()
     }
 
-    /// Buffers of the port's pool that nobody has.
+    /// Free buffers of the port's pool.
     #[must_use]
     pub fn free_buffers(&self) -> usize {
         self.device.pools(self.number).buffers.free_buffers()
@@ -190,7 +188,7 @@ impl DpdkPort {
         self.outgoing.empty_buffers()
     }
 
-    /// Asks for the state of the link.
+    /// Checks the state of the link.
     fn look(&mut self, now: Instant) {
         eal::know_this_thread();
         let link = if self.device.look(now) { LinkState::Up } else { LinkState::Down };
@@ -201,7 +199,7 @@ impl DpdkPort {
         self.link = link;
         match link {
             LinkState::Up => self.counters.link_ups = self.counters.link_ups.wrapping_add(1),
-            // They would leave when it comes back, long after their time.
+            // They would leave when it is up again, long after their time.
             LinkState::Down => {
                 for _ in 0..self.outgoing.forget() {
                     self.counters.tx_drops.count(DropReason::LinkDown);
@@ -210,14 +208,14 @@ impl DpdkPort {
         }
     }
 
-    /// Hands over what waits to be sent.
+    /// Passes the waiting frames to the device.
     fn send(&mut self) {
         if self.outgoing.send(&self.device) {
             self.stuck = None;
         }
     }
 
-    /// Notices a device that takes nothing.
+    /// Detects a device that accepts nothing.
     fn watch_queue(&mut self, now: Instant) {
         match &mut self.stuck {
             _ if self.outgoing.waiting() == 0 => self.stuck = None,
@@ -231,7 +229,7 @@ impl DpdkPort {
         }
     }
 
-    /// Takes at most `max` frames and hands them to `each`; returns how many.
+    /// Receives at most `max` frames and hands them to `each`; returns their number.
     fn receive_by(
         &mut self,
         max: usize,
@@ -253,7 +251,7 @@ impl DpdkPort {
                     break;
                 }
             }
-            // The next call begins with the next queue, so that a full one keeps none waiting.
+            // The next call starts with the next queue, so that a full one delays no other.
             self.rx_queue += 1;
             if self.rx_queue == self.rx_queues.end {
                 self.rx_queue = self.rx_queues.start;
@@ -265,7 +263,7 @@ impl DpdkPort {
         handed
     }
 
-    /// Hands one frame of the burst to `each`, unless it is no frame.
+    /// Hands one frame of the burst to `each`, if its length is valid.
     #[inline]
     fn hand_over(&mut self, at: usize, may_lend: bool, each: &mut dyn FnMut(Received<'_>)) -> bool {
         let frame = self.burst.frame(at);

@@ -1,27 +1,29 @@
-//! How a device spreads frames over its receive queues, so that both directions of a flow meet.
+//! Symmetric RSS: a device spreads frames over its receive queues so that both directions of a flow
+//! map to the same one.
 //!
-//! Network cards hash by Toeplitz's function: each bit of what is hashed that is one adds 32 bits
-//! of the key, those that begin at the place of that bit. With a key that repeats after 16 bits,
-//! source and destination may change places, since IP addresses are multiples of 16 bits long (Woo
-//! and Park, "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012). UDP's
-//! ports are left out: a RoCEv2 flow's source ports differ by direction.
+//! Network cards use the Toeplitz hash: each one bit of the input adds the 32 bits of the key that
+//! start at its position. With a key that repeats after 16 bits, swapping source and destination
+//! does not change the hash, since IP addresses are multiples of 16 bits long (Woo and Park,
+//! "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012). UDP's ports are
+//! excluded, because a RoCEv2 flow's source ports differ by direction.
 
 use crate::config::{DpdkConfig, Spread};
 use crate::error::DpdkError;
 use crate::shim::Info;
 
-/// What the key repeats: half ones, and none of its rotations equal, so that all results come up.
+/// The repeated part of the key: half of its bits are ones, and its rotations all differ, so that
+/// all hash values occur.
 const PATTERN: [u8; 2] = [0x6d, 0x5a];
 
-/// Shortest key that both IPv6 addresses can be hashed with, in bytes.
+/// Minimum key length for two IPv6 addresses, in bytes.
 const KEY_BYTES_MIN: u8 = 2 * 16 + 4;
 
-/// A key of so many bytes for which both directions are alike.
+/// A symmetric key of this length.
 pub(crate) fn symmetric_key(bytes: u8) -> Vec<u8> {
     PATTERN.into_iter().cycle().take(bytes.into()).collect()
 }
 
-/// The key for a device with `ports` ports; `None` when it is to be left alone, or has a single
+/// The key for a device with `ports` ports; `None` if its default applies, or if it has a single
 /// receive queue.
 pub(crate) fn key_for(
     config: &DpdkConfig,
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Toeplitz's function, bit by bit.
+    /// The Toeplitz hash, bit by bit.
     fn hash(key: &[u8], input: &[u8]) -> u32 {
         let bit = |bytes: &[u8], at: usize| bytes[at / 8] >> (7 - at % 8) & 1 == 1;
         (0..input.len() * 8).filter(|at| bit(input, *at)).fold(0, |sum, at| {
@@ -64,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_reference_hashes_as_published() {
-        // Of Microsoft's "Verifying the RSS Hash Calculation": 66.9.149.187 to 161.142.100.80,
+        // From Microsoft's "Verifying the RSS Hash Calculation": 66.9.149.187 to 161.142.100.80,
         // without ports.
         let key = [
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,

@@ -19,15 +19,15 @@
 #include <rte_mempool.h>
 #include <rte_prefetch.h>
 
-/* Buffers that each thread keeps at hand of a pool. */
+/* Size of each thread's cache of a pool's buffers. */
 #define POOL_CACHE 256
-/* Both addresses and nothing else: where UDP is not named, its ports play no part. */
+/* Both addresses only: unless UDP is named, its ports are not hashed. */
 #define RSS_ADDRESSES (RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_IPV6)
 #define RSS_ADDRESSES_TOO (RTE_ETH_RSS_FRAG_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_OTHER | RTE_ETH_RSS_FRAG_IPV6 | \
                            RTE_ETH_RSS_NONFRAG_IPV6_OTHER | RTE_ETH_RSS_IPV6_EX)
 #define RSS_PORTS (RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP | RTE_ETH_RSS_IPV6_UDP_EX | \
                    RTE_ETH_RSS_PORT)
-/* The longest key and table of any driver. */
+/* Maximum lengths of any driver's key and table. */
 #define HASH_KEY_MAX 255
 #define SPREAD_SLOTS_MAX 4096
 
@@ -43,7 +43,7 @@ static ssize_t keep(void *unused, const char *text, size_t size)
     const char *end = memchr(text, '\n', size);
     size_t len = end != NULL ? (size_t)(end - text) : size;
     pthread_mutex_lock(&log_lock);
-    /* What follows the first complaint says less. */
+    /* Later errors are less specific than the first one. */
     if (len > 0 && log_line[0] == '\0' && rte_log_cur_msg_loglevel() <= (int)RTE_LOG_ERR) {
         size_t kept = len < sizeof log_line ? len : sizeof log_line - 1;
         memcpy(log_line, text, kept);
@@ -92,7 +92,7 @@ void lh_unregister_thread(void)
 
 int lh_attach(const char *device, const char *devargs, uint16_t *port)
 {
-    /* A device that is there already is no error to DPDK. */
+    /* DPDK does not report an error for a device that is already attached. */
     if (rte_eth_dev_get_port_by_name(device, port) == 0)
         return -EEXIST;
     uint8_t was_there[RTE_MAX_ETHPORTS] = { 0 };
@@ -176,7 +176,7 @@ int lh_configure(uint16_t port, const struct lh_setup *setup)
         conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER & info.rx_offload_capa;
         conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS & info.tx_offload_capa;
     } else if (!setup->refers) {
-        /* All that is sent is of one pool and has one holder. */
+        /* All sent frames come from one pool and have one reference. */
         conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE & info.tx_offload_capa;
     }
     uint16_t rx_slots = setup->rx_slots, tx_slots = setup->tx_slots;
@@ -209,7 +209,7 @@ int lh_spread_evenly(uint16_t port, const uint8_t *hash_key, uint16_t queues)
     uint8_t key[HASH_KEY_MAX];
     memcpy(key, hash_key, info.hash_key_size);
     struct rte_eth_rss_conf wanted = hash_by_addresses(&info, key);
-    /* Drivers that cannot change it took it when they were configured. */
+    /* Drivers that cannot change the key adopted it when they were configured. */
     done = rte_eth_dev_rss_hash_update(port, &wanted);
     if (done < 0 && done != -ENOTSUP)
         return done;
@@ -241,7 +241,7 @@ int lh_start(uint16_t port)
 {
     int done = rte_eth_dev_start(port);
     if (done == 0) {
-        /* What cannot be switched takes everything. */
+        /* A device without promiscuous mode receives everything. */
         rte_eth_promiscuous_enable(port);
         rte_eth_allmulticast_enable(port);
     }
@@ -356,7 +356,7 @@ void lh_gather(const struct lh_frame *frame, uint8_t *out)
         out += part;
         left -= part;
     }
-    /* The lengths of a device that does not know them itself are not trusted. */
+    /* Lengths are not trusted if the device does not know them itself. */
     memset(out, 0, left);
 }
 

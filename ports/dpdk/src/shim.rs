@@ -1,4 +1,4 @@
-//! The functions of `shim.c`, as they are declared in `shim.h`.
+//! Declarations of the functions of `shim.c`, as in `shim.h`.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

@@ -1,4 +1,5 @@
-//! DPDK's virtual devices in this process, without huge pages. DPDK starts once for all of them.
+//! Tests with DPDK's virtual devices in this process, without huge pages. All of them share one
+//! DPDK.
 
 use crate::shim::{self, BURST_MAX, RawFrame};
 use crate::{DpdkConfig, DpdkError, DpdkPort, Spread, eal, open_queues};
@@ -13,7 +14,7 @@ mod interfaces;
 mod lending;
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Held while DPDK's memory is taken: some tests take all of it for a moment.
+/// Held while a test uses DPDK's memory: some tests take all of it briefly.
 static MEMORY: Mutex<()> = Mutex::new(());
 /// Held by those tests.
 static ALL_MEMORY: Mutex<()> = Mutex::new(());
@@ -70,7 +71,7 @@ fn check(frame: &[u8], number: usize, len: usize) {
     );
 }
 
-/// Sends from one to the other, with at most `window` on their way, and checks each.
+/// Sends from one port to the other, with at most `window` frames in flight, and checks each.
 fn carry(from: &mut impl Port, to: &mut impl Port, window: usize, lengths: &[usize]) {
     let (mut sent, mut came) = (0, 0);
     until("all frames came", || {
@@ -116,7 +117,7 @@ fn echo(port: &mut DpdkPort, lengths: &[usize]) {
     });
 }
 
-/// A path in the directory for temporary files, removed at the end.
+/// A path in the temporary directory, removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -207,7 +208,7 @@ mod queues {
                 });
             }
         });
-        // The last of them gave the device back.
+        // Dropping the last of them detached the device.
         opened("net_ring_threads0");
     }
 
@@ -219,8 +220,8 @@ mod queues {
             ..DpdkConfig::new("net_ring_own0")
         };
         let mut ports = open_ports(&config, 2).unwrap();
-        // What the ring with number 1 gets by the second port, it hands to its second receive
-        // queue: the first port's.
+        // Frames that the second port receives from ring 1 go to the device's second receive queue,
+        // which is the first port's.
         up(&mut ports[1]);
         assert!(send(&mut ports[1], 5, 100));
         ports[1].flush().unwrap();
@@ -228,7 +229,7 @@ mod queues {
         assert_eq!(ports[0].receive(64, &mut |frame| check(frame, 5, 100)).unwrap(), 1);
         let pools: Vec<_> = ports.iter().map(DpdkPort::pool).collect();
         assert_ne!(pools[0], pools[1]);
-        // The device goes on with those that are left.
+        // The device keeps running with the remaining ports.
         drop(ports.remove(0));
         up(&mut ports[0]);
         assert!(send(&mut ports[0], 6, 100));
@@ -251,12 +252,12 @@ mod a_peer {
         opened.unwrap()
     }
 
-    /// Set in a process that runs one test alone.
+    /// Set in a process that runs a single test.
     const ALONE: &str = "LONGHAUL_DPDK_TEST_ALONE";
 
-    /// DPDK 22.11's net_memif crashes at one disconnect in hundreds: its interrupt thread looks at
-    /// a control channel that was freed. So it has a process of its own, and another one when that
-    /// is what happened.
+    /// DPDK 22.11's net_memif crashes at one disconnect in hundreds: its interrupt thread reads a
+    /// freed control channel. The test therefore runs in its own process, and is repeated if that
+    /// crashes.
     fn apart(test: &str, body: impl FnOnce()) {
         if std::env::var_os(ALONE).is_some() {
             return body();
@@ -376,7 +377,7 @@ mod trouble {
         }
     }
 
-    /// For the memory that these tests have.
+    /// Exceeds the memory of these tests.
     fn too_large(devargs: &str) -> DpdkConfig {
         let spread = Spread::ByDevice;
         DpdkConfig { queue_frames: 32768, rx_queues: 4, spread, ..DpdkConfig::new(devargs) }
@@ -389,7 +390,7 @@ mod trouble {
         for (config, words) in [
             (new("net_nosuch0"), ["net_nosuch0", "apt-get install librte-meta-net"]),
             (new("net_memif9,role=nobody"), ["Unknown role: nobody", "apt-get install"]),
-            // Its driver says yes, and makes no port.
+            // The driver reports success, but creates no port.
             (new("net_null43,copy=1,no-rx=1"), ["net_null43,copy=1,no-rx=1", "no-rx arguments"]),
             (new("ffff:ff:1f.7"), ["no PCI device", "dpdk-devbind.py --status-dev net"]),
             (new(""), ["the device", "arguments behind commas"]),
@@ -397,7 +398,7 @@ mod trouble {
             (DpdkConfig { rx_queues: 0, ..new("net_null40") }, ["is 0", "1 to 64"]),
             (
                 DpdkConfig { rx_queues: 2, ..new("net_memif8") },
-                ["has 1 receive queues", "--dpdk-queues=1"],
+                ["has 1 receive queue,", "--dpdk-queues=1"],
             ),
             (
                 DpdkConfig { rx_queues: 2, ..new("net_ring_no0") },
@@ -442,7 +443,7 @@ mod trouble {
         let mut port = opened("net_ring_still0");
         up(&mut port);
         let mut sent = 0;
-        // Nobody receives: the ring is full, then the port.
+        // Nobody receives: first the ring becomes full, then the port.
         while send(&mut port, sent, 100) {
             sent += 1;
             port.flush().unwrap();

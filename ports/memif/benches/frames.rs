@@ -1,10 +1,9 @@
 //! Frames per second between two memif ports, both driven by one thread.
 //!
-//! Each iteration builds a burst, flushes it, and receives it, so one frame's figure is the cost of
-//! both sides together on one core. `copy` fills the frame from private memory and copies it out
-//! again, as a port's user does; `touch` writes and reads one cache line, which leaves the cost of
-//! the port itself. `memcpy` is the same two copies without a port, as the yardstick of this
-//! machine.
+//! Each iteration builds a burst, flushes it, and receives it, so a frame's figure is the cost of
+//! both sides on one core. `copy` fills the frame from private memory and copies it out again, as a
+//! port's user does; `touch` writes and reads one cache line, which leaves the cost of the port
+//! itself. `memcpy` makes the same two copies without a port, as a baseline of the machine.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 

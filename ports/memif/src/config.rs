@@ -1,4 +1,4 @@
-//! What a memif interface is configured with, and why a configuration is refused.
+//! Configuration of memif interfaces, and its errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,33 +8,32 @@ use thiserror::Error;
 
 use crate::message::{NAME_BYTES, SECRET_BYTES};
 
-/// Largest ring, as the base-2 logarithm of its descriptors. The published implementations stop
-/// here too.
+/// Maximum ring size, as the base-2 logarithm of its descriptors; also the maximum of published
+/// implementations.
 pub const RING_SIZE_LOG2_MAX: u8 = 14;
 
 /// Configuration of one memif interface, for either role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemifConfig {
-    /// Name told to the peer and used in errors: 1 to 31 bytes.
+    /// Name that is sent to the peer and used in errors: 1 to 31 bytes.
     pub name: String,
     /// Descriptors per ring as a base-2 logarithm, 1 to 14. Only the slave uses it: it lays out the
-    /// rings, and takes the smaller of this and what the master allows.
+    /// rings, with the smaller of this and the master's maximum.
     pub ring_size_log2: u8,
-    /// Longest frame in bytes, 64 to 65535. The slave allocates
-    /// `2 * 2^ring_size_log2 * frame_bytes_max` bytes for buffers of this size. The default of 4352
-    /// carries a 4096-byte RDMA payload with two VLAN tags, IPv6 and every header and trailer in
-    /// one buffer, with 150 bytes to spare for an encapsulation.
+    /// Maximum frame in bytes, 64 to 65535. The slave allocates `2 * 2^ring_size_log2` buffers of
+    /// this size. The default of 4352 fits a 4096-byte RDMA payload with two VLAN tags, IPv6 and
+    /// all headers and trailers in one buffer, with 150 bytes to spare for an encapsulation.
     pub frame_bytes_max: usize,
-    /// A shared secret of 1 to 24 bytes without NUL. A master that has one refuses a slave without
-    /// it. It travels in clear over the UNIX socket and guards against mistakes, not attackers.
+    /// A shared secret of 1 to 24 bytes without NUL. A master with a secret refuses a slave without
+    /// it. It crosses the UNIX socket in cleartext, so it prevents mistakes but not attacks.
     pub secret: Option<String>,
-    /// The most memory that a master maps for one slave, in bytes. Mapped pages are touched at once
-    /// and count as this process's own, so this bounds what a slave can make it use.
+    /// Maximum memory that a master maps for one slave, in bytes. Mapped pages are touched at once
+    /// and count as this process' own, so this bounds the memory that a slave can make it use.
     pub region_bytes_max: u64,
 }
 
 impl MemifConfig {
-    /// The defaults: 2048 descriptors per ring, 4352-byte frames, no secret, 1 GiB of regions.
+    /// Defaults: 2048 descriptors per ring, 4352-byte frames, no secret, 1 GiB of regions.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
@@ -73,7 +72,7 @@ impl MemifConfig {
 
 const _: () = assert!(FRAME_BYTES_MIN <= 64);
 
-/// Why a listener or an interface could not be made.
+/// Why a listener or an interface cannot be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MemifError {
@@ -82,7 +81,7 @@ pub enum MemifError {
     Config {
         /// Name of the field.
         field: &'static str,
-        /// The offending value and the range.
+        /// The value, and the valid range.
         detail: String,
     },
     /// Another process listens on this socket.
@@ -91,7 +90,7 @@ pub enum MemifError {
         /// The socket.
         path: PathBuf,
     },
-    /// The path names something other than a socket, which is left alone.
+    /// The path names a file other than a socket, which is left unchanged.
     #[error("{} exists and is not a socket", path.display())]
     NotASocket {
         /// The file.
@@ -105,14 +104,14 @@ pub enum MemifError {
         /// The interface id.
         id: u32,
     },
-    /// The operating system refused something.
+    /// An operating system error.
     #[error("{}: {operation}: {source}", path.display())]
     Io {
         /// The socket.
         path: PathBuf,
-        /// What was being done.
+        /// The failed operation.
         operation: &'static str,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }

@@ -13,7 +13,7 @@ use rustix::net::{
 use crate::message::{MESSAGE_BYTES, Message};
 use crate::violation::{Violation, violation};
 
-/// What waited on the control channel.
+/// The next message of the control channel, if any.
 #[derive(Debug)]
 pub(crate) enum Received {
     Message(Message, Option<OwnedFd>),
@@ -28,15 +28,15 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Takes over a connected, non-blocking socket.
+    /// Takes ownership of a connected, non-blocking socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
     /// Sends one message, with a descriptor if there is one.
     ///
-    /// The protocol is lock-step, so the socket buffer always has room for an honest peer; one that
-    /// does not read is reported as an error.
+    /// The protocol is lock-step, so the socket buffer always has space for an honest peer; a peer
+    /// that does not read causes an error.
     pub(crate) fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let bytes = message.encode();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -54,13 +54,13 @@ impl Control {
         }
     }
 
-    /// Tells the peer why this side leaves. The peer may be gone already, which is as good.
+    /// Tells the peer why this side disconnects. An error is ignored, since the peer may be gone.
     pub(crate) fn send_disconnect(&self, reason: &str) {
         let message = Message::Disconnect { code: 0, reason: reason.to_owned() };
         let _ = self.send(&message, None);
     }
 
-    /// Takes the next message, if one waits.
+    /// Receives the next message, if one waits.
     pub(crate) fn receive(&self) -> Result<Received, Violation> {
         let mut bytes = [0u8; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -76,7 +76,7 @@ impl Control {
                 Err(_) => return Ok(Received::Closed),
             }
         };
-        // Every received descriptor is taken, so that those not wanted are closed.
+        // Accepts every descriptor, so that unwanted ones are closed.
         let mut fds = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {

@@ -1,8 +1,8 @@
-//! How two sides agree on regions and rings, one state machine per role.
+//! Negotiation of regions and rings, with one state machine per role.
 //!
-//! The master greets with HELLO. The slave answers INIT, ADD_REGION, ADD_RING for each ring and
-//! CONNECT, each after the ACK of the one before; the master confirms the last with CONNECTED.
-//! These types decide what a message means; they own no socket and send nothing by themselves.
+//! The master sends HELLO. The slave sends INIT, ADD_REGION, an ADD_RING for each ring and CONNECT,
+//! each after the ACK of the previous message; the master confirms the last with CONNECTED. These
+//! types process messages; they own no socket and send nothing themselves.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,9 +20,9 @@ use crate::ring::Ring;
 use crate::sender::Sender;
 use crate::violation::{Violation, violation};
 
-/// Most regions that a master takes from one slave.
+/// Maximum number of regions that a master accepts from one slave.
 const REGIONS_MAX: usize = 16;
-/// The name that this software tells its peers.
+/// Name of this software for peers.
 const APPLICATION: &str = concat!("longhaul ", env!("CARGO_PKG_VERSION"));
 const _: () = assert!(APPLICATION.len() < NAME_BYTES);
 
@@ -31,23 +31,23 @@ const _: () = assert!(APPLICATION.len() < NAME_BYTES);
 pub(crate) struct Queues {
     pub(crate) sender: Sender,
     pub(crate) receiver: Receiver,
-    /// Rung by the peer when frames arrive and interrupts are on.
+    /// The peer rings it when frames arrive while interrupts are on.
     pub(crate) receive_bell: Doorbell,
     pub(crate) peer_name: String,
 }
 
-/// What a message led to.
+/// The result of a message.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Send the next message of the slave, or the given answer of the master.
+    /// Send the slave's next message, or this answer of the master.
     Answer(Message),
-    /// The connection stands. Send this first, if there is something.
+    /// The connection is established. Send this message first, if any.
     Up(Box<Queues>, Option<Message>),
-    /// The peer left, for this reason.
+    /// The peer disconnected, with this reason.
     Left(String),
 }
 
-/// What a master allows a slave.
+/// The master's limits for a slave.
 pub(crate) fn hello() -> Message {
     Message::Hello(Hello {
         name: APPLICATION.to_owned(),
@@ -60,7 +60,7 @@ pub(crate) fn hello() -> Message {
     })
 }
 
-/// The secret as it travels: zero-padded.
+/// The secret in its field, zero-padded.
 pub(crate) fn secret_field(secret: Option<&str>) -> [u8; SECRET_BYTES] {
     let mut field = [0; SECRET_BYTES];
     let secret = secret.unwrap_or_default().as_bytes();
@@ -80,7 +80,7 @@ struct RingOffer {
     bell: Doorbell,
 }
 
-/// The master's side, from the INIT on.
+/// The master's side, from INIT on.
 pub(crate) struct MasterHandshake {
     regions: Vec<Arc<Region>>,
     bytes_left: u64,
@@ -184,21 +184,21 @@ impl MasterHandshake {
 // ---------------------------------------------------------------------------------------------
 // Slave
 
-/// Where the parts of the slave's one region lie, in bytes from its start.
+/// Offsets of the parts of the slave's only region, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     ring_size_log2: u8,
     m2s_ring: u32,
     s2m_buffers: u32,
     m2s_buffers: u32,
-    /// Distance between buffers, and how much of each is used.
+    /// Distance between buffers, and usable bytes of each.
     stride: u32,
     buffer_bytes: u32,
     bytes: u32,
 }
 
 impl Layout {
-    /// Both rings, then the buffers of each. Everything begins on a cache line.
+    /// Both rings, then the buffers of each. All parts are aligned to cache lines.
     ///
     /// The largest configuration takes just over 2 GiB, so 32-bit offsets suffice.
     fn new(ring_size_log2: u8, frame_bytes_max: usize) -> Self {
@@ -219,7 +219,7 @@ impl Layout {
     }
 }
 
-/// What the slave created for one connection.
+/// Resources that the slave creates for one connection.
 struct Offer {
     layout: Layout,
     region: Arc<Region>,
@@ -256,7 +256,7 @@ pub(crate) struct SlaveHandshake {
     id: u32,
     config: MemifConfig,
     offer: Option<Offer>,
-    /// Messages of the slave sent so far.
+    /// Number of the slave's messages sent so far.
     sent: usize,
 }
 
@@ -320,7 +320,7 @@ impl SlaveHandshake {
         message
     }
 
-    /// The descriptor that travels with the message made last.
+    /// The descriptor that belongs to the last message.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let offer = self.offer.as_ref()?;
         match self.sent {
@@ -331,8 +331,8 @@ impl SlaveHandshake {
         }
     }
 
-    /// Starts the queues. Only now are buffers posted: some masters reset both indices of each ring
-    /// right before they send CONNECTED.
+    /// Starts the queues. Buffers are posted only now, because some masters reset both indices of
+    /// each ring just before they send CONNECTED.
     fn connected(&mut self, peer_name: String) -> Result<Step, Violation> {
         let offer = self.offer.take().expect("CONNECT was sent with it");
         offer.s2m_ring.check_cookie()?;
@@ -356,7 +356,7 @@ impl SlaveHandshake {
     }
 }
 
-/// Messages that the slave has sent once CONNECT is out.
+/// Number of the slave's messages sent once CONNECT is.
 const CONNECT_SENT: usize = 5;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A peer that writes what it likes, when it likes, into shared memory and onto the control
-//! channel. For fuzzing; a finding is a panic.
+//! Fuzzing against a peer that writes arbitrary bytes at arbitrary times into shared memory and the
+//! control channel. A finding is a panic.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ use crate::violation::Violation;
 
 const REGION_BYTES: usize = 4096;
 const RING_SIZE_LOG2: u8 = 3;
-/// The ring that this side receives from, at the region's start, and the one that it sends to.
+/// Offsets of the receive ring, which is at the region's start, and of the send ring.
 const SEND_RING: u32 = 512;
 const RECEIVE_BUFFERS: u32 = 1024;
 const SEND_BUFFERS: u32 = 2560;
@@ -27,8 +27,7 @@ const BUFFER_BYTES: u32 = 128;
 const FRAME_BYTES_MAX: usize = 300;
 const STEPS_MAX: usize = 256;
 
-/// This process's view of the region and of the bell, made once: system calls take longer than a
-/// run.
+/// Region and bell, created once, since system calls take longer than a run.
 struct Fixture {
     region: Arc<Region>,
     bell: Doorbell,
@@ -41,7 +40,7 @@ thread_local! {
     });
 }
 
-/// The bytes of a script, which end with zeros.
+/// The bytes of a script, followed by endless zeros.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -58,12 +57,12 @@ impl Script<'_> {
     }
 }
 
-/// One side of two rings, and the peer's hands on the same memory.
+/// One side of two rings, and the peer's access to the same memory.
 struct Rings {
     region: Arc<Region>,
     receiver: Receiver,
     sender: Sender,
-    /// The peer's.
+    /// The peer's view.
     rings: [Ring; 2],
     counters: PortCounters,
     is_master: bool,
@@ -108,7 +107,7 @@ impl Rings {
         Rings { region, receiver, sender, rings, counters: PortCounters::default(), is_master }
     }
 
-    /// What the peer does next.
+    /// Performs one step of the peer.
     fn peer(&mut self, what: u8, script: &mut Script<'_>) {
         let ring = &self.rings[usize::from(what >> 7)];
         match what & 3 {
@@ -132,7 +131,7 @@ impl Rings {
         }
     }
 
-    /// Frames come: of a length that is allowed, and none too many.
+    /// Receives frames, and checks their lengths and number.
     fn receive(&mut self, max: usize) -> Result<(), Violation> {
         let before = self.counters.rx_frames;
         let mut came = 0;
@@ -152,8 +151,8 @@ impl Rings {
         Ok(())
     }
 
-    /// A frame leaves: it is built at most once, and as slave nothing but its buffer and the ring
-    /// changes.
+    /// Sends a frame. Checks that it is built at most once and, as slave, that only its buffer and
+    /// the ring change.
     fn send(&mut self, len: usize) -> Result<(), Violation> {
         let len = if self.is_master { len } else { len.min(BUFFER_BYTES as usize) };
         let len = len.max(FRAME_BYTES_MIN);
@@ -198,9 +197,9 @@ impl Rings {
     }
 }
 
-/// Rings in both directions, as master or slave by the first byte, against a peer that does what
-/// the others say, between calls of ours. A broken rule ends the connection; until then every frame
-/// has a length that is allowed.
+/// Rings in both directions, as master or slave by the first byte, against a peer that takes the
+/// steps of the remaining bytes between calls of the port. A violation ends the connection; until
+/// then every frame has a valid length.
 ///
 /// # Panics
 /// On a finding.
@@ -224,7 +223,7 @@ pub fn rings(data: &[u8]) {
     });
 }
 
-/// Control messages of any bytes, with any descriptor, in any order, to a master or a slave in the
+/// Arbitrary control messages, with any descriptor and in any order, to a master or a slave in the
 /// handshake.
 ///
 /// # Panics
@@ -269,7 +268,7 @@ pub fn control(data: &[u8]) {
     }
 }
 
-/// What comes with a message.
+/// A descriptor that accompanies a message.
 fn descriptor(which: u8) -> Option<OwnedFd> {
     FIXTURE.with_borrow(|fixture| match which & 3 {
         0 => None,

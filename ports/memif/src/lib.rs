@@ -1,29 +1,30 @@
 //! memif: Ethernet frames between two processes through shared memory, without privileges.
 //!
-//! This is the published memif protocol, version 2.0, as VPP, libmemif and DPDK's `net_memif` speak
-//! it, in both roles, with one queue pair per interface:
+//! Implements the published memif protocol, version 2.0, which VPP, libmemif and DPDK's `net_memif`
+//! speak, in both roles, with one queue pair per interface:
 //!
-//! * the **slave** (client) allocates the memory, connects to a UNIX socket, and reconnects by
-//!   itself whenever the link is down: [`MemifPort::slave`];
-//! * the **master** (server) listens on the socket and maps what slaves offer. One socket serves
-//!   any number of interfaces, told apart by a number: [`Listener`], or [`MemifPort::master`] for
-//!   one.
+//! * the **slave** (client) allocates the memory, connects to a UNIX socket, and reconnects
+//!   automatically whenever the link is down: [`MemifPort::slave`];
+//! * the **master** (server) listens on the socket and maps the regions of slaves. One socket
+//!   serves any number of interfaces, identified by number: [`Listener`], or [`MemifPort::master`]
+//!   for one.
 //!
-//! Lifecycle of a port: down; handshake; up; down again when the peer leaves, when it breaks a
-//! rule, or when the port is dropped. All of it happens inside [`longhaul_port::Port::service`],
-//! which never blocks. Frames that a departed peer had published can still be received.
+//! Lifecycle of a port: down; handshake; up; down again when the peer disconnects or violates the
+//! protocol, or when the port is dropped. All of it happens inside
+//! [`longhaul_port::Port::service`], which never blocks. Frames that a departed peer had published
+//! can still be received.
 //!
-//! Trust: a peer may write anything into the shared memory and onto the control channel at any
-//! time. Everything from there is copied to private memory once, and checked before use; a broken
-//! rule disconnects the peer and is reported as [`longhaul_port::PortError::PeerViolation`]. It can
-//! garble the frames that it sends itself, and with a forged interrupt descriptor it can stall the
-//! thread that wakes it.
+//! Trust: a peer may write arbitrary bytes into the shared memory and the control channel at any
+//! time. The port copies every value from there to private memory once, and checks it before use; a
+//! violation disconnects the peer and is reported as [`longhaul_port::PortError::PeerViolation`]. A
+//! peer can corrupt the frames that it sends itself, and with a forged interrupt descriptor it can
+//! stall the thread that wakes it.
 //!
-//! Deliberately absent: several queue pairs, private headers, IP mode, zero-copy out of foreign
-//! memory.
+//! Deliberately absent: several queue pairs, private headers, IP mode, zero-copy reception from
+//! foreign memory.
 //!
-//! `rustix` is used for system calls because it passes descriptors over sockets and seals memory
-//! files in safe code; unsafe is left to mapping memory and to the rings in it.
+//! System calls go through `rustix`, which passes descriptors over sockets and seals memory files
+//! in safe code; only mappings and the rings in them need unsafe code.
 
 mod config;
 mod control;

@@ -1,15 +1,14 @@
-//! One socket, many interfaces: accepting slaves and handing each to the port with its id.
+//! One socket for many interfaces: accepts slaves, and passes each to the port with its id.
 //!
-//! Whoever services a port of the listener, or the listener itself, also accepts connections and
-//! reads the INIT that names the interface. The connection then goes into the inbox of that
-//! interface, whose own thread does the rest. So the ports of one listener may live on different
-//! threads, and no thread is needed for the listener.
+//! Servicing a port of the listener, or the listener itself, also accepts connections and reads the
+//! INIT that names the interface. The connection then goes into the inbox of that interface, whose
+//! own thread does the rest. The ports of one listener may therefore live on different threads, and
+//! the listener needs no thread.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use longhaul_port::{Descriptors, Doorbell};
@@ -22,40 +21,46 @@ use crate::message::{Init, MODE_ETHERNET, Message, SECRET_BYTES, VERSION};
 use crate::port::MemifPort;
 use crate::socket::ListeningSocket;
 
-/// Connections that have not named their interface yet; the oldest makes room for a new one.
+/// Maximum number of connections that have not named their interface; a new one evicts the oldest.
 const PENDING_MAX: usize = 64;
-/// Connections accepted in one call.
+/// Maximum number of connections accepted per call.
 const ACCEPT_BATCH: usize = 16;
-/// Interfaces made on demand and not yet collected.
+/// Maximum number of interfaces created on demand and not yet collected.
 const UNCOLLECTED_MAX: usize = 256;
 
-/// An interface of a listener: what its port and the listener share.
+/// An interface of a listener: the state that its port and the listener share.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) id: u32,
     pub(crate) config: MemifConfig,
-    /// A slave is connected or waits in the inbox.
-    busy: AtomicBool,
+    /// A slave that waits for the port, which may still be connected to another slave.
     inbox: Mutex<Option<Control>>,
     pub(crate) bell: Doorbell,
 }
 
 impl Slot {
     fn new(id: u32, config: MemifConfig) -> io::Result<Self> {
-        let (busy, inbox) = (AtomicBool::new(false), Mutex::new(None));
-        Ok(Self { id, config, busy, inbox, bell: Doorbell::new()? })
+        Ok(Self { id, config, inbox: Mutex::default(), bell: Doorbell::new()? })
     }
 
-    /// Leaves a slave for the port. The bell rings under the lock, so that it never outlasts the
-    /// slave that it stands for.
-    fn deliver(&self, control: Control) {
+    /// Delivers a slave to the port, or refuses it if another one waits. The bell rings under the
+    /// lock, so that it does not ring after the slave has been taken.
+    pub(crate) fn deliver(&self, control: Control) {
         let mut inbox = unpoisoned(self.inbox.lock());
+        if inbox.is_some() {
+            return self.refuse(&control);
+        }
         *inbox = Some(control);
-        // Without the bell a polling port still finds the slave.
+        // A polling port finds the slave even without the bell.
         let _ = self.bell.ring();
     }
 
-    /// Takes the slave that waits, if there is one.
+    /// Refuses a slave because another one has the interface.
+    pub(crate) fn refuse(&self, control: &Control) {
+        control.send_disconnect(&format!("interface id {} is already connected", self.id));
+    }
+
+    /// Takes the waiting slave, if there is one.
     pub(crate) fn take(&self) -> Option<Control> {
         let mut inbox = unpoisoned(self.inbox.lock());
         let taken = inbox.take();
@@ -64,14 +69,9 @@ impl Slot {
         }
         taken
     }
-
-    /// The connection is over: the next slave may come.
-    pub(crate) fn release(&self) {
-        self.busy.store(false, Ordering::Release);
-    }
 }
 
-/// A lock whose data stays valid when a thread panics while holding it.
+/// Unwraps a lock whose data stays valid if a thread panics while it holds the lock.
 fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
     result.unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -80,18 +80,19 @@ fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
 struct HubState {
     pending: Vec<Control>,
     slots: HashMap<u32, Arc<Slot>>,
-    /// Configuration for interfaces that nobody registered; without it they are refused.
+    /// Configuration of interfaces that are created on demand; without it, unknown interfaces are
+    /// refused.
     on_demand: Option<MemifConfig>,
     uncollected: Vec<Arc<Slot>>,
 }
 
-/// What a listener and its ports share.
+/// State that a listener and its ports share.
 #[derive(Debug)]
 pub(crate) struct Hub {
     socket: ListeningSocket,
     /// Readable when `socket` or a pending connection is.
     readiness: OwnedFd,
-    /// Rung when an interface was made on demand.
+    /// Rings when an interface is created on demand.
     bell: Doorbell,
     state: Mutex<HubState>,
 }
@@ -121,12 +122,12 @@ impl Hub {
         unpoisoned(self.state.lock())
     }
 
-    /// Readable when [`Hub::pump`] has something to do.
+    /// Readable when [`Hub::pump`] has work to do.
     pub(crate) fn readiness(&self) -> &OwnedFd {
         &self.readiness
     }
 
-    /// Accepts slaves and delivers those that have named their interface. Does nothing while
+    /// Accepts slaves, and delivers those that have named their interface. Does nothing while
     /// another thread does this.
     pub(crate) fn pump(&self) -> io::Result<()> {
         let mut state = match self.state.try_lock() {
@@ -134,7 +135,7 @@ impl Hub {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        // Asking is cheap; an accept that finds nobody makes and discards a socket.
+        // A readiness check is cheap; an accept without a connection creates and discards a socket.
         let mut ready = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
@@ -152,10 +153,9 @@ impl Hub {
                 Ok(Received::Closed) => {}
                 Ok(Received::Message(Message::Init(init), _)) => {
                     let _ = epoll::delete(&self.readiness, &control);
-                    if let Err(reason) = self.admit(&mut state, &init) {
-                        control.send_disconnect(&reason);
-                    } else if let Some(slot) = state.slots.get(&init.id) {
-                        slot.deliver(control);
+                    match self.admit(&mut state, &init) {
+                        Ok(slot) => slot.deliver(control),
+                        Err(reason) => control.send_disconnect(&reason),
                     }
                 }
                 Ok(Received::Message(other, _)) => {
@@ -183,8 +183,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Decides whether a slave may have the interface that it names, and reserves it.
-    fn admit(&self, state: &mut HubState, init: &Init) -> Result<(), String> {
+    /// The interface that a slave names, if it may have it.
+    fn admit(&self, state: &mut HubState, init: &Init) -> Result<Arc<Slot>, String> {
         if init.version != VERSION {
             return Err(format!("memif version {:#x} instead of {VERSION:#x}", init.version));
         }
@@ -196,10 +196,7 @@ impl Hub {
             None => self.make_on_demand(state, init)?,
         };
         check_secret(slot.config.secret.as_deref(), &init.secret)?;
-        if slot.busy.swap(true, Ordering::AcqRel) {
-            return Err(format!("interface id {} is already connected", init.id));
-        }
-        Ok(())
+        Ok(slot)
     }
 
     fn make_on_demand(&self, state: &mut HubState, init: &Init) -> Result<Arc<Slot>, String> {
@@ -216,12 +213,12 @@ impl Hub {
         let slot = Arc::new(slot);
         state.slots.insert(id, Arc::clone(&slot));
         state.uncollected.push(Arc::clone(&slot));
-        // A bell that cannot ring is still found by a listener that polls.
+        // A polling listener finds the interface even without the bell.
         let _ = self.bell.ring();
         Ok(slot)
     }
 
-    /// Forgets an interface. A slave that waits for it is disconnected.
+    /// Removes an interface. A slave that waits for it is disconnected.
     pub(crate) fn remove(&self, slot: &Arc<Slot>) {
         let mut state = self.lock();
         if state.slots.get(&slot.id).is_some_and(|registered| Arc::ptr_eq(registered, slot)) {
@@ -241,7 +238,7 @@ fn check_secret(wanted: Option<&str>, given: &[u8; SECRET_BYTES]) -> Result<(), 
     if given.iter().all(|byte| *byte == 0) {
         return Err("a secret is required".to_owned());
     }
-    // Text ends at the first zero; what lies behind it is not part of the secret.
+    // The text ends at the first zero; the bytes behind it are not part of the secret.
     let end = given.iter().position(|byte| *byte == 0).unwrap_or(SECRET_BYTES);
     let mut text = [0; SECRET_BYTES];
     text[..end].copy_from_slice(&given[..end]);
@@ -252,19 +249,19 @@ fn check_secret(wanted: Option<&str>, given: &[u8; SECRET_BYTES]) -> Result<(), 
 
 /// A memif socket on which this process is the master of any number of interfaces.
 ///
-/// The socket file is accessible to its owner only, and is removed when the listener and all its
-/// ports are gone. Dropping the listener alone leaves its ports working, reconnects included.
+/// Only its owner may access the socket file, which is removed when the listener and all its ports
+/// are dropped. Dropping the listener alone leaves its ports working, including reconnects.
 #[derive(Debug)]
 pub struct Listener {
     hub: Arc<Hub>,
 }
 
 impl Listener {
-    /// Listens at `path`. A socket file that a dead process left behind is replaced.
+    /// Listens at `path`. Replaces the stale socket file of a dead process.
     ///
     /// # Errors
-    /// [`MemifError::AddressInUse`] when a process listens there, [`MemifError::NotASocket`] when
-    /// the path names something else, [`MemifError::Io`] otherwise.
+    /// [`MemifError::AddressInUse`] if a process listens there, [`MemifError::NotASocket`] if the
+    /// path names another kind of file, [`MemifError::Io`] otherwise.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self, MemifError> {
         Ok(Self { hub: Arc::new(Hub::bind(path.as_ref())?) })
     }
@@ -275,7 +272,7 @@ impl Listener {
         self.hub.socket.path()
     }
 
-    /// Makes the interface `id`, which then waits for its slave. Dropping the port removes it.
+    /// Creates the interface `id`, which then waits for its slave. Dropping the port removes it.
     ///
     /// # Errors
     /// [`MemifError::DuplicateId`], [`MemifError::Config`], or [`MemifError::Io`].
@@ -297,8 +294,8 @@ impl Listener {
         Ok(MemifPort::of_master(Arc::clone(&self.hub), slot))
     }
 
-    /// From now on makes an interface, with this configuration, for every id that a slave asks for
-    /// and that does not exist yet. [`Listener::service`] returns the new ports.
+    /// From now on creates an interface, with this configuration, for every unknown id that a slave
+    /// asks for. [`Listener::service`] returns the new ports.
     ///
     /// # Errors
     /// [`MemifError::Config`].
@@ -308,11 +305,11 @@ impl Listener {
         Ok(())
     }
 
-    /// Accepts slaves, and returns the ports made on demand since the last call, whose slaves are
-    /// waiting. Never blocks. Not needed when all interfaces are made with [`Listener::port`].
+    /// Accepts slaves, and returns the ports created on demand since the last call, whose slaves
+    /// are waiting. Never blocks. Not needed if all interfaces are created by [`Listener::port`].
     ///
     /// # Errors
-    /// [`MemifError::Io`] when connections cannot be accepted.
+    /// [`MemifError::Io`] if connections cannot be accepted.
     pub fn service(&self) -> Result<Vec<MemifPort>, MemifError> {
         let io_error = |source| MemifError::Io {
             path: self.path().to_owned(),
@@ -327,7 +324,7 @@ impl Listener {
         Ok(new.into_iter().map(|slot| MemifPort::of_master(Arc::clone(&self.hub), slot)).collect())
     }
 
-    /// Descriptors that become readable when [`Listener::service`] has something to do.
+    /// Descriptors that become readable when [`Listener::service`] has work to do.
     #[must_use]
     pub fn descriptors(&self) -> Descriptors {
         Descriptors::from_iter([self.hub.readiness.as_raw_fd(), self.hub.bell.as_raw_fd()])

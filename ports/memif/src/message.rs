@@ -1,7 +1,7 @@
-//! The messages of the control channel: 128 bytes each, in the byte order of the machine.
+//! Messages of the control channel: 128 bytes each, in native byte order.
 //!
 //! Source of the layouts: memif protocol version 2.0 as published with VPP and DPDK (`memif.h`).
-//! All fields are packed behind a 16-bit type. Unused bytes are zero when sent and ignored when
+//! All fields are packed after a 16-bit type. Unused bytes are zero when sent and ignored when
 //! received.
 
 use crate::violation::{Violation, violation};
@@ -16,12 +16,12 @@ pub(crate) const SECRET_BYTES: usize = 24;
 const REASON_BYTES: usize = 96;
 /// Protocol version 2.0.
 pub(crate) const VERSION: u16 = 2 << 8;
-/// The ring of an ADD_RING runs from slave to master.
+/// The ring of an ADD_RING leads from slave to master.
 const RING_FLAG_S2M: u16 = 1;
 /// Interface mode: Ethernet frames.
 pub(crate) const MODE_ETHERNET: u8 = 0;
 
-/// What the master allows.
+/// The master's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) name: String,
@@ -36,7 +36,7 @@ pub(crate) struct Hello {
     pub(crate) ring_size_log2_max: u8,
 }
 
-/// Which interface a slave wants.
+/// The interface that a slave asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Init {
     pub(crate) version: u16,
@@ -46,7 +46,7 @@ pub(crate) struct Init {
     pub(crate) name: String,
 }
 
-/// Where a ring lies in the regions.
+/// Location of a ring in the regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddRing {
     pub(crate) slave_to_master: bool,
@@ -71,7 +71,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// The name in the protocol's own words.
+    /// The message's name in the protocol.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Message::Ack => "ACK",
@@ -194,7 +194,8 @@ impl Writer {
         self.put(&value.to_ne_bytes());
     }
 
-    /// A zero-terminated text in a field of `field_bytes`, cut at a character boundary.
+    /// Writes a zero-terminated text into a field of `field_bytes`, truncated at a character
+    /// boundary.
     fn text(&mut self, text: &str, field_bytes: usize) {
         let mut kept = text.len().min(field_bytes - 1);
         while !text.is_char_boundary(kept) {
@@ -230,7 +231,7 @@ impl Reader<'_> {
         u32::from_ne_bytes(self.take())
     }
 
-    /// A text up to its first zero, made safe to print: a peer's words end up in logs.
+    /// Reads a text up to its first zero, sanitised for logs.
     fn text(&mut self, field_bytes: usize) -> String {
         let field = &self.bytes[self.at..self.at + field_bytes];
         self.at += field_bytes;

@@ -1,4 +1,4 @@
-//! A memif interface as a [`Port`]: connecting, reconnecting, and moving frames while connected.
+//! A memif interface as a [`Port`]: connects, reconnects, and moves frames.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use longhaul_port::{
     Descriptors, DropReason, Lease, LinkState, Port, PortCapabilities, PortCounters, PortError,
-    Received, check_length,
+    check_length, forward_port,
 };
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -25,16 +25,16 @@ use crate::sender::Built;
 use crate::socket::connect_to;
 use crate::violation::{Violation, violation};
 
-/// How long a slave waits between two attempts to connect.
+/// Interval between a slave's attempts to connect.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
-/// How often a polling port looks at its sockets.
+/// Interval at which a polling port checks its sockets.
 const SERVICE_EVERY: Duration = Duration::from_millis(1);
-/// How long a slave may take from INIT to CONNECT before it loses the interface.
+/// Maximum time of a slave from INIT to CONNECT, after which it loses the interface.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Control messages worked off in one call.
+/// Maximum control messages per call.
 const MESSAGES_PER_SERVICE: usize = 64;
 
-/// Who this side is.
+/// Role of this side.
 enum Role {
     Slave { path: PathBuf, id: u32, retry_at: Instant, timer: OwnedFd },
     Master { hub: Arc<Hub>, slot: Arc<Slot> },
@@ -45,9 +45,9 @@ enum Handshake {
     Master(MasterHandshake),
 }
 
-/// How far the connection is.
+/// State of the connection.
 enum Stage {
-    /// No peer. What the last one had published may remain to be received.
+    /// No peer. Frames that the last one had published may remain to be received.
     Down {
         leftover: Option<Box<Receiver>>,
     },
@@ -64,9 +64,9 @@ enum Stage {
 
 /// Why a connection ended.
 enum End {
-    /// The peer closed it or said so.
+    /// The peer closed it, with or without a reason.
     Left(String),
-    /// The peer broke a rule.
+    /// The peer violated the protocol.
     Broken(Violation),
 }
 
@@ -78,9 +78,9 @@ impl From<Violation> for End {
 
 /// One memif interface.
 ///
-/// It connects and reconnects inside [`Port::service`]; construction does not wait for a peer. A
-/// polling port works off its sockets at most every millisecond, so `service` may be called in
-/// every turn of a loop.
+/// The interface connects and reconnects inside [`Port::service`]; construction does not wait for a
+/// peer. A polling port checks its sockets at most once per millisecond, so `service` is cheap
+/// enough for every turn of a loop.
 pub struct MemifPort {
     name: Arc<str>,
     config: MemifConfig,
@@ -89,10 +89,10 @@ pub struct MemifPort {
     counters: PortCounters,
     last_disconnect: Option<String>,
     armed: bool,
-    /// Set by `arm`: an interrupt may have come since the counter was last cleared.
+    /// Set by `arm`: an interrupt may have arrived since the counter was last cleared.
     interrupted: bool,
     serviced_at: Option<Instant>,
-    /// Takes the frames that are given to a port without peer.
+    /// Buffer for frames that are given to a port without a peer.
     discard: Box<[u8]>,
 }
 
@@ -100,7 +100,8 @@ impl MemifPort {
     /// An interface in the slave role, which connects to the master at `path` and asks for `id`.
     ///
     /// # Errors
-    /// [`MemifError::Config`] or [`MemifError::Io`]. A master that does not exist yet is no error.
+    /// [`MemifError::Config`] or [`MemifError::Io`]. A master that does not exist yet is not an
+    /// error.
     pub fn slave(path: impl AsRef<Path>, id: u32, config: MemifConfig) -> Result<Self, MemifError> {
         config.validate()?;
         let path = path.as_ref().to_owned();
@@ -119,7 +120,7 @@ impl MemifPort {
         Ok(Self::new(config, Role::Slave { path, id, retry_at, timer }))
     }
 
-    /// The only interface of a socket of its own, in the master role. See [`Listener`] for several.
+    /// The only interface of its own socket, in the master role. See [`Listener`] for several.
     ///
     /// # Errors
     /// As [`Listener::bind`] and [`Listener::port`].
@@ -160,7 +161,7 @@ impl MemifPort {
         }
     }
 
-    /// The interface name that the connected peer told.
+    /// Interface name that the connected peer sent.
     #[must_use]
     pub fn peer_name(&self) -> Option<&str> {
         match &self.stage {
@@ -169,8 +170,8 @@ impl MemifPort {
         }
     }
 
-    /// Whether `service` has to look at the sockets in this call. Does so at most once per interval
-    /// in polling mode, and always after a wake-up or during a handshake.
+    /// Whether this call of `service` must check the sockets: at most once per interval in polling
+    /// mode, always after a wake-up or during a handshake.
     fn due(&mut self) -> bool {
         let now = Instant::now();
         let urgent = self.interrupted || matches!(self.stage, Stage::Handshake { .. });
@@ -208,7 +209,6 @@ impl MemifPort {
             Role::Master { slot, .. } => {
                 let Some(control) = slot.take() else { return Ok(()) };
                 if control.send(&Message::Ack, None).is_err() {
-                    slot.release();
                     return Ok(());
                 }
                 handshake = Handshake::Master(MasterHandshake::new(&self.config));
@@ -220,7 +220,26 @@ impl MemifPort {
         Ok(())
     }
 
-    /// Works off one control message. `Ok(false)`: none waits.
+    /// A slave that waits although this port has a peer. It must be taken before the peer's
+    /// messages are read: if the peer closed its connection before the other one was opened, its
+    /// messages then include the close.
+    fn contender(&mut self) -> Option<Control> {
+        match (&self.role, &self.stage) {
+            (Role::Master { slot, .. }, Stage::Handshake { .. } | Stage::Up { .. }) => slot.take(),
+            _ => None,
+        }
+    }
+
+    /// Refuses `contender` if the peer is still connected after all its messages have been read.
+    fn decide(&self, contender: Control, all_read: bool) {
+        let Role::Master { slot, .. } = &self.role else { return };
+        match &self.stage {
+            Stage::Handshake { .. } | Stage::Up { .. } if all_read => slot.refuse(&contender),
+            _ => slot.deliver(contender),
+        }
+    }
+
+    /// Processes one control message. `Ok(false)`: none waits.
     fn handle_message(&mut self) -> Result<bool, End> {
         let (control, handshake) = match &mut self.stage {
             Stage::Down { .. } => return Ok(false),
@@ -265,12 +284,24 @@ impl MemifPort {
         Ok(true)
     }
 
+    /// Processes a bounded number of control messages. Returns `true` if no more wait.
+    fn handle_messages(&mut self) -> Result<bool, PortError> {
+        for _ in 0..MESSAGES_PER_SERVICE {
+            match self.handle_message() {
+                Ok(true) => {}
+                Ok(false) => return Ok(true),
+                Err(end) => return self.go_down(end).map(|()| true),
+            }
+        }
+        Ok(false)
+    }
+
     fn come_up(&mut self, queues: Box<Queues>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Down { leftover: None });
         let Stage::Handshake { control, .. } = stage else { return };
         if self.armed {
             queues.receiver.request_interrupts(true);
-            // A frame may have come before interrupts were on; one wake-up too many does no harm.
+            // A frame may have arrived before interrupts were on; a spurious wake-up is harmless.
             let _ = queues.receive_bell.ring();
         }
         self.stage = Stage::Up { control, queues };
@@ -278,7 +309,7 @@ impl MemifPort {
         self.last_disconnect = None;
     }
 
-    /// Ends the connection. What an honest peer had published stays receivable.
+    /// Ends the connection. Frames that an honest peer had published stay receivable.
     fn go_down(&mut self, end: End) -> Result<(), PortError> {
         let stage = std::mem::replace(&mut self.stage, Stage::Down { leftover: None });
         let (control, queues) = match stage {
@@ -292,7 +323,7 @@ impl MemifPort {
                 set_timer(timer, RETRY_EVERY)
                     .map_err(|error| PortError::io("setting the reconnect timer", error))?;
             }
-            Role::Master { slot, .. } => slot.release(),
+            Role::Master { .. } => {}
         }
         match end {
             End::Left(reason) => {
@@ -313,7 +344,7 @@ impl MemifPort {
         }
     }
 
-    /// Passes a result of the queues on, or disconnects the peer that broke a rule.
+    /// Passes on a result of the queues, or disconnects the peer that violated the protocol.
     fn enforce<T>(&mut self, result: Result<T, Violation>) -> Result<T, PortError> {
         match result {
             Ok(value) => Ok(value),
@@ -324,7 +355,7 @@ impl MemifPort {
         }
     }
 
-    /// What became of a frame of `len` bytes: false when no slot is free.
+    /// Counts the result for a frame of `len` bytes; `false` if no slot is free.
     #[inline]
     fn count_built(
         &mut self,
@@ -355,7 +386,7 @@ impl MemifPort {
         Ok(())
     }
 
-    /// A slave that stops in the middle of the handshake must not keep the interface.
+    /// Disconnects a slave that stops in the middle of the handshake, to free the interface.
     fn check_handshake_time(&mut self) -> Result<(), PortError> {
         match (&self.stage, &self.role) {
             (Stage::Handshake { since, .. }, Role::Master { .. })
@@ -388,24 +419,14 @@ impl MemifPort {
 }
 
 impl Port for MemifPort {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        self.receive_each(max, each)
-    }
-
-    fn receive_lent(
-        &mut self,
-        max: usize,
-        each: &mut dyn FnMut(Received<'_>),
-    ) -> Result<usize, PortError> {
-        self.receive_each(max, &mut |bytes| each(Received::Passing(bytes)))
-    }
+    forward_port!(|self| self => receive_each);
 
     fn transmit_room(&mut self) -> usize {
         let result = match &mut self.stage {
             Stage::Up { queues, .. } => queues.sender.room(),
             _ => return 1 << self.config.ring_size_log2,
         };
-        // One slot after a broken rule, so that `transmit` is called, finds the same, and reports
+        // One slot after a violation, so that the caller calls `transmit`, which finds and reports
         // it.
         result.unwrap_or(1)
     }
@@ -499,7 +520,7 @@ impl Port for MemifPort {
             return Ok(self.link_state());
         }
         self.clear_interrupts()?;
-        // A listener in trouble must not keep this port from its own peer.
+        // An error of the listener must not keep this port from its own peer.
         let accepted = match &self.role {
             Role::Master { hub, .. } => hub.pump(),
             Role::Slave { .. } => Ok(()),
@@ -507,16 +528,12 @@ impl Port for MemifPort {
         if matches!(self.stage, Stage::Down { .. }) {
             self.seek()?;
         }
-        for _ in 0..MESSAGES_PER_SERVICE {
-            match self.handle_message() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(end) => {
-                    self.go_down(end)?;
-                    break;
-                }
-            }
+        let contender = self.contender();
+        let all_read = self.handle_messages();
+        if let Some(contender) = contender {
+            self.decide(contender, matches!(all_read, Ok(true)));
         }
+        all_read?;
         self.check_handshake_time()?;
         accepted.map_err(|error| PortError::io("accepting slaves", error))?;
         Ok(self.link_state())

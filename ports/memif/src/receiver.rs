@@ -1,13 +1,13 @@
 //! The consumer of one ring.
 //!
 //! As master it consumes the ring from slave to master: the slave publishes filled descriptors by
-//! advancing head, and this side gives them back by advancing tail. As slave it consumes the ring
-//! from master to slave: it posts empty buffers by advancing head, the master fills them in order
-//! and advances tail, and this side posts a buffer again as soon as it has been read.
+//! advancing head, and this side returns them by advancing tail. As slave it consumes the ring from
+//! master to slave: it posts empty buffers by advancing head, the master fills them in order and
+//! advances tail, and this side posts a buffer again once it has read it.
 //!
-//! Positions and, as slave, the buffers behind the descriptors are known privately. From shared
-//! memory come only the peer's index and a copy of each descriptor, and both are checked. A frame
-//! is copied to private memory before anybody sees a byte of it.
+//! Positions, and as slave the buffers of the descriptors, are private state. Only the peer's index
+//! and a copy of each descriptor are read from shared memory, and both are checked. A frame is
+//! copied to private memory before a reader sees any of its bytes.
 
 use std::sync::Arc;
 
@@ -46,26 +46,26 @@ impl Buffers {
     }
 }
 
-/// Where the bytes behind a descriptor are.
+/// Location of the bytes behind a descriptor.
 #[derive(Debug)]
 enum Source {
-    /// As master: anywhere in the regions that the slave announced.
+    /// As master: within the regions that the slave announced.
     Announced(Vec<Arc<Region>>),
-    /// As slave: in the buffer of the slot.
+    /// As slave: in the slot's buffer.
     Own(Buffers),
 }
 
-/// One checked piece of a frame.
+/// One checked part of a frame.
 struct Segment<'a> {
     bytes: Stretch<'a>,
     more: bool,
 }
 
-/// How a frame that spans descriptors was gathered.
+/// The result of gathering a frame that spans descriptors.
 enum Gathered {
-    /// Its end is not published yet.
+    /// Its end has not been published yet.
     Incomplete,
-    /// `bytes` in total over `descriptors`; they are in `private` unless that is too small.
+    /// `bytes` in total over `descriptors`; the frame is in `private` unless that is too small.
     Complete { descriptors: u16, bytes: usize },
 }
 
@@ -76,15 +76,15 @@ pub(crate) struct Receiver {
     source: Source,
     /// Next descriptor to read.
     next: u16,
-    /// What `next` was when it was last given back to the peer.
+    /// Value of `next` when descriptors were last returned to the peer.
     returned: u16,
     /// The producer's index as last read.
     published: u16,
-    /// Some descriptor that was read since then was chained to the one behind it.
+    /// A descriptor that was read since then was chained to the next one.
     chained: bool,
-    /// The peer has left: what was published stays readable, and nothing more is taken.
+    /// The peer has disconnected: published frames stay readable, and no descriptor is returned.
     ended: bool,
-    /// The frame at hand. Its length is that of the longest frame.
+    /// The current frame. Its length is the maximum frame length.
     private: Box<[u8]>,
 }
 
@@ -96,7 +96,7 @@ impl Receiver {
         receiver
     }
 
-    /// As slave, over its own buffers. Posts all of them.
+    /// As slave, over its own buffers, all of which it posts.
     pub(crate) fn slave(ring: Ring, buffers: Buffers, frame_bytes_max: usize) -> Self {
         let receiver = Self::new(ring, Source::Own(buffers), frame_bytes_max);
         receiver.ring.publish_head(receiver.ring.size());
@@ -118,7 +118,7 @@ impl Receiver {
         }
     }
 
-    /// Begins at another index than 0.
+    /// Starts at an index other than 0.
     #[cfg(all(test, loom))]
     pub(crate) fn begin_at(&mut self, index: u16) {
         match self.source {
@@ -128,18 +128,18 @@ impl Receiver {
         (self.next, self.returned, self.published) = (index, index, index);
     }
 
-    /// Asks the producer for interrupts, or for silence.
+    /// Requests or masks interrupts by the producer.
     pub(crate) fn request_interrupts(&self, wanted: bool) {
         self.ring.request_interrupts(wanted);
     }
 
-    /// Whether unread descriptors are published, looking at shared memory now.
+    /// Whether unread descriptors are published; reads shared memory.
     pub(crate) fn waiting(&mut self) -> Result<bool, Violation> {
         self.look()?;
         Ok(self.published != self.next)
     }
 
-    /// Takes note that the peer has left. What it had published can still be received.
+    /// Notes that the peer has disconnected. Frames that it had published can still be received.
     pub(crate) fn end(&mut self) {
         if self.look().is_err() {
             self.published = self.next;
@@ -147,12 +147,12 @@ impl Receiver {
         self.ended = true;
     }
 
-    /// Whether everything that the departed peer had published has been received.
+    /// True if all frames that the departed peer had published have been received.
     pub(crate) fn drained(&self) -> bool {
         self.published == self.next
     }
 
-    /// Reads the producer's index. It may only have advanced, and not past the ring.
+    /// Reads the producer's index, which may only have advanced, and not beyond the ring.
     fn look(&mut self) -> Result<(), Violation> {
         if self.ended {
             return Ok(());
@@ -173,8 +173,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Hands up to `max` frames to `each`. A rule broken after the first frame is reported by the
-    /// next call, so that no frame goes uncounted.
+    /// Hands up to `max` frames to `each`. A violation after the first frame is reported by the
+    /// next call, so that all frames are counted.
     pub(crate) fn receive<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
         max: usize,
@@ -201,7 +201,7 @@ impl Receiver {
         if handed == 0 { outcome.map(|()| 0) } else { Ok(handed) }
     }
 
-    /// Reads one frame: handed to `each` (`true`), dropped (`false`), or not complete yet (`None`).
+    /// Reads one frame: handed to `each` (`true`), dropped (`false`), or still incomplete (`None`).
     #[inline]
     fn receive_one<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
@@ -238,7 +238,7 @@ impl Receiver {
         Ok(Some(fits))
     }
 
-    /// Copies a chained frame into private memory. What does not fit is measured and skipped.
+    /// Copies a chained frame into private memory. Bytes beyond its size are counted and skipped.
     #[cold]
     fn gather(&mut self) -> Result<Gathered, Violation> {
         self.look()?;
@@ -262,15 +262,15 @@ impl Receiver {
             return Err(violation!("a chain fills the ring of {size} and does not end"));
         }
         if self.ended {
-            // The rest will never come.
+            // The rest will never arrive.
             self.published = self.next;
         }
         Ok(Gathered::Incomplete)
     }
 
-    /// As master, takes the chaining flag off the descriptors that were read. DPDK's net_memif sets
-    /// it and never clears it, so that a slot that was once part of a chain would join every later
-    /// frame to the next one.
+    /// As master, clears the chaining flag of the descriptors that were read. DPDK's net_memif sets
+    /// it and never clears it, so a slot that was once part of a chain would join each later frame
+    /// to the next one.
     #[cold]
     fn unchain(&self) {
         let mut index = self.returned;
@@ -281,7 +281,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the descriptors that were read to the peer.
+    /// Returns the read descriptors to the peer.
     #[inline]
     fn give_back(&mut self) {
         if self.returned == self.next {
@@ -324,7 +324,7 @@ fn segment<'a>(ring: &Ring, source: &'a Source, index: u16) -> Result<Segment<'a
     Ok(Segment { bytes, more: descriptor.flags & FLAG_NEXT != 0 })
 }
 
-/// A descriptor's bytes in the regions that the slave announced.
+/// Locates a descriptor's bytes in the regions that the slave announced.
 #[inline]
 pub(crate) fn locate(
     regions: &[Arc<Region>],

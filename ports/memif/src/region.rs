@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::stretch::Stretch;
 use crate::violation::{Violation, violation};
 
-/// A mapped region. The peer can change its bytes at any time, and nothing here reads them.
+/// A mapped region. The peer can change its bytes at any time; nothing here reads them.
 #[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
@@ -26,7 +26,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A new zeroed region that cannot shrink under the peer's feet.
+    /// Creates a zeroed region, sealed against shrinking.
     pub(crate) fn create(bytes: usize) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("memif region 0", flags)?;
@@ -35,10 +35,10 @@ impl Region {
         Self::map(fd, bytes)
     }
 
-    /// Maps what a peer sent, after making sure that no access to it can fault.
+    /// Maps a peer's region, after checks that no access to it can fault.
     ///
-    /// A file shorter than announced, or one that the peer can still shorten, would turn a read of
-    /// ours into SIGBUS.
+    /// A file that is shorter than announced, or that the peer can still shorten, would turn a read
+    /// into SIGBUS.
     pub(crate) fn from_peer(fd: OwnedFd, bytes: u64) -> Result<Self, Violation> {
         let seals = fcntl_get_seals(&fd)
             .map_err(|errno| violation!("the region is not a memory file: {errno}"))?;
@@ -63,7 +63,7 @@ impl Region {
                 null_mut(),
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                // Faulting the pages in now keeps the first turn around the ring fast.
+                // Populating the pages now keeps the first pass over the ring fast.
                 MapFlags::SHARED | MapFlags::POPULATE,
                 &fd,
                 0,
@@ -78,7 +78,7 @@ impl Region {
         self.bytes
     }
 
-    /// The address of `offset`, when `len` bytes from there lie inside the region.
+    /// Address of `offset`, if `len` bytes from there lie inside the region.
     #[inline]
     pub(crate) fn address(&self, offset: u32, len: usize) -> Option<NonNull<u8>> {
         let offset = offset as usize;
@@ -89,7 +89,7 @@ impl Region {
         Some(unsafe { self.base.add(offset) })
     }
 
-    /// The `len` bytes at `offset`, when they lie inside the region.
+    /// The `len` bytes at `offset`, if they lie inside the region.
     #[inline]
     pub(crate) fn at(&self, offset: u32, len: usize) -> Option<Stretch<'_>> {
         let address = self.address(offset, len)?;

@@ -1,9 +1,9 @@
 //! A descriptor ring in shared memory.
 //!
-//! Indices run freely over 16 bits and are masked for use.
+//! Indices are free-running 16-bit numbers, masked for use.
 //!
-//! The peer can change every byte at any time. So a descriptor is read once, with two relaxed
-//! loads, into a private copy that the callers check; nothing is ever read back.
+//! The peer can change every byte at any time. A descriptor is therefore read once, with two
+//! relaxed loads, into a private copy that the callers check; nothing is ever read back.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::violation::{Violation, violation};
 const COOKIE: u32 = 0x03E3_1F20;
 /// Ring flag: the consumer polls and wants no interrupts.
 const FLAG_MASK_INTERRUPT: u16 = 1;
-/// Descriptor flag: the frame goes on in the next descriptor.
+/// Descriptor flag: the frame continues in the next descriptor.
 pub(crate) const FLAG_NEXT: u16 = 1;
 
 /// A private copy of one descriptor.
@@ -62,12 +62,12 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Bytes that a ring with this many descriptors takes.
+    /// Bytes of a ring with this number of descriptors.
     pub(crate) fn bytes(size_log2: u8) -> usize {
         DESCRIPTORS_AT + (DESCRIPTOR_BYTES << size_log2)
     }
 
-    /// A ring at `offset` of a region, after checking that all of it lies inside.
+    /// A ring at `offset` of a region. Checks that all of it lies inside.
     pub(crate) fn new(region: &Arc<Region>, offset: u32, size_log2: u8) -> Result<Self, Violation> {
         if size_log2 > RING_SIZE_LOG2_MAX {
             let max = RING_SIZE_LOG2_MAX;
@@ -83,13 +83,13 @@ impl Ring {
         Ok(Self { memory, mask: (1u16 << size_log2) - 1 })
     }
 
-    /// The same ring as the peer has it before it.
+    /// The peer's view of the same ring.
     #[cfg(all(test, loom))]
     pub(crate) fn of_peer(&self) -> Self {
         Self { memory: self.memory.clone(), mask: self.mask }
     }
 
-    /// Descriptors in the ring.
+    /// Number of descriptors in the ring.
     #[inline]
     pub(crate) fn size(&self) -> u16 {
         self.mask + 1
@@ -101,8 +101,8 @@ impl Ring {
         usize::from(index & self.mask)
     }
 
-    /// Makes a new ring of zeroed memory usable: each slot gets a buffer of `length` bytes in
-    /// region 0, the first at offset `first` and each `stride` bytes after the one before.
+    /// Initialises a new ring of zeroed memory: each slot gets a buffer of `length` bytes in region
+    /// 0, the first at offset `first` and each next one `stride` bytes further.
     pub(crate) fn format(&self, first: u32, stride: u32, length: u32) {
         for slot in 0..self.size() {
             let offset = first + u32::from(slot) * stride;
@@ -111,7 +111,7 @@ impl Ring {
         self.memory.cookie().store(COOKIE, Ordering::Relaxed);
     }
 
-    /// Checks that the peer formatted this ring.
+    /// Checks that the peer has formatted this ring.
     pub(crate) fn check_cookie(&self) -> Result<(), Violation> {
         match self.memory.cookie().load(Ordering::Acquire) {
             COOKIE => Ok(()),
@@ -139,9 +139,9 @@ impl Ring {
         self.memory.tail().store(tail, Ordering::Release);
     }
 
-    /// Consumer side: whether producers are to raise interrupts. A change is followed by a fence,
-    /// so that an index read after asking for interrupts is at least as new as what a producer had
-    /// published when it still saw them masked.
+    /// Consumer side: whether producers must raise interrupts. A fence follows a change, so that an
+    /// index read after requesting interrupts is at least as new as any that a producer published
+    /// while it still saw them masked.
     pub(crate) fn request_interrupts(&self, wanted: bool) {
         let flags = if wanted { 0 } else { FLAG_MASK_INTERRUPT };
         self.memory.flags().store(flags, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Ring {
         }
     }
 
-    /// Producer side, after publishing: whether the consumer asked to be woken.
+    /// Producer side, after publishing: whether the consumer requests a wake-up.
     #[inline]
     pub(crate) fn interrupts_requested(&self) -> bool {
         // Pairs with the fence in `request_interrupts`.
@@ -158,7 +158,7 @@ impl Ring {
         self.memory.flags().load(Ordering::Relaxed) & FLAG_MASK_INTERRUPT == 0
     }
 
-    /// Copies a descriptor out of shared memory.
+    /// Copies a descriptor from shared memory.
     #[inline]
     pub(crate) fn descriptor(&self, index: u16) -> Descriptor {
         let (first, second) = self.memory.words(self.slot(index));
@@ -173,7 +173,7 @@ impl Ring {
         second.store(descriptor.second_word(), Ordering::Relaxed);
     }
 
-    /// Writes flags, region and length of a descriptor, and leaves its offset as it is.
+    /// Writes flags, region and length of a descriptor, and keeps its offset.
     #[inline]
     pub(crate) fn write_length(&self, index: u16, flags: u16, region: u16, length: u32) {
         let descriptor = Descriptor { flags, region, length, offset: 0 };

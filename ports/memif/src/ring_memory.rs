@@ -1,4 +1,4 @@
-//! Where a ring's fields lie, and access to them.
+//! Layout of a ring's fields, and access to them.
 //!
 //! Layout (memif protocol version 2.0), in bytes from the ring's start: cookie at 0 (32 bits),
 //! flags at 4 (16 bits), head at 6 (16 bits), tail at 64 (16 bits), and 16-byte descriptors from
@@ -17,7 +17,7 @@ const TAIL_AT: usize = 64;
 pub(crate) const DESCRIPTORS_AT: usize = 128;
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 
-/// The memory of one ring, which two processes share.
+/// Memory of one ring, which two processes share.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
     base: NonNull<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct RingMemory {
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
-    /// The memory at `offset`, a multiple of 16, when all of the ring lies inside the region.
+    /// The memory at `offset`, a multiple of 16, if all of the ring lies inside the region.
     pub(crate) fn new(region: &Arc<Region>, offset: u32, size_log2: u8) -> Option<Self> {
         let base = region.address(offset, DESCRIPTORS_AT + (DESCRIPTOR_BYTES << size_log2))?;
         Some(Self { base, _region: Arc::clone(region) })

@@ -1,4 +1,4 @@
-//! A ring's fields as loom sees them: the same atomics, in no particular place.
+//! A loom model of a ring's fields: the same atomics, without a layout.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::region::Region;
 pub(crate) const DESCRIPTORS_AT: usize = 128;
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 
-/// Stands in for the shared memory of one ring under `cfg(loom)`; clones are the same memory.
+/// Replaces the shared memory of one ring under `cfg(loom)`; clones are the same memory.
 #[derive(Clone, Debug)]
 pub(crate) struct RingMemory(Arc<Fields>);
 

@@ -1,10 +1,10 @@
 //! The producer of one ring.
 //!
 //! As slave it produces the ring from slave to master: it fills its own buffers and publishes them
-//! by advancing head; the master gives them back by advancing tail. As master it produces the ring
+//! by advancing head; the master returns them by advancing tail. As master it produces the ring
 //! from master to slave: the slave posts empty buffers by advancing head, and this side fills them
-//! in order and publishes them by advancing tail. A frame longer than the slave's buffers is spread
-//! over a chain of them.
+//! in order and publishes them by advancing tail. A frame longer than the slave's buffers spans a
+//! chain of them.
 
 use std::io;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::violation::{Violation, violation};
 
 #[derive(Debug)]
 enum Target {
-    /// As slave: the buffer of the slot.
+    /// As slave: the slot's buffer.
     Own(Buffers),
-    /// As master: wherever the slave posted a buffer.
+    /// As master: the buffer that the slave posted.
     Posted(Vec<Arc<Region>>),
 }
 
-/// What became of a frame.
+/// The result of building a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Built {
-    /// It waits for `publish`.
+    /// The frame waits for `publish`.
     Yes,
     /// No slot is free; the frame was not built.
     Full,
-    /// The whole ring of the peer is too small for it. It was built and dropped.
+    /// The peer's whole ring is too small for the frame, which was built and dropped.
     NeverFits,
 }
 
@@ -43,12 +43,12 @@ pub(crate) struct Sender {
     target: Target,
     /// Next descriptor to fill.
     next: u16,
-    /// What `next` was when it was last published.
+    /// Value of `next` at the last publication.
     published: u16,
     /// The consumer's index as last read.
     seen: u16,
     bell: Doorbell,
-    /// The frame that is built. Its length is that of the longest frame.
+    /// The current frame. Its length is the maximum frame length.
     private: Box<[u8]>,
 }
 
@@ -80,7 +80,7 @@ impl Sender {
         Self { ring, target, next: 0, published: 0, seen: 0, bell, private }
     }
 
-    /// Begins at another index than 0.
+    /// Starts at an index other than 0.
     #[cfg(all(test, loom))]
     pub(crate) fn begin_at(&mut self, index: u16) {
         match self.target {
@@ -90,7 +90,7 @@ impl Sender {
         (self.next, self.published, self.seen) = (index, index, index);
     }
 
-    /// Descriptors free by the index last read.
+    /// Descriptors that are free by the index last read.
     #[inline]
     fn free(&self) -> u16 {
         match self.target {
@@ -99,7 +99,8 @@ impl Sender {
         }
     }
 
-    /// Reads the consumer's index. It may only have advanced, and not past what it was given.
+    /// Reads the consumer's index, which may only have advanced, and not beyond the published
+    /// descriptors.
     fn look(&mut self) -> Result<(), Violation> {
         let (index, name, possible) = match self.target {
             Target::Own(_) => {
@@ -126,7 +127,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Frames of up to the maximum length that fit now.
+    /// Number of frames of the maximum length that fit now.
     pub(crate) fn room(&mut self) -> Result<usize, Violation> {
         self.look()?;
         let free = usize::from(self.free());
@@ -140,9 +141,9 @@ impl Sender {
         Ok(free / self.private.len().div_ceil(posted.length as usize))
     }
 
-    /// Builds one frame of `len` bytes, which is at most the length given to the constructor.
+    /// Builds one frame of `len` bytes, at most the length given to the constructor.
     ///
-    /// In private memory: the peer may write to where it goes.
+    /// Builds it in private memory, since the peer may write to its destination.
     #[inline]
     pub(crate) fn build(
         &mut self,
@@ -155,8 +156,8 @@ impl Sender {
         })
     }
 
-    /// As [`Sender::build`], of `len` bytes that lie in `pieces`: they are copied once, straight to
-    /// where they go.
+    /// As [`Sender::build`], for `len` bytes that lie in `pieces`, which are copied once, directly
+    /// to their destination.
     #[inline]
     pub(crate) fn send(&mut self, len: usize, pieces: &[&[u8]; 3]) -> Result<Built, Violation> {
         self.put(len, &mut |out| join(pieces, out), |_, to, _| {
@@ -167,7 +168,7 @@ impl Sender {
         })
     }
 
-    /// Has `write` put a frame of `len` bytes, which `fill` builds, into the next buffer, if it
+    /// Makes `write` put a frame of `len` bytes, which `fill` builds, into the next buffer, if it
     /// fits there.
     #[inline]
     fn put<F: FnMut(&mut [u8]) + ?Sized>(
@@ -242,7 +243,7 @@ impl Sender {
         Ok(Built::Yes)
     }
 
-    /// Makes the built frames visible, and wakes the consumer when it asked for that.
+    /// Publishes the built frames, and wakes the consumer if it requests that.
     pub(crate) fn publish(&mut self) -> io::Result<()> {
         if self.published == self.next {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The UNIX socket of an interface: binding it, connecting to it, and cleaning up after it.
+//! The UNIX socket of an interface: binding, connecting, and removing its file.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -24,24 +24,24 @@ fn seqpacket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Connects to a listening socket without waiting.
+/// Connects to a listening socket without blocking.
 pub(crate) fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let socket = seqpacket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// A listening socket. Its file goes away with it.
+/// A listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct ListeningSocket {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the socket file, so that only our own file is removed.
+    /// Device and inode of the socket file, so that only this socket's own file is removed.
     identity: Option<(u64, u64)>,
 }
 
 impl ListeningSocket {
-    /// Listens at `path`, for the owner only. The socket file that a dead process left is replaced.
+    /// Listens at `path`, for its owner only. Replaces the stale socket file of a dead process.
     pub(crate) fn bind(path: &Path) -> Result<Self, MemifError> {
         let io_error = |operation| {
             move |source: io::Error| MemifError::Io { path: path.to_owned(), operation, source }
@@ -62,7 +62,7 @@ impl ListeningSocket {
         .map_err(io_error("binding"))?;
         let identity = identity(path);
         let listening = Self { socket, path: path.to_owned(), identity };
-        // Nobody can connect before `listen`, so the file is never open to others.
+        // Nobody can connect before `listen`, so the socket is never open to others.
         fs::set_permissions(path, Permissions::from_mode(0o600))
             .map_err(io_error("restricting access"))?;
         listen(&listening.socket, BACKLOG)
@@ -75,7 +75,7 @@ impl ListeningSocket {
         &self.path
     }
 
-    /// Takes the next waiting connection, if there is one.
+    /// Accepts the next waiting connection, if there is one.
     pub(crate) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -107,7 +107,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Removes a socket file on which nobody listens.
+/// Removes a socket file without a listener.
 fn remove_stale(path: &Path) -> Result<(), MemifError> {
     let io_error = |operation, source| MemifError::Io { path: path.to_owned(), operation, source };
     let metadata = match fs::symlink_metadata(path) {
@@ -126,9 +126,9 @@ fn remove_stale(path: &Path) -> Result<(), MemifError> {
     }
 }
 
-/// Keeps two processes from replacing the same stale socket at once. The lock is held by whoever
-/// keeps the returned file. It is advisory: a directory locked by others for long, or that cannot
-/// be opened, is used without it.
+/// Prevents two processes from replacing the same stale socket at once. The lock is held while the
+/// returned file is open. It is advisory: if others hold the directory's lock for long, or it
+/// cannot be opened, the caller proceeds without it.
 fn lock_directory(path: &Path) -> Option<File> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let file = File::open(directory.unwrap_or(Path::new("."))).ok()?;

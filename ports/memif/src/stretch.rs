@@ -1,18 +1,17 @@
 //! Copies between private memory and memory that a peer may write at any time.
 //!
-//! The only code of this crate that touches the bytes of frames in a region. A reference to them
-//! would be unsound: the compiler assumes that bytes behind `&[u8]` do not change, and another
-//! process may change these. [`Stretch`] is an address and a length instead. It moves bytes by
-//! instructions in `asm!`, which the compiler does not see into, so that it neither repeats, nor
-//! merges, nor omits an access. A peer that writes during a copy changes which bytes are copied,
-//! and nothing else.
+//! Only this module accesses the bytes of frames in a region. A reference to them would be unsound:
+//! the compiler assumes that bytes behind `&[u8]` do not change, but another process may change
+//! these. A [`Stretch`] is an address and a length instead. It moves bytes by `asm!` instructions,
+//! which are opaque to the compiler, so no access is repeated, merged or omitted. A peer that
+//! writes during a copy only affects which bytes are copied.
 //!
 //! Invariants:
 //!
-//! * a stretch lies inside the region it borrows, and the region stays mapped, at its full size,
-//!   for that long;
-//! * each byte is accessed once per copy, in ascending order: headers before payload;
-//! * what is copied out is looked at only after the copy, in private memory.
+//! * a stretch lies inside the region that it borrows, and the region stays mapped at its full size
+//!   meanwhile;
+//! * each copy accesses each byte once, in ascending order: headers before payload;
+//! * copied bytes are examined only after the copy, in private memory.
 
 use core::arch::asm;
 use core::arch::x86_64::{__m128i, __m256i};
@@ -21,9 +20,9 @@ use std::ptr::NonNull;
 
 use crate::region::Region;
 
-/// From so many bytes on 32 are moved at a time where the processor can.
+/// Minimum length for 32-byte moves, if the processor supports them.
 const WIDE_MIN: usize = 256;
-/// Bytes that one round of the wide loops moves.
+/// Bytes per iteration of the wide loops.
 const WIDE: usize = 128;
 
 /// Bytes of a region.
@@ -34,7 +33,7 @@ pub(crate) struct Stretch<'a> {
     region: PhantomData<&'a Region>,
 }
 
-/// Reads a `$kind` at `$from` with one load.
+/// Loads a `$kind` from `$from` with one instruction.
 macro_rules! load {
     ($class:ident, $kind:ty, $instruction:literal, $from:expr) => {{
         let value: $kind;
@@ -48,7 +47,7 @@ macro_rules! load {
     }};
 }
 
-/// Writes `$value` at `$to` with one store.
+/// Stores `$value` at `$to` with one instruction.
 macro_rules! store {
     ($class:ident, $instruction:literal, $to:expr, $value:expr) => {
         asm!(
@@ -60,8 +59,8 @@ macro_rules! store {
     };
 }
 
-/// Copies whole rounds of [`WIDE`] bytes of the first `len`, from shared to private memory. Returns
-/// how many bytes.
+/// Copies the first `len` bytes, rounded down to whole iterations of [`WIDE`], from shared to
+/// private memory. Returns the number of bytes.
 ///
 /// # Safety `len` bytes at `from` can be read, as many at `to` are private and can be written, and
 /// the processor has AVX.
@@ -119,17 +118,17 @@ impl<'a> Stretch<'a> {
     /// The first `len` bytes.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer.
     #[inline]
     pub(crate) fn first(self, len: usize) -> Self {
         assert!(len <= self.len, "{len} of {} bytes", self.len);
         Self { len, ..self }
     }
 
-    /// Copies all of it to `out`.
+    /// Copies all bytes to `out`.
     ///
     /// # Panics
-    /// When `out` has another length.
+    /// If `out` has another length.
     #[inline]
     pub(crate) fn copy_to(self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len, "lengths differ");
@@ -171,22 +170,22 @@ impl<'a> Stretch<'a> {
         }
     }
 
-    /// Copies `bytes` over the first of it. Returns the rest.
+    /// Copies `bytes` to the start. Returns the rest.
     ///
     /// # Panics
-    /// When `bytes` are more.
+    /// If `bytes` is longer.
     #[inline]
     pub(crate) fn copy_first_from(self, bytes: &[u8]) -> Self {
         self.first(bytes.len()).copy_from(bytes);
-        // SAFETY: `first` has seen to it that so many bytes are here.
+        // SAFETY: `first` checked that there are this many bytes.
         let base = unsafe { self.base.add(bytes.len()) };
         Self { base, len: self.len - bytes.len(), ..self }
     }
 
-    /// Copies `bytes` over all of it.
+    /// Copies `bytes` over all bytes.
     ///
     /// # Panics
-    /// When `bytes` has another length.
+    /// If `bytes` has another length.
     #[inline]
     pub(crate) fn copy_from(self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "lengths differ");
@@ -239,7 +238,7 @@ mod tests {
     fn every_length_at_every_place_is_copied_and_nothing_beside_it() {
         let region = Region::create(4096).unwrap();
         let all = region.at(0, 512).unwrap();
-        // Through every loop: several wide rounds, and all that may be left of one.
+        // Covers every loop: several wide iterations, and all remainders of one.
         let bytes: Vec<u8> = (0..=250).cycle().skip(1).take(WIDE_MIN + WIDE + 64).collect();
         for offset in 0..17 {
             for len in 0..=bytes.len() {
@@ -264,7 +263,7 @@ mod tests {
         }
     }
 
-    /// A peer that writes all the time changes bytes, and a copy holds only such as were there.
+    /// A peer that keeps writing changes bytes, but a copy only holds bytes that were there.
     #[test]
     fn a_copy_has_nothing_but_what_was_there_while_a_peer_writes() {
         let region = Region::create(1 << 16).unwrap();

@@ -15,7 +15,7 @@ use longhaul_port::{LinkState, Port};
 
 use crate::{MemifConfig, MemifPort};
 
-/// A socket path of its own for each test, removed at the end.
+/// A socket path for one test, removed at the end.
 struct TestPath(PathBuf);
 
 impl TestPath {
@@ -43,7 +43,7 @@ fn config(ring_size_log2: u8, frame_bytes_max: usize) -> MemifConfig {
     MemifConfig { ring_size_log2, frame_bytes_max, ..MemifConfig::new("test") }
 }
 
-/// Runs `turn` until it returns a value, for a minute at most: a machine may have much else to do.
+/// Runs `turn` until it returns a value, for at most a minute, since the machine may be busy.
 fn until<T>(what: &str, mut turn: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -73,7 +73,7 @@ fn pair(path: &TestPath, config: &MemifConfig) -> (MemifPort, MemifPort) {
     (master, slave)
 }
 
-/// Fills a frame with bytes that depend on its number, and the number itself where it fits.
+/// Fills a frame with bytes that depend on its number, and with the number itself if it fits.
 fn pattern(frame: &mut [u8], number: u64) {
     for (at, byte) in frame.iter_mut().enumerate() {
         *byte = (number as usize).wrapping_mul(37).wrapping_add(at) as u8;

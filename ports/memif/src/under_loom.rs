@@ -1,6 +1,6 @@
-//! Every order in which the two processes at a ring can run: a buffer has one owner at a time,
-//! frames arrive once and in order, across the wrap of the indices too, neither side takes the
-//! other's doings for a broken rule, and a consumer that sleeps is woken.
+//! Loom tests of the two processes at a ring under all interleavings: a buffer has one owner at a
+//! time; frames arrive once and in order, also when the indices wrap; neither side mistakes the
+//! other's actions for violations; and a sleeping consumer is woken.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::region::Region;
 use crate::ring::Ring;
 use crate::sender::{Built, Sender};
 
-/// A frame that fits one buffer, and one that takes two.
+/// A frame that fits one buffer, and one that needs two.
 const SHORT: usize = 20;
 const LONG: usize = 40;
 const BUFFER_BYTES: u32 = 32;
@@ -22,17 +22,16 @@ const FIRST_BUFFER: u32 = 1024;
 /// Just before the indices wrap.
 const BEGIN: u16 = u16::MAX;
 
-/// Stands for the bytes of each buffer, to loom.
+/// Models the bytes of each buffer.
 struct Cells(Vec<UnsafeCell<u8>>);
 
-// SAFETY: that no cell is used by two threads at a time is what loom checks here.
+// SAFETY: loom checks that no two threads use a cell at the same time.
 unsafe impl Sync for Cells {}
 // SAFETY: as above.
 unsafe impl Send for Cells {}
 
 impl Cells {
-    /// Touches the cells of the descriptors that frame `number` takes, when all frames take as
-    /// many.
+    /// Accesses the cells of the descriptors of frame `number`, if all frames take the same number.
     fn each(&self, number: u8, descriptors: usize, mut touch: impl FnMut(&UnsafeCell<u8>)) {
         for at in 0..descriptors {
             let index = usize::from(BEGIN) + usize::from(number) * descriptors + at;
@@ -74,9 +73,9 @@ fn ends(region: &Arc<Region>, from: From, size_log2: u8) -> (Sender, Receiver, D
     (sender, receiver, rung)
 }
 
-/// Sends `frames` of `len` bytes to a consumer that sleeps whenever it finds nothing.
+/// Sends `frames` of `len` bytes to a consumer that sleeps whenever no frame waits.
 fn run(from: From, size_log2: u8, len: usize, frames: u8) {
-    // Loom does not see the bytes, so one mapping does for all runs of the model.
+    // Loom does not track the bytes, so all runs of the model share one mapping.
     let region = Arc::new(Region::create(4096).unwrap());
     loom::model(move || {
         let (mut sender, mut receiver, bell) = ends(&region, from, size_log2);
@@ -87,7 +86,7 @@ fn run(from: From, size_log2: u8, len: usize, frames: u8) {
             let cells = Arc::clone(&cells);
             thread::spawn(move || {
                 for number in 0..frames {
-                    // SAFETY: loom reports whoever else uses the cell.
+                    // SAFETY: loom reports concurrent use of the cell.
                     let mark =
                         |cell: &UnsafeCell<u8>| cell.with_mut(|cell| unsafe { *cell = number });
                     let mut fill = |frame: &mut [u8]| {

@@ -1,9 +1,9 @@
-//! A rule that the peer broke.
+//! A violation of the protocol by the peer.
 
 use std::fmt;
 
-/// Which rule the peer broke, with the offending value. It goes to the peer as the reason of a
-/// DISCONNECT, and to the caller.
+/// The violated rule and the offending value. It goes to the peer as the reason of a DISCONNECT,
+/// and to the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub(crate) String);
 
@@ -13,7 +13,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Makes a [`Violation`] from a format string.
+/// Creates a [`Violation`] from a format string.
 macro_rules! violation {
     ($($text:tt)*) => { $crate::violation::Violation(format!($($text)*)) };
 }

@@ -1,4 +1,4 @@
-//! Many frames in one system call, in memory that was laid out once.
+//! Batches of frames per system call, in preallocated memory.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,18 +9,18 @@ use libc::c_int;
 use crate::segment::{OFFLOAD_BYTES, Offload};
 
 const TAG_BYTES: usize = 4;
-/// In front of each frame, so that a VLAN tag fits in and IP headers are aligned.
+/// Bytes before each frame: space for a VLAN tag, and alignment of IP headers.
 const HEADROOM: usize = 18;
-/// Longest frame that the kernel makes with the usual limits: an IP packet, an Ethernet header, two
-/// tags.
+/// Longest frame that the kernel builds with its usual limits: an IP packet, an Ethernet header,
+/// two tags.
 const FRAME_BYTES: usize = 65535 + 14 + 2 * TAG_BYTES;
 const STRIDE: usize = (HEADROOM + FRAME_BYTES).next_multiple_of(64);
-/// Longer no frame waits for a port that is served.
+/// Upper bound of a frame's age; a serviced port reads frames sooner.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// Length of a `cmsghdr`: length, level, type.
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 
-/// Ancillary data: a time stamp and a `tpacket_auxdata`.
+/// Ancillary data: a timestamp and a `tpacket_auxdata`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL_BYTES]);
@@ -33,17 +33,16 @@ const _: () = assert!(
 
 /// Frames from the kernel.
 pub(crate) struct ReceiveBatch {
-    /// Takes frames to other hosts too.
+    /// Accepts frames to other hosts.
     takes_all: bool,
     headers: Box<[libc::mmsghdr]>,
-    /// Two for each frame: the offload, and the frame.
+    /// Two per frame: the offload description, and the frame.
     parts: Box<[libc::iovec]>,
     addresses: Box<[libc::sockaddr_ll]>,
     controls: Box<[Control]>,
     offloads: Box<[[u8; OFFLOAD_BYTES]]>,
     buffers: Box<[u8]>,
-    /// When the last call came back, by the clock of the day, in nanoseconds; only where frames are
-    /// stamped.
+    /// Wall-clock time of the last call's return, in nanoseconds; only if frames are stamped.
     received_at: Option<u128>,
     stamps: bool,
 }
@@ -52,28 +51,28 @@ pub(crate) struct ReceiveBatch {
 // thread reaches only with exclusive access.
 unsafe impl Send for ReceiveBatch {}
 
-/// A frame as the kernel gave it.
+/// A frame from the kernel.
 pub(crate) struct Received<'a> {
     pub(crate) frame: &'a mut [u8],
     pub(crate) offload: Offload,
-    /// It got its VLAN tag back.
+    /// Its VLAN tag was restored.
     pub(crate) is_tagged: bool,
-    /// How long before the call that took it from the kernel it arrived.
+    /// Time from its arrival to the system call that read it.
     pub(crate) age: Option<Duration>,
 }
 
-/// Why there is no frame in a message.
+/// Why a message holds no frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoFrame {
     /// Longer than the buffer.
     TooLong,
     TooShort,
-    /// Sent by this host, or to another one and not asked for.
+    /// Sent by this host, or to another host while not promiscuous.
     NotForUs,
 }
 
 impl ReceiveBatch {
-    /// Frames in one call at most.
+    /// Maximum frames per call.
     pub(crate) const FRAMES: usize = 64;
 
     pub(crate) fn new(takes_all: bool, stamps: bool) -> Self {
@@ -87,18 +86,17 @@ impl ReceiveBatch {
             addresses: vec![address; Self::FRAMES].into(),
             controls: vec![Control([0; CONTROL_BYTES]); Self::FRAMES].into(),
             offloads: vec![[0; OFFLOAD_BYTES]; Self::FRAMES].into(),
-            // Memory that is taken when frames as long come.
+            // The system commits these pages when long frames arrive.
             buffers: vec![0; STRIDE * Self::FRAMES].into(),
             received_at: None,
             stamps,
         }
     }
 
-    /// Takes up to `max` frames from the kernel, [`Self::FRAMES`] at most, and returns how many
-    /// there were.
+    /// Reads up to `max` frames, at most [`Self::FRAMES`], and returns their number.
     ///
     /// # Errors
-    /// What the kernel answered, when there is no frame.
+    /// The kernel's error, if no frame was read.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
         let wanted = max.min(Self::FRAMES);
         let buffers = self.buffers.as_mut_ptr();
@@ -135,9 +133,9 @@ impl ReceiveBatch {
         received
     }
 
-    /// The frame in message `at`, with the VLAN tag that the kernel took off.
+    /// The frame in message `at`, with the VLAN tag that the kernel had stripped.
     ///
-    /// To be called once for each: it works on the buffer.
+    /// Call once per message: it modifies the buffer.
     pub(crate) fn open(&mut self, at: usize) -> Result<Received<'_>, NoFrame> {
         let header = &self.headers[at];
         let kind = self.addresses[at].sll_pkttype;
@@ -166,14 +164,14 @@ impl ReceiveBatch {
             });
         };
         let start = HEADROOM - TAG_BYTES;
-        // Behind both addresses.
+        // The tag follows both addresses.
         buffer.copy_within(HEADROOM..HEADROOM + 12, start);
         buffer[start + 12..start + 12 + TAG_BYTES].copy_from_slice(&tag);
         let frame = &mut buffer[start..HEADROOM + bytes];
         Ok(Received { frame, offload: offload.shifted(TAG_BYTES), is_tagged: true, age })
     }
 
-    /// The frame in message `at` again, after [`Self::open`] gave one.
+    /// The frame in message `at`, after [`Self::open`] has returned it.
     pub(crate) fn frame(&mut self, at: usize, is_tagged: bool) -> &mut [u8] {
         let bytes =
             (self.headers[at].msg_len as usize).saturating_sub(OFFLOAD_BYTES).min(FRAME_BYTES);
@@ -182,13 +180,13 @@ impl ReceiveBatch {
     }
 }
 
-/// In nanoseconds since 1970: the clock of the kernel's stamps.
+/// Wall-clock time in nanoseconds since 1970, which the kernel's stamps use.
 fn clock_of_the_day() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
 
-/// The age of a frame, unless that clock was set in between: a stamp may lie in the future then, or
-/// long ago.
+/// Age of a frame. `None` if the wall clock was set meanwhile, which puts the stamp into the future
+/// or far into the past.
 fn age(now: u128, arrival: u128) -> Option<Duration> {
     let age = now
         .checked_sub(arrival)
@@ -198,7 +196,7 @@ fn age(now: u128, arrival: u128) -> Option<Duration> {
 }
 
 impl Control {
-    /// The data of that kind in the first `len` bytes.
+    /// The data of the wanted kind in the first `len` bytes.
     fn find(&self, len: usize, wanted: (c_int, c_int)) -> Option<&[u8]> {
         let mut rest = self.0.get(..len)?;
         loop {
@@ -215,7 +213,7 @@ impl Control {
         }
     }
 
-    /// When the frame arrived, by the clock of the day, in nanoseconds.
+    /// Wall-clock time of the frame's arrival, in nanoseconds.
     fn arrival(&self, len: usize) -> Option<u128> {
         let data = self.find(len, (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS))?;
         let (seconds, nanoseconds) = data.split_first_chunk()?;
@@ -244,15 +242,15 @@ impl Control {
     }
 }
 
-/// Frames to the kernel: a ring of slots.
+/// A ring of slots for frames to the kernel.
 pub(crate) struct SendRing {
     headers: Box<[libc::mmsghdr]>,
     parts: Box<[libc::iovec]>,
     arena: Box<[u8]>,
     stride: usize,
-    /// The slot of the first frame that waits.
+    /// Slot of the first waiting frame.
     first: usize,
-    /// Frames that wait.
+    /// Number of waiting frames.
     waiting: usize,
 }
 
@@ -288,7 +286,7 @@ impl SendRing {
         self.waiting
     }
 
-    /// Has a frame of `len` bytes built in a free slot, of which there is one.
+    /// Builds a frame of `len` bytes in a free slot, which must exist.
     pub(crate) fn build(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) {
         let mut slot = self.first + self.waiting;
         if slot >= self.slots() {
@@ -299,11 +297,11 @@ impl SendRing {
         self.waiting += 1;
     }
 
-    /// Hands frames to the kernel, as many as lie behind each other, and returns how many it took.
-    /// They still wait.
+    /// Passes frames to the kernel, as many as are contiguous in the ring, and returns how many it
+    /// accepted. They stay in the ring.
     ///
     /// # Errors
-    /// What the first frame met.
+    /// The error for the first frame.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let run = self.waiting.min(self.slots() - self.first);
         let arena = self.arena.as_mut_ptr();
@@ -326,7 +324,7 @@ impl SendRing {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Forgets the first frame that waits, and returns its length.
+    /// Removes the first waiting frame, and returns its length.
     pub(crate) fn pop(&mut self) -> usize {
         let len = self.parts[self.first].iov_len;
         self.first = if self.first + 1 == self.slots() { 0 } else { self.first + 1 };

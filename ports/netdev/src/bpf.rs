@@ -1,26 +1,27 @@
-//! Programs of classic BPF, which the kernel runs for each frame: instructions, and an assembler.
+//! Classic BPF, whose programs the kernel runs per frame: instructions, and an assembler.
 //!
 //! Source: Linux, `Documentation/networking/filter.rst`.
 
 use libc::sock_filter;
 
-/// Load a byte, two, or four, from a place in the frame; its length. A load from outside the frame
-/// drops it.
+/// Load one, two or four bytes at an offset in the frame; load the frame's length. A load beyond
+/// the frame drops it.
 pub(crate) const LOAD_1: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
 pub(crate) const LOAD_2: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
 pub(crate) const LOAD_4: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 pub(crate) const LOAD_LENGTH: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16;
-/// The length of the IPv4 header at a place, into the index; two bytes from there on.
+/// Load the length of the IPv4 header at an offset into the index register; load two bytes relative
+/// to it.
 pub(crate) const INDEX_BY_IPV4: u16 = (libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH) as u16;
 pub(crate) const LOAD_2_INDEXED: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_IND) as u16;
-/// Keep the number in a cell, fetch it into the index, and fetch it; load a constant; make the
-/// number the index.
+/// Store the accumulator in a memory cell; load a cell into the index register, or the accumulator;
+/// load a constant; copy the accumulator to the index register.
 pub(crate) const KEEP: u16 = libc::BPF_ST as u16;
 pub(crate) const FETCH_INDEX: u16 = (libc::BPF_LDX | libc::BPF_MEM) as u16;
 pub(crate) const FETCH: u16 = (libc::BPF_LD | libc::BPF_MEM) as u16;
 pub(crate) const LOAD_CONSTANT: u16 = (libc::BPF_LD | libc::BPF_IMM) as u16;
 pub(crate) const TO_INDEX: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
-/// Arithmetic with a constant, and with the index.
+/// Arithmetic with a constant, and with the index register.
 pub(crate) const MULTIPLY: u16 = (libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K) as u16;
 pub(crate) const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 pub(crate) const SHIFT_RIGHT_BY_INDEX: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_X) as u16;
@@ -28,31 +29,31 @@ pub(crate) const SHIFT_RIGHT: u16 = (libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K
 pub(crate) const REMAINDER: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K) as u16;
 pub(crate) const XOR_INDEX: u16 = (libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X) as u16;
 pub(crate) const ADD_INDEX: u16 = (libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X) as u16;
-/// Jump if equal, if at least, if any of these bits is set, always.
+/// Jump if equal, if greater or equal, if any of these bits is set, always.
 pub(crate) const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ) as u16;
 pub(crate) const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE) as u16;
 pub(crate) const IF_ANY: u16 = (libc::BPF_JMP | libc::BPF_JSET) as u16;
 pub(crate) const ALWAYS: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const END: u16 = libc::BPF_RET as u16;
 
-/// Where the EtherType stands in a frame.
+/// Offset of a frame's EtherType.
 pub(crate) const ETHERTYPE: u32 = 12;
 
-/// Where jumps go.
+/// Target of a jump.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// The next instruction.
     Next,
-    /// The next place of this name.
+    /// The next place with this name.
     At(&'static str),
-    /// The end that takes the frame.
+    /// The end that accepts the frame.
     Take,
-    /// The end that drops it.
+    /// The end that drops the frame.
     Drop,
 }
 
-/// Instructions, and the places that jumps go to, which are all behind them. What comes to the end
-/// of them is taken.
+/// Instructions and jump targets. Jumps only go forward; a program that runs to its end accepts the
+/// frame.
 #[derive(Default)]
 pub(crate) struct Program {
     code: Vec<(sock_filter, [Target; 2])>,
@@ -60,7 +61,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// An instruction that is no jump.
+    /// Appends an instruction other than a jump.
     pub(crate) fn add(&mut self, code: u16, k: u32) {
         self.code.push((sock_filter { code, jt: 0, jf: 0, k }, [Target::Next; 2]));
     }
@@ -69,12 +70,12 @@ impl Program {
         self.code.push((sock_filter { code, jt: 0, jf: 0, k: with }, [if_so, if_not]));
     }
 
-    /// The next instruction is this target.
+    /// Makes the next instruction this target.
     pub(crate) fn place(&mut self, target: Target) {
         self.places.push((target, self.code.len()));
     }
 
-    /// With the two ends, and the distances of jumps.
+    /// Appends the two ends, and resolves jumps.
     pub(crate) fn assembled(mut self) -> Vec<sock_filter> {
         self.place(Target::Take);
         self.add(END, u32::MAX);
@@ -89,7 +90,7 @@ impl Program {
                 if instruction.code == ALWAYS {
                     instruction.k = distance(at, if_so) as u32;
                 } else {
-                    // Programs are short enough, as their tests see.
+                    // Programs are short enough for 8-bit distances, as their tests check.
                     (instruction.jt, instruction.jf) =
                         (distance(at, if_so) as u8, distance(at, if_not) as u8);
                 }

@@ -1,9 +1,9 @@
 //! The checksums of IP, TCP, UDP and SCTP.
 
-/// The ones'-complement sum of the big-endian 16-bit words in `bytes`, as if a zero byte followed
-/// an odd one.
+/// Ones'-complement sum of the big-endian 16-bit words in `bytes`, with an odd length padded by a
+/// zero byte.
 pub(crate) fn sum(bytes: &[u8]) -> u16 {
-    // Words may be added in any byte order and any width, as long as carries go round: RFC 1071.
+    // The byte order and width of additions do not matter, with end-around carry (RFC 1071).
     let mut total = 0u64;
     let (words, rest) = bytes.as_chunks::<4>();
     for word in words {
@@ -24,8 +24,7 @@ pub(crate) fn add(a: u16, b: u16) -> u16 {
     total + u16::from(carry)
 }
 
-/// The checksum that goes with `sum`. Never 0, which means "none" in UDP; 0xffff is as good
-/// everywhere else.
+/// The checksum for `sum`. Never 0, which means "none" in UDP; 0xffff is equivalent elsewhere.
 pub(crate) fn of(sum: u16) -> u16 {
     match !sum {
         0 => 0xffff,
@@ -33,7 +32,7 @@ pub(crate) fn of(sum: u16) -> u16 {
     }
 }
 
-/// The CRC32c of `bytes`, as SCTP has it.
+/// CRC32c of `bytes`, as in SCTP.
 pub(crate) fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
     !bytes.fold(u32::MAX, |crc, byte| (crc >> 8) ^ CRC32C[usize::from(crc as u8 ^ byte)])
 }

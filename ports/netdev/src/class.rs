@@ -1,19 +1,18 @@
-//! Which frames a port hands out first when more come than it can keep up with.
+//! Priority classes of received frames, for a port that cannot keep up with all of them.
 //!
-//! A port that has classes has a socket with a receive buffer for each. The kernel sorts frames
-//! into them, by a program of classic BPF at each socket: a flood of one class fills the buffer of
-//! that class alone. The program knows the preferred QPs by a Bloom filter with one hash, so that
-//! its length has a bound; a frame that the filter confuses with a preferred one is served like
-//! one.
+//! A port with classes has a socket with its own receive buffer for each. A classic BPF program at
+//! each socket makes the kernel sort frames into them, so a flood of one class fills only that
+//! class' buffer. The program recognises preferred QPs by a Bloom filter with one hash, which
+//! bounds its length; frames of a false positive are served like preferred ones.
 
 use crate::bpf::{self, ETHERTYPE, Program, Target};
 use crate::part::FrameSubset;
 use libc::sock_filter;
 
-/// A class of frames, the one that is served first first.
+/// A class of frames, in order of priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// RoCEv2 packets to preferred QPs, and what boxes tunnel.
+    /// RoCEv2 packets to preferred QPs, and frames that boxes tunnel.
     Preferred,
     /// Other RoCEv2 packets.
     Roce,
@@ -25,7 +24,7 @@ impl Class {
     pub(crate) const ALL: [Class; 3] = [Class::Preferred, Class::Roce, Class::Rest];
 }
 
-/// Destination QPs whose RoCEv2 packets are served before all other frames.
+/// Destination QPs whose RoCEv2 packets a port serves before all other frames.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PreferredQps([u32; WORDS]);
 
@@ -38,13 +37,13 @@ fn hash(qpn: u32) -> u32 {
 }
 
 impl PreferredQps {
-    /// Prefers packets to `qpn`, of 24 bits.
+    /// Adds `qpn`, of 24 bits.
     pub fn insert(&mut self, qpn: u32) {
         let hash = hash(qpn & QPN_MASK);
         self.0[(hash >> 5) as usize] |= 1 << (hash & 31);
     }
 
-    /// True when packets to `qpn` are preferred.
+    /// True if packets to `qpn` are preferred.
     #[must_use]
     pub fn contains(&self, qpn: u32) -> bool {
         let hash = hash(qpn & QPN_MASK);
@@ -58,7 +57,7 @@ const ROCE_PORT: u32 = 4791;
 const TUNNEL_PORT: u32 = 4797;
 const CELL: u32 = 1;
 
-/// Offsets of UDP's destination port and of the word with the destination QP.
+/// Offsets of UDP's destination port, and of the word with the destination QP.
 #[derive(Clone, Copy)]
 struct Offsets {
     port: u32,
@@ -114,7 +113,7 @@ impl Class {
 }
 
 impl Program {
-    /// Goes to the class of a UDP datagram, which is known by its port or by its QP.
+    /// Jumps to the class of a UDP datagram, by its port or its destination QP.
     fn by_port(&mut self, at: Offsets) {
         self.add(bpf::LOAD_2, at.port);
         self.jump(bpf::IF_EQUAL, TUNNEL_PORT, PREFERRED, Target::Next);
@@ -123,7 +122,7 @@ impl Program {
         self.jump(bpf::ALWAYS, 0, QP, Target::Next);
     }
 
-    /// Whether the QP number that is loaded is a preferred one.
+    /// Tests whether the loaded QPN is preferred.
     fn look_up(&mut self, preferred: &PreferredQps) {
         self.add(bpf::AND, QPN_MASK);
         self.add(bpf::MULTIPLY, FACTOR);
@@ -163,7 +162,7 @@ mod tests {
         frame[14] = if is_ipv6 { 0x60 } else { 0x45 };
         frame[if is_ipv6 { 20 } else { 23 }] = 17;
         frame[at.port as usize..][..2].copy_from_slice(&(port as u16).to_be_bytes());
-        // The byte before the QP's number is no part of it.
+        // The word's first byte is not part of the QPN.
         frame[at.qp as usize..][..4].copy_from_slice(&(0xff << 24 | qpn).to_be_bytes());
         frame
     }

@@ -1,10 +1,10 @@
-//! What a port is opened with.
+//! Configurations of ports.
 
 use crate::error::NetdevError;
 use crate::filter::Wanted;
 use crate::part::FrameSubset;
 
-/// Room for a 9000-byte MTU, an Ethernet header and a VLAN tag.
+/// Fits an MTU of 9000 bytes, an Ethernet header and a VLAN tag.
 const FRAME_BYTES_DEFAULT: usize = 9018;
 
 /// How to open a [`crate::TapPort`].
@@ -12,16 +12,16 @@ const FRAME_BYTES_DEFAULT: usize = 9018;
 pub struct TapConfig {
     /// The port's name in messages and metrics.
     pub name: String,
-    /// The TAP device: one that exists and that nobody uses is attached to, otherwise it is made,
-    /// and goes away with the port. At most 15 bytes.
+    /// The TAP device, at most 15 bytes. An existing, unused one is attached; otherwise one is
+    /// created, and deleted with the port.
     pub interface: String,
-    /// MTU to set, in bytes, Ethernet header not included, 68 to 65521. `None`: left as it is (1500
-    /// when made).
+    /// MTU to set, in bytes without Ethernet header, 68 to 65521. `None`: unchanged (1500 for a new
+    /// device).
     pub mtu: Option<u32>,
-    /// Longest frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. The default of
-    /// 9018 is for an MTU of up to 9000.
+    /// Maximum frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. The default of
+    /// 9018 fits an MTU of up to 9000.
     pub frame_bytes_max: usize,
-    /// Sets the device up. When not, somebody else has to.
+    /// Sets the device up. Otherwise its state is left unchanged.
     pub up: bool,
 }
 
@@ -49,48 +49,50 @@ impl TapConfig {
 pub struct PacketConfig {
     /// The port's name in messages and metrics.
     pub name: String,
-    /// The Ethernet interface, which has to exist. At most 15 bytes.
+    /// The Ethernet interface, which must exist. At most 15 bytes.
     pub interface: String,
-    /// Receives what is addressed to anybody, as a box in the middle of a cable has to. Off: what
-    /// is addressed to the interface, to all, and to groups that the host is in.
+    /// Receives frames to all addresses, which a box in the middle of a cable needs. Off: frames to
+    /// the interface, broadcasts, and groups that the host has joined.
     pub promiscuous: bool,
-    /// Longest frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. The default of
-    /// 9018 is for an MTU of up to 9000.
+    /// Maximum frame in bytes, 64 to 65553, Ethernet header and VLAN tags included. The default of
+    /// 9018 fits an MTU of up to 9000.
     pub frame_bytes_max: usize,
-    /// Frames that wait for the kernel at most, 1 to 4096. Each takes `frame_bytes_max` bytes.
+    /// Maximum number of frames that wait for the kernel, 1 to 4096. Each takes `frame_bytes_max`
+    /// bytes.
     pub transmit_slots: usize,
-    /// Size asked for the receive buffer, in bytes. The default of 16 MiB holds about two thousand
-    /// frames of 4 KiB; bursts beyond it are lost. Without the right to exceed it, the system's
-    /// limit (`net.core.rmem_max`) holds.
+    /// Requested size of the receive buffer, in bytes. The default of 16 MiB holds about two
+    /// thousand frames of 4 KiB; longer bursts lose frames. Without the privilege to exceed it, the
+    /// system's limit (`net.core.rmem_max`) applies.
     pub receive_buffer_bytes: usize,
-    /// Size asked for the send buffer, in bytes, of which a frame takes 768 or more. The default of
-    /// 256 KiB, which the kernel doubles, holds less than the usual device queue of 1000 packets,
-    /// so that the port waits rather than loses frames.
+    /// Requested size of the send buffer, in bytes; a frame takes at least 768. The default of 256
+    /// KiB, which the kernel doubles, holds fewer frames than the usual device queue of 1000
+    /// packets, so the port waits instead of losing frames.
     pub send_buffer_bytes: usize,
-    /// Hands frames to the device without its queueing discipline (`PACKET_QDISC_BYPASS`). Less
-    /// work for each frame, but a full device loses frames instead of making the port wait. Of no
-    /// use on devices without a queue (veth, bridge, VLAN).
+    /// Passes frames to the device without its queueing discipline (`PACKET_QDISC_BYPASS`). Lower
+    /// cost per frame, but a full device loses frames instead of making the port wait. No effect on
+    /// devices without a queue (veth, bridge, VLAN).
     pub bypass_queue: bool,
-    /// Leaves the interface's receive merging (GRO, LRO) as it is. Merged frames are split again,
-    /// but the IPv4 identification of every frame is not known any more. Off: turned off, and put
-    /// back when the port is dropped; both take a privilege.
+    /// Leaves the interface's receive merging (GRO, LRO) unchanged. Merged frames are split again,
+    /// but their IPv4 identifications are lost. Off: merging is turned off, and restored when the
+    /// port is dropped; both need CAP_NET_ADMIN.
     pub keep_merging: bool,
-    /// Has the kernel stamp frames as they arrive, so that their age is known when they are handed
-    /// out. A little more work for each frame, on all interfaces of the host.
+    /// Makes the kernel stamp frames on arrival, so that their age is known. Slightly higher cost
+    /// per frame, on all interfaces of the host.
     pub stamps: bool,
-    /// Serves known RoCEv2 flows first, then other RoCEv2, then everything else, each with a
-    /// receive buffer of its own: see [`crate::PacketPort::prefer`]. Frames of different classes
-    /// may overtake each other. Not together with `wanted`.
+    /// Serves known RoCEv2 flows first, then other RoCEv2, then everything else, with a receive
+    /// buffer for each: see [`crate::PacketPort::prefer`]. Frames of different classes may be
+    /// reordered. Excludes `wanted`.
     pub by_class: bool,
-    /// Receives this alone; the kernel drops everything else uncopied. `None`: every frame.
+    /// Receives only these frames; the kernel drops all others without copying them. `None`: every
+    /// frame.
     pub wanted: Option<Wanted>,
-    /// Receives this part of the frames; other ports on the same interface have the others.
-    /// Together with `wanted` it has to be [`FrameSubset::All`].
+    /// Receives this part of the frames; other ports on the same interface receive the others. Must
+    /// be [`FrameSubset::All`] if `wanted` is given.
     pub part: FrameSubset,
 }
 
 impl PacketConfig {
-    /// The defaults for this interface; the port is named after it.
+    /// Defaults for this interface; the port is named after it.
     #[must_use]
     pub fn new(interface: &str) -> Self {
         Self {
@@ -136,7 +138,7 @@ impl PacketConfig {
             ("send_buffer_bytes", self.send_buffer_bytes),
             ("receive_buffer_bytes", self.receive_buffer_bytes),
         ] {
-            // The kernel doubles it, in an int.
+            // The kernel doubles it as an int.
             if !(1..=(1 << 30) - 1).contains(&bytes) {
                 return refuse(field, format!("{bytes} is not in 1 to 2^30 - 1"));
             }
@@ -156,8 +158,8 @@ fn check_frame_bytes_max(bytes: usize) -> Result<(), NetdevError> {
     refuse("frame_bytes_max", format!("{bytes} is not in 64 to 65553"))
 }
 
-/// As the kernel checks it; it also takes `%` for a number of its choice, which would be another
-/// device each time.
+/// The kernel's check, which also expands `%` to a free number and would then name another device
+/// each time.
 pub(crate) fn check_interface(name: &str) -> Result<(), NetdevError> {
     let refuse = |detail| Err(NetdevError::BadName { interface: name.to_owned(), detail });
     match name {

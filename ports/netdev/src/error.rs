@@ -1,4 +1,4 @@
-//! Why a port could not be opened.
+//! Errors of opening a port.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::interface;
 
-/// Why an interface could not be used, and what to do about it.
+/// Why an interface cannot be used, with the cure.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NetdevError {
@@ -15,15 +15,15 @@ pub enum NetdevError {
     Config {
         /// Name of the field.
         field: &'static str,
-        /// The offending value and the range.
+        /// The value, and the valid range.
         detail: String,
     },
-    /// No interface can have this name.
+    /// The name cannot be an interface's.
     #[error("{interface:?} cannot be the name of an interface: {detail}")]
     BadName {
         /// The name.
         interface: String,
-        /// What is wrong with it.
+        /// The reason.
         detail: &'static str,
     },
     /// The interface does not exist in this network namespace.
@@ -31,21 +31,22 @@ pub enum NetdevError {
     NoSuchInterface {
         /// The name.
         interface: String,
-        /// The interfaces that there are.
+        /// The existing interfaces.
         existing: Vec<String>,
     },
     /// The process lacks a privilege.
     #[error(
-        "{interface}: not permitted: {operation} needs {capability}: run as root, or give the \
-         program the right with `setcap {}=ep PROGRAM`",
-        .capability.to_ascii_lowercase()
+        "{operation} needs {capability}: run this as root, or with that capability: 'sudo setpriv \
+         --reuid $USER --init-groups --inh-caps +{0} --ambient-caps +{0} longhaul …', or \
+         AmbientCapabilities= in a unit",
+        .capability.trim_start_matches("CAP_").to_ascii_lowercase()
     )]
     NotPermitted {
         /// The interface.
         interface: String,
-        /// What was being done.
+        /// The failed operation.
         operation: &'static str,
-        /// The capability that it takes.
+        /// The capability that it needs.
         capability: &'static str,
     },
     /// Another process has the TAP device open.
@@ -57,7 +58,7 @@ pub enum NetdevError {
         /// The device.
         interface: String,
     },
-    /// There is an interface of that name, of another kind.
+    /// An interface of another kind has this name.
     #[error(
         "interface {interface} exists and is not a TAP device: choose another name, or use an \
          af_packet port on it"
@@ -68,11 +69,11 @@ pub enum NetdevError {
     },
     /// The kernel has no TAP devices.
     #[error(
-        "no TAP devices here: /dev/net/tun is missing: load the module with `modprobe tun`, or \
+        "no TAP devices here: /dev/net/tun is missing: load the module with 'modprobe tun', or \
          give the container the device"
     )]
     NoTapDevices,
-    /// The interface carries something else than Ethernet frames.
+    /// The interface does not carry Ethernet frames.
     #[error("interface {interface} does not carry Ethernet frames (hardware type {hardware_type})")]
     NotEthernet {
         /// The interface.
@@ -80,32 +81,32 @@ pub enum NetdevError {
         /// Its `ARPHRD_` number.
         hardware_type: u16,
     },
-    /// The device does not take the MTU.
+    /// The device does not support the MTU.
     #[error(
-        "{interface} does not take an MTU of {mtu} bytes: `ip -d link show {interface}` tells the \
+        "{interface} does not take an MTU of {mtu} bytes: 'ip -d link show {interface}' tells the \
          least and the most"
     )]
     MtuOutOfRange {
         /// The interface.
         interface: String,
-        /// The MTU that was asked for, in bytes.
+        /// The requested MTU, in bytes.
         mtu: u32,
     },
-    /// The operating system refused something else.
+    /// Any other error of the operating system.
     #[error("{interface}: {operation}: {source}")]
     Io {
         /// The interface.
         interface: String,
-        /// What was being done.
+        /// The failed operation.
         operation: &'static str,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
 impl NetdevError {
-    /// Names what `source` means for `interface` where it is the usual cause; `capability` is what
-    /// `operation` takes.
+    /// Classifies `source` for `interface` by its usual cause; `capability` is the one that
+    /// `operation` needs.
     pub fn of(
         interface: &str,
         operation: &'static str,

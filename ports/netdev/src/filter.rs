@@ -1,26 +1,25 @@
-//! Filters in the kernel: so that a program on an interface of this machine costs nothing for the
-//! machine's other traffic, and so that each of several sockets gets its part of the frames.
+//! Kernel filters, which spare a program the cost of an interface's other traffic, and distribute
+//! frames over several sockets.
 //!
-//! A program of classic BPF. The kernel takes a frame's outermost VLAN tag off before it runs;
-//! frames with further ones pass, and are looked at by whoever wanted the others.
+//! Classic BPF programs. The kernel strips a frame's outermost VLAN tag before it runs them; frames
+//! with further tags pass, and the reader must check them.
 
 use std::net::IpAddr;
 
 use crate::bpf::{self, ETHERTYPE, Program, Target};
 use libc::sock_filter;
 
-/// What is wanted of the frames of an interface: the datagrams to one UDP port of one address, and
-/// to that port of groups.
+/// The wanted frames of an interface: datagrams to one UDP port of one address, and to that port of
+/// multicast groups.
 ///
-/// An IPv4 fragment is none of them, and neither is an IPv6 packet with extension headers.
+/// IPv4 fragments and IPv6 packets with extension headers do not match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// Address of the receiver.
+    /// IP address of the receiver.
     pub ip: IpAddr,
     /// UDP port of the receiver.
     pub udp_port: u16,
-    /// ARP as well, or IPv6's neighbour solicitations and advertisements: whatever the address's
-    /// family has.
+    /// Also ARP, or neighbour solicitations and advertisements, as the address family requires.
     pub neighbours: bool,
 }
 
@@ -29,13 +28,13 @@ const IP: u32 = 14;
 const ICMPV6: u32 = 58;
 const SOLICITATION: u32 = 135;
 const ADVERTISEMENT: u32 = 136;
-/// "More fragments", and the offset of one.
+/// The "more fragments" flag and the fragment offset.
 const IPV4_FRAGMENT: u32 = 0x3fff;
 const IPV4_GROUPS: u32 = 0xe000_0000;
 const IPV6_GROUPS: u32 = 0xff;
 
 impl Wanted {
-    /// As instructions.
+    /// The filter's instructions.
     pub(crate) fn program(&self) -> Vec<sock_filter> {
         let mut program = Program::default();
         program.add(bpf::LOAD_2, ETHERTYPE);

@@ -1,15 +1,14 @@
-//! What a virtual machine may send: frames of any bytes, with any description. For fuzzing; a
-//! finding is a panic.
+//! Fuzzing of a hostile virtual machine's frames: any bytes, with any description. A finding is a
+//! panic.
 
 use crate::layers::{Layers, PROTOCOL_TCP};
 use crate::repair::{Found, Repair};
 use crate::segment::{OFFLOAD_BYTES, Offload, SEGMENT_BYTES_MIN, Splitter, complete};
 
-/// A frame as `AF_PACKET` hands it over: 10 bytes of description (`virtio_net_hdr`), then the
-/// frame.
+/// A frame as `AF_PACKET` delivers it: 10 bytes of description (`virtio_net_hdr`), then the frame.
 ///
-/// Parts of a split frame have the frame's payload between them, once and in order, behind headers
-/// of the same length. Completing a checksum changes the checksum alone.
+/// The parts of a split frame must contain the frame's payload once and in order, behind headers of
+/// the same length. Completing a checksum must change only the checksum.
 ///
 /// # Panics
 /// On a finding.
@@ -41,8 +40,7 @@ pub fn described(data: &[u8]) {
     check(frame, layers.payload, &parts);
 }
 
-/// A frame that comes without a description, from an interface whose MTU the first two bytes
-/// choose.
+/// A frame without a description, from an interface whose MTU the first two bytes set.
 ///
 /// # Panics
 /// On a finding.

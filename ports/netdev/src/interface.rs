@@ -1,4 +1,4 @@
-//! What the system says about its interfaces, in the network namespace of the calling thread.
+//! Properties of interfaces in the network namespace of the calling thread.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,12 +8,12 @@ use crate::config::check_interface;
 use crate::error::NetdevError;
 use crate::request;
 
-/// The names of the interfaces.
+/// Names of all interfaces.
 ///
 /// # Errors
-/// When the system does not tell.
+/// If the system cannot list them.
 pub fn list() -> io::Result<Vec<String>> {
-    // SAFETY: takes nothing; what it returns is freed below, once.
+    // SAFETY: takes no arguments; the result is freed below, once.
     let all = unsafe { libc::if_nameindex() };
     if all.is_null() {
         return Err(io::Error::last_os_error());
@@ -32,7 +32,7 @@ pub fn list() -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The interface's index, from 1. An interface that is made anew gets another.
+/// Index of the interface, from 1. A recreated interface gets another index.
 ///
 /// # Errors
 /// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`].
@@ -40,7 +40,7 @@ pub fn index(interface: &str) -> Result<u32, NetdevError> {
     ask(interface, "reading its index", |fd| request::index(fd, interface))
 }
 
-/// The interface's MTU in bytes, Ethernet header not included.
+/// MTU of the interface in bytes, without Ethernet header.
 ///
 /// # Errors
 /// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`].
@@ -48,16 +48,16 @@ pub fn mtu(interface: &str) -> Result<u32, NetdevError> {
     ask(interface, "reading its MTU", |fd| request::mtu(fd, interface))
 }
 
-/// Queues of an interface that are in use, one of each at least.
+/// Queues of an interface that are in use, at least one of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Queues {
-    /// Those that it receives by.
+    /// Receive queues.
     pub receive: u32,
-    /// Those that it sends by.
+    /// Transmit queues.
     pub send: u32,
 }
 
-/// Queues of the interface; one of each where the driver does not tell.
+/// Queues of the interface; one of each kind if the driver does not report them.
 ///
 /// # Errors
 /// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`].
@@ -69,7 +69,7 @@ pub fn queues(interface: &str) -> Result<Queues, NetdevError> {
     told.map(|[receive, send]| Queues { receive: receive.max(1), send: send.max(1) })
 }
 
-/// The interface's MAC address.
+/// MAC address of the interface.
 ///
 /// # Errors
 /// [`NetdevError::NoSuchInterface`], [`NetdevError::BadName`], [`NetdevError::NotEthernet`].

@@ -1,4 +1,4 @@
-//! Where the headers of a frame are that is to be split.
+//! Header offsets of a frame that is to be split.
 
 use crate::segment::NotUnderstood;
 
@@ -14,25 +14,25 @@ const PROTOCOL_IPV6: u8 = 41;
 const PROTOCOL_GRE: u8 = 47;
 pub(crate) const PROTOCOL_SCTP: u8 = 132;
 const GENEVE_PORT: u16 = 6081;
-/// Nested IP headers: the kernel itself makes two.
+/// Maximum number of nested IP headers: the kernel itself nests two.
 const IPS_MAX: usize = 4;
-/// VLAN tags, or IPv6 extension headers, in a row.
+/// Maximum number of consecutive VLAN tags, or of IPv6 extension headers.
 const CHAIN_MAX: usize = 8;
 
-/// Offsets of the headers whose lengths change when a frame is split.
+/// Offsets of the headers that change when a frame is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layers {
     ips: [usize; IPS_MAX],
     ip_count: usize,
-    /// The UDP header of a tunnel, and the IP header it belongs to.
+    /// UDP header of a tunnel, and its IP header.
     pub(crate) tunnel: Option<(usize, usize)>,
     /// The innermost TCP or UDP header.
     pub(crate) transport: usize,
-    /// Where the payload starts.
+    /// Start of the payload.
     pub(crate) payload: usize,
 }
 
-/// Reads past the end of the frame are refused.
+/// Refuses to read beyond the frame.
 fn byte(frame: &[u8], at: usize) -> Result<u8, NotUnderstood> {
     frame.get(at).copied().ok_or(NotUnderstood)
 }
@@ -41,7 +41,7 @@ fn word(frame: &[u8], at: usize) -> Result<u16, NotUnderstood> {
     Ok(u16::from_be_bytes([byte(frame, at)?, byte(frame, at + 1)?]))
 }
 
-/// What follows the Ethernet header at `at`: its type and where it starts.
+/// EtherType and offset of the header behind the Ethernet header at `at`.
 pub(crate) fn behind_ethernet(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
     let mut next = at + ETHERNET_BYTES;
     for _ in 0..CHAIN_MAX {
@@ -54,7 +54,7 @@ pub(crate) fn behind_ethernet(frame: &[u8], at: usize) -> Result<(u16, usize), N
     Err(NotUnderstood)
 }
 
-/// What the IP header at `at` carries: its protocol and where it starts.
+/// Protocol and offset of the header behind the IP header at `at`.
 pub(crate) fn behind_ip(
     frame: &[u8],
     ethertype: u16,
@@ -63,7 +63,7 @@ pub(crate) fn behind_ip(
     let first = byte(frame, at)?;
     match (ethertype, first >> 4) {
         (ETHERTYPE_IPV4, 4) if first & 0xf >= 5 => {
-            // A fragment: `MF` or an offset.
+            // A fragment: `MF`, or an offset.
             if word(frame, at + 6)? & 0x3fff != 0 {
                 return Err(NotUnderstood);
             }
@@ -89,8 +89,8 @@ impl Layers {
     pub(crate) const NONE: Layers =
         Layers { ips: [0; IPS_MAX], ip_count: 0, tunnel: None, transport: 0, payload: 0 };
 
-    /// Finds the headers of a frame that carries `protocol`, TCP or UDP, innermost. `transport`:
-    /// where that header is said to be, which has to be right.
+    /// Finds the headers of a frame whose innermost protocol is `protocol`, TCP or UDP. `transport`
+    /// is the claimed offset of its header, which must be right.
     pub(crate) fn find(
         frame: &[u8],
         protocol: u8,
@@ -141,16 +141,16 @@ impl Layers {
         &self.ips[..self.ip_count]
     }
 
-    /// Offset of the IP header in front of the transport header.
+    /// Offset of the IP header before the transport header.
     pub(crate) fn innermost_ip(&self) -> usize {
         self.ips[self.ip_count - 1]
     }
 }
 
-/// GRE without checksum and sequence number: nothing in it depends on the length.
+/// GRE without checksum and sequence number, so that no field depends on the length.
 fn behind_gre(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
     let flags = word(frame, at)?;
-    // Anything but a key.
+    // Only a key is allowed.
     if flags & !0x2000 != 0 {
         return Err(NotUnderstood);
     }
@@ -161,8 +161,8 @@ fn behind_gre(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
     }
 }
 
-/// VXLAN or Geneve. Whether it is that is known in the end, when the transport header is where it
-/// is said to be.
+/// VXLAN or Geneve. The guess is confirmed if the transport header turns out to be at its claimed
+/// offset.
 fn behind_udp_tunnel(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderstood> {
     let tunnel = at + 8;
     let mut next = tunnel + 8;
@@ -176,7 +176,7 @@ fn behind_udp_tunnel(frame: &[u8], at: usize) -> Result<(u16, usize), NotUnderst
     behind_ethernet(frame, next)
 }
 
-/// The protocol that the outermost IP header of the frame carries.
+/// Protocol field of the frame's outermost IP header.
 pub(crate) fn protocol(frame: &[u8]) -> Result<u8, NotUnderstood> {
     let (ethertype, at) = behind_ethernet(frame, 0)?;
     Ok(behind_ip(frame, ethertype, at)?.0)

@@ -1,5 +1,5 @@
-//! What an interface does to received frames on its own, turned off for as long as a port is there:
-//! merging them (GRO, LRO), and taking VLAN tags off.
+//! Receive offloads of an interface that a port turns off while it exists: merging (GRO, LRO), and
+//! stripping of VLAN tags.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,18 +13,18 @@ const ETHTOOL_SET_GRO: u32 = 0x2c;
 const FLAG_TAGS_OFF: u32 = 1 << 8;
 const FLAG_LRO: u32 = 1 << 15;
 
-/// What is to be turned off.
+/// Offloads to turn off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unwanted {
     /// Merging by the kernel (GRO).
     pub kernel_merging: bool,
     /// Merging by the device (LRO).
     pub device_merging: bool,
-    /// The device takes VLAN tags off, and tells them beside the frame.
+    /// Stripping of VLAN tags into metadata by the device.
     pub tags_off: bool,
 }
 
-/// What was turned off, and is put back when this is dropped, as far as that is permitted then.
+/// The offloads that were turned off. Dropping this restores them, if permitted.
 #[derive(Debug)]
 pub struct ReceiveOffloads {
     carrier: OwnedFd,
@@ -35,12 +35,12 @@ pub struct ReceiveOffloads {
 }
 
 impl ReceiveOffloads {
-    /// Turns off what is on of the `unwanted`, at the interface of this name and index in the
+    /// Turns off those of `unwanted` that are on, at the interface with this name and index in the
     /// network namespace of the calling thread. Without CAP_NET_ADMIN, or on a device that does not
-    /// know of it, it stays as it is.
+    /// support a change, they stay on.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn turn_off(interface: &str, index: u32, unwanted: Unwanted) -> io::Result<Self> {
         let carrier = request::carrier()?;
         let had_gro = unwanted.kernel_merging
@@ -51,7 +51,7 @@ impl ReceiveOffloads {
         for (is_unwanted, flag) in
             [(unwanted.device_merging, FLAG_LRO), (unwanted.tags_off, FLAG_TAGS_OFF)]
         {
-            // One by one: a device that refuses one may take the other.
+            // One at a time: a device that refuses one change may accept the other.
             let without = flags & !had_flags & !flag;
             if is_unwanted
                 && flags & flag != 0
@@ -66,7 +66,7 @@ impl ReceiveOffloads {
 
 impl Drop for ReceiveOffloads {
     fn drop(&mut self) {
-        // As it is called by now, and not on another interface that got the name.
+        // By its current name, and never on another interface that got the old name.
         let Ok(interface) = request::name(&self.carrier, self.index) else { return };
         if self.had_gro {
             let _ = request::ethtool_set(&self.carrier, &interface, ETHTOOL_SET_GRO, 1);

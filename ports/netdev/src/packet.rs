@@ -22,31 +22,30 @@ use crate::sender::Sender;
 use crate::socket::PacketSocket;
 use crate::watch::{Link, Presence, Watch};
 
-/// Frames of unknown traffic that are handed out in one call, of each class, while those of known
-/// flows wait.
+/// Maximum frames of unknown traffic per call and class, while frames of known flows wait.
 const UNKNOWN_MAX: usize = 8;
 
-/// A socket, and what was taken from it.
+/// A socket, and the frames that were read from it.
 struct Inlet {
     class: Option<Class>,
     socket: PacketSocket,
     receiver: Receiver,
 }
 
-/// Frames that come in and go out at an interface that exists: a physical one, veth, the host's
-/// side of a TAP device that a virtual machine has. See the [crate's documentation](crate).
+/// Frames to and from an existing interface: a physical one, veth, or the host's side of a virtual
+/// machine's TAP device. See the [crate's documentation](crate).
 pub struct PacketPort {
     name: Arc<str>,
     config: PacketConfig,
-    /// Index of the interface that the sockets are bound to.
+    /// Index of the interface to which the sockets are bound.
     index: Option<u32>,
     watch: Watch,
     link: Link,
-    /// One for each class of frames, the one that is served first first; or one for all.
+    /// One per class of frames, in order of priority; or a single one.
     inlets: Vec<Inlet>,
     sending: PacketSocket,
     sender: Sender,
-    /// Readable when the send buffer has room, while `sending` is in it.
+    /// Readable when the send buffer has space, while `sending` is registered in it.
     ready: OwnedFd,
     awaits_room: bool,
     merging: Option<ReceiveOffloads>,
@@ -58,10 +57,10 @@ impl PacketPort {
     /// Opens the port on an interface of the calling thread's network namespace. Needs CAP_NET_RAW.
     ///
     /// # Errors
-    /// [`NetdevError`], which says what to do about it.
+    /// [`NetdevError`], which names the cure.
     pub fn open(config: &PacketConfig) -> Result<Self, NetdevError> {
         config.validate()?;
-        // For its errors.
+        // Called for its errors.
         interface::mac(&config.interface)?;
         let refused = |operation| {
             move |source| NetdevError::of(&config.interface, operation, "CAP_NET_RAW", source)
@@ -100,9 +99,9 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// Opens so many ports on one interface, for as many cores: all frames of two hosts, both ways,
-    /// come by one of them, and each sends by itself. Each has buffers of its own, of the
-    /// configured sizes; `part` of the configuration is set for each.
+    /// Opens `ports` ports on one interface, one per core. Each host pair's frames, in both
+    /// directions, arrive at one of them; all of them send. Each has its own buffers of the
+    /// configured sizes. Overrides `part` of the configuration.
     ///
     /// # Errors
     /// As [`PacketPort::open`].
@@ -120,24 +119,24 @@ impl PacketPort {
         (0..of).map(queue).collect()
     }
 
-    /// The interface's name, which may have changed.
+    /// Name of the interface, which may have changed.
     #[must_use]
     pub fn interface(&self) -> &str {
         self.watch.interface()
     }
 
-    /// The counters that other ports do not have.
+    /// The counters that other kinds of port do not have.
     #[must_use]
     pub fn netdev_counters(&self) -> NetdevCounters {
         self.counters
     }
 
-    /// Serves packets to these QPs before all other frames from here on, where the port serves by
-    /// class. For a moment the kernel may hand out a frame twice, or none of the frames to a QP
-    /// that is preferred no longer.
+    /// Makes a port that serves by class serve packets to these QPs before all other frames. During
+    /// the change the kernel may deliver frames twice, or lose frames to QPs that are no longer
+    /// preferred.
     ///
     /// # Errors
-    /// When the kernel refuses the filters; nothing has changed then, or some.
+    /// If the kernel refuses the filters; some of them may have changed.
     pub fn prefer(&mut self, qps: &PreferredQps) -> std::io::Result<()> {
         for inlet in &self.inlets {
             if let Some(class @ (Class::Preferred | Class::Roce)) = inlet.class {
@@ -168,7 +167,7 @@ impl PacketPort {
         Ok(())
     }
 
-    /// Follows the interface if it may have changed.
+    /// Follows changes of the interface.
     fn look(&mut self) {
         let Some(presence) = self.watch.look(self.index) else { return };
         for inlet in &self.inlets {
@@ -230,7 +229,7 @@ impl Port for PacketPort {
         let (mut frames, mut is_down) = (0, false);
         let count = self.inlets.len();
         for (at, inlet) in self.inlets.iter_mut().enumerate() {
-            // Each class gets something; those behind the first one little while that one is busy.
+            // Each class gets a share; those after the first a small one while it is busy.
             let behind = UNKNOWN_MAX.min(max / 4) * (count - 1 - at);
             let left = (max - frames).saturating_sub(behind);
             let most = if at > 0 && frames > 0 { left.min(UNKNOWN_MAX) } else { left };
@@ -278,8 +277,8 @@ impl Port for PacketPort {
     }
 
     fn arm(&mut self) -> Result<bool, PortError> {
-        // The sockets are readable for as long as something waits in them: only what was taken out
-        // counts here.
+        // The sockets stay readable while frames wait in them, so only frames that were read count
+        // here.
         if self.inlets.iter().any(|inlet| inlet.receiver.holds_frames()) {
             return Ok(true);
         }
@@ -297,7 +296,7 @@ impl Port for PacketPort {
 
     fn disarm(&mut self) {
         if std::mem::take(&mut self.awaits_room) {
-            // Cannot fail: it was put in.
+            // Cannot fail: it was registered.
             let _ = epoll::delete(&self.ready, self.sending.as_fd());
         }
         self.watch.wake();

@@ -1,8 +1,8 @@
-//! Which of an interface's frames a port gets when several share it.
+//! Distribution of an interface's frames over several ports.
 //!
-//! A program of classic BPF, which the kernel runs for each frame and port. The kernel has taken
-//! the outermost VLAN tag off before. No load goes beyond the frame: such a one would have all
-//! ports lose it.
+//! A classic BPF program, which the kernel runs per frame and port, after it has stripped the
+//! outermost VLAN tag. The program must not load beyond the frame, because all ports would lose
+//! such a frame.
 
 use crate::bpf::{self, ETHERTYPE, Program, Target};
 use libc::sock_filter;
@@ -13,35 +13,35 @@ pub enum FrameSubset {
     /// Every frame.
     #[default]
     All,
-    /// No frame: for a port that only sends.
+    /// No frame, for a port that only sends.
     Nothing,
-    /// The frames of those pairs of hosts whose number, divided by `of`, leaves `index`. Both
-    /// directions of two hosts have one number: that of their IPv4 or IPv6 addresses behind up to
-    /// two VLAN tags, or of their MAC addresses where a frame has no others.
+    /// The frames of host pairs whose hash is `index` modulo `of`. Both directions of a host pair
+    /// have the same hash: of their IPv4 or IPv6 addresses behind up to two VLAN tags, or of their
+    /// MAC addresses if a frame has no IP addresses.
     OfPairs {
-        /// Which part, from 0 on.
+        /// Number of the part, from 0.
         index: u32,
-        /// Parts in all.
+        /// Number of parts.
         of: u32,
     },
 }
 
-/// By what `longhaul_wire::pair_hash` mixes numbers, which this crate knows in its tests alone:
-/// they hold the program against it. The factor, and how far numbers are shifted to the right.
+/// Factor and right shift of `longhaul_wire::pair_hash`. This crate depends on that one in tests
+/// only, which compare the program with it.
 const FACTOR: u32 = 0x9e37_79b1;
 const SHIFT: u32 = 15;
 
-/// How much further a VLAN tag moves the EtherType.
+/// Bytes by which a VLAN tag moves the EtherType.
 const TAG_BYTES: u32 = 4;
 const CELL: u32 = 0;
 
-/// Behind a tag; another EtherType; where the MAC addresses decide; where a number is there.
+/// Behind a tag; at another EtherType; hash MAC addresses; the hash is complete.
 const TAGGED: Target = Target::At("tagged");
 const OTHER: Target = Target::At("other");
 const MACS: Target = Target::At("MACs");
 const DECIDE: Target = Target::At("decide");
 
-/// Where two addresses are, and how long each is.
+/// Offsets and length of two addresses.
 #[derive(Clone, Copy)]
 struct Addresses {
     source: u32,
@@ -52,7 +52,7 @@ struct Addresses {
 impl Addresses {
     const MAC: Self = Addresses { source: 0, destination: 6, bytes: 6 };
 
-    /// Behind an EtherType at a place.
+    /// Behind an EtherType at an offset.
     const fn ipv4(ethertype: u32) -> Self {
         Addresses { source: ethertype + 14, destination: ethertype + 18, bytes: 4 }
     }
@@ -63,7 +63,7 @@ impl Addresses {
 }
 
 impl FrameSubset {
-    /// As instructions; `None`: none are needed.
+    /// The instructions; `None`: no filter is needed.
     pub(crate) fn program(self) -> Option<Vec<sock_filter>> {
         if matches!(self, FrameSubset::All | FrameSubset::Nothing) {
             return None;
@@ -73,7 +73,7 @@ impl FrameSubset {
         Some(program.assembled())
     }
 
-    /// Appends instructions that end with the frame taken or dropped.
+    /// Appends instructions, which end by accepting or dropping the frame.
     pub(crate) fn append_to(self, program: &mut Program) {
         let (index, of) = match self {
             FrameSubset::All | FrameSubset::Nothing => {
@@ -100,16 +100,16 @@ impl FrameSubset {
     }
 }
 
-/// Parts of a program, with the places of [`FrameSubset::program`].
+/// Parts of a program, with the jump targets of [`FrameSubset::program`].
 impl Program {
-    /// Goes by the MACs when the frame has fewer bytes.
+    /// Jumps to the hash of MAC addresses if the frame is shorter.
     fn unless_shorter(&mut self, bytes: u32) {
         self.add(bpf::LOAD_LENGTH, 0);
         self.jump(bpf::IF_AT_LEAST, bytes, Target::Next, MACS);
     }
 
-    /// Decides by IP addresses if the EtherType at this place, which is loaded and stays so
-    /// otherwise, says that there are any.
+    /// Hashes the IP addresses if the loaded EtherType, at this offset, has any; otherwise leaves
+    /// it loaded.
     fn by_ip(&mut self, ethertype: u32) {
         for (kind, addresses) in [
             (libc::ETH_P_IP, Addresses::ipv4(ethertype)),
@@ -123,7 +123,7 @@ impl Program {
         }
     }
 
-    /// The sum of both addresses' numbers.
+    /// Computes the sum of both addresses' hashes.
     fn number(&mut self, addresses: Addresses) {
         self.mix(addresses.source, addresses.bytes);
         self.add(bpf::KEEP, CELL);
@@ -132,7 +132,7 @@ impl Program {
         self.add(bpf::ADD_INDEX, 0);
     }
 
-    /// Four bytes at a time, and what is left.
+    /// Hashes four bytes at a time, and the remainder.
     fn mix(&mut self, address: u32, bytes: u32) {
         for at in (0..bytes).step_by(4) {
             if at > 0 {
@@ -162,14 +162,14 @@ pub(crate) mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixDatagram;
 
-    /// A way through a program in the kernel, which any socket has.
+    /// Runs a program in the kernel, by attaching it to a socket.
     pub(crate) struct Filtered {
         to: UnixDatagram,
         from: UnixDatagram,
     }
 
     impl Filtered {
-        /// That of a part; `None`: it is all.
+        /// Runs the filter of a part; `None`: it has none.
         pub(crate) fn of(part: FrameSubset) -> Option<Self> {
             part.program().map(Filtered::new)
         }
@@ -196,7 +196,7 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn takes(&self, frame: &[u8]) -> bool {
-            // What the filter drops, the sender is told of.
+            // The sender gets an error for a frame that the filter drops.
             let _ = self.to.send(frame);
             let mut received = [0; 256];
             self.from.recv(&mut received).is_ok_and(|len| received[..len] == *frame)
@@ -207,7 +207,7 @@ pub(crate) mod tests {
         (0..of).filter_map(|index| Filtered::of(FrameSubset::OfPairs { index, of })).collect()
     }
 
-    /// Frames as the kernel has them: with one tag at most.
+    /// Frames as filters see them: with at most one tag.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
         let start = (any::<[u8; 12]>(), any::<bool>(), 0..4_usize, any::<Vec<u8>>());
         start.prop_map(|(macs, is_tagged, kind, rest)| {
@@ -229,7 +229,8 @@ pub(crate) mod tests {
             let parts = parts(3);
             for frame in &frames {
                 let own = pair_hash(frame) % 3;
-                // A third tag is behind what is looked at, with the one that the kernel took off.
+                // The kernel strips one tag and the program reads one more; a third hides the
+                // addresses.
                 let is_tagged_twice =
                     frame[12..14] == [0x88, 0xa8] && frame.get(16..18) == Some(&[0x81, 0x00]);
                 let takers: Vec<u32> =

@@ -1,4 +1,4 @@
-//! Frames from the kernel, as a cable would have brought them.
+//! Receives frames from the kernel, and restores the frames that a cable would carry.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,23 +12,23 @@ use crate::counters::NetdevCounters;
 use crate::segment::{Splitter, complete};
 use crate::watch::is_down;
 
-/// Refusals met in one call of `receive` before it gives up for now: each is for one frame.
+/// Maximum errors in one call of `receive`; each concerns one frame.
 const REFUSALS_MAX: usize = 16;
 
-/// Frames between the kernel and `receive`.
+/// Receive path between the kernel and `receive`.
 pub(crate) struct Receiver {
     batch: ReceiveBatch,
     frame_bytes_max: usize,
-    /// Messages of the last call.
+    /// Number of messages of the last call.
     messages: usize,
-    /// The next message to be looked at.
+    /// Next message to process.
     next: usize,
     splitter: Splitter,
-    /// The message that is being split, whether it got its VLAN tag back, and its age.
+    /// The message that is being split, whether its VLAN tag was restored, and its age.
     split: (usize, bool, Option<Duration>),
 }
 
-/// How a `receive` ended.
+/// The result of a `receive`.
 pub(crate) struct Handed {
     pub(crate) frames: usize,
     /// The interface is down or gone.
@@ -47,15 +47,15 @@ impl Receiver {
         }
     }
 
-    /// True when frames wait that were taken from the kernel already.
+    /// True if frames that were read from the kernel wait.
     pub(crate) fn holds_frames(&self) -> bool {
         !self.splitter.is_done() || self.next < self.messages
     }
 
-    /// Hands out up to `max` frames, each with its age where frames are stamped.
+    /// Hands out up to `max` frames, each with its age if frames are stamped.
     ///
     /// # Errors
-    /// What the kernel answered, when it is not one of the usual things.
+    /// An unexpected error of the kernel.
     pub(crate) fn receive(
         &mut self,
         socket: &impl AsFd,
@@ -83,14 +83,14 @@ impl Receiver {
                         handed.is_down = true;
                         break;
                     }
-                    // A frame that the kernel cannot describe; it is gone.
+                    // A frame that the kernel cannot describe; it has dropped the frame.
                     Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                         refusals += 1;
                         counters.rx_not_splittable += 1;
                         is_drained = refusals == REFUSALS_MAX;
                     }
                     Err(error) if handed.frames == 0 => return Err(error),
-                    // It will be met again.
+                    // The next call will return it again.
                     Err(_) => break,
                 }
             }
@@ -110,8 +110,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks at the next message; hands its frame out, or begins to split it. Returns the frames
-    /// handed out.
+    /// Processes the next message: hands out its frame, or begins to split it. Returns the number
+    /// of frames handed out.
     fn open(
         &mut self,
         each: &mut dyn FnMut(&[u8], Option<Duration>),
@@ -169,7 +169,7 @@ impl Receiver {
     }
 }
 
-/// Hands out a frame that is not too long, and returns how many these are.
+/// Hands out a frame unless it is too long. Returns the number of frames handed out, 0 or 1.
 fn hand_out(
     frame: &[u8],
     age: Option<Duration>,

@@ -1,13 +1,12 @@
-//! What a cable does not carry, in frames that come without a description of it: found by looking
-//! at them.
+//! Repairs frames with open offloads that arrive without a description of them.
 //!
 //! A sender on this machine leaves the checksum of TCP and UDP open, with the sum of the pseudo
-//! header in its place, and hands over TCP segments of up to 64 KiB for a device to split. Where
-//! the kernel says nothing of either (XDP), the first shows by that sum, which a right checksum has
-//! in one of 65536 frames, and is then told by checking; the second shows by the length. The size
-//! that the sender wanted its segments to have does not show: they get as long as the MTU allows.
+//! header in its place, and hands over TCP segments of up to 64 KiB for a device to split. If the
+//! kernel describes neither (XDP), this module detects the former by that sum, which one in 65536
+//! valid checksums equals, so a match is verified; and the latter by the length. The sender's
+//! segment size is unknown, so segments become as long as the MTU allows.
 //!
-//! Only the outermost TCP or UDP header is looked at: inside tunnels nothing is put right.
+//! Only the outermost TCP or UDP header is examined: frames inside tunnels are not repaired.
 
 use crate::checksum;
 use crate::layers::{
@@ -17,21 +16,21 @@ use crate::segment::{
     NotUnderstood, Offload, Splitter, TCP_CHECKSUM, UDP_CHECKSUM, get, pseudo_sum, put,
 };
 
-/// What a frame turned out to be.
+/// The result of examining a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// As a cable would have carried it.
+    /// The frame is complete.
     Whole,
-    /// Its checksum was open, and is filled in.
+    /// The checksum was open, and has been filled in.
     Completed,
-    /// Longer than the MTU; its parts are there to be taken by [`Repair::next_part`].
+    /// The frame exceeds the MTU; [`Repair::next_part`] returns its parts.
     ToSplit,
-    /// Longer than the MTU, and not to be split: what is not TCP, or has headers that are not
+    /// The frame exceeds the MTU and cannot be split: it is not TCP, or its headers are not
     /// understood.
     NotSplittable,
 }
 
-/// Repairs one frame after the other.
+/// Repairs one frame at a time.
 pub struct Repair {
     splitter: Splitter,
 }
@@ -43,20 +42,20 @@ impl Default for Repair {
 }
 
 impl Repair {
-    /// Nothing under way.
+    /// Creates an idle repairer.
     #[must_use]
     pub fn new() -> Self {
         Self { splitter: Splitter::IDLE }
     }
 
-    /// True when no frame is being split.
+    /// True if no frame is being split.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.splitter.is_done()
     }
 
-    /// Looks at a frame, any bytes at all, from an interface with this MTU in bytes, and fills in
-    /// an open checksum. What was being split is forgotten.
+    /// Examines a frame of arbitrary bytes from an interface with this MTU in bytes, and fills in
+    /// an open checksum. Abandons a frame that is being split.
     pub fn look(&mut self, frame: &mut [u8], mtu: usize) -> Found {
         let Ok((ethertype, ip)) = behind_ethernet(frame, 0) else { return Found::Whole };
         if !matches!(ethertype, ETHERTYPE_IPV4 | ETHERTYPE_IPV6) {
@@ -73,8 +72,8 @@ impl Repair {
         }
     }
 
-    /// Makes the next part of the frame that is being split, of which there is one
-    /// ([`Repair::is_done`]), in `frame`, which is that frame.
+    /// Builds the next part of the frame that is being split in `frame`, which must be that frame.
+    /// There must be one: see [`Repair::is_done`].
     pub fn next_part<'a>(&mut self, frame: &'a mut [u8]) -> &'a mut [u8] {
         self.splitter.next(frame)
     }
@@ -101,7 +100,7 @@ fn complete(frame: &mut [u8], ethertype: u16, ip: usize) -> Result<bool, NotUnde
         PROTOCOL_UDP => transport + UDP_CHECKSUM,
         _ => return Ok(false),
     };
-    // Behind it there may be padding.
+    // Padding may follow.
     let end = if ethertype == ETHERTYPE_IPV4 {
         frame.get(ip + 2..ip + 4).map(|field| ip + usize::from(get(field, 0)))
     } else {
@@ -125,7 +124,7 @@ fn complete(frame: &mut [u8], ethertype: u16, ip: usize) -> Result<bool, NotUnde
     Ok(true)
 }
 
-/// In ones' complement all ones are zero too.
+/// In ones' complement, all ones also represent zero.
 fn is_same_sum(one: u16, other: u16) -> bool {
     let normal = |sum: u16| if sum == u16::MAX { 0 } else { sum };
     normal(one) == normal(other)
@@ -157,7 +156,7 @@ mod tests {
             payload in proptest::collection::vec(any::<u8>(), 1..1400),
             padding in 0..20_usize,
         ) {
-            // One segment, so that lengths are right as they are.
+            // A single segment, whose lengths are already right.
             let (mut frame, _) = build(&headers, &payload, payload.len(), true);
             let whole = frame.len();
             frame.resize(whole + padding, 0);

@@ -1,4 +1,4 @@
-//! Questions to the system about an interface, and settings of it.
+//! Queries and settings of interfaces.
 
 use std::ffi::CStr;
 use std::io;
@@ -29,15 +29,15 @@ struct EthtoolChannels {
 
 const ETHTOOL_GET_CHANNELS: u32 = 0x3c;
 
-/// A socket that does nothing but carry requests, in the network namespace of the calling thread.
+/// A socket for requests only, in the network namespace of the calling thread.
 pub(crate) fn carrier() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// A request that names `interface`, everything else zero.
+/// A request that names `interface`; all other fields are zero.
 ///
-/// The name must have been checked to be shorter than [`NAME_BYTES`]; one that is not gives an
-/// error from the kernel.
+/// The name must have been checked to be shorter than [`NAME_BYTES`]; the kernel refuses a
+/// truncated one.
 pub(crate) fn named(interface: &str) -> libc::ifreq {
     // SAFETY: integers and a null pointer, all of which may be zero.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -67,7 +67,7 @@ pub(crate) fn index(fd: impl AsFd, interface: &str) -> io::Result<u32> {
     Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
 }
 
-/// The name of the interface with this index.
+/// Name of the interface with this index.
 pub(crate) fn name(fd: impl AsFd, index: u32) -> io::Result<String> {
     let mut request = named("");
     request.ifr_ifru.ifru_ifindex = index as libc::c_int;
@@ -107,7 +107,7 @@ pub(crate) fn set_up(fd: impl AsFd, interface: &str) -> io::Result<()> {
     perform(fd, libc::SIOCSIFFLAGS as u32, &mut request)
 }
 
-/// The hardware type (`ARPHRD_`) and the first six bytes of the address.
+/// Hardware type (`ARPHRD_`) and the first six bytes of the address.
 pub(crate) fn hardware(fd: impl AsFd, interface: &str) -> io::Result<(u16, [u8; 6])> {
     let answer = ask(fd, libc::SIOCGIFHWADDR as u32, interface)?;
     // SAFETY: the kernel filled in this member.
@@ -121,7 +121,7 @@ fn ethtool(fd: impl AsFd, interface: &str, value: &mut EthtoolValue) -> io::Resu
     perform(fd, libc::SIOCETHTOOL as u32, &mut request)
 }
 
-/// Queues in use to receive and to send, as the driver tells.
+/// Receive and transmit queues in use, as the driver reports them.
 pub(crate) fn queues(fd: impl AsFd, interface: &str) -> io::Result<[u32; 2]> {
     let mut channels =
         EthtoolChannels { command: ETHTOOL_GET_CHANNELS, ..EthtoolChannels::default() };
@@ -131,14 +131,14 @@ pub(crate) fn queues(fd: impl AsFd, interface: &str) -> io::Result<[u32; 2]> {
     Ok([channels.rx, channels.tx].map(|alone| alone.saturating_add(channels.combined)))
 }
 
-/// Asks the driver for one number.
+/// Reads one value from the driver.
 pub(crate) fn ethtool_get(fd: impl AsFd, interface: &str, command: u32) -> io::Result<u32> {
     let mut value = EthtoolValue { command, data: 0 };
     ethtool(fd, interface, &mut value)?;
     Ok(value.data)
 }
 
-/// Sets one number of the driver's.
+/// Sets one value of the driver.
 pub(crate) fn ethtool_set(
     fd: impl AsFd,
     interface: &str,
@@ -148,16 +148,14 @@ pub(crate) fn ethtool_set(
     ethtool(fd, interface, &mut EthtoolValue { command, data })
 }
 
-/// Attaches `tun`, which is `/dev/net/tun`, to the device that is made or taken, with these `IFF_`
-/// flags.
+/// Attaches `tun`, an open `/dev/net/tun`, to a new or existing device, with these `IFF_` flags.
 pub(crate) fn attach_tap(tun: impl AsFd, interface: &str, flags: u16) -> io::Result<()> {
     let mut request = named(interface);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     perform(tun, libc::TUNSETIFF as u32, &mut request)
 }
 
-/// Offers the kernel to take frames of these kinds (`TUN_F_`) that a cable would not carry; takes
-/// other offers back.
+/// Accepts frames with these offloads (`TUN_F_`) from the kernel, and no others.
 pub(crate) fn set_offloads(tun: impl AsFd, kinds: libc::c_uint) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as it is borrowed; this code takes a number.
     let result = unsafe {

@@ -1,17 +1,18 @@
-//! What a cable does not carry, made into what it does: frames whose checksum the sender's device
-//! was to fill in, and frames of up to 64 KiB that it was to split.
+//! Software offloads: completes frames whose checksum a device was to fill in, and splits frames of
+//! up to 64 KiB that it was to split.
 //!
-//! The kernel describes such frames by a `virtio_net_hdr`. That and every byte of the frame may
-//! come from a virtual machine, so neither is believed.
+//! The kernel describes such frames by a `virtio_net_hdr`. A virtual machine may have forged it and
+//! every byte of the frame, so neither is trusted.
 
 use crate::checksum;
 use crate::layers::{Layers, PROTOCOL_SCTP, PROTOCOL_TCP, PROTOCOL_UDP, protocol};
 
-/// Length of the description that the kernel puts in front of each frame.
+/// Length of the description that the kernel puts before each frame.
 pub(crate) const OFFLOAD_BYTES: usize = 10;
-/// Ethernet, tags, a tunnel, IP and TCP with all options.
+/// Maximum length of headers: Ethernet, tags, a tunnel, IP and TCP with all options.
 const HEADERS_MAX: usize = 384;
-/// Fewer bytes in a segment than no TCP agrees on; it would make tens of thousands of one frame.
+/// Minimum segment size: no TCP agrees on fewer bytes, and smaller ones would make tens of
+/// thousands of segments of one frame.
 pub(crate) const SEGMENT_BYTES_MIN: usize = 8;
 
 const NEEDS_CHECKSUM: u8 = 1;
@@ -30,31 +31,31 @@ const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// The headers are not such that the frame can be split or completed.
+/// The headers do not allow splitting or completing the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NotUnderstood;
 
-/// What is left to do on a frame.
+/// The offloads that are left to do on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Offload {
     needs_checksum: bool,
     kind: u8,
     segment_bytes: usize,
-    /// The checksum covers what is from here on.
+    /// The checksum covers the bytes from here on.
     checksum_start: usize,
-    /// Its place, from `checksum_start`.
+    /// Offset of the checksum from `checksum_start`.
     checksum_offset: usize,
 }
 
 impl Offload {
-    /// TCP, to be split into segments with so many bytes of payload, whatever is in its checksum's
-    /// place.
+    /// A TCP frame that is to be split into segments with this payload; ignores the checksum
+    /// field's contents.
     pub(crate) fn tcp(is_ipv6: bool, segment_bytes: usize) -> Self {
         let kind = if is_ipv6 { GSO_TCP_IPV6 } else { GSO_TCP_IPV4 };
         Offload { kind, segment_bytes, ..Offload::default() }
     }
 
-    /// Reads a `virtio_net_hdr`, which is in the machine's byte order.
+    /// Parses a `virtio_net_hdr`, which is in native byte order.
     pub(crate) fn parse(bytes: &[u8; OFFLOAD_BYTES]) -> Self {
         let word = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
         Offload {
@@ -78,22 +79,22 @@ impl Offload {
         bytes
     }
 
-    /// Nothing is left to do.
+    /// True if nothing is left to do.
     pub(crate) fn is_nothing(&self) -> bool {
         !self.needs_checksum && self.kind == 0
     }
 
-    /// The frame has to be split.
+    /// True if the frame has to be split.
     pub(crate) fn is_split(&self) -> bool {
         self.kind != 0
     }
 
-    /// Where the sender says that the transport header is.
+    /// Offset of the transport header, as the sender claims.
     pub(crate) fn transport(&self) -> Option<usize> {
         self.needs_checksum.then_some(self.checksum_start)
     }
 
-    /// The protocol of the parts.
+    /// Transport protocol of the parts.
     pub(crate) fn protocol(&self) -> Result<u8, NotUnderstood> {
         match self.kind {
             GSO_TCP_IPV4 | GSO_TCP_IPV6 => Ok(PROTOCOL_TCP),
@@ -102,7 +103,7 @@ impl Offload {
         }
     }
 
-    /// The same when `bytes` have been inserted into the Ethernet header.
+    /// The same offload after `bytes` have been inserted into the Ethernet header.
     pub(crate) fn shifted(self, bytes: usize) -> Self {
         Offload { checksum_start: self.checksum_start + bytes, ..self }
     }
@@ -116,8 +117,7 @@ pub(crate) fn get(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-/// Fills in the checksum that was left open. Its place holds the sum of what it covers beyond the
-/// frame.
+/// Fills in an open checksum. The field holds the sum of the covered bytes outside the frame.
 pub(crate) fn complete(frame: &mut [u8], offload: &Offload) -> Result<(), NotUnderstood> {
     let Offload { checksum_start: start, checksum_offset: offset, .. } = *offload;
     if offset == SCTP_CHECKSUM {
@@ -131,7 +131,7 @@ pub(crate) fn complete(frame: &mut [u8], offload: &Offload) -> Result<(), NotUnd
     Ok(())
 }
 
-/// SCTP's is no sum, and its place holds nothing.
+/// SCTP's checksum is a CRC, and its field is unused until then.
 fn complete_sctp(frame: &mut [u8], start: usize) -> Result<(), NotUnderstood> {
     let place = start + SCTP_CHECKSUM;
     if place + 4 > frame.len() || protocol(frame)? != PROTOCOL_SCTP {
@@ -143,27 +143,26 @@ fn complete_sctp(frame: &mut [u8], start: usize) -> Result<(), NotUnderstood> {
     Ok(())
 }
 
-/// Splits a frame, as a device would: headers repeated, with lengths, IPv4 identifications,
-/// sequence numbers, flags and checksums as if each part had been sent alone.
+/// Splits a frame like a device: repeats its headers, with lengths, IPv4 identifications, sequence
+/// numbers, flags and checksums as if each part had been sent alone.
 pub(crate) struct Splitter {
     headers: [u8; HEADERS_MAX],
     layers: Layers,
     is_tcp: bool,
-    /// Bytes of payload in each part but the last.
+    /// Payload bytes of each part but the last.
     segment_bytes: usize,
-    /// Where the payload of the next part starts.
+    /// Start of the next part's payload.
     at: usize,
-    /// Where the whole frame ends.
+    /// End of the whole frame.
     end: usize,
-    /// Parts made.
+    /// Number of parts built.
     made: usize,
-    /// The sum of what the checksum covers beyond the transport header and payload, but for the
-    /// length. `None`: the sender wants no checksum.
+    /// Sum of the pseudo header without the length. `None`: the sender wants no checksum.
     pseudo_sum: Option<u16>,
 }
 
 impl Splitter {
-    /// Nothing to split.
+    /// No frame.
     pub(crate) const IDLE: Splitter = Splitter {
         headers: [0; HEADERS_MAX],
         layers: Layers::NONE,
@@ -175,21 +174,21 @@ impl Splitter {
         pseudo_sum: None,
     };
 
-    /// Begins with another frame.
+    /// Starts with another frame.
     pub(crate) fn begin(&mut self, frame: &[u8], offload: &Offload) -> Result<(), NotUnderstood> {
         self.at = self.end;
         let protocol = offload.protocol()?;
         let is_tcp = protocol == PROTOCOL_TCP;
         let layers = Layers::find(frame, protocol, offload.transport())?;
         let segment_bytes = offload.segment_bytes;
-        // The longest of the length fields has to hold the rest of the longest part.
+        // The largest length field must hold the rest of the longest part.
         let fits = layers.payload + segment_bytes.min(frame.len()) <= usize::from(u16::MAX);
         if layers.payload > HEADERS_MAX || segment_bytes < SEGMENT_BYTES_MIN || !fits {
             return Err(NotUnderstood);
         }
         let place = layers.transport + if is_tcp { TCP_CHECKSUM } else { UDP_CHECKSUM };
         self.pseudo_sum = if offload.needs_checksum {
-            // In its place is the sum for the whole frame, its length among it.
+            // The field holds the sum for the whole frame, including its length.
             let length = frame.len() - layers.transport;
             let length = u16::try_from(length).map_err(|_| NotUnderstood)?;
             Some(checksum::add(get(frame, place), !length))
@@ -204,13 +203,13 @@ impl Splitter {
         Ok(())
     }
 
-    /// True when there are no more parts.
+    /// True if there are no more parts.
     pub(crate) fn is_done(&self) -> bool {
         self.at >= self.end
     }
 
-    /// Makes the next part, of which there is one, in `frame`, which is the one that was begun
-    /// with: its headers overwrite the end of the part before.
+    /// Builds the next part, which must exist, in `frame`, which must be the frame that was begun:
+    /// the part's headers overwrite the end of the previous part.
     pub(crate) fn next<'a>(&mut self, frame: &'a mut [u8]) -> &'a mut [u8] {
         let end = (self.at + self.segment_bytes).min(self.end);
         let headers = self.layers.payload;
@@ -261,8 +260,8 @@ impl Splitter {
     }
 }
 
-/// Writes what depends on the length into the IP header that `packet` starts with, and numbers the
-/// packet.
+/// Writes the length-dependent fields of the IP header at the start of `packet`, and its
+/// identification.
 fn lengthen_ip(packet: &mut [u8], number: u16) {
     let bytes = packet.len();
     if packet[0] >> 4 == 6 {
@@ -276,7 +275,7 @@ fn lengthen_ip(packet: &mut [u8], number: u16) {
     put(packet, 10, checksum);
 }
 
-/// Writes length and checksum of the tunnel's UDP header, when everything in it is complete.
+/// Writes length and checksum of the tunnel's UDP header, once its contents are complete.
 fn write_tunnel(part: &mut [u8], udp: usize, ip: usize) {
     let wants_checksum = get(part, udp + UDP_CHECKSUM) != 0;
     let length = (part.len() - udp) as u16;
@@ -289,7 +288,7 @@ fn write_tunnel(part: &mut [u8], udp: usize, ip: usize) {
     }
 }
 
-/// The sum of addresses and protocol for the IP header at `ip`.
+/// Sum of addresses and protocol of the IP header at `ip`.
 pub(crate) fn pseudo_sum(frame: &[u8], ip: usize, protocol: u8) -> u16 {
     let addresses = if frame[ip] >> 4 == 6 { ip + 8..ip + 40 } else { ip + 12..ip + 20 };
     checksum::add(checksum::sum(&frame[addresses]), u16::from(protocol))

@@ -1,4 +1,4 @@
-//! Frames built by the caller, and their way to the kernel.
+//! Sends frames that the caller has built.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,16 +9,16 @@ use crate::batch::SendRing;
 use crate::counters::NetdevCounters;
 use crate::watch::is_down;
 
-/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the
-/// cache.
+/// Number of frames that are passed to the kernel without waiting for a flush, while their bytes
+/// are cached.
 const PUBLISH_AT: usize = 64;
 
-/// Frames between `transmit` and the kernel.
+/// Send path between `transmit` and the kernel.
 pub(crate) struct Sender {
     ring: SendRing,
     is_blocked: bool,
     is_reported: bool,
-    /// What has not been reported yet.
+    /// An error that has not been reported yet.
     failure: Option<PortError>,
 }
 
@@ -40,32 +40,33 @@ impl Sender {
         self.ring.waiting()
     }
 
-    /// The send buffer was full when it was last given frames.
+    /// The send buffer was full at the last call.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// Whether as many frames wait as are best handed over together.
+    /// True if enough frames wait for an efficient system call.
     pub(crate) fn is_worth_sending(&self) -> bool {
         !self.is_blocked && self.waiting() >= PUBLISH_AT
     }
 
-    /// Has a frame built in a free slot, of which there is one.
+    /// Builds a frame in a free slot, which must exist.
     pub(crate) fn build(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) {
         self.ring.build(len, fill);
     }
 
-    /// The first frame that the kernel refused for no known reason; a counter tells of the others.
+    /// Reports the first frame that the kernel refused for an unknown reason; a counter counts the
+    /// others.
     ///
     /// # Errors
-    /// That failure.
+    /// That error.
     pub(crate) fn report(&mut self) -> Result<(), PortError> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Hands the frames built to the kernel, as far as it takes them. A frame that it refuses is
-    /// dropped and counted, and those behind it are sent. Returns false when the interface is down
-    /// or gone.
+    /// Passes the built frames to the kernel, as far as it accepts them. A refused frame is dropped
+    /// and counted, and later ones are still sent. Returns `false` if the interface is down or
+    /// gone.
     pub(crate) fn send(
         &mut self,
         socket: &impl AsFd,
@@ -97,7 +98,7 @@ impl Sender {
         true
     }
 
-    /// Drops the frames that wait, since there is no link.
+    /// Drops the waiting frames, because there is no link.
     pub(crate) fn drop_all(&mut self, ports: &mut PortCounters) {
         while self.waiting() > 0 {
             self.ring.pop();

@@ -12,12 +12,12 @@ use crate::part::FrameSubset;
 /// A packet socket, bound to an interface, non-blocking.
 pub(crate) struct PacketSocket {
     socket: OwnedFd,
-    /// What it receives, in network byte order; 0 is nothing.
+    /// Protocol that it receives, in network byte order; 0: none.
     protocol: u16,
 }
 
 impl PacketSocket {
-    /// A socket that nothing is received on until it is bound.
+    /// A socket that receives nothing until it is bound.
     fn new(protocol: c_int) -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: takes numbers only.
@@ -25,13 +25,12 @@ impl PacketSocket {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { socket, protocol: (protocol as u16).to_be() })
     }
 
-    /// Receives every frame that comes in, or those that are wanted, with what the kernel knows of
-    /// it.
+    /// A socket that receives all incoming or all wanted frames, with their descriptions.
     pub(crate) fn receiving(config: &PacketConfig, class: Option<Class>) -> io::Result<Self> {
         let this =
             Self::new(if config.part == FrameSubset::Nothing { 0 } else { libc::ETH_P_ALL })?;
@@ -40,7 +39,7 @@ impl PacketSocket {
         if config.stamps {
             this.set::<c_int>(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)?;
         }
-        // Kernels before 4.20 do not know it; the receiver looks again.
+        // Kernels before 4.20 lack it; the receiver checks again.
         let _ = this.set::<c_int>(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1);
         this.set_buffer(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes)?;
         let of_class = class.map(|class| class.program(&PreferredQps::default(), config.part));
@@ -52,7 +51,7 @@ impl PacketSocket {
         Ok(this)
     }
 
-    /// Takes nothing else from here on. Takes no privilege.
+    /// Restricts reception to frames that `program` accepts. Needs no privilege.
     pub(crate) fn filter(&self, mut program: Vec<libc::sock_filter>) -> io::Result<()> {
         let len = program.len() as u16;
         self.set(
@@ -62,7 +61,7 @@ impl PacketSocket {
         )
     }
 
-    /// Sends, and receives nothing.
+    /// A socket that sends and receives nothing.
     pub(crate) fn sending(config: &PacketConfig) -> io::Result<Self> {
         let this = Self::new(0)?;
         if config.bypass_queue {
@@ -72,7 +71,7 @@ impl PacketSocket {
         Ok(this)
     }
 
-    /// Goes over to the interface `index`. Takes no privilege.
+    /// Binds to the interface `index`. Needs no privilege.
     pub(crate) fn bind(&self, index: u32) -> io::Result<()> {
         // SAFETY: integers, all of which may be zero.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -86,8 +85,7 @@ impl PacketSocket {
         if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Has the interface `index` take frames for anybody, for as long as both are there. Takes no
-    /// privilege.
+    /// Makes the interface `index` promiscuous while both exist. Needs no privilege.
     pub(crate) fn make_promiscuous(&self, index: u32) -> io::Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index as c_int,
@@ -98,14 +96,14 @@ impl PacketSocket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// Frames lost for want of buffer since the last call.
+    /// Frames lost since the last call because the buffer was full.
     pub(crate) fn take_losses(&self) -> u64 {
-        // Frames, then losses.
+        // Received frames, then losses.
         self.get::<[u32; 2]>(libc::SOL_PACKET, libc::PACKET_STATISTICS)
             .map_or(0, |[_, lost]| lost.into())
     }
 
-    /// Asks for a buffer, beyond the system's limit where that is allowed, else up to it.
+    /// Requests a buffer size, beyond the system's limit if privileged.
     fn set_buffer(&self, force: c_int, option: c_int, bytes: usize) -> io::Result<()> {
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         self.set(libc::SOL_SOCKET, force, &bytes)
@@ -121,7 +119,7 @@ impl PacketSocket {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// `T` is an int or an array of them, for which any bytes will do.
+    /// `T` must be an int or an array of ints, for which all bit patterns are valid.
     fn get<T: Copy + Default>(&self, level: c_int, option: c_int) -> io::Result<T> {
         let mut value = T::default();
         let mut len = size_of::<T>() as libc::socklen_t;

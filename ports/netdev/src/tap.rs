@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use longhaul_port::{
     Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters,
-    PortError, Received, check_length,
+    PortError, check_length, forward_port,
 };
 
 use crate::config::TapConfig;
@@ -17,22 +17,22 @@ use crate::error::NetdevError;
 use crate::request;
 use crate::watch::{Link, Presence, Watch, is_down};
 
-/// Frames that the caller may hand over between two flushes. Each goes to the kernel at once.
+/// Maximum frames between two flushes. Each is passed to the kernel at once.
 const SLOTS: usize = 256;
 
-/// The network that the host sees at a TAP device: what the host sends there is received, and the
-/// reverse. See the [crate's documentation](crate).
+/// The network that the host sees at a TAP device: the port receives frames that the host sends,
+/// and vice versa. See the [crate's documentation](crate).
 pub struct TapPort {
     name: Arc<str>,
     config: TapConfig,
-    /// Attached to the device, until that is deleted.
+    /// The device, until it is deleted.
     device: Option<Device>,
     watch: Watch,
     link: Link,
-    /// One frame, and a byte by which a longer one is told.
+    /// One frame, and an extra byte that detects a longer one.
     buffer: Box<[u8]>,
     is_reported: bool,
-    /// What has not been reported yet.
+    /// An error that has not been reported yet.
     failure: Option<PortError>,
     ports: PortCounters,
     counters: NetdevCounters,
@@ -44,7 +44,7 @@ struct Device {
 }
 
 impl Device {
-    /// Makes the device, or takes the one that exists.
+    /// Creates the device, or attaches to an existing one.
     fn attach(config: &TapConfig) -> Result<Self, NetdevError> {
         let interface = &config.interface;
         let refused = |operation| {
@@ -61,7 +61,7 @@ impl Device {
             })?;
         let flags = (libc::IFF_TAP | libc::IFF_NO_PI) as u16;
         let attached = match request::attach_tap(&file, interface, flags) {
-            // A device with several queues, of which this is one; or one that is no TAP device.
+            // A multi-queue device, or an interface that is not a TAP device.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 request::attach_tap(&file, interface, flags | libc::IFF_MULTI_QUEUE as u16)
             }
@@ -98,11 +98,11 @@ impl Device {
 
 impl TapPort {
     /// Opens the port in the calling thread's network namespace. Needs CAP_NET_ADMIN, or a device
-    /// made for this user (`ip tuntap add NAME mode tap user USER`) with its MTU and state as they
-    /// are to be.
+    /// created for this user (`ip tuntap add NAME mode tap user USER`) with the wanted MTU and
+    /// state.
     ///
     /// # Errors
-    /// [`NetdevError`], which says what to do about it.
+    /// [`NetdevError`], which names the cure.
     pub fn open(config: &TapConfig) -> Result<Self, NetdevError> {
         config.validate()?;
         let interface = &config.interface;
@@ -125,19 +125,19 @@ impl TapPort {
         Ok(port)
     }
 
-    /// The device's name, which may have changed.
+    /// Name of the device, which may have changed.
     #[must_use]
     pub fn interface(&self) -> &str {
         self.watch.interface()
     }
 
-    /// The counters that other ports do not have.
+    /// The counters that other kinds of port do not have.
     #[must_use]
     pub fn netdev_counters(&self) -> NetdevCounters {
         self.counters
     }
 
-    /// Follows the device if it may have changed.
+    /// Follows changes of the device.
     fn look(&mut self) {
         let index = self.device.as_ref().map(|device| device.index);
         let Some(presence) = self.watch.look(index) else { return };
@@ -147,13 +147,13 @@ impl TapPort {
             self.device = None;
             self.counters.detached += 1;
         }
-        // Only to one that somebody made: it was deleted on purpose.
+        // Only an existing device: the old one was deleted on purpose.
         if self.device.is_none() && presence != Presence::Absent {
             match Device::attach(&self.config) {
                 Ok(device) => {
                     self.device = Some(device);
                     self.counters.reattached += 1;
-                    // Attached, it may have come up; it is told at once.
+                    // Attaching may have brought it up; look again at once.
                     self.watch.suspect();
                 }
                 Err(error) => {
@@ -203,7 +203,7 @@ impl TapPort {
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // EFAULT: it is being deleted.
+                // EFAULT: the device is being deleted.
                 Err(error) if is_down(&error) || error.raw_os_error() == Some(libc::EFAULT) => {
                     self.watch.suspect();
                     break;
@@ -211,7 +211,7 @@ impl TapPort {
                 Err(error) if handed == 0 => {
                     return Err(PortError::io("reading from a TAP device", error));
                 }
-                // It will be met again.
+                // The next call will return it again.
                 Err(_) => break,
             };
             if len > self.config.frame_bytes_max {
@@ -229,17 +229,7 @@ impl TapPort {
 }
 
 impl Port for TapPort {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        self.receive_each(max, each)
-    }
-
-    fn receive_lent(
-        &mut self,
-        max: usize,
-        each: &mut dyn FnMut(Received<'_>),
-    ) -> Result<usize, PortError> {
-        self.receive_each(max, &mut |bytes| each(Received::Passing(bytes)))
-    }
+    forward_port!(|self| self => receive_each);
 
     fn transmit_room(&mut self) -> usize {
         SLOTS
@@ -257,7 +247,7 @@ impl Port for TapPort {
         loop {
             self.counters.tx_calls += 1;
             match device.file.write(frame) {
-                // One call takes a frame or none of it.
+                // One call writes a whole frame or nothing.
                 Ok(_) => self.ports.count_tx(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => self.count_refusal(error),
@@ -271,7 +261,7 @@ impl Port for TapPort {
     }
 
     fn arm(&mut self) -> Result<bool, PortError> {
-        // Everything waits in the kernel, where it keeps the descriptor readable.
+        // Frames wait in the kernel, which keeps the descriptor readable.
         Ok(false)
     }
 

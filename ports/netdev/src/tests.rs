@@ -1,5 +1,5 @@
-//! Ports on real interfaces, in network namespaces that go away with the threads that made them,
-//! also on panic.
+//! Tests of ports on real interfaces, in network namespaces that vanish with the threads that
+//! created them, also on panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
@@ -15,15 +15,15 @@ mod packet;
 mod streams;
 mod tap;
 
-/// An EtherType for experiments, which no kernel answers.
+/// An EtherType for experiments, to which no kernel responds.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread in a network namespace of its own.
+/// A thread in its own network namespace.
 struct Host {
-    /// What the namespace is called by.
+    /// Thread id, which identifies the namespace.
     thread: i32,
     jobs: Option<Sender<Job>>,
     running: Option<JoinHandle<()>>,
@@ -42,7 +42,7 @@ impl Host {
         Self { thread: answered.recv().unwrap(), jobs: Some(jobs), running: Some(running) }
     }
 
-    /// Does `work` there and waits for it; its panic is passed on.
+    /// Runs `work` in the namespace and waits for it; propagates its panic.
     fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> R {
         let (answer, answered) = channel();
         let job: Job = Box::new(move || drop(answer.send(catch_unwind(AssertUnwindSafe(work)))));
@@ -50,7 +50,7 @@ impl Host {
         answered.recv().unwrap().unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Runs lines of commands there.
+    /// Runs lines of commands in the namespace.
     fn sh(&self, lines: &str) {
         let lines = lines.to_owned();
         self.run(move || sh(&lines));
@@ -78,7 +78,7 @@ fn frame(len: usize, seed: u8) -> Vec<u8> {
     frame
 }
 
-/// The same with a VLAN tag.
+/// The frame with a VLAN tag.
 fn tagged(frame: &[u8], tag: [u8; 4]) -> Vec<u8> {
     [&frame[..12], &tag, &frame[12..]].concat()
 }
@@ -88,7 +88,7 @@ fn send(port: &mut impl Port, frame: &[u8]) {
     port.flush().unwrap();
 }
 
-/// The experiments' frames among the next ones, as they come.
+/// Receives waiting frames, and returns those of experiments.
 fn receive(port: &mut impl Port) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     port.receive(64, &mut |frame| {
@@ -101,7 +101,7 @@ fn receive(port: &mut impl Port) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Waits for `count` of the experiments' frames.
+/// Waits for `count` frames of experiments.
 fn receive_all(port: &mut impl Port, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     until("frames", || {
@@ -131,7 +131,7 @@ fn await_link(port: &mut impl Port, state: LinkState) {
     );
 }
 
-/// Does what drivers do until the port has nothing to tell any more.
+/// Services the port until nothing is left to report.
 fn settle(port: &mut impl Port) {
     until("rest", || {
         port.service().unwrap();
@@ -142,7 +142,7 @@ fn settle(port: &mut impl Port) {
     });
 }
 
-/// Sleeps until a descriptor is readable, as drivers do; false when none is in time.
+/// Sleeps until a descriptor is readable, like a driver; `false` on timeout.
 fn sleep_on(ports: &mut [&mut dyn Port], limit: Duration) -> bool {
     let mut fds = Vec::new();
     for port in ports {

@@ -1,4 +1,4 @@
-//! Whether an interface is there, up and connected: for ports that live on one.
+//! Watches whether an interface exists, is up and has a carrier.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -10,32 +10,32 @@ use rustix::net::{RecvFlags, recv};
 
 use crate::request;
 
-/// How often a port that is kept awake asks whether something has changed. A sleeping one is woken.
+/// Interval at which a port that never sleeps checks for messages. A sleeping one is woken.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
-/// How often it looks without having been told, in case that it was not told.
+/// Interval at which it looks without a message, in case one was lost.
 const LOOK_ANYWAY_AFTER: Duration = Duration::from_secs(1);
 
-/// How often an interface may be renamed while it is looked at.
+/// Maximum number of renames during one look.
 const RENAMED_MAX: usize = 3;
 
-/// How an interface is, as of the last look.
+/// State of an interface at the last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// Neither the interface that the port is on nor one of its name is there.
+    /// Neither the port's interface nor one of its name exists.
     Absent,
-    /// The former is, or else the latter, with this index.
+    /// The port's interface, or else the one of its name, exists.
     Present {
         /// Its index.
         index: u32,
-        /// Somebody wants it to be up.
+        /// The interface is set up.
         is_up: bool,
-        /// It has a carrier, and whatever else it takes.
+        /// It has a carrier, and is operational.
         is_running: bool,
     },
 }
 
 impl Presence {
-    /// The index of what is there.
+    /// Index of the interface, if present.
     pub fn index(self) -> Option<u32> {
         match self {
             Presence::Present { index, .. } => Some(index),
@@ -44,13 +44,12 @@ impl Presence {
     }
 }
 
-/// Watches one interface. What the kernel tells is only taken as a reason to look: it may lose
-/// messages.
+/// Watches one interface. Messages of the kernel only trigger a look, since it may lose some.
 pub struct Watch {
     events: OwnedFd,
-    /// What to look for when there is none.
+    /// Name to look for when the interface is gone.
     interface: String,
-    /// What the one that is there is called by now, if something else.
+    /// Current name of the interface, if it differs.
     renamed: Option<String>,
     must_look: bool,
     look_after: Instant,
@@ -58,10 +57,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches in the network namespace of the calling thread. The first look is due.
+    /// Watches in the network namespace of the calling thread. The first look is due at once.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn new(interface: &str) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
@@ -74,24 +73,24 @@ impl Watch {
         })
     }
 
-    /// The interface's name, as of the last look.
+    /// Name of the interface at the last look.
     pub fn interface(&self) -> &str {
         self.renamed.as_deref().unwrap_or(&self.interface)
     }
 
-    /// Has the next [`Watch::look`] look, whether something was told or not.
+    /// Makes the next [`Watch::look`] look, with or without a message.
     pub fn suspect(&mut self) {
         self.must_look = true;
         self.look_after = Instant::now();
     }
 
-    /// Has the next [`Watch::look`] ask whether something was told.
+    /// Makes the next [`Watch::look`] check for messages.
     pub fn wake(&mut self) {
         self.look_after = Instant::now();
     }
 
-    /// How the interface is, if that may have changed; mostly nothing but a look at the clock.
-    /// `index` is that of the interface that the port is on, if it is on one.
+    /// State of the interface, if it may have changed; usually this only reads the clock. `index`
+    /// is the port's interface, if it has one.
     pub fn look(&mut self, index: Option<u32>) -> Option<Presence> {
         let now = Instant::now();
         if now < self.look_after {
@@ -113,7 +112,7 @@ impl Watch {
             let name = request::name(events, index)?;
             Ok((index, request::flags(events, &name)?, name))
         };
-        // Again when it was renamed between the two questions.
+        // Repeated if the interface was renamed between the two requests.
         let here = index.and_then(|index| (0..RENAMED_MAX).find_map(|_| look(index).ok()));
         let answer =
             here.map_or_else(|| request::index(events, &self.interface).and_then(look), Ok);
@@ -132,10 +131,10 @@ impl Watch {
         }
     }
 
-    /// Takes all messages, and returns whether there were any.
+    /// Reads all messages, and returns whether there were any.
     fn drain(&self) -> bool {
         let mut is_told = false;
-        // The rest of a message that is longer is lost with it.
+        // The rest of a longer message is discarded with it.
         let mut message = [0; 64];
         loop {
             match recv(&self.events, &mut message[..], RecvFlags::DONTWAIT) {
@@ -148,7 +147,7 @@ impl Watch {
         }
     }
 
-    /// Readable when something was told.
+    /// Readable when a message waits.
     pub fn descriptor(&self) -> libc::c_int {
         self.events.as_raw_fd()
     }
@@ -160,7 +159,7 @@ impl AsFd for Watch {
     }
 }
 
-/// A socket that is told of every change of every interface.
+/// A socket that receives a message about every change of every interface.
 fn link_events() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes numbers only.
@@ -168,7 +167,7 @@ fn link_events() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: integers, all of which may be zero.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -180,10 +179,10 @@ fn link_events() -> io::Result<OwnedFd> {
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
 }
 
-/// The state of a port's link, and why it is down.
+/// State of a port's link, and the reason why it is down.
 #[derive(Debug)]
 pub struct Link {
-    /// As of the last look.
+    /// State at the last look.
     pub state: LinkState,
     reason: Option<String>,
 }
@@ -195,23 +194,23 @@ impl Default for Link {
 }
 
 impl Link {
-    /// Down, for no reason yet.
+    /// Down, without a reason.
     pub fn new() -> Self {
         Self { state: LinkState::Down, reason: None }
     }
 
-    /// Why it is down.
+    /// Why the link is down.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// Takes over how the interface is, and returns whether the link came up by that.
+    /// Adopts the interface's state, and returns whether the link came up.
     pub fn follow(&mut self, interface: &str, presence: Presence) -> bool {
         let cause = match presence {
             Presence::Absent => format!("interface {interface} was deleted"),
             Presence::Present { is_up: false, .. } => {
                 format!(
-                    "interface {interface} is set down (`ip link set {interface} up` sets it up)"
+                    "interface {interface} is set down ('ip link set {interface} up' sets it up)"
                 )
             }
             Presence::Present { is_running: false, .. } => {
@@ -226,14 +225,14 @@ impl Link {
         false
     }
 
-    /// The link is down for a reason that the interface does not show.
+    /// Sets the link down for a reason that the interface does not show.
     pub fn fail(&mut self, cause: String) {
         self.state = LinkState::Down;
         self.reason = Some(cause);
     }
 }
 
-/// Whether a call failed because the interface is down or gone, which the next look tells more of.
+/// True if a call failed because the interface is down or gone; the next look shows which.
 pub fn is_down(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

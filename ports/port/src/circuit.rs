@@ -1,24 +1,24 @@
-//! A port whose frames go inside others between two stations of one layer-2 circuit.
+//! A port that encapsulates its frames between two stations of one layer-2 circuit.
 //!
-//! Each frame gets an Ethernet header of its own: the far station's address, this one's, perhaps a
-//! VLAN tag, and an EtherType of choice. So what crosses the circuit has two addresses and one
-//! EtherType, whatever hosts send: for circuits whose provider takes no others. Both ends have such
-//! a port; what else comes is counted and dropped.
+//! Each frame gets an additional Ethernet header with the far station's address, this station's
+//! address, optionally a VLAN tag, and a configurable EtherType. The circuit therefore carries two
+//! addresses and one EtherType, whatever hosts send: for circuits whose provider accepts no others.
+//! Both ends need such a port. Other frames from the circuit are counted and dropped.
 
 use crate::{Port, PortCapabilities, PortError, check_length, forward_port};
 
-/// The EtherType for local experiments (IEEE 802, first one).
+/// EtherType 1 for local experiments (IEEE 802).
 pub const ETHERTYPE_EXPERIMENTAL: u16 = 0x88b5;
-/// Least EtherType: below stand lengths (IEEE 802.3).
+/// Minimum EtherType; smaller values are lengths (IEEE 802.3).
 pub const ETHERTYPE_MIN: u16 = 0x0600;
 /// Highest VLAN (IEEE 802.1Q).
 pub const VLAN_MAX: u16 = 4094;
 
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
-/// Of a VLAN tag, the bits that are the VLAN.
+/// The VLAN bits of a tag.
 const VLAN_BITS: u16 = 0xfff;
 
-/// Batches of nothing but others' frames that one call passes over.
+/// Maximum batches of foreign frames that one call skips.
 const FOREIGN_BATCHES_MAX: usize = 8;
 
 /// The two ends of a circuit.
@@ -26,16 +26,16 @@ const FOREIGN_BATCHES_MAX: usize = 8;
 pub struct Circuit {
     /// This station's Ethernet address.
     pub own: [u8; 6],
-    /// The far station's.
+    /// The far station's Ethernet address.
     pub peer: [u8; 6],
-    /// 1 to [`VLAN_MAX`]: the VLAN that the circuit is in.
+    /// VLAN of the circuit, 1 to [`VLAN_MAX`].
     pub vlan: Option<u16>,
-    /// At least [`ETHERTYPE_MIN`], and not that of a VLAN tag.
+    /// At least [`ETHERTYPE_MIN`], and not the EtherType of a VLAN tag.
     pub ethertype: u16,
 }
 
 impl Circuit {
-    /// Bytes that a frame gets longer by.
+    /// Bytes that encapsulation adds to a frame.
     pub const fn overhead(&self) -> usize {
         if self.vlan.is_some() { 18 } else { 14 }
     }
@@ -52,9 +52,9 @@ impl Circuit {
         out[at..at + 2].copy_from_slice(&self.ethertype.to_be_bytes());
     }
 
-    /// The frame inside, if the outer one is the peer's and for this end.
+    /// Decapsulates a frame; `None` unless it is from the peer to this station.
     fn inside<'a>(&self, outer: &'a [u8]) -> Option<&'a [u8]> {
-        // Read once: the bytes may be shared with somebody who changes them.
+        // Read once: a hostile peer may change shared bytes.
         let header: [u8; 18] = match outer.first_chunk::<18>() {
             Some(header) => *header,
             None => return None,
@@ -81,7 +81,7 @@ pub struct CircuitPort<P> {
 }
 
 impl<P: Port> CircuitPort<P> {
-    /// Carries frames by `port`.
+    /// Carries frames over `port`.
     pub fn new(port: P, circuit: Circuit) -> Self {
         CircuitPort { port, circuit, foreign: 0 }
     }
@@ -91,7 +91,7 @@ impl<P: Port> CircuitPort<P> {
         &self.port
     }
 
-    /// Frames that came and were not the far station's, or of another kind.
+    /// Received frames from other stations, or of other types.
     pub fn foreign(&self) -> u64 {
         self.foreign
     }
@@ -105,7 +105,7 @@ impl<P: Port> Port for CircuitPort<P> {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
         let (circuit, foreign) = (self.circuit, &mut self.foreign);
         let mut count = 0;
-        // Nothing for this end is not yet nothing that waits.
+        // A batch of foreign frames alone does not mean that no frame waits.
         for _ in 0..FOREIGN_BATCHES_MAX {
             let came = self.port.receive(max, &mut |outer| match circuit.inside(outer) {
                 Some(frame) => {
@@ -191,7 +191,7 @@ mod tests {
             let mut right = vec![0; near.circuit.overhead() + 60];
             circuit(FAR, NEAR, vlan).write_header(&mut right);
             let header = near.circuit.overhead();
-            // Each byte of the header wrong, and cut short.
+            // Corrupts each byte of the header, and truncates at each.
             for at in (0..header).filter(|at| vlan.is_none() || *at != 14) {
                 let mut wrong = right.clone();
                 wrong[at] ^= 1;
@@ -201,7 +201,7 @@ mod tests {
             let of_header = header as u64 - u64::from(vlan.is_some());
             assert_eq!(frames(&mut near), Vec::<Vec<u8>>::new());
             assert_eq!(near.foreign(), of_header + 1);
-            // Frames behind many of others' are found.
+            // Frames behind many foreign ones are received.
             for _ in 0..20 {
                 send(&mut plain, &[9; 60]);
             }

@@ -1,7 +1,7 @@
 //! Free-running counters of a port, and drop reasons.
 
 longhaul_counters::counters! {
-    /// Counters of one port, free-running since it was made.
+    /// Counters of one port since its creation, cumulative.
     pub struct PortCounters {
         /// Frames received: handed to the reader.
         rx_frames,
@@ -15,12 +15,12 @@ longhaul_counters::counters! {
         tx_full,
         /// Times the link came up.
         link_ups,
-        /// Times a peer broke the rules and was disconnected for it.
+        /// Times a peer violated the protocol and was disconnected.
         peer_violations,
         ;
-        /// Frames that arrived and were not handed to the reader.
+        /// Frames that arrived but were not handed to the reader.
         rx_drops: Drops,
-        /// Frames that were taken from the caller and did not go to the peer.
+        /// Frames that were accepted from the caller but did not reach the peer.
         tx_drops: Drops,
     }
 }
@@ -28,7 +28,7 @@ longhaul_counters::counters! {
 longhaul_counters::drops! {
     /// Why a port dropped a frame.
     pub enum DropReason {
-        /// There was no peer to give the frame to.
+        /// There was no peer.
         LinkDown = "link_down",
         /// The frame was longer than `frame_bytes_max`.
         FrameTooLong = "frame_too_long",

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 /// At most [`Descriptors::CAPACITY`] descriptors to poll for readability.
 ///
-/// They stay owned by the port: valid until its next `service` or until it is dropped.
+/// The port owns them: they are valid until its next `service` or until it is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors {
     fds: [RawFd; Self::CAPACITY],
@@ -13,7 +13,7 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// The most descriptors that one port may name.
+    /// Maximum number of descriptors per port.
     pub const CAPACITY: usize = 8;
 
     /// An empty list.
@@ -25,7 +25,7 @@ impl Descriptors {
     /// Adds a descriptor.
     ///
     /// # Panics
-    /// When the list is full, which is a bug in the port.
+    /// If the list is full, which is a bug in the port.
     pub fn push(&mut self, fd: RawFd) {
         assert!(self.len < Self::CAPACITY, "a port names more than {} descriptors", Self::CAPACITY);
         self.fds[self.len] = fd;

@@ -17,22 +17,22 @@ impl Doorbell {
     /// A new silent doorbell.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn new() -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { fd })
     }
 
-    /// Takes over an eventfd that a peer sent, and makes it non-blocking.
+    /// Takes ownership of an eventfd from a peer, and makes it non-blocking.
     ///
-    /// The peer shares the open file and can make it blocking again; a port that must not be
-    /// stalled by a hostile peer does not share its thread with others.
+    /// The peer shares the open file and can make it blocking again, so a port must not share its
+    /// thread with others if a hostile peer may not stall them.
     ///
     /// # Errors
-    /// When the descriptor is something other than an eventfd.
+    /// If the descriptor is not an eventfd.
     pub fn from_peer(fd: OwnedFd) -> io::Result<Self> {
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        // Without /proc the check is not possible; the descriptor is then used as it is.
+        // Without /proc the check is impossible, and the descriptor is accepted.
         if let Ok(target) = std::fs::read_link(link)
             && target.to_str() != Some("anon_inode:[eventfd]")
         {
@@ -49,7 +49,7 @@ impl Doorbell {
     /// Makes the doorbell readable. A doorbell that already rings its maximum stays readable.
     ///
     /// # Errors
-    /// When the descriptor cannot be written.
+    /// If the descriptor cannot be written.
     pub fn ring(&self) -> io::Result<()> {
         loop {
             match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
@@ -60,10 +60,10 @@ impl Doorbell {
         }
     }
 
-    /// Silences the doorbell. Returns whether it had been ringing.
+    /// Silences the doorbell. Returns whether it was ringing.
     ///
     /// # Errors
-    /// When the descriptor cannot be read.
+    /// If the descriptor cannot be read.
     pub fn clear(&self) -> io::Result<bool> {
         let mut count = [0u8; 8];
         loop {

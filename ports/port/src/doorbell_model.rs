@@ -1,5 +1,4 @@
-//! The doorbell as loom sees it: what the kernel promises of an eventfd, and nothing of the
-//! kernel's.
+//! A loom model of the doorbell: the guarantees of an eventfd, without the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -7,10 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use loom::sync::{Arc, Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Stands in for the real one under `cfg(loom)`.
+/// Replaces the real doorbell under `cfg(loom)`.
 #[derive(Debug)]
 pub struct Doorbell {
-    /// Never rings; only for those who want a descriptor.
+    /// Never readable; exists for callers that need a descriptor.
     fd: OwnedFd,
     eventfd: Arc<Eventfd>,
 }
@@ -25,12 +24,12 @@ impl Doorbell {
     /// A new silent doorbell.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn new() -> io::Result<Self> {
         Self::from_peer(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
     }
 
-    /// A new silent doorbell, whatever the descriptor.
+    /// A new silent doorbell; ignores the descriptor.
     ///
     /// # Errors
     /// None.
@@ -41,10 +40,10 @@ impl Doorbell {
         })
     }
 
-    /// The same doorbell, as a peer has it that was sent the descriptor.
+    /// The same doorbell, as the peer that receives the descriptor holds it.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn of_peer(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, eventfd: Arc::clone(&self.eventfd) })
     }
@@ -59,7 +58,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Silences the doorbell. Returns whether it had been ringing.
+    /// Silences the doorbell. Returns whether it was ringing.
     ///
     /// # Errors
     /// None.
@@ -67,8 +66,8 @@ impl Doorbell {
         Ok(std::mem::take(&mut *self.eventfd.rings.lock().unwrap()))
     }
 
-    /// Blocks while the doorbell is silent, as `ppoll` without a time limit does. Loom reports a
-    /// model in which nobody rings any more as a deadlock: a lost wake-up.
+    /// Blocks while the doorbell is silent, like `ppoll` without a timeout. If no thread rings any
+    /// more, loom reports a deadlock: a lost wake-up.
     pub fn wait(&self) {
         let mut rings = self.eventfd.rings.lock().unwrap();
         while !*rings {

@@ -1,6 +1,6 @@
-//! Ports around ports.
+//! Delegation from a port to the port inside it.
 
-/// Methods of [`Port`](crate::Port) that a port around another leaves to it, for its `impl`.
+/// Implements methods of [`Port`](crate::Port) by delegation, inside an `impl`.
 ///
 /// ```
 /// use longhaul_port::{Lease, LinkState, Port, PortError, Received, forward_port};
@@ -24,9 +24,12 @@
 /// }
 /// ```
 ///
-/// Where ports of several types are one by an `enum`, a macro takes the place of the port:
-/// `forward_port!(|self| each! => flush)` has `flush` do what `each!(self, port => port.flush())`
-/// does.
+/// For an `enum` of ports, pass a macro instead of the inner port: `forward_port!(|self| each! =>
+/// flush)` makes `flush` call `each!(self, port => port.flush())`.
+///
+/// A port that lends nothing names its generic method `receive_each<F: FnMut(&[u8]) + ?Sized>`:
+/// `forward_port!(|self| self => receive_each)` implements `receive` and `receive_lent` with it.
+/// The default of `receive_lent` would cost another indirect call per frame.
 #[macro_export]
 macro_rules! forward_port {
     (|$self:ident| $each:ident ! => $($method:ident),+) => {
@@ -37,6 +40,24 @@ macro_rules! forward_port {
     };
     (@call $self:ident ($each:ident !) $($call:tt)+) => { $each!($self, port => port.$($call)+) };
     (@call $self:ident ($port:expr) $($call:tt)+) => { $port.$($call)+ };
+    (@receive_each $self:ident $port:tt) => {
+        fn receive(
+            &mut $self,
+            max: usize,
+            each: &mut dyn FnMut(&[u8]),
+        ) -> Result<usize, $crate::PortError> {
+            $crate::forward_port!(@call $self $port receive_each(max, each))
+        }
+
+        fn receive_lent(
+            &mut $self,
+            max: usize,
+            each: &mut dyn FnMut($crate::Received<'_>),
+        ) -> Result<usize, $crate::PortError> {
+            let each = &mut |bytes: &[u8]| each($crate::Received::Passing(bytes));
+            $crate::forward_port!(@call $self $port receive_each(max, each))
+        }
+    };
     (@receive $self:ident $port:tt) => {
         fn receive(
             &mut $self,

@@ -1,26 +1,26 @@
-//! The frame port: the one contract between a frame loop and whatever moves Ethernet frames.
+//! The frame port: the interface between a driver loop and any carrier of Ethernet frames.
 //!
-//! A [`Port`] hands received frames out by reference and lets frames be built in place, so the only
-//! copy on either side is the one that its user decides on; a port that owns what it received
-//! [lends](Received::Lent) it beyond the call. It knows no protocol above the frame.
+//! A [`Port`] hands out received frames by reference and lets callers build frames in place, so
+//! each side copies a frame only if its user chooses to. A port that owns its received bytes
+//! [lends](Received::Lent) them beyond the call. A port knows no protocol above the frame.
 //!
 //! Lifecycle: a port is constructed by its own crate, starts [`LinkState::Down`] or
 //! [`LinkState::Up`], is polled with [`Port::receive`], [`Port::transmit`] and [`Port::flush`], and
-//! is kept alive by [`Port::service`]. A thread that wants to sleep calls [`Port::arm`], polls
-//! [`Port::descriptors`], and on waking calls [`Port::disarm`] and [`Port::service`].
+//! is kept alive by [`Port::service`]. To sleep, a thread calls [`Port::arm`] and polls
+//! [`Port::descriptors`]; when it wakes, it calls [`Port::disarm`] and [`Port::service`].
 //!
-//! Three ports live here because they need nothing but memory:
-//! * [`null`]: swallows what it is given and never receives;
+//! Three ports need nothing but memory, and are part of this crate:
+//! * [`null`]: discards all frames and never receives one;
 //! * [`loopback`]: two ports in one process, joined back to back;
 //! * [`tap`]: wraps any port and records both directions in a capture file.
 //!
-//! [`circuit`] wraps any port too: its frames go inside others, between two stations of a layer-2
+//! [`circuit`] also wraps any port: it encapsulates frames between two stations of a layer-2
 //! circuit.
 //!
-//! Deliberately absent: any queue that can grow.
+//! Deliberately absent: queues without a bound.
 //!
-//! `rustix` is used for eventfd because it returns owned descriptors and typed errors, which leaves
-//! no unsafe block around a system call.
+//! `rustix` provides eventfd with owned descriptors and typed errors, so that no system call needs
+//! an unsafe block.
 
 pub mod circuit;
 mod counters;

@@ -1,9 +1,9 @@
 //! Two ports in one process, joined back to back by two bounded rings of preallocated slots.
 //!
-//! A receiver may keep what it is lent; the slot gets another buffer then. What some port lends
-//! passes by reference. Each direction is a single-producer single-consumer ring. The two ports may
-//! live on different threads. When one is dropped the other goes down; frames that had been flushed
-//! can still be received.
+//! A receiver may keep a lent frame; its slot then gets another buffer. Frames that another port
+//! lends pass by reference. Each direction is a single-producer single-consumer ring; the two ports
+//! may live on different threads. When one port is dropped the other goes down, but frames that
+//! were flushed can still be received.
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
@@ -24,29 +24,29 @@ use crate::{
     Received,
 };
 
-/// Keeps an index on a cache line of its own, so that the two sides do not slow each other down.
+/// Aligns an index to its own cache line, to avoid false sharing between the two sides.
 #[repr(align(128))]
 #[derive(Default)]
 struct OwnLine<T>(T);
 
-/// Buffers that receivers may keep at once; beyond, they get frames that pass.
+/// Maximum number of buffers that receivers may keep at once; further frames are passing ones.
 const KEPT_MAX: usize = 65_536;
 
-/// How many frames ahead of its reader one is fetched into the cache.
+/// Number of frames that are prefetched ahead of the reader.
 const FETCH_AHEAD: usize = 3;
 
-/// A frame on its way.
+/// A frame in flight.
 struct Slot {
     /// Filled by the sender, lent by the receiver.
     own: Lease,
-    /// What was lent to the sender; it goes instead.
+    /// A frame that was lent to the sender, sent instead of `own`.
     passed_on: Option<Lease>,
-    /// Whether a receiver may keep it.
+    /// The receiver may keep it.
     is_lent: bool,
 }
 
 impl Slot {
-    /// Starts to load the frame's first bytes into the cache.
+    /// Prefetches the frame's first bytes.
     #[inline]
     fn fetch(&self) {
         black_box(self.passed_on.as_ref().unwrap_or(&self.own).bytes().first());
@@ -97,17 +97,17 @@ pub struct LoopbackPort {
     name: Arc<str>,
     frame_bytes_max: usize,
     out: Arc<Lane>,
-    /// Next slot to build in, slots published, and the receiver's index as last seen.
+    /// Next slot to build in, number of published slots, and the receiver's index as last read.
     out_head: usize,
     out_published: usize,
     out_tail: usize,
-    /// Buffers that receivers keep, of slots that got another.
+    /// Buffers that receivers keep; their slots got replacements.
     kept: Circulation<Lease>,
     inward: Arc<Lane>,
-    /// Next slot to read, and the sender's index as last seen.
+    /// Next slot to read, and the sender's index as last read.
     in_tail: usize,
     in_head: usize,
-    /// Set by `arm`: the doorbell may have been rung since it was last cleared.
+    /// Set by `arm`: the doorbell may have rung since it was last cleared.
     bell_used: bool,
     scratch: Box<[u8]>,
     counters: PortCounters,
@@ -115,12 +115,12 @@ pub struct LoopbackPort {
 
 /// Two ports joined back to back.
 ///
-/// `slots` is the bound of each direction in frames and is rounded up to a power of two;
+/// `slots` is the bound of each direction in frames, rounded up to a power of two;
 /// `frame_bytes_max` is in bytes. The pair takes `2 * slots * frame_bytes_max` bytes of memory, and
-/// as many for each frame that a receiver keeps, of at most 65,536 in each direction.
+/// `frame_bytes_max` for each frame that a receiver keeps, at most 65,536 per direction.
 ///
 /// # Errors
-/// When the process is out of descriptors.
+/// If the process is out of descriptors.
 pub fn pair(
     name: &str,
     slots: usize,
@@ -149,7 +149,7 @@ pub fn pair(
 }
 
 impl LoopbackPort {
-    /// Slots free for building, looking at the receiver's index only when `wanted` are not known to
+    /// Free slots for building. Reads the receiver's index only if fewer than `wanted` are known to
     /// be free.
     fn room(&mut self, wanted: usize) -> usize {
         let slots = self.out.slots.len();
@@ -161,7 +161,7 @@ impl LoopbackPort {
         slots - self.out_head.wrapping_sub(self.out_tail)
     }
 
-    /// Takes the next slot to build in; `None`, and counted, when there is none.
+    /// Takes the next slot to build in; if there is none, counts that and returns `None`.
     fn next_slot(&mut self) -> Option<*mut Slot> {
         if self.room(1) == 0 {
             self.counters.tx_full = self.counters.tx_full.wrapping_add(1);
@@ -261,7 +261,7 @@ impl Port for LoopbackPort {
         self.out.head.0.store(self.out_head, Ordering::Release);
         self.out_published = self.out_head;
         // Pairs with the fence in `arm`: either the receiver sees the new head, or this side sees
-        // that it is armed.
+        // the armed flag.
         fence(Ordering::SeqCst);
         if self.out.receiver_armed.0.load(Ordering::Relaxed) {
             self.out.bell.ring().map_err(|error| PortError::io("waking the peer", error))?;
@@ -320,8 +320,8 @@ impl Drop for LoopbackPort {
     fn drop(&mut self) {
         self.out.joined.store(false, Ordering::Release);
         self.inward.joined.store(false, Ordering::Release);
-        // The peer may be asleep and has to learn that the link is down. Nothing else is left to do
-        // when that fails.
+        // The peer may be asleep and must learn that the link is down. A failure cannot be handled
+        // here.
         let _ = self.out.bell.ring();
     }
 }
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(b.receive(4, &mut |_| ()).unwrap(), 1);
     }
 
-    /// The frames that wait, kept.
+    /// Keeps and returns the waiting frames.
     fn keep(port: &mut LoopbackPort) -> Vec<Lease> {
         let mut kept = Vec::new();
         port.receive_lent(64, &mut |received| match received {
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(passed.len(), 4);
         assert!(passed.iter().all(|other| other.is_same(&lease)));
         drop(passed);
-        // A frame of its own goes through the same slots afterwards.
+        // An own frame goes through the same slots afterwards.
         assert!(c.transmit(14, &mut |frame| frame.fill(6)).unwrap());
         c.flush().unwrap();
         assert_eq!(keep(&mut d)[0].bytes(), [6; 14]);

@@ -1,11 +1,12 @@
-//! A port that swallows every frame and never receives one.
+//! A port that discards every frame and never receives one.
 
 use std::sync::Arc;
 
 use crate::port::{FRAME_BYTES_MIN, check_length};
 use crate::{Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError};
 
-/// Always up, always has room, counts what it swallows. The far end of a test or a benchmark.
+/// Always up, always has transmit slots, and counts the frames that it discards: the far end of a
+/// test or a benchmark.
 #[derive(Debug)]
 pub struct NullPort {
     name: Arc<str>,
@@ -14,12 +15,11 @@ pub struct NullPort {
 }
 
 impl NullPort {
-    /// Frames that fit between two flushes. The port has no queue; this only bounds a caller's
-    /// batch.
+    /// Frames between two flushes. The port has no queue; this only bounds a caller's batch.
     pub const TRANSMIT_SLOTS: usize = 1024;
 
-    /// A null port for frames of up to `frame_bytes_max` bytes, which is also the memory it takes.
-    /// A maximum under [`FRAME_BYTES_MIN`] is raised to it.
+    /// A null port for frames of up to `frame_bytes_max` bytes, raised to [`FRAME_BYTES_MIN`] if
+    /// smaller, which is also its memory.
     #[must_use]
     pub fn new(name: &str, frame_bytes_max: usize) -> Self {
         Self {

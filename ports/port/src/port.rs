@@ -1,4 +1,4 @@
-//! The [`Port`] trait and what a port says about itself.
+//! The [`Port`] trait and its description types.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,34 +7,34 @@ use longhaul_lease::Lease;
 
 use crate::{Descriptors, PortCounters, PortError, forward_port};
 
-/// Shortest frame a port carries, in bytes: an Ethernet header without payload.
+/// Minimum frame length of a port, in bytes: an Ethernet header without payload.
 pub const FRAME_BYTES_MIN: usize = 14;
 
 /// Whether frames can reach the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkState {
-    /// No peer. Frames given to the port are counted as drops, as a real NIC does.
+    /// No peer. The port drops and counts frames, like a NIC without a link.
     Down,
     /// A peer is attached.
     Up,
 }
 
-/// What a port can do. Fixed for the life of the port; cheap to clone.
+/// Properties of a port, fixed for its life; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortCapabilities {
-    /// Which kind of port this is, such as `memif` or `loopback`.
+    /// Kind of the port, such as `memif` or `loopback`.
     pub kind: &'static str,
-    /// The name the configuration gave to this port.
+    /// Name of the port in the configuration.
     pub name: Arc<str>,
-    /// Longest frame in bytes, from destination MAC to last byte without FCS.
+    /// Maximum frame length in bytes, from destination MAC to last byte without FCS.
     pub frame_bytes_max: usize,
-    /// The most frames that can be built between two flushes when the peer keeps up.
+    /// Maximum number of frames that can be built between two flushes if the peer keeps up.
     pub transmit_slots: usize,
-    /// Whether [`Port::arm`] gives real wake-ups. A port without them has to be polled.
+    /// True if [`Port::arm`] causes wake-ups. Other ports must be polled.
     pub interrupts: bool,
 }
 
-/// Refuses a frame length that a port with this maximum cannot carry.
+/// Refuses a frame length that is out of range for a port with this maximum.
 ///
 /// # Errors
 /// [`PortError::FrameTooLong`] or [`PortError::FrameTooShort`].
@@ -52,12 +52,12 @@ pub fn check_length(len: usize, frame_bytes_max: usize) -> Result<(), PortError>
 /// A frame that a port hands out.
 #[derive(Clone, Copy, Debug)]
 pub enum Received<'a> {
-    /// Bytes that are there during the call alone, and that a hostile peer may change.
+    /// Bytes that are valid only during the call, and that a hostile peer may change.
     Passing(&'a [u8]),
-    /// As [`Received::Passing`], and how long ago the frame arrived at the host, by the kernel's
-    /// stamp.
+    /// As [`Received::Passing`], with the time since the frame's arrival at the host, from the
+    /// kernel's timestamp.
     Stamped(&'a [u8], Duration),
-    /// Bytes that stay, unchanged, as long as anybody keeps a clone.
+    /// Bytes that stay valid and unchanged while a clone of the lease exists.
     Lent(&'a Lease),
 }
 
@@ -74,24 +74,24 @@ impl<'a> Received<'a> {
 
 /// A place where Ethernet frames (destination MAC to last byte, no FCS) enter and leave.
 ///
-/// It knows no protocol. No method blocks, and none allocates per frame.
+/// A port knows no protocol. No method blocks or allocates per frame.
 pub trait Port: Send {
-    /// Hands up to `max` received frames to `each` and returns how many there were.
+    /// Hands up to `max` received frames to `each` and returns their number.
     ///
-    /// Each frame is one contiguous slice, valid only during that call; the buffers go back to the
-    /// peer before this returns. `Ok(0)` when nothing waits. The bytes may be shared with a hostile
-    /// peer, who can change them at any time: a reader copies what it decides on before it looks.
+    /// Each frame is one contiguous slice, valid only during that call; the buffers return to the
+    /// peer before this method returns. Returns `Ok(0)` if no frame waits. A hostile peer may share
+    /// the bytes and change them at any time, so a reader must copy bytes before it checks them.
     ///
     /// # Errors
-    /// [`PortError::PeerViolation`] when the peer broke the rules of the shared memory. The link is
-    /// down by then; the port stays usable and comes up again with the next peer.
+    /// [`PortError::PeerViolation`] if the peer violated the protocol of the shared memory. The
+    /// link is then down; the port stays usable and comes up again with the next peer.
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError>;
 
-    /// As [`Port::receive`], and frames that the port can lend, which a reader may keep, come as
-    /// that.
+    /// As [`Port::receive`], except that frames that the port can lend come as [`Received::Lent`],
+    /// which a reader may keep.
     ///
-    /// A port lends what nobody changes any more. When too many are kept, it hands out frames that
-    /// pass.
+    /// A port lends only bytes that nobody changes any more. If too many are kept, it hands out
+    /// passing frames.
     ///
     /// # Errors
     /// As [`Port::receive`].
@@ -103,22 +103,22 @@ pub trait Port: Send {
         self.receive(max, &mut |bytes| each(Received::Passing(bytes)))
     }
 
-    /// Free transmit slots right now, each for a frame of up to `capabilities().frame_bytes_max`.
+    /// Number of free transmit slots, each for a frame of up to `capabilities().frame_bytes_max`.
     fn transmit_room(&mut self) -> usize;
 
     /// Builds one frame of exactly `len` bytes in place.
     ///
-    /// `fill` runs exactly once when this returns `Ok(true)`, and not at all when it returns
-    /// `Ok(false)` or refuses the length. The slice that it gets holds stale bytes and must be
-    /// written completely. `Ok(false)`: no slot is free, the
-    /// caller keeps the frame. While the link is down the frame is taken, dropped and counted.
+    /// `fill` runs exactly once if this returns `Ok(true)`, and not at all if it returns
+    /// `Ok(false)` or an error about the length. Its slice holds stale bytes and must be
+    /// overwritten completely. `Ok(false)` means that no slot is free; the caller keeps the frame.
+    /// While the link is down the port accepts, drops and counts frames.
     ///
     /// # Errors
-    /// [`PortError::FrameTooLong`] and [`PortError::FrameTooShort`] when `len` is out of range;
+    /// [`PortError::FrameTooLong`] and [`PortError::FrameTooShort`] if `len` is out of range;
     /// [`PortError::PeerViolation`] as in [`Port::receive`].
     fn transmit(&mut self, len: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<bool, PortError>;
 
-    /// As [`Port::transmit`], of a frame whose bytes are at hand in these pieces.
+    /// As [`Port::transmit`], for a frame that consists of these pieces.
     ///
     /// # Errors
     /// As [`Port::transmit`].
@@ -126,8 +126,8 @@ pub trait Port: Send {
         self.transmit(pieces.iter().map(|piece| piece.len()).sum(), &mut |out| join(pieces, out))
     }
 
-    /// As [`Port::transmit`], of a frame that some port lends: by reference where this port can,
-    /// else by copy.
+    /// As [`Port::transmit`], for a frame that a port has lent: by reference if this port can,
+    /// otherwise by copy.
     ///
     /// # Errors
     /// As [`Port::transmit`].
@@ -136,47 +136,46 @@ pub trait Port: Send {
         self.transmit(bytes.len(), &mut |out| out.copy_from_slice(bytes))
     }
 
-    /// Publishes the frames built since the last flush, and wakes the peer when it asked for that.
+    /// Publishes the frames built since the last flush, and wakes the peer if it asked for that.
     ///
     /// # Errors
-    /// [`PortError::Io`] when waking the peer failed; the frames are published all the same.
+    /// [`PortError::Io`] if waking the peer failed; the frames are published nevertheless.
     fn flush(&mut self) -> Result<(), PortError>;
 
-    /// Asks for a wake-up on the next frame. `Ok(true)`: frames already wait, do not sleep.
+    /// Requests a wake-up at the next frame. `Ok(true)`: frames already wait, do not sleep.
     ///
     /// # Errors
     /// [`PortError::PeerViolation`] as in [`Port::receive`].
     fn arm(&mut self) -> Result<bool, PortError>;
 
-    /// Back to polling mode.
+    /// Returns to polling mode.
     fn disarm(&mut self);
 
     /// Descriptors to poll for readability while armed. They may change with each
     /// [`Port::service`].
     fn descriptors(&self) -> Descriptors;
 
-    /// Works off whatever made a descriptor readable: connections, handshakes, disconnects,
-    /// interrupt counters. Returns the link state after that. Cheap enough to call in every turn of
-    /// a polling loop. It consumes wake-ups: afterwards receive until nothing waits, and `arm`
-    /// again, before sleeping.
+    /// Handles the causes of readable descriptors: connections, handshakes, disconnects, interrupt
+    /// counters. Returns the link state afterwards. Cheap enough for every turn of a polling loop.
+    /// It consumes wake-ups: before sleeping, receive until no frame waits, and `arm` again.
     ///
     /// # Errors
-    /// [`PortError::PeerViolation`] and [`PortError::Io`]; the port stays usable after either.
+    /// [`PortError::PeerViolation`] and [`PortError::Io`]; the port stays usable.
     fn service(&mut self) -> Result<LinkState, PortError>;
 
     /// The link state as of the last call that could change it.
     fn link_state(&self) -> LinkState;
 
-    /// Why the last connection to a peer, or the last attempt at one, ended; for messages to
-    /// people. `None` while the link is up, and for ports that do not know.
+    /// Why the last connection to a peer, or the last attempt, ended; for messages. `None` while
+    /// the link is up, and for ports that do not know.
     fn last_disconnect(&self) -> Option<&str> {
         None
     }
 
-    /// What this port can do.
+    /// The port's properties.
     fn capabilities(&self) -> PortCapabilities;
 
-    /// Free-running counters since the port was made; they survive reconnects.
+    /// Counters since the port was created; they survive reconnects.
     fn counters(&self) -> PortCounters;
 }
 
@@ -198,10 +197,10 @@ impl<P: Port + ?Sized> Port for &mut P {
     forward_port!(|self| **self => capabilities, counters);
 }
 
-/// Copies `pieces` to `out`, one behind another.
+/// Copies `pieces` to `out`, one after another.
 ///
 /// # Panics
-/// When `out` is not as long as all of them.
+/// If the length of `out` is not the sum of theirs.
 pub fn join(pieces: &[&[u8]; 3], out: &mut [u8]) {
     let [first, second, third] = pieces;
     let (first_out, rest) = out.split_at_mut(first.len());

@@ -1,15 +1,15 @@
 //! A capture file over any port.
 //!
 //! [`TapPort`] records the frames of both directions, in the order in which this port handled them,
-//! as a pcap file with nanosecond timestamps (magic `0xa1b23c4d`, link type 1, the layout that
-//! libpcap's `pcap-savefile` page describes). Records collect in a fixed buffer, which is written
-//! with one system call: when it is full, when the last wanted frame is in it, and, as long as the
-//! port is serviced, when its first record is a second old. A failed write ends the recording and
-//! never disturbs the traffic: see [`TapPort::recording_error`].
+//! as a pcap file with nanosecond timestamps (magic `0xa1b23c4d`, link type 1, the layout of
+//! libpcap's `pcap-savefile` manual page). Records collect in a fixed buffer, which is written with
+//! one system call: when it is full, when it holds the last wanted frame and, while the port is
+//! serviced, when its first record is a second old. A failed write ends the recording and never
+//! disturbs the traffic: see [`TapPort::recording_error`].
 //!
-//! Several ports can write one file ([`TapPort::sharing`]): the queues that threads have of one
-//! device. A lock keeps their records apart and in the order of their times. It is taken for each
-//! frame, and no more once the recording is over.
+//! Several ports, such as the queues of one device on several threads, can write one file
+//! ([`TapPort::sharing`]). A lock keeps their records separate and in the order of their times. A
+//! port takes it once per frame, until the recording is over.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -26,17 +26,17 @@ const LINK_TYPE_ETHERNET: u32 = 1;
 const RECORD_HEADER_BYTES: usize = 16;
 /// The snap length that means "whole frames" to capture tools.
 const SNAP_BYTES_MAX: usize = 262_144;
-/// No record waits in the buffer for longer, as long as the port is serviced.
+/// Maximum time that a record stays in the buffer while the port is serviced.
 const WRITE_AFTER: Duration = Duration::from_secs(1);
 
-/// What a [`TapPort`] records.
+/// Configuration of a [`TapPort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapConfig {
     /// Stop recording after this many frames, both directions together. `None`: no limit.
     pub frames_max: Option<u64>,
     /// Keep at most this many bytes of a frame, 1 to 262144. `None`: whole frames.
     pub snap_bytes: Option<usize>,
-    /// Memory for records not yet written, in bytes. At least one whole record is always held.
+    /// Memory for unwritten records, in bytes. It always holds at least one whole record.
     pub buffer_bytes: usize,
 }
 
@@ -46,7 +46,7 @@ impl Default for TapConfig {
     }
 }
 
-/// Collects records and writes them out.
+/// Buffers and writes records.
 struct Recorder<W: Write> {
     sink: W,
     buffer: Vec<u8>,
@@ -54,7 +54,7 @@ struct Recorder<W: Write> {
     snap_bytes: usize,
     frames_left: u64,
     frames: u64,
-    /// When the first record of the buffer came.
+    /// Arrival of the first record in the buffer.
     buffered_since: Option<Instant>,
     error: Option<io::Error>,
 }
@@ -94,7 +94,7 @@ impl<W: Write> Recorder<W> {
                 return;
             }
         }
-        // CLOCK_REALTIME. A clock before 1970 gives zero rather than an error.
+        // CLOCK_REALTIME. A clock before 1970 yields zero instead of an error.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut header = [0u8; RECORD_HEADER_BYTES];
         header[0..4].copy_from_slice(&(now.as_secs() as u32).to_le_bytes());
@@ -111,14 +111,14 @@ impl<W: Write> Recorder<W> {
         }
     }
 
-    /// Writes what has been buffered for long enough by `now`.
+    /// Writes the buffer if its first record is old enough at `now`.
     fn write_out_old(&mut self, now: impl FnOnce() -> Instant) {
         if self.buffered_since.is_some_and(|since| now().duration_since(since) >= WRITE_AFTER) {
             self.write_out();
         }
     }
 
-    /// Writes what is buffered. On failure the recording ends and keeps the first error.
+    /// Writes the buffer. A failure ends the recording; the first error is kept.
     fn write_out(&mut self) {
         if self.error.is_none()
             && let Err(error) = self.sink.write_all(&self.buffer).and_then(|()| self.sink.flush())
@@ -137,10 +137,10 @@ impl<W: Write> Drop for Recorder<W> {
     }
 }
 
-/// What the ports that write one file share.
+/// State that the ports of one file share.
 struct Recording<W: Write> {
     recorder: Mutex<Recorder<W>>,
-    /// Nothing more is taken: nobody needs to ask the recorder.
+    /// The recording has ended, so ports need not lock the recorder.
     is_over: AtomicBool,
 }
 
@@ -168,29 +168,29 @@ pub struct TapPort<P: Port, W: Write + Send = File> {
 }
 
 impl<P: Port> TapPort<P> {
-    /// Records into a new file at `path`, replacing what was there.
+    /// Records into a new file at `path`, replacing any previous file.
     ///
     /// # Errors
-    /// When the file cannot be created or written.
+    /// If the file cannot be created or written.
     pub fn create(inner: P, path: impl AsRef<Path>, config: TapConfig) -> io::Result<Self> {
         Self::new(inner, File::create(path)?, config)
     }
 }
 
 impl<P: Port, W: Write + Send> TapPort<P, W> {
-    /// Records into `sink`, which need not be buffered.
+    /// Records into `sink`, which needs no buffer of its own.
     ///
     /// # Errors
-    /// When the file header cannot be written.
+    /// If the file header cannot be written.
     pub fn new(inner: P, sink: W, config: TapConfig) -> io::Result<Self> {
         Ok(Self { inner, recording: Self::recording(sink, config)? })
     }
 
-    /// Records all of these ports into one `sink`, as one port: `config` holds for them together.
-    /// It is complete when the last of them is dropped.
+    /// Records all of these ports into one `sink`; `config` applies to them together. The file is
+    /// complete when the last of them is dropped.
     ///
     /// # Errors
-    /// When the file header cannot be written.
+    /// If the file header cannot be written.
     pub fn sharing(inners: Vec<P>, sink: W, config: TapConfig) -> io::Result<Vec<Self>> {
         let recording = Self::recording(sink, config)?;
         let port = |inner| Self { inner, recording: Arc::clone(&recording) };
@@ -202,10 +202,10 @@ impl<P: Port, W: Write + Send> TapPort<P, W> {
         Ok(Arc::new(Recording { recorder, is_over: AtomicBool::new(false) }))
     }
 
-    /// Writes everything recorded so far.
+    /// Writes all records so far.
     ///
     /// # Errors
-    /// What the first write error of the whole recording was, which ended it.
+    /// The first write error of the recording, which ended it.
     pub fn write_out(&mut self) -> Result<(), io::ErrorKind> {
         self.recording.recorder().write_out();
         self.recording_error().map_or(Ok(()), Err)
@@ -321,7 +321,7 @@ mod tests {
         records
     }
 
-    /// When the records were taken, in nanoseconds.
+    /// Timestamps of the records, in nanoseconds.
     fn times(file: &[u8]) -> Vec<u64> {
         let mut at = 24;
         let next = || {
@@ -381,7 +381,7 @@ mod tests {
                 });
             }
         });
-        // The last port is gone, and what was left is written.
+        // The last port is dropped, which writes the rest.
         let file = sink.0.lock().unwrap();
         let records = records(&file);
         assert_eq!(records.len(), 700);

@@ -1,8 +1,8 @@
 //! Packets per second between two UDP ports on this machine, both driven by one thread.
 //!
-//! Each iteration builds a burst, flushes it, and receives it, so one packet's figure is the cost
-//! of both sides and of the kernel between them on one core. `sockets` is the yardstick: the same
-//! number of datagrams of the same length by `sendto` and `recv`, one call each, as iperf3 does it.
+//! Each iteration builds a burst, flushes it, and receives it, so a packet's figure is the cost of
+//! both sides and of the kernel between them on one core. `sockets` is the baseline: the same
+//! number of datagrams of the same length by `sendto` and `recv`, one call each, like iperf3.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 
@@ -82,7 +82,7 @@ fn bench(criterion: &mut Criterion) {
             addresses.map(|address| UdpSocket::bind((address, 4792)).expect("a free port"));
         group.bench_function("sockets", |bencher| {
             bencher.iter(|| {
-                // Fewer at a time than a receive buffer of the usual size takes.
+                // Small bursts, which a receive buffer of the usual size can hold.
                 for _ in 0..BURST / 8 {
                     for _ in 0..8 {
                         a.send_to(&frame[42..], (addresses[1], 4792)).expect("room");

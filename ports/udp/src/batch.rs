@@ -1,4 +1,4 @@
-//! Many datagrams in one system call, without allocating.
+//! Batches of datagrams per system call, without allocation.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,13 +6,13 @@ use std::ptr;
 
 use crate::control::{Control, SocketAddress};
 
-/// Messages to be sent by one `sendmmsg`. A message is a list of parts of memory that the caller
+/// Messages for one `sendmmsg`. A message is a list of parts, slices of memory that the caller
 /// owns.
 pub(crate) struct SendBatch {
     headers: Box<[libc::mmsghdr]>,
     addresses: Box<[SocketAddress]>,
     controls: Box<[Control]>,
-    /// The index behind each message's last part.
+    /// For each message, the index after its last part.
     ends: Box<[usize]>,
     parts: Vec<libc::iovec>,
     len: usize,
@@ -23,7 +23,7 @@ pub(crate) struct SendBatch {
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
-    /// Messages in one call at most.
+    /// Maximum messages per call.
     pub(crate) const MESSAGES: usize = 64;
 
     /// `parts_max`: parts of all messages together.
@@ -43,7 +43,7 @@ impl SendBatch {
         self.len = 0;
     }
 
-    /// Messages begun.
+    /// Number of messages.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -53,7 +53,7 @@ impl SendBatch {
         messages.checked_sub(1).map_or(0, |last| self.ends[last])
     }
 
-    /// Begins a message, and returns its ancillary data to be filled.
+    /// Starts a message, and returns its ancillary data to be filled in.
     pub(crate) fn push_message(&mut self, to: SocketAddress) -> &mut Control {
         let at = self.len;
         self.len += 1;
@@ -64,25 +64,25 @@ impl SendBatch {
         control
     }
 
-    /// Ancillary data of the message begun last.
+    /// Ancillary data of the last message.
     pub(crate) fn control(&mut self) -> &mut Control {
         &mut self.controls[self.len - 1]
     }
 
-    /// Appends a part to the message begun last.
+    /// Appends a part to the last message.
     pub(crate) fn push_part(&mut self, part: &[u8]) {
         self.parts
             .push(libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
         self.ends[self.len - 1] = self.parts.len();
     }
 
-    /// Sends, and returns how many messages went: at least one, of one or more.
+    /// Sends messages, and returns how many were sent, at least one. There must be at least one.
     ///
     /// # Errors
-    /// What the first message met.
+    /// The error for the first message.
     ///
     /// # Safety
-    /// Every part pushed since `clear` is still there.
+    /// Every part pushed since `clear` must still be alive.
     pub(crate) unsafe fn send(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let mut first_part = 0;
         for at in 0..self.len {
@@ -100,8 +100,8 @@ impl SendBatch {
                 if control.len() == 0 { ptr::null_mut() } else { control.as_mut_ptr().cast() };
         }
         // SAFETY: each of the first `len` headers points to an address, ancillary data and parts of
-        // the lengths it names, in boxes and a vector that nothing moves; the caller vouches for
-        // what the parts point to, which the kernel only reads.
+        // the lengths it names, in boxes and a vector that do not move; the caller guarantees the
+        // parts, which the kernel only reads.
         let sent = unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
@@ -114,7 +114,7 @@ impl SendBatch {
     }
 }
 
-/// What came with a datagram, or with a run of them.
+/// Metadata of a datagram, or of a run of datagrams.
 pub(crate) struct Received {
     pub(crate) bytes: usize,
     /// The datagram was longer than the buffer.
@@ -122,7 +122,7 @@ pub(crate) struct Received {
     pub(crate) from: SocketAddress,
 }
 
-/// Buffers for the messages of one `recvmmsg`.
+/// Buffers of the messages of one `recvmmsg`.
 pub(crate) struct ReceiveBatch {
     headers: Box<[libc::mmsghdr]>,
     addresses: Box<[SocketAddress]>,
@@ -135,15 +135,14 @@ pub(crate) struct ReceiveBatch {
 // thread reaches only with exclusive access.
 unsafe impl Send for ReceiveBatch {}
 
-/// Bytes in front of each datagram, for headers.
+/// Bytes before each datagram, for headers.
 pub(crate) const HEADROOM: usize = 64;
-/// Longest datagram, or run of datagrams.
+/// Maximum length of a datagram, or of a run of datagrams.
 const DATAGRAM_BYTES_MAX: usize = 65536;
 const STRIDE: usize = HEADROOM + DATAGRAM_BYTES_MAX;
 
 impl ReceiveBatch {
-    /// Messages in one call at most. Their buffers are address space first, and memory once they
-    /// were used.
+    /// Maximum messages per call. The system commits the pages of their buffers on first use.
     pub(crate) const MESSAGES: usize = 32;
 
     pub(crate) fn new() -> Self {
@@ -157,7 +156,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives up to `max` messages, without waiting, over those of the last call.
+    /// Receives up to `max` messages without blocking. They replace those of the last call.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, max: usize) -> io::Result<usize> {
         let max = max.min(Self::MESSAGES);
         let buffers = self.buffers.as_mut_ptr();
@@ -187,7 +186,7 @@ impl ReceiveBatch {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// What is known of message `at` of the last call.
+    /// Metadata of message `at` of the last call.
     pub(crate) fn message(&self, at: usize) -> Received {
         let header = &self.headers[at];
         Received {
@@ -197,7 +196,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Calls `each` with level, type and data of the ancillary data of message `at`.
+    /// Calls `each` with level, type and data of each item of ancillary data of message `at`.
     pub(crate) fn read_control(
         &self,
         at: usize,
@@ -206,7 +205,7 @@ impl ReceiveBatch {
         self.controls[at].read(self.headers[at].msg_hdr.msg_controllen, each);
     }
 
-    /// The buffer of message `at`, whose bytes start at [`HEADROOM`].
+    /// The buffer of message `at`. The message starts at [`HEADROOM`].
     pub(crate) fn buffer(&mut self, at: usize) -> &mut [u8] {
         &mut self.buffers[at * STRIDE..(at + 1) * STRIDE]
     }

@@ -1,4 +1,4 @@
-//! What a UDP port is configured with, and why it could not be opened.
+//! Configuration of a UDP port, and its errors.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,32 +15,33 @@ pub(crate) const ROCEV2_PORT: u16 = 4791;
 pub struct UdpConfig {
     /// Name used in messages.
     pub name: String,
-    /// The address that the device has, which must be one of this machine's, and the UDP port.
+    /// The device's address, which must be one of this machine's, and the UDP port.
     ///
-    /// One process can have an address and port at a time. Every peer has to use the same UDP port,
-    /// because frames go to the number that they are sent from. With another than 4791 the ICRC
-    /// still covers 4791 on both sides, so that only ports of this kind can be peers.
+    /// Only one process can use an address and port at a time. All peers must use the same UDP
+    /// port, because a port sends frames to its own number. With a number other than 4791 the ICRC
+    /// still covers 4791 on both sides, so all peers must be ports of this kind.
     pub bind: SocketAddr,
-    /// Longest frame in bytes, 128 to 65535, Ethernet header included. The default of 4352 carries
-    /// a 4096-byte RDMA payload with IPv6 and every header.
+    /// Maximum frame in bytes, 128 to 65535, Ethernet header included. The default of 4352 fits a
+    /// 4096-byte RDMA payload with IPv6 and all headers.
     pub frame_bytes_max: usize,
-    /// Frames that can be built between two flushes, 1 to 4096. Each takes `frame_bytes_max` bytes.
+    /// Number of frames that can be built between two flushes, 1 to 4096. Each takes
+    /// `frame_bytes_max` bytes.
     pub transmit_slots: usize,
-    /// Size asked for the socket's send buffer, in bytes. The default of 1 MiB holds less than what
-    /// the usual device queue of 1000 packets takes: beyond that the kernel drops without telling.
+    /// Requested size of the socket's send buffer, in bytes. The default of 1 MiB holds fewer
+    /// packets than the usual device queue of 1000; beyond that queue the kernel drops packets
+    /// without an error.
     pub send_buffer_bytes: usize,
-    /// Size asked for the socket's receive buffer, in bytes. The default of 8 MiB holds about a
-    /// thousand 4 KiB packets; the system's limit (`net.core.rmem_max`) may make it less, and
-    /// bursts beyond it are lost: [`crate::window_packets`] says what fits.
+    /// Requested size of the socket's receive buffer, in bytes. The default of 8 MiB holds about a
+    /// thousand 4 KiB packets. The system's limit (`net.core.rmem_max`) may reduce it, and longer
+    /// bursts lose packets: [`crate::window_packets`] computes the window that fits.
     pub receive_buffer_bytes: usize,
-    /// Hands runs of equally long packets to the kernel, and takes them from it, as one
-    /// (`UDP_SEGMENT`, `UDP_GRO`), where the kernel can. Off: packet by packet, in batches all the
-    /// same.
+    /// Exchanges runs of equally long packets with the kernel as one (`UDP_SEGMENT`, `UDP_GRO`), if
+    /// it can. Off: single packets, still in batches.
     pub offload: bool,
 }
 
 impl UdpConfig {
-    /// The defaults for a device with this address, on UDP port 4791.
+    /// Defaults for a device with this address, on UDP port 4791.
     #[must_use]
     pub fn new(name: &str, address: IpAddr) -> Self {
         Self {
@@ -103,10 +104,10 @@ pub enum UdpError {
     Config {
         /// Name of the field.
         field: &'static str,
-        /// The offending value and the range.
+        /// The value, and the valid range.
         detail: String,
     },
-    /// Somebody has this address and port, or the port on all addresses.
+    /// Another socket has this address and port, or the port on all addresses.
     #[error(
         "UDP {bind} is in use: by another process with this device address (give each its own, \
          such as 127.0.0.2), or on all addresses by the kernel's rxe (`modprobe -r rdma_rxe`, or \
@@ -117,12 +118,12 @@ pub enum UdpError {
         bind: SocketAddr,
     },
     /// This machine does not have the address.
-    #[error("{} is not an address of this machine: `ip address` lists those that are", bind.ip())]
+    #[error("{} is not an address of this machine: 'ip address' lists those that are", bind.ip())]
     AddressNotHere {
         /// The address and port.
         bind: SocketAddr,
     },
-    /// The system does not let this process have the port.
+    /// The system refuses the port to this process.
     #[error(
         "not permitted to open UDP {bind}: ports below net.ipv4.ip_unprivileged_port_start need a \
          privilege, and a sandbox may forbid sockets"
@@ -131,14 +132,14 @@ pub enum UdpError {
         /// The address and port.
         bind: SocketAddr,
     },
-    /// The operating system refused something else.
+    /// Any other error of the operating system.
     #[error("UDP {bind}: {operation}: {source}")]
     Io {
         /// The address and port.
         bind: SocketAddr,
-        /// What was being done.
+        /// The failed operation.
         operation: &'static str,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }

@@ -1,14 +1,14 @@
-//! Ancillary data and socket addresses as the kernel lays them out.
+//! Ancillary data and socket addresses in the kernel's layout.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::c_int;
 
-/// Length of a `cmsghdr`: length, level, type; what follows is aligned already.
+/// Length of a `cmsghdr`: length, level, type. Its data follows without padding.
 const HEADER: usize = size_of::<libc::cmsghdr>();
 const LENGTH: usize = size_of::<usize>();
 const INT: usize = size_of::<c_int>();
-/// Room for three messages of up to eight bytes each, and one to spare.
+/// Space for three messages of up to eight bytes each, and a spare one.
 const CAPACITY: usize = 4 * (HEADER + 8);
 
 /// The ancillary data of one message.
@@ -22,7 +22,7 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) const EMPTY: Control = Control { bytes: [0; CAPACITY], len: 0 };
 
-    /// Room for the kernel to write into, in bytes.
+    /// Space for the kernel, in bytes.
     pub(crate) const CAPACITY: usize = CAPACITY;
 
     pub(crate) fn clear(&mut self) {
@@ -49,7 +49,7 @@ impl Control {
         self.len += HEADER + 8;
     }
 
-    /// Calls `each` with level, type and data of the messages in the first `len` bytes.
+    /// Calls `each` with level, type and data of each message in the first `len` bytes.
     pub(crate) fn read(&self, len: usize, mut each: impl FnMut(c_int, c_int, &[u8])) {
         let mut rest = &self.bytes[..len.min(CAPACITY)];
         while rest.len() >= HEADER {

@@ -1,4 +1,5 @@
-//! Ethernet, IP and UDP headers: read off outgoing frames, put in front of incoming packets.
+//! Ethernet, IP and UDP headers: parses those of outgoing frames, and rebuilds those of incoming
+//! packets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,9 +7,9 @@ use crc32fast::Hasher;
 
 use crate::config::ROCEV2_PORT;
 
-/// Ethernet, IPv6 and UDP.
+/// Bytes of Ethernet, IPv6 and UDP headers.
 pub(crate) const HEADERS_MAX: usize = 62;
-/// BTH and ICRC: the shortest packet.
+/// BTH and ICRC: the minimum packet.
 pub(crate) const PACKET_BYTES_MIN: usize = 16;
 
 const ETHERNET: usize = 14;
@@ -16,35 +17,35 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
-/// IPv4 flags and fragment offset of a whole packet with DF.
+/// IPv4 flags and fragment offset of an unfragmented packet with DF.
 const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
-/// What a rebuilt header has, as the one that came is not known.
+/// TTL of rebuilt headers, since the received one is unknown.
 const HOP_LIMIT: u8 = 64;
-/// CRC-32 of the eight bytes of ones that stand for the LRH in an ICRC.
+/// CRC-32 of the eight bytes of ones that replace the LRH in an ICRC.
 const AFTER_ONES: u32 = !0xdebb_20e3;
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// What the kernel has to be told about an outgoing frame.
+/// Properties of an outgoing frame that the kernel needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Outgoing {
-    /// Where the packet (BTH to ICRC) starts in the frame, in bytes.
+    /// Offset of the packet (BTH to ICRC) in the frame, in bytes.
     pub(crate) packet_at: usize,
     /// Its length in bytes.
     pub(crate) packet_bytes: usize,
     pub(crate) destination: IpAddr,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    /// The IPv4 identification that the ICRC was computed with; 0 for IPv6.
+    /// The IPv4 identification that its ICRC covers; 0 for IPv6.
     pub(crate) identification: u16,
 }
 
 /// Why a frame cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// Not RoCEv2 as a UDP socket can carry it.
+    /// It is not RoCEv2 that a UDP socket can carry.
     NotRocev2,
     /// Its IP source is not the bound address.
     ForeignSource,
@@ -53,10 +54,10 @@ pub(crate) enum Refusal {
 }
 
 impl Outgoing {
-    /// Reads the headers of a frame that is to be sent from `own`.
+    /// Parses the headers of a frame that is to be sent from `own`.
     pub(crate) fn parse(frame: &[u8], own: IpAddr) -> Result<Self, Refusal> {
         let mut ip_at = ETHERNET;
-        // One 802.1Q or 802.1ad tag: how the machine tags is up to its own routes.
+        // Skips one 802.1Q or 802.1ad tag: the machine's routes decide about tags.
         if matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8])) {
             ip_at += 4;
         }
@@ -79,7 +80,7 @@ impl Outgoing {
         Ok(outgoing)
     }
 
-    /// `None`: not UDP, lengths that disagree, options, fragments.
+    /// `None`: not UDP, inconsistent lengths, options, or a fragment.
     fn over_ipv4(frame: &[u8], at: usize) -> Option<(Self, IpAddr)> {
         let header: &[u8; IPV4] = frame.get(at..)?.first_chunk()?;
         let ip_bytes = usize::from(u16_at(header, 2));
@@ -99,7 +100,7 @@ impl Outgoing {
         Some((outgoing, address(12)))
     }
 
-    /// `None`: not UDP right after the IPv6 header, lengths that disagree.
+    /// `None`: UDP does not follow the IPv6 header, or inconsistent lengths.
     fn over_ipv6(frame: &[u8], at: usize) -> Option<(Self, IpAddr)> {
         let header: &[u8; IPV6] = frame.get(at..)?.first_chunk()?;
         if header[0] >> 4 != 6 || header[6] != PROTOCOL_UDP {
@@ -122,7 +123,7 @@ impl Outgoing {
     }
 }
 
-/// The length of the packet behind the UDP header at `udp`, when IP, UDP and the frame agree on it.
+/// Length of the packet behind the UDP header at `udp`, if IP, UDP and the frame agree on it.
 fn packet_bytes(frame: &[u8], udp: usize, ip_payload_bytes: usize) -> Option<usize> {
     let header = frame.get(udp..udp + UDP)?;
     let packet_bytes = ip_payload_bytes.checked_sub(UDP)?;
@@ -131,10 +132,10 @@ fn packet_bytes(frame: &[u8], udp: usize, ip_payload_bytes: usize) -> Option<usi
     (agree && packet_bytes >= PACKET_BYTES_MIN).then_some(packet_bytes)
 }
 
-/// The headers of frames from one source, but for what differs from packet to packet.
+/// Headers of frames from one source, except the fields that differ between packets.
 pub(crate) struct Incoming {
     bytes: [u8; HEADERS_MAX],
-    /// The same IPv4 and UDP headers with ones where the ICRC does not look.
+    /// The same IPv4 and UDP headers, with ones in the fields that the ICRC masks.
     masked: [u8; IPV4 + UDP],
     len: usize,
     /// One's-complement sum of the IPv4 header without length and identification.
@@ -142,9 +143,9 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// Packets that came from `source`, UDP port `source_port`, to `own`, UDP port 4791. The
-    /// addresses are of one family. MAC addresses are 02:00 and the last four bytes of the IP
-    /// address, as devices take them to be.
+    /// Headers of packets from `source`, UDP port `source_port`, to `own`, UDP port 4791. The
+    /// addresses must be of one family. MAC addresses are 02:00 and the last four bytes of the IP
+    /// address, as devices assume.
     pub(crate) fn new(source: IpAddr, source_port: u16, own: IpAddr, traffic_class: u8) -> Self {
         let mut this = Self {
             bytes: [0; HEADERS_MAX],
@@ -200,7 +201,7 @@ impl Incoming {
         this
     }
 
-    /// Bytes in front of the packet.
+    /// Number of bytes before the packet.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -209,8 +210,8 @@ impl Incoming {
         self.len == ETHERNET + IPV4 + UDP
     }
 
-    /// Writes the headers into the first [`Incoming::len`] bytes of `frame`, whose rest is the
-    /// packet.
+    /// Writes the headers into the first [`Incoming::len`] bytes of `frame`; the packet must
+    /// follow.
     pub(crate) fn write(&self, frame: &mut [u8], identification: u16) {
         let udp_bytes = (frame.len() - self.len + UDP) as u16;
         let udp = self.len - UDP;
@@ -230,8 +231,8 @@ impl Incoming {
         }
     }
 
-    /// By how much (exclusive or) the ICRC at the end of `frame` differs from the one that an IPv4
-    /// packet with this identification should have. Leaves rubbish in the place of the headers.
+    /// Difference (exclusive or) of the ICRC at the end of `frame` from that of an IPv4 packet with
+    /// this identification. Overwrites the headers with scratch data.
     pub(crate) fn icrc_difference(&self, frame: &mut [u8], identification: u16) -> u32 {
         let udp_bytes = (frame.len() - self.len + UDP) as u16;
         let (covered, icrc) =
@@ -240,7 +241,7 @@ impl Incoming {
         covered[2..4].copy_from_slice(&(udp_bytes + IPV4 as u16).to_be_bytes());
         covered[4..6].copy_from_slice(&identification.to_be_bytes());
         covered[IPV4 + 4..IPV4 + 6].copy_from_slice(&udp_bytes.to_be_bytes());
-        // FECN, BECN and the reserved bits, masked in place so that the CRC runs over one piece of
+        // FECN, BECN and the reserved bits, masked in place so that the CRC covers contiguous
         // memory.
         let masked_at = IPV4 + UDP + 4;
         let congestion = std::mem::replace(&mut covered[masked_at], 0xff);

@@ -1,15 +1,14 @@
 //! The IPv4 identification and the ICRC, which covers it.
 //!
-//! A CRC is linear: packets that differ in the identification alone have ICRCs that differ by that
-//! difference, as a polynomial, times x^(32+8n) modulo the CRC's polynomial, where n counts the
-//! covered bytes behind it. So an ICRC can be moved from one identification to another without
-//! looking at the packet; and dividing the difference between the computed ICRC and the one
-//! received by the same power gives the identification, unless the packet is damaged: then the
-//! quotient has more than 16 bits, but for one damaged packet in 65536, which the UDP checksum
-//! mostly finds.
+//! A CRC is linear: packets that differ only in the identification have ICRCs that differ by that
+//! difference, as a polynomial, times x^(32+8n) modulo the CRC's polynomial, where n is the number
+//! of covered bytes behind it. An ICRC can therefore be converted from one identification to
+//! another without reading the packet. Conversely, the difference between the computed and the
+//! received ICRC, divided by the same power, is the identification, unless the packet is damaged:
+//! then the quotient has more than 16 bits, except for one damaged packet in 65536, most of which
+//! the UDP checksum detects.
 //!
-//! Polynomials are written as CRC-32 computes them: bit 31 is the coefficient of x^0, bit 0 that of
-//! x^31.
+//! Polynomials have CRC-32's bit order: bit 31 is the coefficient of x^0, bit 0 that of x^31.
 
 use crate::headers::PACKET_BYTES_MIN;
 
@@ -19,8 +18,7 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 const ONE: u32 = 1 << 31;
 /// x^1.
 const X: u32 = 1 << 30;
-/// Covered bytes behind the identification in front of an empty packet: 14 of IP, 8 of UDP, less 4
-/// of ICRC.
+/// Covered bytes behind the identification of an empty packet: 14 of IP, 8 of UDP, minus 4 of ICRC.
 const BEHIND: u32 = 18;
 
 /// `a` times `b`.
@@ -31,7 +29,7 @@ const fn product(mut a: u32, mut b: u32) -> u32 {
             sum ^= b;
         }
         a <<= 1;
-        // Times x; the coefficient of x^32 that comes out is the polynomial's other terms.
+        // Times x; the coefficient of x^32 is reduced to the polynomial's other terms.
         b = (b >> 1) ^ (POLYNOMIAL & (b & 1).wrapping_neg());
     }
     sum
@@ -51,15 +49,15 @@ const fn power_of_x(mut exponent: u32) -> u32 {
     power
 }
 
-/// x to the power of `-exponent`: its order is 2^32 - 1.
+/// x to the power of `-exponent`; the order of x is 2^32 - 1.
 const fn power_of_inverse_x(exponent: u32) -> u32 {
     power_of_x(u32::MAX - exponent)
 }
 
-/// What an IPv4 identification contributes to the ICRC, for packets (BTH to ICRC) up to a maximum
+/// Contribution of an IPv4 identification to the ICRC, for packets (BTH to ICRC) up to a maximum
 /// length.
 ///
-/// The IP header is one without options, directly followed by UDP.
+/// The IP header must have no options, and be followed by UDP.
 #[derive(Clone, Debug)]
 pub struct Identification {
     /// x^(32+8n) and its inverse for packets of 0, 4, 8 … bytes.
@@ -67,7 +65,7 @@ pub struct Identification {
 }
 
 impl Identification {
-    /// For packets of up to `packet_bytes_max` bytes. Takes 2 bytes of memory for each.
+    /// For packets of up to `packet_bytes_max` bytes. Takes 2 bytes of memory per packet byte.
     #[must_use]
     pub fn new(packet_bytes_max: usize) -> Self {
         let (step, step_back) = (power_of_x(32), power_of_inverse_x(32));
@@ -82,7 +80,7 @@ impl Identification {
         Self { powers }
     }
 
-    /// The powers for a packet of this length; none when no RoCEv2 packet has it.
+    /// The powers for a packet of this length; `None` if no RoCEv2 packet has it.
     #[inline]
     fn powers(&self, packet_bytes: usize) -> Option<(u32, u32)> {
         if !packet_bytes.is_multiple_of(4) || packet_bytes < PACKET_BYTES_MIN {
@@ -91,19 +89,19 @@ impl Identification {
         self.powers.get(packet_bytes / 4).copied()
     }
 
-    /// By how much ICRCs differ (exclusive or; the ICRC read as little-endian) between two packets
-    /// of `packet_bytes` bytes whose identifications differ by `difference` (exclusive or). 0 for
+    /// Difference of the ICRCs (exclusive or; read as little-endian) of two packets of
+    /// `packet_bytes` bytes whose identifications differ by `difference` (exclusive or). 0 for
     /// lengths that no RoCEv2 packet has.
     #[inline]
     #[must_use]
     pub fn contribution(&self, packet_bytes: usize, difference: u16) -> u32 {
-        // Byte order of the wire, and in each byte the lowest bit is the highest power.
+        // Network byte order; within a byte, the lowest bit is the highest power.
         let difference = u32::from(difference.swap_bytes()) << 16;
         self.powers(packet_bytes).map_or(0, |(power, _)| product(difference, power))
     }
 
-    /// The inverse of [`Identification::contribution`]: by how much identifications differ when
-    /// ICRCs differ by `contribution`. `None` when no identification explains it.
+    /// The inverse of [`Identification::contribution`]: the difference of the identifications of
+    /// two packets whose ICRCs differ by `contribution`. `None` if no identification explains it.
     #[inline]
     #[must_use]
     pub fn explain(&self, packet_bytes: usize, contribution: u32) -> Option<u16> {
@@ -153,7 +151,7 @@ mod tests {
         }
     }
 
-    /// One damage in 65536 passes by chance, and its neighbours with it.
+    /// One damaged packet in 65536 passes by chance, and similar ones with it.
     #[test]
     fn hardly_a_damaged_byte_is_taken_for_an_identification() {
         let table = Identification::new(4200);

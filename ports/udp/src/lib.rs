@@ -1,33 +1,30 @@
 //! RoCEv2 over an ordinary UDP socket: two processes on two machines, IPv4 or IPv6, no privileges.
 //!
-//! A [`UdpPort`] looks like any other frame port. On the way out it takes Ethernet, IP and UDP
-//! headers off the frame and has the kernel send the rest to the frame's destination address; on
-//! the way in it puts headers in front of each datagram again. On the wire stands plain RoCEv2,
-//! which kernel rxe and RNICs understand.
+//! A [`UdpPort`] behaves like any other frame port. To send, it strips Ethernet, IP and UDP headers
+//! and makes the kernel send the rest to the frame's destination address; on reception it prepends
+//! headers to each datagram. The wire carries plain RoCEv2, which kernel rxe and RNICs understand.
 //!
-//! Lifecycle: bound by [`UdpPort::bind`], up at once and for good. There is no peer to wait for:
-//! any number of them are reached through one port, and who does not answer is the device's
-//! business.
+//! Lifecycle: bound by [`UdpPort::bind`], immediately up, and always up. There is no peer to wait
+//! for: one port reaches any number of them, and the device handles those that do not respond.
 //!
-//! The difficulty is the ICRC, which covers header fields that the kernel fills in:
-//! * **UDP source port**: the kernel sends the bound one, so the device has to build its frames
-//!   with source port
-//!   4791. Others are dropped and counted.
+//! The ICRC covers header fields that the kernel fills in:
+//! * **UDP source port**: the kernel sends the bound one, so the device must build its frames with
+//!   source port 4791. Others are dropped and counted.
 //! * **IPv4 identification and flags**: an unconnected socket that probes the path's MTU sends DF
-//!   and 0, as the device assumes. When one call sends several datagrams (`UDP_SEGMENT`), the
-//!   kernel numbers them 0, 1, 2 …, and the port changes the ICRC of each accordingly, which takes
-//!   no look at its payload. A receiver is not told the identification that came, and finds it from
-//!   the ICRC; see [`Identification`].
-//! * **Everything else** is either the same on both sides or left out of the ICRC.
+//!   and 0, as the device assumes. If one call sends several datagrams (`UDP_SEGMENT`), the kernel
+//!   numbers them 0, 1, 2 …, and the port adjusts the ICRC of each, without reading its payload. A
+//!   receiver does not learn the identification, and derives it from the ICRC; see
+//!   [`Identification`].
+//! * **All other fields** are either the same on both sides or excluded from the ICRC.
 //!
-//! Trust: anybody can send datagrams to the port. It looks at their lengths and their last four
-//! bytes and leaves the rest to the device.
+//! Trust: anybody can send datagrams to the port. It reads their lengths and their last four bytes,
+//! and leaves the rest to the device.
 //!
 //! Deliberately absent: multicast groups, several source addresses, IPv4 options, VLAN tags on the
 //! wire, and frames other than RoCEv2 (no ARP: the kernel resolves neighbours).
 //!
-//! System calls go through `libc`: quinn-udp sends no batches of unlike datagrams, carries ECN
-//! without DSCP and wants each batch in one piece of memory; rustix has neither `sendmmsg` with
+//! System calls go through `libc`: quinn-udp sends no batches of dissimilar datagrams, carries ECN
+//! without DSCP and needs each batch in contiguous memory; rustix has neither `sendmmsg` with
 //! ancillary data nor `recvmmsg`.
 
 mod batch;

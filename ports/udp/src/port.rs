@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_port::{
-    Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, Received, check_length,
+    Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, check_length,
+    forward_port,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -21,18 +22,18 @@ use crate::receiver::Receiver;
 use crate::sender::{BACK_OFF, Sender};
 use crate::socket::Socket;
 
-/// What a sleeping port waits for before it sends.
+/// Event that a sleeping port waits for before it sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Awaited {
     #[default]
     Nothing,
-    /// Room in the send buffer.
+    /// Space in the send buffer.
     Writable,
-    /// The moment to ask a kernel without memory again; its socket is writable all the while.
+    /// Time to retry after the kernel had no memory; the socket stays writable meanwhile.
     Later,
 }
 
-/// The descriptor to wait on, and the timer in it.
+/// The descriptor to poll, and the timer registered in it.
 fn wait_on_sending() -> Result<(OwnedFd, OwnedFd), Errno> {
     let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let later =
@@ -41,8 +42,7 @@ fn wait_on_sending() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((ready, later))
 }
 
-/// Has `timer` expire once, `after` from now; stops it for 0, which also takes back that it has
-/// expired.
+/// Makes `timer` expire once, `after` from now; 0 stops it, and clears an expiry.
 fn set_timer(timer: &OwnedFd, after: Duration) -> Result<(), Errno> {
     let span = |span: Duration| Timespec {
         tv_sec: span.as_secs() as i64,
@@ -62,18 +62,18 @@ pub struct UdpPort {
     pub(crate) receiver: Receiver,
     ports: PortCounters,
     counters: UdpCounters,
-    /// Readable when it is time to send again: the socket is writable while it is in it, or `later`
-    /// has expired.
+    /// Readable when it is time to send again: it contains either the socket, when that is
+    /// writable, or `later`, when that has expired.
     ready: OwnedFd,
     later: OwnedFd,
     awaits: Awaited,
 }
 
 impl UdpPort {
-    /// Opens the port. It is up at once.
+    /// Opens the port, which is up at once.
     ///
     /// # Errors
-    /// [`UdpError`], which says what to do about it.
+    /// [`UdpError`], which names the cure.
     pub fn bind(config: &UdpConfig) -> Result<Self, UdpError> {
         config.validate()?;
         let socket = Socket::bind(config)?;
@@ -103,24 +103,24 @@ impl UdpPort {
         self.socket.bind
     }
 
-    /// The counters that other ports do not have.
+    /// The counters that other kinds of port do not have.
     #[must_use]
     pub fn udp_counters(&self) -> UdpCounters {
         self.counters
     }
 
-    /// The sizes that the system granted to the send and the receive buffer, in bytes as the kernel
-    /// counts them: twice what is asked for, of which about half is for its own use.
+    /// Sizes of the send and the receive buffer that the system granted, in the kernel's bytes:
+    /// twice the requested size, about half of which is overhead.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// If the system does not report them.
     pub fn socket_buffers(&self) -> Result<(usize, usize), PortError> {
         self.socket
             .buffers()
             .map_err(|error| PortError::io("reading the socket's buffer sizes", error))
     }
 
-    /// Whether runs of packets go to the kernel as one.
+    /// True if runs of packets are passed to the kernel as one.
     #[must_use]
     pub fn sends_runs(&self) -> bool {
         self.sender.sends_runs()
@@ -142,17 +142,7 @@ impl UdpPort {
 }
 
 impl Port for UdpPort {
-    fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
-        self.receive_each(max, each)
-    }
-
-    fn receive_lent(
-        &mut self,
-        max: usize,
-        each: &mut dyn FnMut(Received<'_>),
-    ) -> Result<usize, PortError> {
-        self.receive_each(max, &mut |bytes| each(Received::Passing(bytes)))
-    }
+    forward_port!(|self| self => receive_each);
 
     fn transmit_room(&mut self) -> usize {
         if self.sender.room() == 0 {
@@ -180,8 +170,8 @@ impl Port for UdpPort {
     }
 
     fn arm(&mut self) -> Result<bool, PortError> {
-        // The socket is readable for as long as a datagram waits in it: only what was taken out
-        // counts here.
+        // The socket stays readable while a datagram waits in it, so only packets that were read
+        // count here.
         if self.receiver.holds_packets() {
             return Ok(true);
         }
@@ -204,7 +194,7 @@ impl Port for UdpPort {
     }
 
     fn disarm(&mut self) {
-        // Both cannot fail: what is taken out was put in, and every descriptor is open.
+        // Neither can fail: the removed descriptor was registered, and every descriptor is open.
         match std::mem::take(&mut self.awaits) {
             Awaited::Nothing => {}
             Awaited::Writable => _ = epoll::delete(&self.ready, &self.socket.socket),

@@ -1,4 +1,4 @@
-//! Datagrams from the kernel, and the frames that are made of them.
+//! Receives datagrams from the kernel, and builds frames of them.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use crate::socket::Socket;
 
 const _: () = assert!(HEADERS_MAX <= HEADROOM);
 
-/// Datagrams between the kernel and `receive`.
+/// Receive path between the kernel and `receive`.
 pub(crate) struct Receiver {
     batch: ReceiveBatch,
-    /// Messages of the last call.
+    /// Number of messages of the last call.
     messages: usize,
-    /// The next message to be looked at.
+    /// Next message to process.
     next: usize,
     current: Option<Run>,
     identification: Identification,
@@ -30,18 +30,17 @@ pub(crate) struct Receiver {
     udp_port: u16,
 }
 
-/// A message that is being handed out packet by packet.
+/// A message that is handed out packet by packet.
 struct Run {
     message: usize,
     headers: Incoming,
     /// Bytes of all packets.
     bytes: usize,
-    /// Bytes of each packet but the last, which may be shorter.
+    /// Bytes of each packet except the last, which may be shorter.
     packet_bytes: usize,
-    /// Where the next packet starts.
+    /// Start of the next packet.
     at: usize,
-    /// What the next packet's IPv4 identification will probably be: the kernel numbers the packets
-    /// of a run.
+    /// Probable IPv4 identification of the next packet: the kernel numbers the packets of a run.
     expected: u16,
 }
 
@@ -59,7 +58,7 @@ impl Receiver {
         }
     }
 
-    /// True when packets wait that were taken from the kernel already.
+    /// True if packets that were read from the kernel wait.
     pub(crate) fn holds_packets(&self) -> bool {
         self.current.is_some() || self.next < self.messages
     }
@@ -67,7 +66,7 @@ impl Receiver {
     /// Hands out up to `max` frames.
     ///
     /// # Errors
-    /// What the kernel answered, when it was not just that nothing waits.
+    /// An error of the kernel other than that no datagram waits.
     pub(crate) fn receive<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
         socket: &Socket,
@@ -98,7 +97,7 @@ impl Receiver {
                     Ok(messages) => self.messages = messages,
                     Err(error) if is_nothing(&error) => {}
                     Err(error) if handed == 0 => return Err(error),
-                    // It will be met again.
+                    // The next call will return it again.
                     Err(_) => {}
                 }
                 counters.rx_messages += self.messages as u64;
@@ -124,7 +123,7 @@ impl Receiver {
         }
         let (mut traffic_class, mut packet_bytes) = (0, message.bytes);
         self.batch.read_control(at, |level, kind, data| match (level, kind) {
-            // One byte here, although everything else is an int.
+            // One byte, unlike the other values, which are ints.
             (libc::IPPROTO_IP, libc::IP_TOS) => {
                 traffic_class = data.first().copied().unwrap_or_default()
             }
@@ -134,7 +133,7 @@ impl Receiver {
             }
             _ => {}
         });
-        // Ports of this kind on another number stand for the usual one, which their ICRCs cover.
+        // Ports of this kind with another number stand for 4791, which their ICRCs cover.
         let source_port = if source_port == self.udp_port { ROCEV2_PORT } else { source_port };
         self.current = Some(Run {
             message: at,
@@ -148,8 +147,8 @@ impl Receiver {
 }
 
 impl Run {
-    /// Hands out up to `max` frames from `buffer`. The headers of each overwrite packets before it,
-    /// which have been handed out.
+    /// Hands out up to `max` frames from `buffer`. The headers of each overwrite the end of the
+    /// previous packet, which has already been handed out.
     fn hand_out<F: FnMut(&[u8]) + ?Sized>(
         &mut self,
         buffer: &mut [u8],
@@ -189,7 +188,7 @@ impl Run {
         handed
     }
 
-    /// The IPv4 identification that makes the packet's ICRC right; `expected` when none does.
+    /// The IPv4 identification that matches the packet's ICRC; `expected` if none does.
     fn identify(
         &self,
         frame: &mut [u8],

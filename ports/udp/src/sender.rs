@@ -1,4 +1,4 @@
-//! Frames built by the caller, and their way to the kernel.
+//! Sends frames that the caller has built.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,17 +16,17 @@ use crate::headers::{Outgoing, Refusal};
 use crate::identification::Identification;
 use crate::socket::Socket;
 
-/// Packets in one run: what kernels have taken since they took runs at all.
+/// Maximum packets per run: the limit of all kernels that support runs.
 const SEGMENTS_MAX: usize = 64;
-/// Bytes in one run, so that IPv4 and UDP headers fit in front.
+/// Maximum bytes per run, with space for IPv4 and UDP headers.
 const RUN_BYTES_MAX: usize = 65507;
-/// Frames that are handed to the kernel without waiting for a flush, while their bytes are in the
-/// cache.
+/// Number of frames that are passed to the kernel without waiting for a flush, while their bytes
+/// are cached.
 const PUBLISH_AT: usize = 64;
-/// How long the kernel is left alone when it has no memory.
+/// Time before a retry after the kernel had no memory.
 pub(crate) const BACK_OFF: Duration = Duration::from_millis(1);
 
-/// What a failure is reported as; each kind once in a port's life, as a counter tells the rest.
+/// Kinds of reported errors. Each is reported once in a port's life; counters count all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
     OverMtu,
@@ -64,17 +64,17 @@ impl Failure {
     }
 }
 
-/// Frames between `transmit` and the kernel.
+/// Send path between `transmit` and the kernel.
 pub(crate) struct Sender {
-    /// The frames' memory, `stride` bytes for each.
+    /// Memory of the frames, `stride` bytes per frame.
     arena: Box<[u8]>,
     stride: usize,
     slots: usize,
-    /// One for each frame built, with the identification that its ICRC is right for.
+    /// One per built frame, with the identification that its ICRC covers.
     built: Vec<Outgoing>,
-    /// How many of `built` the kernel has.
+    /// Number of `built` frames that the kernel has accepted.
     sent: usize,
-    /// Frames before this index go one by one, since a run with them was refused.
+    /// Frames before this index are sent singly, since a run with them was refused.
     single_until: usize,
     batch: SendBatch,
     identification: Identification,
@@ -86,7 +86,7 @@ pub(crate) struct Sender {
     is_blocked: bool,
     backs_off_until: Option<Instant>,
     reported: [bool; 3],
-    /// What has not been reported yet.
+    /// An error that has not been reported yet.
     failure: Option<PortError>,
 }
 
@@ -123,47 +123,47 @@ impl Sender {
         self.slots - self.built.len()
     }
 
-    /// Whether runs of packets go to the kernel as one.
+    /// True if runs of packets are passed to the kernel as one.
     pub(crate) fn sends_runs(&self) -> bool {
         self.can_segment
     }
 
-    /// Frames that the kernel does not have yet.
+    /// Number of frames that the kernel has not accepted yet.
     pub(crate) fn waiting(&self) -> usize {
         self.built.len() - self.sent
     }
 
-    /// The send buffer was full, or the kernel without memory, when it was last given frames.
+    /// At the last call, the send buffer was full or the kernel had no memory.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// Gives the kernel nothing for a while: it has no memory, and does not tell when it has.
+    /// Suspends sending for a while: the kernel has no memory, and does not report when it has.
     pub(crate) fn back_off(&mut self) {
         self.is_blocked = true;
         self.backs_off_until = Some(Instant::now() + BACK_OFF);
     }
 
-    /// True while the kernel is given nothing.
+    /// True while sending is suspended.
     pub(crate) fn is_backing_off(&mut self) -> bool {
         self.backs_off_until = self.backs_off_until.filter(|until| Instant::now() < *until);
         self.backs_off_until.is_some()
     }
 
-    /// Whether as many frames wait as are best handed over together.
+    /// True if enough frames wait for an efficient system call.
     pub(crate) fn is_worth_sending(&self) -> bool {
         !self.is_blocked && self.waiting() >= PUBLISH_AT
     }
 
-    /// The first failure of its kind since the last call; its counter tells of the others.
+    /// Reports the first error of its kind; a counter counts the others.
     ///
     /// # Errors
-    /// That failure.
+    /// That error.
     pub(crate) fn report(&mut self) -> Result<(), PortError> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Has a frame built in a free slot, of which there is one, and keeps it if it can be sent.
+    /// Builds a frame in a free slot, which must exist, and keeps it if it can be sent.
     pub(crate) fn build(
         &mut self,
         len: usize,
@@ -185,8 +185,8 @@ impl Sender {
         }
     }
 
-    /// Hands the frames built to the kernel, as far as the send buffer takes them. A frame that the
-    /// kernel refuses is dropped and counted, and those behind it are sent.
+    /// Passes the built frames to the kernel, as far as the send buffer accepts them. A refused
+    /// frame is dropped and counted, and later ones are still sent.
     pub(crate) fn send(
         &mut self,
         socket: &Socket,
@@ -228,12 +228,12 @@ impl Sender {
         self.single_until = 0;
     }
 
-    /// Deals with the failure of the first message that was given to the kernel.
+    /// Handles the error for the first message that was passed to the kernel.
     fn overcome(&mut self, error: io::Error, ports: &mut PortCounters, counters: &mut UdpCounters) {
         let frames = self.batch.parts_in(1);
         if frames > 1 {
-            // A run is refused for what may be true of one of its packets, or where the way out
-            // cannot compute checksums (EIO), which will not change.
+            // A run is refused if one of its packets would be, or if the interface cannot compute
+            // checksums (EIO), which is permanent.
             self.single_until = self.sent + frames;
             if matches!(error.raw_os_error(), Some(libc::EIO | libc::EOPNOTSUPP)) {
                 self.can_segment = false;
@@ -258,7 +258,7 @@ impl Sender {
         }
     }
 
-    /// Makes messages of the frames that wait.
+    /// Builds messages of the waiting frames.
     fn gather(&mut self) {
         self.batch.clear();
         let mut at = self.sent;
@@ -279,8 +279,8 @@ impl Sender {
         }
     }
 
-    /// How many frames from `at` on can go as one run: same way, same length, but a shorter one at
-    /// the end.
+    /// Number of frames from `at` on that can form one run: same destination and length, except
+    /// that the last may be shorter.
     fn run_at(&self, at: usize) -> usize {
         if !self.can_segment || at < self.single_until {
             return 1;
@@ -303,7 +303,7 @@ impl Sender {
         run
     }
 
-    /// Appends the packet of frame `at`, which the kernel will give this IPv4 identification, to
+    /// Appends the packet of frame `at`, to which the kernel will give this IPv4 identification, to
     /// the last message.
     fn push_packet(&mut self, at: usize, identification: u16) {
         let outgoing = &mut self.built[at];
@@ -320,7 +320,7 @@ impl Sender {
     }
 }
 
-/// Tells the kernel the traffic class and the hop limit, where they are not what it uses anyway.
+/// Passes traffic class and hop limit to the kernel if they differ from its defaults.
 fn describe(control: &mut Control, outgoing: &Outgoing, hop_limit: u8) {
     let (level, class, hops) = match outgoing.destination {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),

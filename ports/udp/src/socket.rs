@@ -1,4 +1,4 @@
-//! The socket with the options that the port needs.
+//! The socket of a port, with its options.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,7 +14,7 @@ pub(crate) struct Socket {
     pub(crate) bind: SocketAddr,
     /// The kernel splits runs of packets.
     pub(crate) can_segment: bool,
-    /// What the kernel sends unless told otherwise: hop limit.
+    /// Hop limit that the kernel uses by default.
     pub(crate) hop_limit: u8,
 }
 
@@ -41,9 +41,8 @@ impl Socket {
         Ok(Self { hop_limit: hop_limit as u8, can_segment, ..this })
     }
 
-    /// DF on what is sent; traffic class with what is received. The MTU that counts is the
-    /// interface's: reports of a smaller one elsewhere are not asked for, since anybody can send
-    /// them.
+    /// Sends DF, and receives the traffic class. Only the interface's MTU counts: the socket does
+    /// not accept reports of a smaller path MTU, since anybody can forge them.
     fn prepare_headers(&self) -> io::Result<()> {
         if self.bind.is_ipv4() {
             self.set_option(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
@@ -56,19 +55,18 @@ impl Socket {
             )?;
             self.set_option(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
             self.set_option(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-            // RNICs and kernel rxe send no UDP checksum; the ICRC is there instead.
+            // RNICs and kernel rxe send no UDP checksum; the ICRC replaces it.
             self.set_option(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)
         }
     }
 
-    /// Whether the kernel can split what is sent; joining what is received needs no knowing.
+    /// Enables joining of received runs. Returns whether the kernel can split sent ones.
     fn offload(&self) -> bool {
         let _ = self.set_option(libc::SOL_UDP, libc::UDP_GRO, 1);
         self.set_option(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
     }
 
-    /// The sizes of the send and the receive buffer, in bytes as the kernel counts them: about
-    /// twice the payload.
+    /// Sizes of the send and the receive buffer, in the kernel's bytes: about twice the payload.
     pub(crate) fn buffers(&self) -> io::Result<(usize, usize)> {
         let bytes =
             |option| self.option(libc::SOL_SOCKET, option).map(|bytes| bytes.max(0) as usize);
@@ -94,7 +92,7 @@ pub(crate) fn ask_for_receive_buffer(socket: BorrowedFd<'_>, bytes: usize) -> io
     ask_for_buffer(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)
 }
 
-/// Beyond the system's limit where that is allowed, else up to it.
+/// Exceeds the system's limit if privileged.
 fn ask_for_buffer(
     socket: BorrowedFd<'_>,
     force: c_int,
@@ -116,7 +114,7 @@ fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int)
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A socket's option that is a number.
+/// Reads a numeric option of a socket.
 pub(crate) fn option(socket: BorrowedFd<'_>, level: c_int, option: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;

@@ -19,8 +19,8 @@ use longhaul_wire::{Bth, Head, MacAddr, Opcode, Packet, Path, PathTemplate, Spli
 
 use crate::{UdpConfig, UdpPort};
 
-/// An IPv4 loopback address that no other test of this process has; processes differ in their third
-/// byte.
+/// An IPv4 loopback address that no other test of this process uses; processes differ in their
+/// third byte.
 fn own_ipv4() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let process = std::process::id();
@@ -40,7 +40,7 @@ fn port_without_offload(address: IpAddr) -> UdpPort {
     UdpPort::bind(&UdpConfig { offload: false, ..UdpConfig::new("test", address) }).unwrap()
 }
 
-/// Two ports on addresses of their own.
+/// Two ports on own addresses.
 fn pair() -> ([IpAddr; 2], UdpPort, UdpPort) {
     let addresses = [own_ipv4(), own_ipv4()];
     (addresses, port(addresses[0]), port(addresses[1]))
@@ -60,7 +60,8 @@ fn path(from: IpAddr, to: IpAddr) -> Path {
     }
 }
 
-/// A SEND MIDDLE with this number as PSN, `payload_bytes` that depend on it, and its ICRC.
+/// A SEND MIDDLE with this number as PSN, a payload of `payload_bytes` derived from it, and its
+/// ICRC.
 fn frame_on(path: &Path, number: u32, payload_bytes: usize) -> Vec<u8> {
     frame_of(&PathTemplate::new(path), number, payload_bytes)
 }

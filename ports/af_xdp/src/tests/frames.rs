@@ -1,4 +1,4 @@
-//! What goes in at one end of a cable comes out at the other.
+//! Tests that a frame leaves one end of a cable as it entered the other.
 
 use longhaul_port::{DropReason, PortError};
 
@@ -21,7 +21,7 @@ fn carries_every_length(mtu: u32, modes: [Mode; 2]) {
         }
         assert_eq!(receive_all(&mut a, frames.len()), frames);
         assert_eq!(receive_all(&mut b, frames.len()), frames);
-        // What a port sends does not come back to it.
+        // A port does not receive its own frames.
         assert_eq!(receive(&mut a).len() + receive(&mut b).len(), 0);
         assert_eq!(a.counters().tx_drops.total() + b.counters().rx_drops.total(), 0);
         let bytes: usize = frames.iter().map(Vec::len).sum();

@@ -1,4 +1,4 @@
-//! Interfaces that are not as a port would like them.
+//! Tests of interfaces that a port refuses, or that change under it.
 
 use longhaul_netdev::NetdevError;
 use longhaul_port::DropReason;
@@ -39,7 +39,7 @@ fn what_makes_it_impossible_is_said_with_its_cure() {
         assert!(first.manner().is_native, "{}", first.manner());
         assert!(matches!(refusal(&XdpConfig::new("ea")), XdpError::ProgramThere { .. }));
         drop(first);
-        // A refused port leaves nothing behind, and neither does one that was dropped.
+        // Neither a refused nor a dropped port leaves state behind.
         open("ea", Mode::Generic);
         open("ea", Mode::Native);
     });
@@ -145,7 +145,7 @@ fn merging_and_the_taking_off_of_tags_are_off_as_long_as_it_is_there() {
         assert_eq!(features(), [false, false]);
         drop(port);
         assert_eq!(features(), [true, true]);
-        // In the driver's mode frames are merged behind the program.
+        // In native mode, merging happens behind the program.
         let port = open("ea", Mode::Native);
         assert_eq!(features(), [true, false]);
         drop(port);

@@ -1,4 +1,4 @@
-//! Several ports that share the queues of an interface.
+//! Tests of several ports that share the queues of an interface.
 
 use std::num::NonZeroUsize;
 
@@ -25,8 +25,8 @@ fn programs(interface: &str) -> Vec<String> {
     after.filter_map(|rest| rest.split(' ').next().map(str::to_owned)).collect()
 }
 
-/// What is sent by a queue of one end comes by the same one of a veth's other end, and so to the
-/// port that has it.
+/// Frames sent by a queue of one veth end arrive by the same queue of the other, and so at the port
+/// that owns it.
 #[test]
 fn each_gets_what_comes_by_its_queues_and_sends_by_the_first_of_them() {
     in_namespace(|| {
@@ -50,7 +50,7 @@ fn each_gets_what_comes_by_its_queues_and_sends_by_the_first_of_them() {
     });
 }
 
-/// The kernel, which names queues in this mode, names a veth's as it likes.
+/// In generic mode the kernel chooses the queue of a veth's frame.
 #[test]
 fn in_generic_mode_nothing_is_lost_or_comes_twice() {
     in_namespace(|| {
@@ -86,7 +86,7 @@ fn the_program_goes_with_the_last_of_them() {
         let program = programs("ea");
         drop(here.remove(0));
         assert_eq!(programs("ea"), program);
-        // Of what comes by the queue that nobody has the kernel gets everything.
+        // The kernel receives all frames of the queue that no port owns.
         let mut kernel = open_packet("ea");
         for (by, port) in there.iter_mut().enumerate() {
             send(port, &frame(100, by as u8));
@@ -94,9 +94,9 @@ fn the_program_goes_with_the_last_of_them() {
         assert_eq!(receive_all(&mut here[0], 1), [frame(100, 1)]);
         assert_eq!(receive_all(&mut kernel, 1), [frame(100, 0)]);
         drop(here);
-        // A program that another test is about to start may have its descriptor for a moment.
+        // A program that another test is about to start may hold its descriptor briefly.
         until("end of the program", || programs("ea").is_empty());
-        // Nothing is left behind.
+        // No state is left behind.
         open_queues(&config("ea", Mode::Native), 2).unwrap();
     });
 }
@@ -104,7 +104,7 @@ fn the_program_goes_with_the_last_of_them() {
 #[test]
 fn an_interface_with_fewer_queues_is_refused_with_the_cure() {
     in_namespace(|| {
-        // Two to receive by, and one to send by; the other end alike, or veth would refuse the
+        // Two receive queues, and one transmit queue; the other end alike, or veth would refuse the
         // program.
         let end = |name, receive, send| format!("{name} numrxqueues {receive} numtxqueues {send}");
         sh(&format!("ip link add {} type veth peer name {}", end("ea", 2, 1), end("eb", 2, 2)));
@@ -130,7 +130,7 @@ fn an_interface_with_fewer_queues_is_refused_with_the_cure() {
             );
             assert!(!text.contains('\n') && programs(&config.interface).is_empty(), "{text}");
         }
-        // One port sends by the first queue, whatever it receives by.
+        // A single port sends by the first queue and receives by all.
         assert_eq!(open("ea", Mode::Auto).manner().queues, 2);
     });
 }
@@ -165,7 +165,7 @@ fn those_that_take_turns_as_the_interface_comes_and_goes_never_share_one_that_is
         let mut here = open_queues(&config("ea", Mode::Native), 2).unwrap();
         sh("ip link del ea");
         veth(1500, 2);
-        // The second one still has what the first finds gone.
+        // The second port still has the interface whose deletion the first one notices.
         for port in &mut here {
             until("a port that attached again", || {
                 port.service().unwrap();

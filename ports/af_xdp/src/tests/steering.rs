@@ -1,4 +1,4 @@
-//! Which frames the program hands to the port, and which it leaves to the kernel.
+//! Tests of which frames the program redirects to the port.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::program::{PASS, REDIRECT, program};
 use crate::{Wanted, bpf};
 
-/// What is RoCEv2 or a box's, by the words of [`Wanted::Roce`].
+/// True for RoCEv2 and boxes' datagrams, as [`Wanted::Roce`] defines them.
 fn is_wanted(frame: &[u8]) -> bool {
     let word = |at: usize| frame.get(at..at + 2).map(|word| u16::from_be_bytes([word[0], word[1]]));
     let mut at = 12;
@@ -31,7 +31,7 @@ fn is_wanted(frame: &[u8]) -> bool {
     udp.is_some_and(|udp| frame.len() >= udp + 8 && matches!(word(udp + 2), Some(4791 | 4797)))
 }
 
-/// A UDP datagram to `port`: over IPv6, with so many tags, and with so many words of IPv4 options.
+/// A UDP datagram to `port`: over IPv4 or IPv6, with VLAN tags, and with words of IPv4 options.
 fn datagram(port: u16, is_ipv6: bool, tags: usize, options: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tag in 0..tags {
@@ -52,7 +52,7 @@ fn datagram(port: u16, is_ipv6: bool, tags: usize, options: usize) -> Vec<u8> {
     frame
 }
 
-/// The program, with a socket of its own in its map.
+/// The loaded program, with a socket in its map.
 struct Loaded {
     program: OwnedFd,
     _map: OwnedFd,
@@ -60,7 +60,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    /// In the namespace of the calling thread, where `ea` is.
+    /// In the namespace of the calling thread, which contains `ea`.
     fn new(wanted: Wanted) -> Self {
         veth(1500, 1);
         let port = open("ea", Mode::Native);
@@ -137,7 +137,7 @@ fn any_frame_is_judged_as_the_words_say() {
                     let at = at.index(frame.len());
                     frame[at] = byte;
                 }
-                // The kernel runs it on nothing shorter than an Ethernet header.
+                // The kernel runs a program on no frame shorter than an Ethernet header.
                 frame.truncate(14 + cut.index(frame.len() - 13));
                 prop_assert_eq!(loaded.takes(&frame), is_wanted(&frame), "{:x?}", frame);
                 Ok(())

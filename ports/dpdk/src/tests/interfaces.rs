@@ -1,11 +1,11 @@
-//! Drivers for interfaces of the host, in network namespaces that go away with the threads that
-//! made them.
+//! Tests of drivers for interfaces of the host, in network namespaces that vanish with the threads
+//! that created them.
 
 use super::*;
 use longhaul_namespace::{in_namespace, sh, veth};
 use longhaul_netdev::{PacketConfig, PacketPort};
 
-/// An EtherType for experiments, which no kernel answers.
+/// An EtherType for experiments, to which no kernel responds.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 fn host_port(interface: &str) -> PacketPort {
@@ -14,7 +14,7 @@ fn host_port(interface: &str) -> PacketPort {
     port
 }
 
-/// A frame for experiments, between stations of which there are 16 pairs.
+/// A frame for experiments, between one of 16 pairs of stations.
 fn frame(number: usize) -> Vec<u8> {
     let len = 60 + number * 37 % 1454;
     let mut frame: Vec<u8> = (0..len).map(|at| byte(number, at)).collect();
@@ -23,7 +23,7 @@ fn frame(number: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends `count` frames from one port to all others, which get each of them once.
+/// Sends `count` frames from one port, and checks that each arrives once at one of the others.
 fn exchange<'a>(
     from: &mut dyn Port,
     to: impl IntoIterator<Item = &'a mut DpdkPort>,
@@ -61,7 +61,7 @@ fn exchange_with(from: &mut dyn Port, to: &mut [&mut dyn Port], count: usize) ->
     came
 }
 
-/// Both ways between a device and the host's end.
+/// Exchanges frames between a device and the host's end, in both directions.
 fn both_ways(device: &mut DpdkPort, host: &mut PacketPort) {
     up(device);
     exchange(host, [&mut *device], 300);

@@ -1,4 +1,4 @@
-//! Frames that are kept where they lie, and sent on from there.
+//! Tests of frames that are kept in place and sent from there.
 
 use super::*;
 use longhaul_port::{Lease, Received};
@@ -11,7 +11,7 @@ fn ring(name: &str, lent_frames: u16) -> DpdkPort {
     port
 }
 
-/// Has one frame come by a ring, and returns it when it was lent.
+/// Passes one frame through a ring, and returns it if it was lent.
 fn bring(port: &mut DpdkPort, number: usize, len: usize) -> Option<Lease> {
     assert!(send(port, number, len));
     port.flush().unwrap();
@@ -32,7 +32,7 @@ fn take(port: &mut DpdkPort, number: usize, len: usize) -> Option<Lease> {
     kept
 }
 
-/// All buffers that nobody has.
+/// Number of free buffers.
 fn free(port: &mut DpdkPort) -> usize {
     port.tidy();
     port.free_buffers() + port.empty_buffers()
@@ -60,7 +60,7 @@ fn more_than_may_be_kept_are_handed_out_to_be_copied_and_reception_goes_on() {
         assert!(bring(&mut port, number, 1000).is_none());
     }
     assert_eq!(port.dpdk_counters().rx_not_lent, 1000);
-    // Wherever it is among them, one that comes back makes room for one.
+    // Any one that is returned makes space for another.
     for at in [99, 50, 0] {
         drop(kept.remove(at));
     }
@@ -89,7 +89,7 @@ fn short_frames_and_those_in_several_buffers_are_not_lent() {
     {
         assert_eq!(bring(&mut port, len, len).is_some(), is_lent, "{len}");
     }
-    // Nobody was refused anything.
+    // No frame was refused.
     assert_eq!(port.dpdk_counters().rx_not_lent, 0);
     let mut none = ring("net_ring_none0", 0);
     assert!(bring(&mut none, 1, 1000).is_none());
@@ -107,7 +107,7 @@ fn frames_are_sent_from_where_they_were_received() {
         assert!(to.transmit_lent(&lease).unwrap());
         to.flush().unwrap();
         drop(lease);
-        // It is under way, and nobody has it but the device.
+        // It is in flight, and only the device has it.
         assert!(bring(&mut from, round + 1, 1500).is_some());
         let arrived = take(&mut to, round, 1500).expect("lent again");
         assert_eq!(arrived.bytes().as_ptr(), at, "the very same bytes");
@@ -135,7 +135,7 @@ fn frames_outlive_the_port_that_lent_them() {
     let mut port = ring("net_ring_gone0", 50);
     let kept: Vec<_> = (0..50).map(|number| bring(&mut port, number, 700).expect("lent")).collect();
     drop(port);
-    // Another one takes its place, and memory.
+    // Another device takes its place, and its memory.
     echo(&mut ring("net_ring_gone0", 50), &many_lengths(9238));
     kept.iter().enumerate().for_each(|(number, lease)| check(lease.bytes(), number, 700));
 }
@@ -149,11 +149,11 @@ fn of_a_peer_that_shares_the_memory_nothing_is_lent() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A frame of so many bytes comes.
+    /// A frame of this length arrives.
     Come(usize),
-    /// One of those that are kept is sent on.
+    /// One of the kept frames is sent.
     SendOn(usize),
-    /// One of those that are kept is let go.
+    /// One of the kept frames is released.
     LetGo(usize),
 }
 
@@ -199,7 +199,7 @@ fn any_order_of_keeping_sending_and_letting_go_leaves_bytes_whole_and_no_buffer_
             check(lease.bytes(), *number, lease.bytes().len());
         }
         drop(kept);
-        // What was sent from where it lay is let go one after the other.
+        // Frames that were sent in place are released one after the other.
         (0..20).for_each(|_| port.tidy());
         prop_assert_eq!(free(port), all);
     });

@@ -15,7 +15,7 @@ fn length(number: u64) -> usize {
     14 + (number as usize * 101) % 287
 }
 
-/// Sends `frames` from `from` to `to` in bursts of different sizes and checks each.
+/// Sends `frames` from `from` to `to` in bursts of different sizes, and checks each.
 fn stream(from: &mut MemifPort, to: &mut MemifPort, frames: u64) {
     let (mut sent, mut received) = (0u64, 0u64);
     while received < frames {
@@ -125,21 +125,21 @@ fn a_master_spreads_long_frames_over_small_buffers() {
     let mut master = MemifPort::master(&path, 0, config(3, 1000)).unwrap();
     let mut slave = MemifPort::slave(&path, 0, config(3, 100)).unwrap();
     bring_up(&mut [&mut master, &mut slave]);
-    // Eight buffers of 100 bytes are no room for one frame of the maximum length.
+    // Eight buffers of 100 bytes are too small for a frame of the maximum length.
     assert_eq!(master.transmit_room(), 0);
     send(&mut master, 700, 1);
     send(&mut master, 60, 2);
-    // The slave finds its own limit broken, drops the one, and is in step for the other.
+    // The slave's own limit is exceeded: it drops the one frame, and stays in step for the other.
     assert_eq!(slave.receive(8, &mut |frame| check_pattern(frame, 2)).unwrap(), 1);
     assert_eq!(slave.counters().rx_drops.get(DropReason::FrameTooLong), 1);
-    // What the whole ring cannot hold is dropped instead of waiting for ever.
+    // A frame that exceeds the whole ring is dropped instead of waiting for ever.
     assert!(master.transmit(900, &mut |frame| pattern(frame, 3)).unwrap());
     assert_eq!(master.counters().tx_drops.get(DropReason::FrameTooLong), 1);
     send(&mut master, 100, 4);
     assert!(!master.transmit(800, &mut |_| panic!("no room to fill")).unwrap());
 }
 
-/// The descriptors of the port that become readable within this many seconds.
+/// Descriptors of the port that become readable within this number of seconds.
 fn readable_within(port: &MemifPort, seconds: i64) -> Vec<RawFd> {
     let descriptors = port.descriptors();
     // SAFETY: the port owns these descriptors and outlives this borrow.
@@ -175,7 +175,7 @@ fn an_idle_port_sleeps_and_wakes_once_per_frame() {
     }
 }
 
-/// Receives `frames` frames in order, sleeping whenever none waits, and tells how many came.
+/// Receives `frames` frames in order, sleeping whenever none waits, and publishes their count.
 fn receive_sleeping(port: &mut MemifPort, frames: u64, seen: &AtomicU64) {
     let mut next = 0;
     let mut disarm_first = false;
@@ -187,7 +187,7 @@ fn receive_sleeping(port: &mut MemifPort, frames: u64, seen: &AtomicU64) {
             })
             .unwrap();
         seen.store(next, Ordering::Release);
-        // Widens the gap between finding nothing and asking for a wake-up.
+        // Widens the gap between finding no frame and requesting a wake-up.
         for _ in 0..next.wrapping_mul(40_503) % 61 {
             std::hint::spin_loop();
         }
@@ -203,8 +203,8 @@ fn receive_sleeping(port: &mut MemifPort, frames: u64, seen: &AtomicU64) {
     }
 }
 
-/// Sends each frame only after the one before was seen, and a varying moment later, so that frames
-/// fall into every step of going to sleep and each lost wake-up is fatal.
+/// Sends each frame only once the previous one was seen, after a varying delay, so that frames hit
+/// every step of going to sleep and each lost wake-up is fatal.
 fn send_one_by_one(port: &mut MemifPort, frames: u64, seen: &AtomicU64) {
     for number in 0..frames {
         while seen.load(Ordering::Acquire) < number {

@@ -1,4 +1,4 @@
-//! A slave against masters that break the rules, one rule at a time.
+//! Tests of a slave against masters that violate the protocol, one rule at a time.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::socket::ListeningSocket;
 const SIZE_LOG2: u8 = 3;
 const FRAME_BYTES: usize = 300;
 
-/// A master in raw pieces, connected.
+/// A master made of raw parts, connected.
 struct RawMaster {
     control: Control,
     s2m: Ring,
@@ -74,8 +74,8 @@ fn setup(path: &TestPath) -> (ListeningSocket, MemifPort) {
     (socket, slave)
 }
 
-/// A connected master does `break_rule`; then `port_call` has to end the connection for `reason`,
-/// and the slave has to connect again.
+/// A connected master runs `break_rule`; then `port_call` must end the connection for `reason`, and
+/// the slave must reconnect.
 fn caught(
     reason: &str,
     break_rule: impl FnOnce(&RawMaster),
@@ -175,7 +175,7 @@ fn chained_frames_arrive_in_one_piece() {
     }
 }
 
-/// A master that says `messages` to a fresh slave has to be disconnected for `reason`.
+/// A master that sends `messages` to a fresh slave must be disconnected for `reason`.
 fn refused(reason: &str, messages: &[Message]) {
     let path = TestPath::new();
     let (socket, mut slave) = setup(&path);

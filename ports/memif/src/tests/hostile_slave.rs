@@ -1,4 +1,4 @@
-//! A master against slaves that break the rules, one rule at a time.
+//! Tests of a master against slaves that violate the protocol, one rule at a time.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +19,8 @@ fn master(path: &TestPath) -> MemifPort {
     MemifPort::master(path, 0, config(SIZE_LOG2, 1000)).unwrap()
 }
 
-/// Runs a handshake that `change` made dishonest. Expects a DISCONNECT with `reason` in it, and a
-/// port that takes the next slave.
+/// Runs a handshake that `change` has made dishonest. Expects a DISCONNECT that contains `reason`,
+/// and a port that accepts the next slave.
 fn refused(reason: &str, change: impl FnOnce(&RawSlave, &mut Script)) {
     let path = TestPath::new();
     let mut port = master(&path);
@@ -250,7 +250,7 @@ mod handshake {
     }
 }
 
-/// A connected slave does `break_rule`; then `port_call` has to end the connection for `reason`.
+/// A connected slave runs `break_rule`; then `port_call` must end the connection for `reason`.
 fn caught(
     reason: &str,
     break_rule: impl FnOnce(&RawSlave),
@@ -486,7 +486,7 @@ mod chains {
         }
     }
 
-    /// DPDK's net_memif writes lengths alone where it once wrote a chain.
+    /// DPDK's net_memif only writes lengths where it once wrote a chain.
     #[test]
     fn a_chain_leaves_no_flags_behind_for_the_frames_that_come_after_it() {
         let path = TestPath::new();
@@ -609,7 +609,7 @@ mod scribbling {
         }
     }
 
-    /// One random change of the shared memory, mostly where it hurts.
+    /// One random change of the shared memory, mostly of critical fields.
     fn scribble(slave: &RawSlave, random: &mut Xorshift) {
         let ring = if random.next().is_multiple_of(2) { 0 } else { M2S_RING };
         let value = random.next();

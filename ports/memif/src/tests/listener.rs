@@ -1,4 +1,4 @@
-//! One socket with several interfaces, and the socket file.
+//! Tests of one socket with several interfaces, and of the socket file.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -8,7 +8,7 @@ use longhaul_port::{LinkState, Port};
 use super::*;
 use crate::{Listener, MemifError};
 
-/// Services both until the slave has been told to go away, and returns the reason.
+/// Services both until the slave has been refused, and returns the reason.
 fn refusal(slave: &mut MemifPort, mut master_turn: impl FnMut()) -> String {
     until("the slave is refused", || {
         master_turn();
@@ -59,6 +59,26 @@ fn a_second_slave_of_the_same_interface_is_refused() {
     assert_eq!(master.link_state(), LinkState::Up);
 }
 
+/// Some slaves connect once and never again (DPDK's net_memif, unless its link is queried).
+#[test]
+fn a_slave_that_comes_before_the_port_knows_that_the_former_left_is_taken() {
+    let path = TestPath::new();
+    let listener = Listener::bind(&path).unwrap();
+    let mut master = listener.port(0, config(3, 300)).unwrap();
+    let mut first = MemifPort::slave(&path, 0, config(3, 300)).unwrap();
+    bring_up(&mut [&mut master, &mut first]);
+    drop(first);
+    let mut second = MemifPort::slave(&path, 0, config(3, 300)).unwrap();
+    // Services only the listener, until it has read the INIT.
+    for _ in 0..100 {
+        second.service().unwrap();
+        assert!(listener.service().unwrap().is_empty());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(second.last_disconnect(), None, "it was refused");
+    bring_up(&mut [&mut master, &mut second]);
+}
+
 #[test]
 fn interfaces_are_made_on_demand() {
     let path = TestPath::new();
@@ -78,7 +98,7 @@ fn interfaces_are_made_on_demand() {
     let mut ids: Vec<_> = masters.iter().map(MemifPort::id).collect();
     ids.sort_unstable();
     assert_eq!(ids, [70, 80]);
-    // The ports go on without the listener, but nothing is made on demand any more.
+    // The ports work without the listener, but no port is created on demand any more.
     drop(listener);
     drop(slaves.pop());
     let mut again = MemifPort::slave(&path, 80, config(3, 300)).unwrap();

@@ -1,4 +1,4 @@
-//! A peer made of bare control messages and shared memory, which can break any rule.
+//! A peer made of raw control messages and shared memory, which can violate any rule.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) const S2M_BUFFERS: u32 = 4096;
 pub(super) const M2S_BUFFERS: u32 = 8192;
 pub(super) const BUFFER_BYTES: u32 = 256;
 
-/// Waits for the next message on a raw control channel while the port is serviced. Its errors are
+/// Waits for the next message on a raw control channel while servicing the port, whose error is
 /// returned too.
 pub(super) fn next_message(
     port: &mut MemifPort,
@@ -36,12 +36,12 @@ pub(super) fn next_message(
             Received::Closed => panic!("the port closed without a word: {error:?}"),
         }
     });
-    // What made the port answer may be reported by the very next call.
+    // The next call may report the cause of the port's answer.
     let error = error.or(port.service().err());
     (message, fd, error)
 }
 
-/// A slave in raw pieces.
+/// A slave made of raw parts.
 pub(super) struct RawSlave {
     pub(super) control: Control,
     pub(super) region: Arc<Region>,
@@ -51,7 +51,7 @@ pub(super) struct RawSlave {
 }
 
 impl RawSlave {
-    /// Connects and has heard HELLO.
+    /// Connects, and waits for HELLO.
     pub(super) fn connect(path: &TestPath, port: &mut MemifPort) -> Self {
         let control = Control::new(connect_to(path.as_ref()).unwrap());
         let (hello, _, _) = next_message(port, &control);
@@ -79,7 +79,7 @@ impl RawSlave {
         ]
     }
 
-    /// Says what `script` has, and returns the last answer and the port's error.
+    /// Sends the messages of `script`, and returns the last answer and the port's error.
     pub(super) fn say(
         &self,
         port: &mut MemifPort,
@@ -97,7 +97,7 @@ impl RawSlave {
         last
     }
 
-    /// A slave whose handshake was honest.
+    /// A slave after an honest handshake.
     pub(super) fn connected(path: &TestPath, port: &mut MemifPort) -> Self {
         let slave = Self::connect(path, port);
         let (answer, error) = slave.say(port, slave.script());
@@ -105,7 +105,7 @@ impl RawSlave {
         slave
     }
 
-    /// Writes a descriptor of the ring to the master, in the buffer of its slot.
+    /// Writes a descriptor of the ring to the master, with the buffer of its slot.
     pub(super) fn fill(&self, index: u16, flags: u16, length: u32, byte: u8) {
         let offset = S2M_BUFFERS + u32::from(index % 8) * BUFFER_BYTES;
         self.poke(offset, &vec![byte; length as usize]);
@@ -149,7 +149,7 @@ pub(super) fn is_open(fd: impl AsFd) -> bool {
     fcntl_getfl(fd).is_ok()
 }
 
-/// The reason of a violation, when the error is one.
+/// The reason of a violation, if the error is one.
 pub(super) fn detail(error: PortError) -> String {
     match error {
         PortError::PeerViolation { detail, .. } => detail,

@@ -1,4 +1,4 @@
-//! Peers that come and go.
+//! Tests of peers that disconnect and reconnect.
 
 use longhaul_port::{LinkState, Port};
 
@@ -73,7 +73,7 @@ fn the_last_frames_of_a_departed_peer_are_received() {
 fn a_slave_that_stays_silent_loses_its_place() {
     let path = TestPath::new();
     let mut master = MemifPort::master(&path, 0, config(3, 300)).unwrap();
-    // Connections that never name an interface do not keep a later slave out.
+    // Connections that never name an interface do not block a later slave.
     let idle: Vec<_> = (0..80)
         .map(|_| {
             let socket = crate::socket::connect_to(path.as_ref());

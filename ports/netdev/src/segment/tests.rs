@@ -1,10 +1,10 @@
-//! Tests of segmentation: each frame of a long one has right headers, lengths and checksums.
+//! Tests of segmentation: each part of a long frame has right headers, lengths and checksums.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One header of a frame that is built from the inside out.
+/// One header of a frame, which is built from the inside out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Header {
     Ethernet { tags: usize },
@@ -53,7 +53,7 @@ impl Header {
         }
     }
 
-    /// Writes the header in front of `rest`, which `next` heads.
+    /// Writes the header before `rest`, whose first header is `next`.
     fn write(self, rest: &[u8], next: Option<Header>) -> Vec<u8> {
         let mut header = vec![0; self.len()];
         match self {
@@ -94,7 +94,7 @@ impl Header {
             Vxlan { has_checksum } | Geneve { has_checksum, .. } => {
                 put(&mut header, 0, 40000);
                 put(&mut header, 4, (self.len() + rest.len()) as u16);
-                // What is not zero is made anew.
+                // A nonzero checksum is recomputed.
                 put(&mut header, 6, u16::from(has_checksum));
                 if let Geneve { options, .. } = self {
                     put(&mut header, 2, 6081);
@@ -126,8 +126,7 @@ fn is_ip(header: &Header) -> bool {
     matches!(header, Ipv4 { .. } | Ipv6 { .. })
 }
 
-/// A whole frame with its transport checksum left open, or complete, and the description of what is
-/// left to do.
+/// A whole frame with an open or a complete transport checksum, and its description.
 pub(crate) fn build(
     headers: &[Header],
     payload: &[u8],
@@ -186,7 +185,7 @@ fn split(frame: &mut [u8], offload: &Offload) -> Result<Vec<Vec<u8>>, NotUnderst
     Ok(parts)
 }
 
-/// Looks at everything in a part that depends on it.
+/// Checks all fields of a part that depend on it.
 pub(crate) fn check(part: &[u8], headers: &[Header], number: usize) {
     let mut ip_at = 0;
     for (header, at) in headers.iter().zip(offsets(headers)) {
@@ -280,8 +279,8 @@ mod splitting {
             seed: u8,
             is_open: bool,
         ) {
-            // Inside a tunnel the kernel always leaves the checksum open, which tells where the
-            // inner header is.
+            // Inside a tunnel the kernel always leaves the checksum open, which reveals the offset
+            // of the inner header.
             let is_open = is_open || headers.len() > 3;
             let payload = bytes(len, seed);
             let (mut frame, offload) = build(&headers, &payload, segment_bytes, is_open);

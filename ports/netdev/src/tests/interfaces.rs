@@ -11,7 +11,7 @@ fn open(interface: &str) -> PacketPort {
     PacketPort::open(&PacketConfig::new(interface)).unwrap()
 }
 
-/// Sends, and looks at what has become of it.
+/// Sends a frame, and checks that it is dropped.
 fn is_dropped(port: &mut impl Port) {
     let before = port.counters().tx_drops.get(DropReason::LinkDown);
     for _ in 0..300 {
@@ -36,7 +36,7 @@ mod a_packet_port_survives {
             await_link(&mut a, LinkState::Up);
             for round in 1..4 {
                 sh("ip link set ea down");
-                // Before it is noticed: dropped by the kernel's answer.
+                // Before the port notices: dropped by the kernel's error.
                 send(&mut a, &frame(60, 1));
                 assert!(receive(&mut a).is_empty());
                 await_link(&mut a, LinkState::Down);
@@ -127,7 +127,7 @@ mod a_packet_port_survives {
                 a.service().unwrap();
                 a.interface() == "other0"
             });
-            assert!(a.last_disconnect().unwrap().contains("`ip link set other0 up`"));
+            assert!(a.last_disconnect().unwrap().contains("'ip link set other0 up'"));
             sh("ip link set other0 up");
             await_link(&mut a, LinkState::Up);
             is_carried(&mut a, &mut b);

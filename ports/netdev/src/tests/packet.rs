@@ -36,7 +36,7 @@ mod carries {
             }
             assert_eq!(receive_all(&mut a, frames.len()), frames);
             assert_eq!(receive_all(&mut b, frames.len()), frames);
-            // What a port sends does not come back to it.
+            // A port does not receive its own frames.
             assert_eq!(receive(&mut a).len() + receive(&mut b).len(), 0);
             assert_eq!(a.counters().tx_drops.total() + b.counters().rx_drops.total(), 0);
             let bytes: usize = frames.iter().map(Vec::len).sum();
@@ -44,7 +44,7 @@ mod carries {
         });
     }
 
-    /// The ages of so many of the experiments' frames; `None` for those without a stamp.
+    /// Ages of `count` frames of experiments; `None` for those without a stamp.
     fn ages(port: &mut PacketPort, count: usize) -> Vec<Option<Duration>> {
         let mut ages = Vec::new();
         until("frames", || {
@@ -76,14 +76,17 @@ mod carries {
             for frame in [frame(60, 1), tagged.clone()] {
                 let before = Instant::now();
                 send(&mut a, &frame);
-                let sent = Instant::now();
-                std::thread::sleep(Duration::from_millis(20));
-                let waited = sent.elapsed();
+                // The kernel stamps a frame when it delivers it, which can be long after `send`.
+                assert_eq!(ages(&mut b, 1), [None]);
+                std::thread::sleep(Duration::from_millis(100));
                 let ages = ages(&mut stamped, 1);
                 let [Some(age)] = ages[..] else { panic!("{ages:?}") };
-                assert!(waited <= age && age <= before.elapsed(), "{waited:?} {age:?}");
+                let lifetime = before.elapsed();
+                assert!(
+                    Duration::from_millis(50) <= age && age <= lifetime,
+                    "{age:?} {lifetime:?}"
+                );
             }
-            assert_eq!(ages(&mut b, 2), [None, None]);
             send(&mut a, &tagged);
             assert_eq!(
                 receive_all(&mut stamped, 1),
@@ -117,7 +120,7 @@ mod carries {
     fn frames_to_others_and_to_groups() {
         in_namespace(|| {
             let (mut a, mut b) = pair();
-            // LLDP, which bridges do not forward; all; somebody.
+            // LLDP, which bridges do not forward; broadcast; some station.
             let mut frames = [frame(60, 1), frame(60, 2), frame(60, 3)];
             frames[0][..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);
             frames[1][..6].fill(0xff);
@@ -134,15 +137,14 @@ mod shared_by_cores {
     use crate::FrameSubset;
     use std::num::NonZeroUsize;
 
-    /// Between two hosts, with a tag or without, and a number.
+    /// A frame between two hosts, with or without a tag, with a number.
     fn between(from: u8, to: u8, is_tagged: bool, number: u8) -> Vec<u8> {
         let tag: &[u8] = if is_tagged { &[0x81, 0x00, 0, 5] } else { &[] };
         let start = [&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from], tag, &[0x08, 0x00, 0x45]].concat();
         [&start[..], &[0; 11], &[10, 0, 0, from, 10, 0, 0, to], &[number; 40]].concat()
     }
 
-    /// The hosts' frames among those that come, until there are `count`, and any that come with the
-    /// last.
+    /// Frames of the hosts, until there are `count`, including any that arrive with the last.
     fn of_hosts(queue: &mut PacketPort, count: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         until("frames", || {
@@ -221,7 +223,8 @@ mod splits {
     use crate::segment::tests::Header::*;
     use crate::segment::tests::{Header, build, check};
 
-    /// Has the device `ea` handed a frame that is to be split, and looks at what comes in at `eb`.
+    /// Sends a frame that is to be split through the device `ea`, and checks the frames that arrive
+    /// at `eb`.
     fn what_comes_in(headers: &'static [Header], segment_bytes: usize, count: usize) {
         in_namespace(move || {
             let (_a, mut b) = pair();
@@ -303,7 +306,7 @@ mod brings_only_what_is_wanted {
         ipv6(to, 17, &[&[0x12, 0x34][..], &port.to_be_bytes()].concat())
     }
 
-    /// What comes of `sent` that is wanted, and nothing else, with and without a VLAN tag.
+    /// Checks that only the wanted frames among `sent` arrive, with and without a VLAN tag.
     fn brings(
         ip: impl Into<IpAddr>,
         neighbours: bool,
@@ -356,7 +359,7 @@ mod brings_only_what_is_wanted {
             ipv4(OURS_V4, 17, 0x2000, 0, 4791),
             ipv4(OURS_V4, 17, 0x2010, 0, 4791),
             ipv4(OURS_V4, 17, 0x0010, 0, 4791),
-            // Cut short.
+            // Truncated.
             [ethernet(0x0800), vec![0x45; 10]].concat(),
             frame(60, 1),
             ipv6(OURS_V6, 6, &[]),
@@ -409,7 +412,7 @@ mod waits_for_the_device {
     use super::*;
     use std::time::Duration;
 
-    /// A device that is much slower than what is sent, with room for this many bytes.
+    /// A device that is much slower than the sender, with a queue of this many bytes.
     fn slow_pair(bytes: &str) -> Option<(PacketPort, PacketPort)> {
         let ports = pair();
         let shape =
@@ -421,7 +424,7 @@ mod waits_for_the_device {
         None
     }
 
-    /// Without what the kernel sends on an interface that comes up.
+    /// Without the frames that the kernel sends on an interface that comes up.
     fn ours(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let ethertype = frame(4000, 0)[12..14].to_vec();
         frames.retain(|frame| frame[12..14] == ethertype);
@@ -457,7 +460,7 @@ mod waits_for_the_device {
             });
             assert!(received == frames, "{} frames that differ", received.len());
             assert!(a.netdev_counters().tx_blocked > 0);
-            // With nothing more to send, there is nothing to be woken for.
+            // With nothing more to send, the port requests no wake-up.
             settle(&mut a);
             assert!(!sleep_on(&mut [&mut a], Duration::from_millis(20)));
         });
@@ -539,7 +542,7 @@ mod refuses_and_drops {
 mod vlan_tags {
     use super::*;
 
-    /// The kernel takes the tag off every frame that comes in, to hand it over beside it.
+    /// The kernel strips the tag of every incoming frame into metadata.
     #[test]
     fn pass_whatever_is_in_them() {
         in_namespace(|| {
@@ -552,7 +555,7 @@ mod vlan_tags {
                 [0x88, 0xa8, 0, 7],
             ];
             for (number, tag) in tags.into_iter().enumerate() {
-                // Only for the tags of 802.1Q does the kernel make room beyond the MTU.
+                // The kernel reserves space beyond the MTU only for 802.1Q tags.
                 let longest = if tag[0] == 0x81 { 9014 } else { 9010 };
                 for len in [16, 60, 1514, longest] {
                     let frame = tagged(&frame(len, number as u8), tag);
@@ -649,7 +652,7 @@ mod sleeping {
     #[test]
     fn is_refused_while_frames_that_were_taken_wait() {
         in_namespace(|| {
-            // Only splitting leaves anything behind.
+            // Only splitting leaves a trace.
             sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
             sh("ip addr add 10.1.1.1/24 dev ea; ip neigh add 10.1.1.2 lladdr 02:00:00:00:00:02 \
                  dev ea");
@@ -672,7 +675,7 @@ mod sleeping {
 mod privileges {
     use super::*;
 
-    /// Takes every capability from the calling thread.
+    /// Drops all capabilities of the calling thread.
     fn drop_all() {
         // Version 3, this thread; two times effective, permitted, inheritable.
         let (header, data) = ([0x2008_0522u32, 0], [0u32; 6]);
@@ -758,7 +761,7 @@ mod opening {
     }
 }
 
-/// Sends `count` datagrams of `len` bytes in one call, which the device would have to make of one.
+/// Sends `count` datagrams of `len` bytes in one call, for a device to split.
 pub(super) fn send_udp_run(to: &str, len: u16, count: usize) {
     use std::os::fd::AsRawFd;
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -1,4 +1,5 @@
-//! TCP and UDP between the stacks of two namespaces, through two ports that are joined by a loop.
+//! Tests with TCP and UDP between the network stacks of two namespaces, through two ports that a
+//! loop joins.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -26,7 +27,8 @@ fn configure(host: &Host, number: u8, device: &str) {
     ));
 }
 
-/// Moves every frame from one port to the other and sleeps when there is none; returns the longest.
+/// Moves every frame from one port to the other, sleeps when none waits, and returns the longest
+/// length.
 fn bridge<A: Port, B: Port>(mut a: A, mut b: B, must_stop: &AtomicBool) -> (usize, A, B) {
     fn forward(from: &mut impl Port, to: &mut impl Port, longest: &mut usize) -> usize {
         let room = to.transmit_room().min(64);
@@ -74,7 +76,7 @@ fn read_stream(mut socket: TcpStream) {
     assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == byte_at(at)), "damaged");
 }
 
-/// Sends a stream each way at once from `a` to `address` in `b`.
+/// Sends a stream in each direction between `a` and `address` in `b`.
 fn exchange(a: &Host, b: &Host, address: &'static str) {
     let (ready, is_ready) = channel();
     std::thread::scope(|scope| {
@@ -108,7 +110,7 @@ fn both_ways(socket: TcpStream) {
     writer.join().unwrap();
 }
 
-/// Joins two ports for as long as `traffic` goes on; returns the longest frame and the ports.
+/// Joins two ports while `traffic` runs; returns the longest frame and the ports.
 fn joined<A: Port + 'static, B: Port + 'static>(
     (a, b): (A, B),
     traffic: impl FnOnce(),
@@ -127,7 +129,7 @@ fn joined<A: Port + 'static, B: Port + 'static>(
     bridge.join().unwrap()
 }
 
-/// A box between two hosts that each have one end of a veth pair.
+/// A box between two hosts, each with one end of a veth pair.
 fn veth_box(a: &Host, b: &Host) -> (PacketPort, PacketPort) {
     for (host, port) in [(a, "wa"), (b, "wb")] {
         sh(&format!(
@@ -158,7 +160,7 @@ mod through_packet_ports {
             configure(&b, 2, device);
             let (longest, left, _) = joined((left, right), || exchange(&a, &b, address));
             let counters = left.netdev_counters();
-            // The senders did leave work to do.
+            // The senders did leave offloads open.
             assert!(counters.rx_split > 100 && counters.rx_checksums_filled > 0, "{counters:?}");
             assert_eq!(counters.rx_not_splittable, 0);
             assert_eq!(longest, if has_vlan { 1518 } else { 1514 });

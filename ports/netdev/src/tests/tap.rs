@@ -33,7 +33,7 @@ mod carries {
         });
     }
 
-    /// A bridge takes tagged frames from a veth device, with the tag beside the frame, and gives
+    /// A bridge receives tagged frames from a veth device, with the tag in metadata, and forwards
     /// them to the TAP device.
     #[test]
     fn vlan_tags() {
@@ -147,7 +147,7 @@ mod opening {
         });
     }
 
-    /// A virtual machine's offers outlast it on a device that does.
+    /// Offloads that a virtual machine enables outlast it on a persistent device.
     #[test]
     fn takes_back_what_another_program_offered() {
         in_namespace(|| {

@@ -1,5 +1,5 @@
-//! Every order in which the two ends of a lane can run: each slot has one owner at a time, frames
-//! arrive once and in order, and a receiver that sleeps is woken.
+//! Loom tests of a lane under all interleavings: each slot has one owner at a time, frames arrive
+//! once and in order, and a sleeping receiver is woken.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use loom::thread;
 use super::{LoopbackPort, pair};
 use crate::{LinkState, Port};
 
-/// Bytes of a frame; the shortest there is.
+/// Bytes of a frame, the minimum.
 const LEN: usize = 14;
 
-/// Stands for the bytes of each slot, because loom does not see those.
+/// Models the bytes of each slot, which loom does not track.
 struct Slots(Vec<UnsafeCell<u8>>);
 
-// SAFETY: that no cell is used by two threads at a time is what loom checks here.
+// SAFETY: loom checks that no two threads use a cell at the same time.
 unsafe impl Sync for Slots {}
 // SAFETY: as above.
 unsafe impl Send for Slots {}
@@ -26,7 +26,7 @@ impl Slots {
     }
 
     fn fill(&self, frame: &mut [u8], number: u8) {
-        // SAFETY: loom reports whoever else uses the cell.
+        // SAFETY: loom reports concurrent use of the cell.
         self.0[usize::from(number) % self.0.len()].with_mut(|cell| unsafe { *cell = number });
         frame.fill(number);
     }
@@ -46,7 +46,7 @@ fn send(port: &mut LoopbackPort, slots: &Slots, number: u8) {
     port.flush().unwrap();
 }
 
-/// Sends `frames` from one thread to another that sleeps whenever it finds nothing.
+/// Sends `frames` from one thread to another that sleeps whenever no frame waits.
 fn run(slots: usize, frames: u8) {
     loom::model(move || {
         let (mut a, mut b) = pair("loom", slots, LEN).unwrap();
@@ -57,7 +57,7 @@ fn run(slots: usize, frames: u8) {
                 for number in 0..frames {
                     send(&mut a, &cells, number);
                 }
-                // Dropping it would ring the bell.
+                // Returned, because dropping the port would ring the bell.
                 a
             })
         };

@@ -1,4 +1,4 @@
-//! A send buffer that is full: the frames stay in the port.
+//! Tests that frames stay in the port while the send buffer is full.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The receive buffer, and what fits into it.
+//! Tests of the receive buffer, and of the window that fits it.
 
 use super::*;
 use crate::{obtainable_receive_buffer, window_packets};
@@ -15,15 +15,15 @@ fn is_found_out_without_a_port() {
 
 #[test]
 fn of_the_usual_limit_holds_a_window_with_room_to_spare() {
-    // net.core.rmem_max where nobody has changed it.
+    // The default of net.core.rmem_max.
     let usual = 212_992;
     assert_eq!([4096, 1024, 256].map(|path_mtu| window_packets(usual, path_mtu)), [23, 69, 138]);
     assert_eq!(window_packets(8 << 20, 4096), 910);
     assert_eq!(window_packets(0, 4096), 4);
 }
 
-/// With a buffer as small as an unprivileged process has it, a window's worth arrives though nobody
-/// takes it out meanwhile, twice over.
+/// With the buffer of an unprivileged process, two windows arrive although nobody reads them
+/// meanwhile.
 #[test]
 fn keeps_two_windows_that_nobody_takes_out() {
     for (path_mtu, offload) in

@@ -1,4 +1,4 @@
-//! Packets of kernel rxe, which numbers them in the IPv4 identification.
+//! Tests with packets of kernel rxe, which numbers them in the IPv4 identification.
 
 use std::net::UdpSocket;
 
@@ -12,8 +12,7 @@ fn capture(name: &str) -> Vec<Vec<u8>> {
     frames.filter(|frame| matches!(split(frame, frame.len()), Ok(Split::Roce { .. }))).collect()
 }
 
-/// With identification `id` in its IPv4 header, as far as a datagram can tell: between these two
-/// addresses.
+/// The frame with IPv4 identification `id`, between these two addresses.
 fn readdressed(frame: &[u8], from: IpAddr, to: IpAddr) -> Vec<u8> {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!("IPv4 is needed") };
     let mut frame = frame.to_vec();
@@ -24,7 +23,7 @@ fn readdressed(frame: &[u8], from: IpAddr, to: IpAddr) -> Vec<u8> {
     frame
 }
 
-/// The headers that a UDP receiver is not given are found again, for every packet that rxe sent.
+/// For every packet that rxe sent, the port derives the headers that a UDP receiver does not see.
 #[test]
 fn identifications_of_rxe_are_found() {
     let [from, to] = [own_ipv4(), own_ipv4()];
@@ -48,8 +47,7 @@ fn identifications_of_rxe_are_found() {
     assert_eq!((counters.rx_identified, counters.rx_unidentified), (identified, 0));
 }
 
-/// A frame that already has an identification gets the one that the kernel sends, and its ICRC with
-/// it.
+/// A frame with an identification gets the one that the kernel sends, and its ICRC is adjusted.
 #[test]
 fn identifications_that_the_kernel_will_not_send_are_replaced() {
     let (addresses, mut a, mut b) = pair();

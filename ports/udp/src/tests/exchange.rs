@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Sends frames of these payload lengths and checks that they arrive in order, whole and with right
-/// ICRCs.
+/// Sends frames of these payload lengths, and checks that they arrive in order, complete and with
+/// right ICRCs.
 fn exchange(
     from: &mut UdpPort,
     to: &mut UdpPort,
@@ -50,7 +50,7 @@ fn long_runs_arrive_as_sent() {
     exchange(&mut a, &mut b, &path, &[4096; 100], 64);
     exchange(&mut a, &mut b, &path, &[0; 200], 64);
     let messages = a.udp_counters().tx_messages;
-    // 100 packets of 4112 bytes fit 15 to a run, 200 short ones 64.
+    // A run holds 15 packets of 4112 bytes, or 64 short ones.
     assert!(messages < 20 || !a.sends_runs(), "{messages} messages");
 }
 
@@ -192,8 +192,8 @@ fn an_armed_port_wakes_for_a_datagram() {
     a.flush().unwrap();
     assert_eq!(polled(10_000), 1);
     b.disarm();
-    // One of two was taken: the other may be in the port or in the socket, and either keeps it
-    // awake.
+    // One of two frames was received: the other may be in the port or in the socket, and either
+    // keeps it awake.
     assert_eq!(take(&mut b, 1, 1).len(), 1);
     assert!(b.arm().unwrap() || polled(0) == 1);
     b.disarm();

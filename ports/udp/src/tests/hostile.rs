@@ -1,4 +1,4 @@
-//! Datagrams that no RoCEv2 stack sends.
+//! Tests with datagrams that no RoCEv2 stack sends.
 
 use std::net::UdpSocket;
 

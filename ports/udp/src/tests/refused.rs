@@ -1,4 +1,4 @@
-//! Frames that the port does not send.
+//! Tests of frames that the port refuses to send.
 
 use super::*;
 

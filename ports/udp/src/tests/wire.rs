@@ -1,5 +1,5 @@
-//! What stands on the wire, seen by a TAP device in a network namespace of the test's own. Needs
-//! root; without it the tests say so and pass.
+//! Tests of the packets on the wire, through a TAP device in a network namespace of the test.
+//! Without root the tests say so and pass.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,14 +7,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::*;
 
-/// The machine's own address in the namespace, and one that the test answers for.
+/// The machine's address in the namespace, and one that the test plays.
 const OWN: [u8; 4] = [10, 77, 0, 1];
 const PEER: [u8; 4] = [10, 77, 0, 2];
 
 /// The far end of the only cable in the namespace.
 struct Wire(File);
 
-/// Runs `test` on a thread in a new network namespace, where that is permitted.
+/// Runs `test` on a thread in a new network namespace, if permitted.
 fn in_namespace(test: impl FnOnce(Wire) + Send) {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(longhaul_namespace::test_name());
@@ -67,7 +67,7 @@ impl Wire {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just opened, and nobody else has it.
+        // SAFETY: the descriptor was just opened, and nobody else uses it.
         let tap = unsafe { OwnedFd::from_raw_fd(fd) };
         configure(&tap, TUNSETIFF, |interface| {
             interface.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as _;
@@ -107,7 +107,7 @@ impl Wire {
         self.0.write_all(&reply).unwrap();
     }
 
-    /// The next frame for the peer; requests for its MAC address are answered.
+    /// The next RoCE frame for the peer; answers requests for its MAC address.
     #[track_caller]
     fn next_roce(&mut self) -> Vec<u8> {
         until("a RoCEv2 frame is on the wire", || {
@@ -120,8 +120,8 @@ impl Wire {
     }
 }
 
-/// The kernel splits runs for a device that cannot, and numbers the pieces; each has a right ICRC
-/// all the same.
+/// The kernel splits runs for a device that cannot, and numbers the packets; each still has a right
+/// ICRC.
 #[test]
 fn every_packet_has_a_right_icrc_and_df() {
     in_namespace(|mut wire| {
@@ -176,7 +176,7 @@ fn a_packet_over_the_mtu_is_told_once_and_counted() {
     });
 }
 
-/// Anybody can report that a packet of ours was too long for a network on the way.
+/// Anybody can report that a packet was too long for a network on the path.
 #[test]
 fn a_report_of_a_smaller_mtu_elsewhere_stops_nothing() {
     in_namespace(|mut wire| {
@@ -186,8 +186,8 @@ fn a_report_of_a_smaller_mtu_elsewhere_stops_nothing() {
         give(&mut port, &frame_on(&path, 0, 4096));
         port.flush().unwrap();
         let sent = wire.next_roce();
-        // Type 3, code 4: fragmentation needed; next hop of MTU 576; then the IP and UDP headers
-        // that it is about.
+        // Type 3, code 4: fragmentation needed; next-hop MTU 576; then the IP and UDP headers that
+        // it refers to.
         let mut icmp = vec![3, 4, 0, 0, 0, 0, 576_u16.to_be_bytes()[0], 576_u16.to_be_bytes()[1]];
         icmp.extend(&sent[14..14 + 28]);
         let sum = checksum(&icmp);
@@ -226,7 +226,7 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
 }
 
-/// What the kernel takes the MTU of the path to the peer for.
+/// MTU of the path to the peer, as the kernel assumes it.
 fn path_mtu_of(socket: &std::net::UdpSocket) -> libc::c_int {
     socket.connect((IpAddr::from(PEER), 4791)).unwrap();
     let mut mtu: libc::c_int = 0;
@@ -239,7 +239,7 @@ fn path_mtu_of(socket: &std::net::UdpSocket) -> libc::c_int {
     mtu
 }
 
-/// Until the peer's MAC address is known, the kernel keeps packets and the send buffer stays full.
+/// Until the peer's MAC address is known, the kernel queues packets and the send buffer stays full.
 #[test]
 fn a_full_send_buffer_keeps_frames_until_there_is_room() {
     in_namespace(|mut wire| {
