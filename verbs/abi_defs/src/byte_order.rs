@@ -1,8 +1,7 @@
-//! Integers stored most significant byte first, as the kernel's `__be16`,
-//! `__be32` and `__be64`.
+//! Big-endian integers, like the kernel's `__be16`, `__be32` and `__be64`.
 //!
-//! The headers use the annotation for GUIDs, immediate data, LIDs and ports;
-//! distinct types keep a host-order value from being stored there by accident.
+//! The headers use the annotation for GUIDs, immediate data, LIDs and ports; distinct types prevent
+//! storing a host-order value there by accident.
 
 use crate::macros::CAbi;
 

@@ -1,10 +1,9 @@
 //! Compares every declaration of this crate with the installed C headers.
 //!
-//! Two C translation units are generated from what the macros recorded. The
-//! first is run and prints sizes, alignments, offsets, type compatibility and
-//! constants, which are compared as a whole. The second only has to compile,
-//! without warnings: it fails if a structure has a member, or an enumeration a
-//! value, that Rust does not declare.
+//! Two C translation units are generated from the macros' records. The first prints sizes,
+//! alignments, offsets, type compatibility and constants, which are compared as a whole. The second
+//! must compile without warnings: it fails if a structure has a member, or an enumeration a value,
+//! that Rust does not declare.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,13 +11,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a record describes.
+/// Kind of a recorded type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AggregateKind {
     Struct,
     Union,
-    /// A union that C leaves anonymous: the members are those of the parent,
-    /// and it has no size or alignment of its own.
+    /// A union that C leaves anonymous: its members are those of the parent, and it has no separate
+    /// size or alignment.
     Anonymous,
 }
 
@@ -117,7 +116,7 @@ fn c_name(name: &str) -> &str {
     name.strip_prefix("r#").unwrap_or(name)
 }
 
-/// What Rust says, one line per fact, keyed by the fact.
+/// Rust's facts, one line each, by key.
 fn expected(declarations: &Declarations) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut fact = |key: String, value: String| {
@@ -151,10 +150,10 @@ fn expected(declarations: &Declarations) -> BTreeMap<String, String> {
     facts
 }
 
-/// The program that prints what C says, in the same form.
+/// A program that prints C's facts in the same form.
 fn value_program(declarations: &Declarations) -> String {
     let mut body = String::new();
-    // The key is the format's argument, for it may contain any character.
+    // The key is an argument of the format, since it may contain any character.
     let mut number = |key: &str, expression: &str| {
         writeln!(body, "  number(\"{key}\", {expression});").expect("writing to a string");
     };
@@ -202,8 +201,8 @@ fn value_program(declarations: &Declarations) -> String {
     )
 }
 
-/// A C initialiser of one field. Not plain 0, because compilers take `{ 0 }`
-/// for a whole structure, and then do not say that members are missing.
+/// A C initialiser of one field. Not plain 0, because compilers accept `{ 0 }` for a whole
+/// structure, and then do not report missing members.
 fn initialiser(field: &Field) -> &'static str {
     if field.braced || field.anonymous {
         "{0}"
@@ -214,7 +213,7 @@ fn initialiser(field: &Field) -> &'static str {
     }
 }
 
-/// The unit that compiles without warnings only if nothing is left out.
+/// A unit that compiles without warnings only if nothing is missing.
 fn completeness_unit(declarations: &Declarations) -> String {
     let mut unit = PREAMBLE.to_owned();
     for (i, aggregate) in declarations.aggregates.iter().enumerate() {
@@ -238,7 +237,7 @@ fn completeness_unit(declarations: &Declarations) -> String {
     unit
 }
 
-/// A directory that is removed when the test ends, however it ends.
+/// A directory that is removed when the test ends, in any way.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -254,7 +253,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A leftover directory is harmless, and a test result must not hide.
+        // A leftover directory is harmless, and must not hide a test result.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -279,7 +278,7 @@ fn compile(source: &str, arguments: &[&str], scratch: &Scratch) -> Result<PathBu
     }
 }
 
-/// What C says.
+/// C's facts.
 fn actual(declarations: &Declarations) -> BTreeMap<String, String> {
     let scratch = Scratch::new();
     let program = compile(&value_program(declarations), &[], &scratch)
@@ -296,7 +295,7 @@ fn actual(declarations: &Declarations) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The facts on which Rust and C differ, worded for a person.
+/// The facts on which Rust and C differ, for people.
 fn differences(declarations: &Declarations) -> Vec<String> {
     let rust = expected(declarations);
     let c = actual(declarations);
@@ -339,7 +338,7 @@ mod every_declaration {
 
     #[test]
     fn covers_what_a_provider_needs() {
-        // Guards the tables themselves: an empty one would agree with C.
+        // Checks the tables themselves, since an empty one would agree with C.
         let declarations = declarations();
         let size = |c: &str| {
             declarations

@@ -15,30 +15,27 @@
 //! **Conventions.**
 //! - Names are the C names. Types that C leaves untagged are named after the
 //!   member they describe (`wr.rdma` of `ibv_send_wr` is [`ibv_send_wr_rdma`]).
-//! - A C enumeration that is stored in a structure, passed or returned is an
-//!   integer newtype, never a Rust `enum`: the caller may store any value, and
-//!   an invalid discriminant would be undefined behaviour before it could be
-//!   rejected. [`ibv_qp_type::c_name`] and its like say whether a value is known.
+//! - A C enumeration that is stored in a structure, passed or returned is an integer newtype, never
+//!   a Rust `enum`: the caller may store any value, and an invalid discriminant would be undefined
+//!   behaviour before it could be rejected. [`ibv_qp_type::c_name`] and similar functions return
+//!   whether a value is known.
 //! - A C enumeration used as a bit set is an integer alias with constants.
 //! - Big-endian fields are the newtypes [`__be16`], [`__be32`] and [`__be64`].
-//! - Function pointers are `Option`, hence null when absent.
-//! - Every type can be all zeroes, and has a `zeroed` constructor.
+//! - Function pointers are `Option`, null if absent.
+//! - All zeroes is a valid value of every type, and its `zeroed` constructor returns it.
 //!
-//! **How it is checked.** The macros that declare the types also record them,
-//! and the unit tests compile C programs against the installed headers that
-//! compare size, alignment, the offset, size and C type of every field
-//! (function signatures included), the number of fields, every constant, and
-//! that no enumerator of a declared enumeration is missing. The tests fail, not
-//! skip, where the headers or the compiler are absent. Three private facts that
-//! no installed header states carry a note saying so: [`_compat_ibv_port_attr`]
-//! (compared with the head of [`ibv_port_attr`]) and the two
+//! **Verification.** The macros that declare the types also record them. The unit tests compile C
+//! programs against the installed headers that compare size, alignment, the offset, size and C type
+//! of every field (including function signatures), the number of fields, and every constant, and
+//! that detect missing enumerators. If the headers or the compiler are missing, the tests fail and
+//! are not skipped. Three private facts that no installed header states carry a note:
+//! [`_compat_ibv_port_attr`] (compared with the head of [`ibv_port_attr`]) and the two
 //! `IBV_GID_TYPE_SYSFS_*` values.
 //!
-//! **What it deliberately does not do.** No behaviour, no symbols, no provider
-//! private structures (`verbs_device`, `verbs_qp`, …), and no verbs of raw
-//! packet queue pairs: flow steering, counters, work queues, device memory and
-//! tag matching appear as opaque types, so that their slots exist and can be
-//! left null.
+//! **Deliberately absent.** Behaviour, symbols, provider-private structures (`verbs_device`,
+//! `verbs_qp`, …), and the verbs of raw packet queue pairs: flow steering, counters, work queues,
+//! device memory and tag matching appear as opaque types, so that their slots exist and can be
+//! null.
 
 #![cfg_attr(not(test), no_std)]
 #![allow(

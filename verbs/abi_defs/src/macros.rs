@@ -1,23 +1,22 @@
-//! The macros that declare C types, and what they record for the layout test.
+//! Macros that declare C types, and record them for the layout test.
 //!
-//! Each macro writes the Rust item and, under `cfg(test)`, a function that
-//! lists it for the comparison with the C headers. Declaring a field and
-//! having it checked are therefore one act.
+//! Each macro expands to the Rust item and, under `cfg(test)`, a function that lists it for the
+//! comparison with the C headers. A declared field is therefore always checked.
 
 use core::ffi::{c_char, c_int, c_void};
 
-/// A type that can stand in a C structure or signature.
+/// A type that may occur in a C structure or signature.
 ///
 /// # Safety
 ///
 /// The all-zero bit pattern must be a valid value of the type: the `zeroed`
 /// constructors rely on it.
 pub(crate) unsafe trait CAbi {
-    /// Whether C initialises the type with braces.
+    /// True if C initialises the type with braces.
     #[cfg(test)]
     const AGGREGATE: bool = false;
 
-    /// The C spelling of the type, such that a `*` may follow it.
+    /// C spelling of the type, which may be followed by a `*`.
     #[cfg(test)]
     fn c_type() -> String;
 }
@@ -124,7 +123,7 @@ macro_rules! cfn {
     };
 }
 
-/// The C spelling of a declared type: the one given, else its tag.
+/// C spelling of a declared type: the given one, otherwise its tag.
 macro_rules! c_spelling {
     ($keyword:ident $name:ident) => {
         concat!(stringify!($keyword), " ", stringify!($name))
@@ -262,7 +261,7 @@ macro_rules! c_anonymous_unions {
     };
 }
 
-/// What every declared structure and union gets: `zeroed`, and [`CAbi`].
+/// Implementations for every structure and union: `zeroed`, and [`CAbi`].
 macro_rules! c_aggregate {
     ($name:ident, $c:expr, $($type:ty),*) => {
         impl $name {
@@ -291,7 +290,7 @@ macro_rules! c_aggregate {
     };
 }
 
-/// Declares structures that are only ever seen behind a pointer.
+/// Declares structures that only occur behind a pointer.
 macro_rules! c_opaque {
     ($($(#[$meta:meta])* $name:ident;)*) => { $(
         $(#[$meta])*
@@ -334,7 +333,7 @@ macro_rules! c_enums {
             $($(#[$value_meta])* pub const $constant: $name = $name($value);)*
 
             impl $name {
-                /// The C name of the value; `None` when the headers give it none.
+                /// C name of the value; `None` if the headers define none.
                 #[must_use]
                 pub const fn c_name(self) -> Option<&'static str> {
                     match self {

@@ -1,7 +1,7 @@
 //! The connection manager: `rdma/rdma_cma.h`.
 //!
-//! `rdma/rdma_verbs.h` adds inline helpers only, which read `qp`, `srq`, `pd`
-//! and the CQ members of [`rdma_cm_id`] directly: they must be kept current.
+//! `rdma/rdma_verbs.h` only adds inline helpers, which read `qp`, `srq`, `pd` and the CQ members of
+//! [`rdma_cm_id`] directly: they must be kept current.
 
 #![allow(
     missing_docs,
@@ -67,7 +67,7 @@ c_consts! { rdmacm_consts;
     RDMA_IB_IP_PS_TCP: u64 = 0x0000_0000_0106_0000;
     RDMA_IB_IP_PS_UDP: u64 = 0x0000_0000_0111_0000;
     RDMA_IB_PS_IB: u64 = 0x0000_0000_013f_0000;
-    /// Q_Key of UD queue pairs made through the connection manager.
+    /// Q_Key of UD queue pairs created through the connection manager.
     RDMA_UDP_QKEY: u32 = 0x0123_4567;
     /// In `rdma_conn_param`: "as much as the device allows".
     RDMA_MAX_RESP_RES: u8 = 0xff;
@@ -155,7 +155,7 @@ c_structs! { rdmacm_structs;
         qp_num: u32,
     }
 
-    /// What an event tells of an unreliable datagram service.
+    /// Parameters of a datagram service in an event.
     #[derive(Clone, Copy)]
     struct rdma_ud_param {
         private_data: *const c_void,

@@ -1,10 +1,9 @@
 //! Objects, their attributes, work requests and completions:
 //! `infiniband/verbs.h`.
 //!
-//! The objects (`ibv_pd`, `ibv_qp`, …) are what a program reads and what the
-//! first bytes of a provider's own objects must be. The members that only the
-//! library uses in C (`mutex`, `cond`, `events_completed`, `handle`) exist for
-//! their size; an implementation may use them or not.
+//! The objects (`ibv_pd`, `ibv_qp`, …) are the parts that programs read, and the first bytes of a
+//! provider's own objects. The members that only the library uses in C (`mutex`, `cond`,
+//! `events_completed`, `handle`) exist for their size; an implementation need not use them.
 
 #![allow(
     missing_docs,
@@ -105,7 +104,7 @@ c_structs! { verbs_structs;
         r#type: ibv_mw_type,
     }
 
-    /// What a memory window is bound to.
+    /// Memory to which a memory window is bound.
     #[derive(Debug, Clone, Copy)]
     struct ibv_mw_bind_info {
         mr: *mut ibv_mr,
@@ -366,8 +365,8 @@ c_structs! { verbs_structs;
         mss: u16,
     }
 
-    /// A send work request. Old programs pass shorter ones: read a member
-    /// only where the opcode or the queue pair's type says that it is there.
+    /// A send work request. Old programs pass shorter ones: a member may be read only if the opcode
+    /// or the queue pair's type defines it.
     #[derive(Clone, Copy)]
     struct ibv_send_wr {
         wr_id: u64,
@@ -442,7 +441,7 @@ c_structs! { verbs_structs;
         comp_mask: u32,
     }
 
-    /// What `read_tm_info` returns.
+    /// Result of `read_tm_info`.
     #[derive(Debug, Clone, Copy)]
     struct ibv_wc_tm_info {
         tag: u64,
@@ -456,7 +455,7 @@ c_structs! { verbs_structs;
         cq_period: u16,
     }
 
-    /// What `ibv_modify_cq` changes.
+    /// Attributes for `ibv_modify_cq`.
     #[derive(Debug, Clone, Copy)]
     struct ibv_modify_cq_attr {
         attr_mask: u32,
@@ -518,7 +517,7 @@ c_anonymous_unions! { verbs_anonymous_unions;
     }
 }
 
-/// The same object as an extended completion queue begins: `ibv_cq_ex_to_cq`.
+/// Converts an extended completion queue to the plain one at its start: `ibv_cq_ex_to_cq`.
 #[must_use]
 pub const fn ibv_cq_ex_to_cq(cq: *mut ibv_cq_ex) -> *mut ibv_cq {
     cq.cast()

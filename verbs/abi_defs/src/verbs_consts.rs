@@ -16,7 +16,7 @@ c_enums! { verbs_enums;
         IBV_GID_TYPE_ROCE_V2 = 2,
     }
 
-    /// What kind of device this is. Signed: "unknown" is -1.
+    /// Kind of a device. Signed: "unknown" is -1.
     enum ibv_node_type: i32 {
         IBV_NODE_UNKNOWN = -1,
         IBV_NODE_CA = 1,
@@ -123,7 +123,7 @@ c_enums! { verbs_enums;
         IBV_WC_TM_RNDV_INCOMPLETE = 23,
     }
 
-    /// What a completion completes. Receive completions have `IBV_WC_RECV` set.
+    /// Kind of completed operation. Receive completions have `IBV_WC_RECV` set.
     enum ibv_wc_opcode: u32 {
         IBV_WC_SEND = 0,
         IBV_WC_RDMA_WRITE = 1,
@@ -234,7 +234,7 @@ c_enums! { verbs_enums;
         IBV_WR_ATOMIC_WRITE = 15,
     }
 
-    /// What `ibv_rereg_mr` returns on failure, all negative.
+    /// Errors of `ibv_rereg_mr`, all negative.
     enum ibv_rereg_mr_err_code: i32 {
         IBV_REREG_MR_ERR_INPUT = -1,
         IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
@@ -397,7 +397,7 @@ c_flags! { verbs_flags;
         IBV_XRCD_INIT_ATTR_RESERVED = 1 << 2,
     }
 
-    /// What `ibv_rereg_mr` changes.
+    /// Changes by `ibv_rereg_mr`.
     enum ibv_rereg_mr_flags: u32 {
         IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0,
         IBV_REREG_MR_CHANGE_PD = 1 << 1,
@@ -540,7 +540,7 @@ c_consts! { verbs_consts;
     /// In `ibv_port_attr::link_layer`; taken as InfiniBand on InfiniBand devices.
     IBV_LINK_LAYER_UNSPECIFIED: u8 = 0;
     IBV_LINK_LAYER_INFINIBAND: u8 = 1;
-    /// What a RoCE port reports.
+    /// Reported by RoCE ports.
     IBV_LINK_LAYER_ETHERNET: u8 = 2;
     /// In `ibv_port_attr::flags`: address handles need a GRH, as always with RoCE.
     IBV_QPF_GRH_REQUIRED: u8 = 1;
@@ -548,7 +548,7 @@ c_consts! { verbs_consts;
     IBV_DEVICE_RAW_SCATTER_FCS: u64 = 1 << 34;
     IBV_DEVICE_PCI_WRITE_END_PADDING: u64 = 1 << 36;
     IBV_WC_IP_CSUM_OK_SHIFT: u32 = 2;
-    /// What an extended CQ offers without asking the device for more.
+    /// Fields that an extended CQ provides without further requirements for the device.
     IBV_WC_STANDARD_FLAGS: u64 = IBV_WC_EX_WITH_BYTE_LEN
         | IBV_WC_EX_WITH_IMM
         | IBV_WC_EX_WITH_QP_NUM

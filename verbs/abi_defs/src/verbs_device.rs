@@ -172,8 +172,8 @@ c_structs! { device_structs;
         compare_swap: u16,
     }
 
-    /// Limits of a device, extended. A caller may pass less than the whole:
-    /// fill no more than the size it gives.
+    /// Limits of a device, extended. A caller may pass a shorter structure: never fill more than
+    /// its given size.
     #[derive(Debug, Clone, Copy)]
     struct ibv_device_attr_ex {
         orig_attr: ibv_device_attr,
@@ -247,8 +247,7 @@ c_unions! { device_unions;
     }
 }
 
-/// What the symbol `ibv_query_port` fills: [`ibv_port_attr`] without
-/// `port_cap_flags2`, 48 bytes.
+/// Result of the symbol `ibv_query_port`: [`ibv_port_attr`] without `port_cap_flags2`, 48 bytes.
 ///
 /// The type is opaque in the installed header. Its definition is private to
 /// `libibverbs/verbs.c` (rdma-core 44); the symbol must not write beyond it,
@@ -290,13 +289,13 @@ c_aggregate!(
     u8
 );
 
-/// What the private symbol `ibv_query_gid_type` stores for InfiniBand and
-/// RoCE v1 GIDs, and for empty entries.
+/// Stored by the private symbol `ibv_query_gid_type` for InfiniBand and RoCE v1 GIDs, and for empty
+/// entries.
 ///
 /// From `libibverbs/driver.h` (rdma-core 44), which is not installed, so this
 /// and [`IBV_GID_TYPE_SYSFS_ROCE_V2`] are not compared with C.
 pub const IBV_GID_TYPE_SYSFS_IB_ROCE_V1: u32 = 0;
-/// What the private symbol `ibv_query_gid_type` stores for RoCE v2 GIDs.
+/// Stored by the private symbol `ibv_query_gid_type` for RoCE v2 GIDs.
 pub const IBV_GID_TYPE_SYSFS_ROCE_V2: u32 = 1;
 
 impl ibv_gid {

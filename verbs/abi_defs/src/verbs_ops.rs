@@ -1,9 +1,8 @@
 //! The tables that inline functions of `infiniband/verbs.h` call through.
 //!
-//! A program calls these slots without touching a symbol. Slots of
-//! [`ibv_context_ops`] other than `alloc_mw` are called unchecked and must be
-//! present; slots of [`verbs_context`] are called when not null, except
-//! `close_xrcd`; those of [`ibv_qp_ex`] and [`ibv_cq_ex`] are called unchecked.
+//! Programs call these slots without any symbol. Slots of [`ibv_context_ops`] other than `alloc_mw`
+//! are called unchecked and must be present; slots of [`verbs_context`] are called if not null,
+//! except `close_xrcd`; those of [`ibv_qp_ex`] and [`ibv_cq_ex`] are called unchecked.
 
 #![allow(
     missing_docs,
@@ -29,7 +28,7 @@ c_opaque! {
     ibv_counters;
     /// Attributes of counters.
     ibv_counters_init_attr;
-    /// Where a counter is attached.
+    /// Attachment of a counter.
     ibv_counter_attach_attr;
     /// A steering rule.
     ibv_flow;
@@ -51,7 +50,7 @@ c_opaque! {
     ibv_wq_attr;
     /// How to create a work queue.
     ibv_wq_init_attr;
-    /// State of the C library; a provider of its own may keep anything here.
+    /// Private state of the C library; a provider may store anything here.
     verbs_ex_private;
 }
 
@@ -105,8 +104,8 @@ c_structs! { verbs_ops_structs;
         abi_compat: *mut c_void,
     }
 
-    /// The second table, in front of an extended [`ibv_context`]. It grew
-    /// upwards: a slot is there when `sz` reaches down to it.
+    /// The second table, before an extended [`ibv_context`]. It grew downwards in memory: a slot
+    /// exists if `sz` reaches down to it.
     struct verbs_context {
         query_port: cfn!(*mut ibv_context, u8, *mut ibv_port_attr, usize => c_int),
         advise_mr: cfn!(*mut ibv_pd, ibv_advise_mr_advice, u32, *mut ibv_sge, u32 => c_int),
@@ -154,10 +153,10 @@ c_structs! { verbs_ops_structs;
         get_srq_num: cfn!(*mut ibv_srq, *mut u32 => c_int),
         create_srq_ex: cfn!(*mut ibv_context, *mut ibv_srq_init_attr_ex => *mut ibv_srq),
         open_xrcd: cfn!(*mut ibv_context, *mut ibv_xrcd_init_attr => *mut ibv_xrcd),
-        /// Called unchecked, for whoever holds an XRC domain.
+        /// Called unchecked by holders of an XRC domain.
         close_xrcd: cfn!(*mut ibv_xrcd => c_int),
         _ABI_placeholder3: u64,
-        /// The size of this structure, for the slots to be believed.
+        /// Size of this structure, which determines the valid slots.
         sz: usize,
         context: ibv_context,
     }
@@ -206,7 +205,7 @@ c_structs! { verbs_ops_structs;
         comp_events_completed: u32,
         async_events_completed: u32,
         comp_mask: u32,
-        /// Of the completion the iterator stands on; the program reads it.
+        /// Of the iterator's current completion; the program reads it.
         status: ibv_wc_status,
         /// Likewise.
         wr_id: u64,
@@ -231,11 +230,11 @@ c_structs! { verbs_ops_structs;
     }
 }
 
-/// The value of `ibv_context::abi_compat` that says a [`verbs_context`]
-/// surrounds the context: `(void *)UINTPTR_MAX`.
+/// Value of `ibv_context::abi_compat` that marks a surrounding [`verbs_context`]: `(void
+/// *)UINTPTR_MAX`.
 pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
 
-/// What the header's `verbs_get_ctx` does: the table around a context, or null.
+/// The header's `verbs_get_ctx`: the table around a context, or null.
 ///
 /// # Safety
 ///
@@ -244,7 +243,7 @@ pub const VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut
 /// [`verbs_context`] around it.
 #[must_use]
 pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> *mut verbs_context {
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: the caller guarantees the context.
     let abi_compat = unsafe { (*context).abi_compat };
     if abi_compat != VERBS_ABI_IS_EXTENDED {
         return core::ptr::null_mut();

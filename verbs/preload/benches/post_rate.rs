@@ -1,5 +1,5 @@
-//! Small WRITEs per second by the ways to post them: a wall-clock measurement of two processes back
-//! to back, to be read as ratios between its lines. `cargo bench -p longhaul-preload`.
+//! Small WRITEs per second, by the way they are posted: a wall-clock measurement of two processes
+//! back to back, meaningful as ratios between its lines. `cargo bench -p longhaul-preload`.
 
 #[path = "../tests/all/alone.rs"]
 mod alone;
@@ -7,6 +7,6 @@ mod alone;
 mod extended_pair;
 
 fn main() {
-    // What cargo passes is meant for other kinds of benches.
+    // Ignores cargo's arguments, which are for other kinds of benches.
     print!("{}", extended_pair::run("rate", "rc"));
 }

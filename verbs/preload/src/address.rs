@@ -20,10 +20,10 @@ use crate::guard::{guarded, minus_one, null, returned};
 use crate::object::{self, Kind, User};
 use crate::queue_pair::queue_pair;
 
-/// TTL when the program gives none.
+/// Default TTL.
 const HOP_LIMIT_DEFAULT: u8 = 64;
 
-/// Our part of an address handle.
+/// The library's part of an address handle.
 pub(crate) struct AddressHandle {
     engine: Arc<Engine>,
     pub(crate) id: AhId,
@@ -35,16 +35,16 @@ impl Kind for AddressHandle {
     const MARK: u64 = 0x6c68_5f61_685f_5f5f;
 }
 
-/// The GID that stands for an IP address.
+/// The GID of an IP address.
 pub(crate) fn gid_of(ip: IpAddr) -> ibv_gid {
     ibv_gid::from_bytes(gid_of_ip(ip))
 }
 
-/// The IP address that a GID stands for, as a port of an address like `port` reaches it.
+/// The IP address of a GID, as a port with an address like `port` reaches it.
 ///
-/// An IPv4 group comes in two forms, `::ffff:a.b.c.d` and, from RoCEv1, `ff0e::ffff:a.b.c.d`. Any
-/// other multicast GID on an IPv4 port stands for the group of its last three bytes in the
-/// organization's own range, as it would share an Ethernet address with such. Source: Linux,
+/// An IPv4 group has two forms, `::ffff:a.b.c.d` and, from RoCEv1, `ff0e::ffff:a.b.c.d`. Any other
+/// multicast GID on an IPv4 port maps to the group with its last three bytes in the
+/// organization-local range, with which it would share an Ethernet address. Source: Linux,
 /// `cma_iboe_set_mgid`; RFC 2365.
 pub(crate) fn ip_of(gid: &ibv_gid, port: IpAddr) -> IpAddr {
     let ip = ip_of_gid(gid.bytes());
@@ -64,7 +64,7 @@ pub(crate) fn ip_of(gid: &ibv_gid, port: IpAddr) -> IpAddr {
     }
 }
 
-/// What the device needs to know of an address, or the errno that refuses it.
+/// The device's form of an address, or the errno that refuses it.
 pub(crate) fn address_of(attr: &ibv_ah_attr, attach: &Attach) -> Result<AddressVector, c_int> {
     if attr.port_num != PORT {
         return Err(libc::EINVAL);
@@ -88,21 +88,21 @@ pub(crate) fn address_of(attr: &ibv_ah_attr, attach: &Attach) -> Result<AddressV
     })
 }
 
-/// The LID of a port: the last 16 bits of its address. RoCE has no LIDs, but programs written for
-/// InfiniBand (qperf's UC and UD tests) tell each other nothing else.
+/// LID of a port: the last 16 bits of its address. RoCE has no LIDs, but programs written for
+/// InfiniBand (qperf's UC and UD tests) exchange nothing else.
 pub(crate) fn lid_of(ip: IpAddr) -> u16 {
     let [.., high, low] = gid_of_ip(ip);
     u16::from_be_bytes([high, low])
 }
 
-/// The port that a LID stands for beside `own`; LID 0 is none.
+/// The port with this LID beside `own`; LID 0 is invalid.
 fn neighbour(lid: u16, own: IpAddr) -> Option<IpAddr> {
     let mut gid = gid_of_ip(own);
     gid[14..].copy_from_slice(&lid.to_be_bytes());
     (lid != 0).then(|| ip_of_gid(gid))
 }
 
-/// The address of a peer as programs see it.
+/// The address of a peer in the program's form.
 pub(crate) fn public_address(address: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -118,12 +118,12 @@ pub(crate) fn public_address(address: &AddressVector) -> ibv_ah_attr {
     }
 }
 
-/// Makes an address handle.
+/// Creates an address handle.
 ///
 /// # Safety
 /// `pd` is null or points to readable memory.
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, c_int> {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     let domain = unsafe { object::resolve::<Domain>(pd) }.ok_or(libc::EINVAL)?;
     let engine = &domain.engine;
     let address = address_of(attr, engine.attach())?;
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { object::resolve::<AddressHandle>(ah) }) else {
             return returned(libc::EINVAL);
         };
@@ -160,22 +160,21 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
         if let Err(error) = freed.and_then(|done| Ok(done?)) {
             return returned(error.errno());
         }
-        // SAFETY: live, and the program gives it up.
+        // SAFETY: live, and the program destroys it.
         unsafe { object::destroy::<AddressHandle>(ah) };
         0
     })
 }
 
-/// The address to answer a datagram to; `None` when what came with it names none.
+/// The address for a reply to a datagram; `None` if its metadata contains none.
 ///
 /// # Safety
-/// `grh` points to the 40 bytes in front of the datagram, when the completion says that they are
-/// there.
+/// If the completion says that a GRH is present, `grh` points to the 40 bytes before the datagram.
 unsafe fn sender(wc: &ibv_wc, grh: *const ibv_grh) -> Option<ibv_ah_attr> {
     if wc.wc_flags & IBV_WC_GRH == 0 || grh.is_null() {
         return None;
     }
-    // SAFETY: the caller vouches for the 40 bytes, whose alignment is the program's affair.
+    // SAFETY: the caller guarantees the 40 bytes, whose alignment is up to the program.
     let area = unsafe { grh.cast::<[u8; GRH_LEN]>().read_unaligned() };
     let header = NetworkHeader::read(&area)?;
     let mut attr = public_address(&AddressVector {
@@ -199,7 +198,7 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     attr: *mut ibv_ah_attr,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(_), Some(wc)) = (unsafe { (device::context(context), wc.as_ref()) }) else {
             return minus_one(libc::EINVAL);
         };
@@ -237,12 +236,12 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     })
 }
 
-/// Attaches a datagram queue pair to a group, or detaches it. The LID is InfiniBand's.
+/// Attaches a datagram queue pair to a group, or detaches it. The LID has no meaning on RoCE.
 ///
 /// # Safety
 /// The pointers are null or point to readable memory.
 unsafe fn change_membership(qp: *mut ibv_qp, gid: *const ibv_gid, joins: bool) -> c_int {
-    // SAFETY: the program's pointers, checked as far as that goes.
+    // SAFETY: the program's pointers, checked as far as possible.
     let (Some(ours), Some(gid)) = (unsafe { (queue_pair(qp), gid.as_ref()) }) else {
         return returned(libc::EINVAL);
     };

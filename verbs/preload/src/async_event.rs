@@ -35,7 +35,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     let prepared = guarded(None, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let ours = unsafe { device::context(context) };
         let Some(ours) = ours.filter(|_| !event.is_null()) else {
             set_errno(libc::EINVAL);
@@ -48,12 +48,13 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     });
     let Some(ours) = prepared else { return -1 };
     loop {
-        // SAFETY: the context's own descriptor.
+        // SAFETY: the context's descriptor.
         if !unsafe { wait_for_event(ours.events.fd()) } {
             return -1;
         }
         let taken = guarded(Some(-1), || {
-            // SAFETY: what queued events are about is live; the caller gives room for an event.
+            // SAFETY: the objects of queued events are live; the caller provides space for an
+            // event.
             ours.events.take_counted(|found| unsafe {
                 event.write(give(found));
                 0
@@ -65,11 +66,11 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     }
 }
 
-/// Counts an event as given to the program; from then on the destruction of what it is about waits
-/// for it.
+/// Counts an event as given to the program; from then on the destruction of its object waits for
+/// it.
 ///
 /// # Safety
-/// What the event is about is live, as it is while the event is queued.
+/// The event's object is live, as it is while the event is queued.
 unsafe fn give(event: AsyncEvent) -> ibv_async_event {
     match event {
         AsyncEvent::Qp { cookie, kind } => {

@@ -31,7 +31,7 @@ impl Kind for Channel {
     const MARK: u64 = 0x6c68_6368_616e_6e65;
 }
 
-/// Our part of a completion queue.
+/// The library's part of a completion queue.
 pub(crate) struct Queue {
     pub(crate) engine: Arc<Engine>,
     pub(crate) id: CqId,
@@ -44,12 +44,12 @@ pub(crate) struct Queue {
 }
 
 impl Kind for Queue {
-    /// Every queue has room for the extended interface, which begins as the plain one does.
+    /// Every queue has space for the extended interface, which starts like the plain one.
     type Public = ibv_cq_ex;
     const MARK: u64 = 0x6c68_5f63_715f_5f5f;
 }
 
-/// Our part of the completion queue that a program's pointer stands for.
+/// The library's part of the completion queue that a program's pointer stands for.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { device::context(context) }) else { return null(libc::EINVAL) };
         match EventQueue::new() {
             Ok(queue) => {
@@ -83,20 +83,20 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { object::resolve::<Channel>(channel) }) else {
             return returned(libc::EINVAL);
         };
         if ours.users.load(Ordering::SeqCst) > 0 {
             return returned(libc::EBUSY);
         }
-        // SAFETY: live, unused, and the program gives it up.
+        // SAFETY: live, unused, and the program destroys it.
         unsafe { object::destroy::<Channel>(channel) };
         0
     })
 }
 
-/// Makes a completion queue. The slots of its extended interface are empty.
+/// Creates a completion queue. The slots of its extended interface are empty.
 ///
 /// # Safety
 /// The pointers are null or point to readable memory.
@@ -107,7 +107,7 @@ pub(crate) unsafe fn create(
     channel: *mut ibv_comp_channel,
     comp_vector: u32,
 ) -> Result<*mut ibv_cq_ex, c_int> {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     let ours = unsafe { device::context(context) }.ok_or(libc::EINVAL)?;
     if cqe == 0 || comp_vector >= COMPLETION_VECTORS {
         return Err(libc::EINVAL);
@@ -119,7 +119,8 @@ pub(crate) unsafe fn create(
         Some(unsafe { object::resolve::<Channel>(channel) }.ok_or(libc::EINVAL)?)
     };
     // The device's queue needs the object's address to name it in events, and the object needs the
-    // queue's number: the queue comes first, nameless, and no event can come before it is armed.
+    // queue's number: the queue is created first, without a cookie, and raises no event before it
+    // is armed.
     let nameless = CqSinks { channel: None, asynchronous: None, cookie: 0 };
     let id = ours.engine.create_cq(cqe, nameless).map_err(|error| error.errno())?;
     let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
@@ -170,7 +171,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { queue(cq) }) else { return returned(libc::EINVAL) };
         if let Err(error) = ours.engine.destroy_cq(ours.id) {
             return returned(error.errno());
@@ -186,7 +187,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             unsafe { (*ours.channel).refcnt = users };
         }
         ours.async_events.settle();
-        // SAFETY: live, and the program gives it up.
+        // SAFETY: live, and the program destroys it.
         unsafe { object::destroy::<Queue>(cq.cast()) };
         0
     })
@@ -195,7 +196,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { queue(cq) }) else { return returned(libc::EINVAL) };
         let Ok(capacity) = u32::try_from(cqe) else { return returned(libc::EINVAL) };
         let resized = ours.engine.with_quietly(|rnic| rnic.resize_cq(ours.id, capacity));
@@ -210,13 +211,13 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { queue(cq) }) else { return returned(libc::EINVAL) };
         let armed = ours.engine.with(|rnic, _| rnic.arm_cq(ours.id, solicited_only != 0));
         if let Err(error) = armed.and_then(|done| Ok(done?)) {
             return returned(error.errno());
         }
-        // Who asks for an event is about to sleep.
+        // A program that requests an event is about to sleep.
         ours.engine.hand_over();
         0
     })
@@ -229,7 +230,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let prepared = guarded(None, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let ours = unsafe { object::resolve::<Channel>(channel) };
         let Some(ours) = ours.filter(|_| !cq.is_null() && !cq_context.is_null()) else {
             set_errno(libc::EINVAL);
@@ -246,7 +247,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     });
     let Some(ours) = prepared else { return -1 };
     loop {
-        // SAFETY: the channel's own descriptor.
+        // SAFETY: the channel's descriptor.
         if !unsafe { wait_for_event(ours.queue.fd()) } {
             return -1;
         }
@@ -254,8 +255,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             ours.queue.take_counted(|cookie| {
                 let found = cookie as *mut ibv_cq;
                 // SAFETY: events of destroyed queues are taken out of the channel, so this one is
-                // live; and from here on its destruction waits for this event. The caller gives
-                // room for both.
+                // live; and from here on its destruction waits for this event. The caller provides
+                // space for both.
                 unsafe {
                     if let Some(queue) = queue(found) {
                         queue.completion_events.give();
@@ -275,7 +276,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
     guarded((), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         if let Some(ours) = unsafe { queue(cq) } {
             ours.completion_events.acknowledge(count.into());
         }
@@ -284,7 +285,7 @@ unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { queue(cq) }) else { return minus_one(libc::EINVAL) };
         if count <= 0 || wc.is_null() {
             return 0;
@@ -293,7 +294,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
         let out = Cell::new(wc);
         let put = |entry| {
             let at = out.get();
-            // SAFETY: the caller gives room for `count` entries, and no more are handed out.
+            // SAFETY: the caller provides space for `count` entries, and no more are handed out.
             unsafe { at.write(entry) };
             out.set(at.wrapping_add(1));
         };
@@ -313,7 +314,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
     })
 }
 
-/// What a program is told of a completion.
+/// The program's form of a completion.
 #[inline]
 pub(crate) fn entry(completion: &Completion) -> ibv_wc {
     let mut imm = ibv_wc_imm { imm_data: __be32::new(0) };
@@ -330,7 +331,7 @@ pub(crate) fn entry(completion: &Completion) -> ibv_wc {
         wr_id: completion.wr_id,
         status: ibv_wc_status(completion.status as u32),
         opcode: opcode(completion.op),
-        // Hardware puts its own code here; ours is the status.
+        // Hardware reports its own code here; this device the status.
         vendor_err: if completion.status == Status::Success { 0 } else { completion.status as u32 },
         byte_len: completion.byte_len,
         imm,

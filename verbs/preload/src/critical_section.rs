@@ -1,28 +1,28 @@
-//! A critical section that one call of the program enters and another one leaves, as
-//! `ibv_start_poll` and `ibv_end_poll` do.
+//! A critical section that one call of the program enters and another one leaves, such as
+//! `ibv_start_poll` and `ibv_end_poll`.
 //!
-//! It does not belong to a scope, hence is no mutex with a guard. It is held for the time that a
-//! program takes to look at a few completions or to describe a few work requests; who finds it held
-//! gives way and tries again.
+//! It spans calls, so it cannot be a mutex with a guard. It is held while a program reads a few
+//! completions or describes a few work requests; a thread that finds it held yields and tries
+//! again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Attempts before the processor is given to others.
+/// Attempts before the thread yields its processor.
 const ATTEMPTS_BEFORE_YIELD: u32 = 64;
 const NOBODY: u64 = 0;
 
-/// One section; at most one thread is in it.
+/// A section with at most one thread in it.
 pub(crate) struct Section {
-    /// Names the thread that entered it.
+    /// Identifies the thread that entered it.
     holder: AtomicU64,
 }
 
-/// How a section was found.
+/// The result of entering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// Free; the caller must leave it.
+    /// The section was free; the caller must leave it.
     Now,
-    /// Entered earlier by the same thread: to wait for it would take for ever.
+    /// The same thread had already entered it, so waiting would deadlock.
     Already,
 }
 
@@ -51,21 +51,21 @@ impl Section {
         }
     }
 
-    /// Whether anybody is in it.
+    /// True if a thread is in it.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.holder.load(Ordering::Relaxed) != NOBODY
     }
 
-    /// Leaves it, whoever entered it: programs that move their tasks between threads may have done
-    /// both.
+    /// Leaves it, even if another thread entered it: programs that move tasks between threads may
+    /// do so.
     #[inline]
     pub(crate) fn leave(&self) {
         self.holder.store(NOBODY, Ordering::Release);
     }
 }
 
-/// A number that no other living thread of the process has, and that is not [`NOBODY`].
+/// A number that no other living thread of the process has, and that differs from [`NOBODY`].
 #[inline]
 fn this_thread() -> u64 {
     // SAFETY: always succeeds, and touches nothing of ours.

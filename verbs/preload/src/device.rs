@@ -1,4 +1,4 @@
-//! The device and its contexts: listing, opening, and what they say about themselves.
+//! The device and its contexts: listing, opening, and attributes.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
@@ -28,33 +28,31 @@ use crate::object::{self, Kind};
 use crate::process::{self, Device, c_text};
 use crate::{completion, domain, extended_cq, memory, posting, queue_pair, shared_queue};
 
-/// Entries of the GID table; both are the same RoCEv2 GID, index 1 as with kernel devices.
+/// Entries of the GID table; both are the same RoCEv2 GID, at index 1 as with kernel devices.
 pub(crate) const GID_COUNT: u32 = 2;
 /// The only port.
 pub(crate) const PORT: u8 = 1;
-/// The entry that programs use by custom.
+/// The entry that programs conventionally use.
 pub(crate) const GID_INDEX: u8 = 1;
-/// Work requests that a queue of a queue pair can hold at most: librdmacm keeps 16 bits of the
-/// number.
+/// Maximum work requests per queue of a queue pair: librdmacm keeps 16 bits of the number.
 pub(crate) const QUEUE_DEPTH_MAX: u32 = u16::MAX as u32;
-/// Completion vectors. A program's queues may be spread over them; each has a descriptor of its own
-/// anyhow.
+/// Completion vectors. Programs may spread their queues over them; each queue has its own
+/// descriptor regardless.
 pub(crate) const COMPLETION_VECTORS: u32 = 4;
 const PKEY: u16 = 0xffff;
-/// Of the numbers that are nobody's: IEEE gives none out with the second bit of the first byte set.
-/// Programs know vendors by them, and treat one that they do not know as they treat the kernel's
-/// own software devices.
+/// An unassigned vendor id: IEEE assigns none whose first byte has the second bit set. Programs
+/// identify vendors by it, and treat an unknown one like the kernel's software devices.
 const VENDOR_ID: u32 = 0x02_6c_68;
 const VENDOR_PART_ID: u32 = 1;
 
-/// Our part of an open device.
+/// The library's part of an open device.
 pub(crate) struct Context {
     pub(crate) engine: Arc<Engine>,
     pub(crate) events: Arc<EventQueue<longhaul_rdma::AsyncEvent>>,
-    /// The connection manager's own context, which outlives a program's attempt to close it.
+    /// The connection manager's context, which a program cannot close.
     shared: bool,
-    /// The descriptor that programs duplicate to share a device with others, who are told that this
-    /// one cannot be shared.
+    /// The descriptor that programs duplicate to share a device with other processes, which fail to
+    /// import it.
     _commands: Option<File>,
 }
 
@@ -63,7 +61,7 @@ impl Kind for Context {
     const MARK: u64 = 0x6c68_636f_6e74_6578;
 }
 
-/// Our part of the context that a program's pointer stands for.
+/// The library's part of the context that a program's pointer stands for.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -77,7 +75,7 @@ pub(crate) unsafe fn context<'a>(context: *mut ibv_context) -> Option<&'a Contex
     unsafe { object::resolve::<Context>(outer) }
 }
 
-/// Our part of a device.
+/// The library's part of a device.
 unsafe fn device<'a>(device: *mut ibv_device) -> Option<&'a Device> {
     // SAFETY: passed on to the caller.
     unsafe { object::resolve::<Device>(device) }
@@ -87,8 +85,8 @@ unsafe fn device<'a>(device: *mut ibv_device) -> Option<&'a Device> {
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     guarded(ptr::null_mut(), || {
         let device = process::device();
-        // SAFETY: calloc of two pointers; the program frees the list with ibv_free_device_list, or
-        // with free, as it may have learnt from older libraries.
+        // SAFETY: calloc of two pointers; the program frees the list with ibv_free_device_list or,
+        // as with older libraries, with free.
         unsafe {
             let list = libc::calloc(2, size_of::<*mut ibv_device>()).cast::<*mut ibv_device>();
             if list.is_null() {
@@ -120,7 +118,7 @@ unsafe extern "C" fn ibv_get_device_name(dev: *mut ibv_device) -> *const c_char 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(dev: *mut ibv_device) -> __be64 {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     unsafe { device(dev) }.map_or(__be64::new(0), |device| __be64::new(device.attach.guid()))
 }
 
@@ -132,28 +130,28 @@ unsafe extern "C" fn ibv_get_device_index(_dev: *mut ibv_device) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(dev: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     guarded(ptr::null_mut(), || match unsafe { device(dev) } {
         Some(device) => open(dev, device, false).unwrap_or_else(null),
         None => null(libc::ENODEV),
     })
 }
 
-/// The context that the connection manager uses for all its identifiers; it is never closed.
+/// The connection manager's context for all its identifiers; it is never closed.
 pub(crate) fn shared_context() -> Result<*mut ibv_context, c_int> {
     struct Shared(*mut ibv_context, u32);
     // SAFETY: the context is never destroyed, and its public part is not written to after creation.
     unsafe impl Send for Shared {}
     static SHARED: std::sync::Mutex<Option<Shared>> = std::sync::Mutex::new(None);
     let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // After a fork the parent's context is of no use.
+    // After a fork the parent's context cannot be used.
     if let Some(shared) = &*shared
         && shared.1 == std::process::id()
     {
         return Ok(shared.0);
     }
     let dev = process::device();
-    // SAFETY: null or our own device.
+    // SAFETY: null or this library's device.
     let device = unsafe { device(dev) }.ok_or(libc::ENODEV)?;
     let context = open(dev, device, true)?;
     *shared = Some(Shared(context, std::process::id()));
@@ -196,14 +194,14 @@ fn open(dev: *mut ibv_device, device: &Device, shared: bool) -> Result<*mut ibv_
     let events = Arc::new(events);
     engine.watch_port(&events).map_err(|error| error.errno())?;
     let outer = object::create(public, Context { engine, events, shared, _commands: commands });
-    // SAFETY: just made.
+    // SAFETY: just created.
     Ok(unsafe { &raw mut (*outer).context })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(ctx: *mut ibv_context) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { context(ctx) }) else { return minus_one_invalid() };
         if !ours.shared {
             let outer =
@@ -225,10 +223,10 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     ctx: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the program's pointers, checked as far as that goes.
+    // SAFETY: the program's pointers, checked as far as possible.
     guarded(libc::EIO, || match unsafe { context(ctx) } {
         Some(ours) if !attr.is_null() => {
-            // SAFETY: the caller gives room for the structure.
+            // SAFETY: the caller provides space for the structure.
             unsafe { attr.write(device_attributes(&ours.engine)) };
             0
         }
@@ -243,9 +241,9 @@ unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { context(ctx) }) else { return returned(libc::EINVAL) };
-        // SAFETY: null, or what the program asks for.
+        // SAFETY: null, or the program's input.
         let asks_more = unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0);
         if attr.is_null() || asks_more || size < offset_of!(ibv_device_attr_ex, odp_caps) {
             return returned(libc::EINVAL);
@@ -262,8 +260,8 @@ unsafe extern "C" fn query_device_ex(
         };
         filled.phys_port_cnt_ex = 1;
         let known = size.min(size_of::<ibv_device_attr_ex>());
-        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is
-        // written.
+        // SAFETY: the caller provides space for `size` bytes, of which no more than the structure
+        // is written.
         unsafe {
             ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known)
         };
@@ -322,7 +320,7 @@ fn device_attributes(engine: &Engine) -> ibv_device_attr {
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
-        // A device of the parent of a fork has no limits to tell: it cannot be used.
+        // After a fork the parent's device cannot be used, and has no limits to report.
         ..limited
             .unwrap_or(ibv_device_attr { max_qp_init_rd_atom: reads, ..ibv_device_attr::zeroed() })
     }
@@ -335,15 +333,15 @@ unsafe extern "C" fn query_port(
     size: usize,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { context(ctx) }) else { return returned(libc::EINVAL) };
         if port != PORT || attr.is_null() {
             return returned(libc::EINVAL);
         }
         let filled = port_attributes(&ours.engine);
         let known = size.min(size_of::<ibv_port_attr>());
-        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is
-        // written.
+        // SAFETY: the caller provides space for `size` bytes, of which no more than the structure
+        // is written.
         unsafe {
             ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), attr.cast::<u8>(), known)
         };
@@ -362,7 +360,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(ctx, port, attr.cast(), size_of::<_compat_ibv_port_attr>()) }
 }
 
-/// The verbs code of the largest path MTU.
+/// The verbs code of the maximum path MTU.
 pub(crate) fn mtu_code(attach: &Attach) -> u8 {
     attach.path_mtu.ilog2() as u8 - 7
 }
@@ -398,8 +396,8 @@ fn port_attributes(engine: &Engine) -> ibv_port_attr {
     }
 }
 
-/// The codes for a rate: width 1, 2 (4x), 4 (8x) and speed 1 (2.5), 4 (10), 32 (25), 64 (50), 128
-/// (100 Gbit/s); the nearest that is not below it. 100 Gbit/s for an unpaced port.
+/// Codes of a rate: width 1, 2 (4x), 4 (8x) and speed 1 (2.5), 4 (10), 32 (25), 64 (50), 128 (100
+/// Gbit/s), rounded up. 100 Gbit/s for an unpaced port.
 fn width_and_speed(rate_bps: Option<u64>) -> (u8, u8) {
     match rate_bps.map_or(100, |bps| bps.div_ceil(1_000_000_000)) {
         0..=2 => (1, 1),
@@ -415,7 +413,7 @@ fn width_and_speed(rate_bps: Option<u64>) -> (u8, u8) {
 }
 
 fn gid_at(ctx: *mut ibv_context, port: u32, index: c_int) -> Option<ibv_gid> {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     let ours = unsafe { context(ctx) }?;
     let valid = port == u32::from(PORT) && (0..GID_COUNT as c_int).contains(&index);
     valid.then(|| ibv_gid::from_bytes(ours.engine.attach().gid()))
@@ -430,7 +428,7 @@ unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     guarded(-1, || match gid_at(ctx, port.into(), index) {
         Some(found) if !gid.is_null() => {
-            // SAFETY: the caller gives room for a GID.
+            // SAFETY: the caller provides space for a GID.
             unsafe { gid.write(found) };
             0
         }
@@ -445,11 +443,11 @@ unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     kind: *mut c_uint,
 ) -> c_int {
-    // In this private function RoCEv2 has the number that sysfs gives it.
+    // This private function reports RoCEv2 by its number in sysfs.
     const ROCE_V2_IN_SYSFS: c_uint = 1;
     guarded(-1, || match gid_at(ctx, port.into(), index as c_int) {
         Some(_) if !kind.is_null() => {
-            // SAFETY: the caller gives room for an enumerator.
+            // SAFETY: the caller provides space for an enumerator.
             unsafe { kind.write(ROCE_V2_IN_SYSFS) };
             0
         }
@@ -480,14 +478,14 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 || entry.is_null() {
             return returned(libc::EINVAL);
         }
-        // The table has no gaps; the kernel has another errno for those.
+        // The table has no gaps; the kernel has another errno for gaps.
         let Some(gid) = gid_at(ctx, port, c_int::try_from(index).unwrap_or(-1)) else {
             return returned(libc::EINVAL);
         };
         let filled = gid_entry(gid, index);
         let known = size.min(size_of::<ibv_gid_entry>());
-        // SAFETY: the caller gives room for `size` bytes, of which no more than the structure is
-        // written.
+        // SAFETY: the caller provides space for `size` bytes, of which no more than the structure
+        // is written.
         unsafe {
             ptr::copy_nonoverlapping((&raw const filled).cast::<u8>(), entry.cast::<u8>(), known)
         };
@@ -515,7 +513,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
             let Some(gid) = gid_at(ctx, PORT.into(), index as c_int) else {
                 return -(libc::EINVAL as isize);
             };
-            // SAFETY: the caller gives room for `max` entries of `size` bytes each.
+            // SAFETY: the caller provides space for `max` entries of `size` bytes each.
             unsafe { entries.byte_add(index as usize * size).write(gid_entry(gid, index)) };
         }
         GID_COUNT as isize
@@ -530,11 +528,11 @@ unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut __be16,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         if unsafe { context(ctx) }.is_none() || port != PORT || index != 0 || pkey.is_null() {
             return minus_one_invalid();
         }
-        // SAFETY: the caller gives room for a key.
+        // SAFETY: the caller provides space for a key.
         unsafe { pkey.write(__be16::new(PKEY)) };
         0
     })
@@ -543,13 +541,13 @@ unsafe extern "C" fn ibv_query_pkey(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_pkey_index(ctx: *mut ibv_context, port: u8, pkey: __be16) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let known = unsafe { context(ctx) }.is_some() && port == PORT && pkey.get() == PKEY;
         if known { 0 } else { minus_one_invalid() }
     })
 }
 
-/// What programs read of a device in sysfs. `None`: not a file of ours.
+/// Contents of the device's files in sysfs. `None`: not a file of this device.
 fn sysfs_text(attach: &Attach, file: &str) -> Option<String> {
     let guid = attach.guid();
     let guid = [48, 32, 16, 0].map(|shift| format!("{:04x}", (guid >> shift) & 0xffff)).join(":");
@@ -591,7 +589,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         let path = format!("{}/{}", dir.to_string_lossy(), file.to_string_lossy());
         let contents =
             match path.strip_prefix(process::IBDEV_PATH).map(|rest| rest.trim_start_matches('/')) {
-                // SAFETY: null or our own device.
+                // SAFETY: null or this library's device.
                 Some(ours) => unsafe { device(process::device()) }
                     .and_then(|device| sysfs_text(&device.attach, ours))
                     .ok_or(libc::ENOENT),
@@ -607,7 +605,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         };
         let bytes = contents.trim_end_matches('\n').as_bytes();
         let len = bytes.len().min(size);
-        // SAFETY: the caller gives room for `size` bytes; the final 0 is written when there is
+        // SAFETY: the caller provides space for `size` bytes; the final 0 is written when there is
         // room.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast::<u8>(), len);

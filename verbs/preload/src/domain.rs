@@ -15,13 +15,13 @@ use crate::device;
 use crate::guard::{guarded, null, returned};
 use crate::object::{self, Kind, User, Users};
 
-/// Our part of a protection domain, or of a parent domain that stands for one.
+/// The library's part of a protection domain, or of a parent domain.
 pub(crate) struct Domain {
     pub(crate) engine: Arc<Engine>,
     pub(crate) id: PdId,
-    /// Objects that were made in it.
+    /// Objects that were created in it.
     pub(crate) users: Users,
-    /// Of a parent domain: what it was made from.
+    /// The parts of a parent domain.
     parts: Option<(User, Option<User>)>,
 }
 
@@ -30,8 +30,8 @@ impl Kind for Domain {
     const MARK: u64 = 0x6c68_5f64_6f6d_6169;
 }
 
-/// A promise of the program that it uses some objects from one thread. The engine has a lock of its
-/// own and makes nothing of it.
+/// A program's promise to use some objects from one thread only. It has no effect, since the engine
+/// has its own lock.
 struct ThreadDomain {
     users: Users,
 }
@@ -44,7 +44,7 @@ impl Kind for ThreadDomain {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { device::context(context) }) else { return null(libc::EINVAL) };
         match ours.engine.with_quietly(|rnic| rnic.alloc_pd()).and_then(|pd| Ok(pd?)) {
             Ok(id) => {
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else {
             return returned(libc::EINVAL);
         };
@@ -73,7 +73,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
                 return returned(error.errno());
             }
         }
-        // SAFETY: live, and the program gives it up.
+        // SAFETY: live, and the program destroys it.
         unsafe { object::destroy::<Domain>(pd) };
         0
     })
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(_), Some(attr)) = (unsafe { (device::context(context), attr.as_ref()) }) else {
             return null(libc::EINVAL);
         };
@@ -97,12 +97,12 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         match unsafe { object::resolve::<ThreadDomain>(td) } {
             None => returned(libc::EINVAL),
             Some(ours) if ours.users.count() > 0 => returned(libc::EBUSY),
             Some(_) => {
-                // SAFETY: live, and the program gives it up.
+                // SAFETY: live, and the program destroys it.
                 unsafe { object::destroy::<ThreadDomain>(td) };
                 0
             }
@@ -110,8 +110,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// Custom allocators are taken and never called: they are for memory of a provider's own queues,
-/// which lie elsewhere here.
+/// Custom allocators are accepted but never called: they are for memory of a provider's queues,
+/// which are elsewhere here.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 =
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     guarded(ptr::null_mut(), || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(_), Some(attr)) = (unsafe { (device::context(context), attr.as_ref()) }) else {
             return null(libc::EINVAL);
         };

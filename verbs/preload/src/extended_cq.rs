@@ -1,12 +1,12 @@
 //! Extended completion queues: `ibv_create_cq_ex`, its iterator, and completion timestamps.
 //!
 //! The iterator takes up to [`BATCH`] completions from the device at a time, under one lock, and
-//! keeps those that the program has not come to. They are older than whatever the device still
-//! holds, so both the iterator and `ibv_poll_cq` hand them out first. A queue is armed in the
-//! device: an event means that a completion came after the arming, and what is kept here came
-//! before it, hence has to be polled for, as with hardware.
+//! keeps those that the program has not reached. They are older than any that the device still
+//! holds, so both the iterator and `ibv_poll_cq` return them first. A queue is armed in the device:
+//! an event means that a completion arrived after the arming. Kept completions arrived before it,
+//! so the program must poll for them, as with hardware.
 //!
-//! From a successful start to the end of polling, one thread has the queue; others wait.
+//! From a successful start to the end of polling, one thread owns the queue; others wait.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
@@ -31,20 +31,20 @@ use crate::domain::Domain;
 use crate::guard::{guarded, null, returned};
 use crate::object;
 
-/// Frequency of the clock that completion timestamps and [`query_rt_values`] count, in kHz: a tick
-/// is a nanosecond.
+/// Frequency of the clock of completion timestamps and [`query_rt_values`], in kHz: a tick is a
+/// nanosecond.
 pub(crate) const CLOCK_KHZ: u64 = 1_000_000;
-/// The bits of a timestamp that count before it begins again: all.
+/// Significant bits of a timestamp: all.
 pub(crate) const TIMESTAMP_MASK: u64 = u64::MAX;
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;
-/// What can be asked for in `wc_flags`. The others belong to raw packets and to tag matching.
+/// Fields that `wc_flags` may request. The others are for raw packets and tag matching.
 const READABLE: u64 = IBV_WC_STANDARD_FLAGS
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
-/// What the iterator needs of a completion queue; only extended queues have one.
+/// Iterator state of a completion queue; only extended queues have one.
 #[derive(Default)]
 pub(crate) struct Iteration(OnceLock<Box<Cursor>>);
 
@@ -55,12 +55,12 @@ struct Cursor {
     batch: UnsafeCell<Batch>,
 }
 
-/// Completions that the device has handed over, oldest first.
+/// Completions taken from the device, oldest first.
 struct Batch {
     taken: [Taken; BATCH],
-    /// The one that the program looks at.
+    /// The program's current completion.
     current: usize,
-    /// The first of those that it has not come to.
+    /// The first one that the program has not reached.
     next: usize,
     len: usize,
 }
@@ -68,14 +68,14 @@ struct Batch {
 #[derive(Clone, Copy)]
 struct Taken {
     wc: ibv_wc,
-    /// When the device queued it, in ticks of its clock.
+    /// Time when the device queued it, in ticks of its clock.
     ticks: u64,
-    /// Likewise, in nanoseconds since 1970; 0 unless the program asked for it.
+    /// The same, in nanoseconds since 1970; 0 unless the program requested it.
     wallclock_ns: u64,
 }
 
 impl Batch {
-    /// Takes out what a queue pair completed and the program has not come to.
+    /// Removes the completions of a queue pair that the program has not reached.
     fn forget(&mut self, qp_num: u32) {
         let mut kept = self.next;
         for index in self.next..self.len {
@@ -96,7 +96,7 @@ impl Batch {
         }
     }
 
-    /// Takes what the device has, when nothing is left. False when it has nothing either.
+    /// Takes completions from the device if none is left. `false` if the device has none either.
     fn refill(&mut self, queue: &Queue, wallclock: bool, drives: bool) -> Result<bool, c_int> {
         if self.next < self.len {
             return Ok(true);
@@ -117,7 +117,7 @@ impl Batch {
             return Err(error.errno());
         }
         if found == 0 {
-            // What the program looked at last stays readable.
+            // The current completion stays readable.
             return Ok(false);
         }
         if wallclock {
@@ -140,14 +140,14 @@ fn wallclock_ns() -> u64 {
 }
 
 impl Iteration {
-    /// Whether nothing but the device has completions of the queue.
+    /// True if only the device has completions of the queue.
     #[inline]
     pub(crate) fn is_absent(&self) -> bool {
         self.0.get().is_none()
     }
 
-    /// Hands out completions that the iterator has taken and not come to, at most `room`, oldest
-    /// first, and then lets `rest` take what the device has, knowing how many came before. Nobody
+    /// Returns completions that the iterator has taken and the program has not reached, at most
+    /// `room`, oldest first, then calls `rest` with their number to take the device's. No thread
     /// iterates meanwhile.
     pub(crate) fn drain<R>(
         &self,
@@ -155,12 +155,11 @@ impl Iteration {
         mut take: impl FnMut(ibv_wc),
         rest: impl FnOnce(usize) -> R,
     ) -> R {
-        // In the child of a fork the section may be held by a thread that does not exist there.
+        // In the child of a fork, a thread that does not exist there may hold the section.
         let Some(cursor) = self.0.get().filter(|cursor| cursor.engine.is_ours()) else {
             return rest(0);
         };
-        // A thread that polls in the middle of its own iteration goes on behind the completion it
-        // looks at.
+        // A thread that polls during its own iteration continues after its current completion.
         let entered = cursor.section.enter();
         // SAFETY: the section is held, by this call or by the iteration around it on this thread.
         let batch = unsafe { &mut *cursor.batch.get() };
@@ -177,7 +176,7 @@ impl Iteration {
         result
     }
 
-    /// Takes out what a queue pair that is reset or gone has completed. Nobody else iterates
+    /// Removes the completions of a queue pair that is reset or destroyed. No other thread iterates
     /// meanwhile.
     pub(crate) fn forget(&self, qp_num: u32) {
         let Some(cursor) = self.0.get().filter(|cursor| cursor.engine.is_ours()) else { return };
@@ -203,8 +202,8 @@ unsafe fn create(
     attr: *const ibv_cq_init_attr_ex,
 ) -> Result<*mut ibv_cq_ex, c_int> {
     const MASKS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-    // Neither changes anything: the engine has its own lock, and a program that promises never to
-    // overrun the queue does not learn what would happen if it did.
+    // Neither has an effect: the engine has its own lock, and a program that promises never to
+    // overrun the queue need not be protected.
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     if attr.is_null() {
         return Err(libc::EINVAL);
@@ -220,7 +219,7 @@ unsafe fn create(
         return Err(libc::EOPNOTSUPP);
     }
     if comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
-        // SAFETY: as above, and the program's pointer is checked as far as that goes.
+        // SAFETY: as above, and the program's pointer is checked as far as possible.
         unsafe { object::resolve::<Domain>((*attr).parent_domain) }.ok_or(libc::EINVAL)?;
     }
     // SAFETY: passed on.
@@ -228,7 +227,7 @@ unsafe fn create(
         let (cqe, vector) = ((*attr).cqe, (*attr).comp_vector);
         completion::create(context, cqe, (*attr).cq_context, (*attr).channel, vector)?
     };
-    // SAFETY: just made; nobody else knows it.
+    // SAFETY: just created; nobody else knows it.
     unsafe {
         fill_slots(&mut *cq, wc_flags);
         if let Some(queue) = object::resolve::<Queue>(cq) {
@@ -244,7 +243,7 @@ unsafe fn create(
     Ok(cq)
 }
 
-/// Fills the slots that programs call. What was not asked for has none.
+/// Fills the slots that programs call. Fields that were not requested have none.
 fn fill_slots(cq: &mut ibv_cq_ex, wc_flags: u64) {
     let wanted = |flag: u64| wc_flags & flag != 0;
     cq.start_poll = Some(start_poll);
@@ -277,13 +276,13 @@ unsafe fn parts<'a>(cq: *mut ibv_cq_ex) -> Option<(&'a Queue, &'a Cursor)> {
     Some((queue, queue.iteration.0.get()?))
 }
 
-/// Goes to the next completion: 0, ENOENT when there is none, or another errno.
+/// Moves to the next completion: 0, ENOENT if there is none, or another errno.
 ///
 /// # Safety
 /// `cq` is a live extended queue with these parts, and its section is held.
 #[inline]
 unsafe fn advance(cq: *mut ibv_cq_ex, queue: &Queue, cursor: &Cursor, drives: bool) -> c_int {
-    // SAFETY: whoever holds the section has the batch.
+    // SAFETY: the holder of the section owns the batch.
     let batch = unsafe { &mut *cursor.batch.get() };
     match batch.refill(queue, cursor.wallclock, drives) {
         Ok(true) => {}
@@ -303,19 +302,19 @@ unsafe fn advance(cq: *mut ibv_cq_ex, queue: &Queue, cursor: &Cursor, drives: bo
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some((queue, cursor)), attr) = (unsafe { (parts(cq), attr.as_ref()) }) else {
             return libc::EINVAL;
         };
         if attr.is_some_and(|attr| attr.comp_mask != 0) {
             return libc::EINVAL;
         }
-        // In the child of a fork the section may be held by a thread that does not exist there.
+        // In the child of a fork, a thread that does not exist there may hold the section.
         if !queue.engine.is_ours() {
             return libc::EIO;
         }
         if cursor.section.enter() == Entered::Already {
-            // Started and not ended.
+            // Already started.
             return libc::EINVAL;
         }
         // SAFETY: live, and the section is held.
@@ -329,7 +328,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some((queue, cursor)) = (unsafe { parts(cq) }) else { return libc::EINVAL };
         if !cursor.section.is_held() {
             // Not started.
@@ -342,17 +341,17 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     guarded((), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         if let Some((_, cursor)) = unsafe { parts(cq) } {
             cursor.section.leave();
         }
     });
 }
 
-/// Something of the completion that the program looks at.
+/// Reads a field of the current completion.
 ///
 /// # Safety
-/// As [`object::resolve`]; only whoever iterates may read.
+/// As [`object::resolve`]; only the iterating thread may call this.
 #[inline]
 unsafe fn read<R>(cq: *mut ibv_cq_ex, nothing: R, of: impl FnOnce(&Taken) -> R) -> R {
     // SAFETY: passed on to the caller; the program reads during its iteration, when nobody else
@@ -379,8 +378,7 @@ unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
     unsafe { read(cq, 0, |taken| taken.wc.byte_len) }
 }
 
-/// Immediate data, or the key that was invalidated: `ibv_wc_read_invalidated_rkey` calls this as
-/// well.
+/// Immediate data, or the invalidated key: `ibv_wc_read_invalidated_rkey` calls this too.
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> __be32 {
     // SAFETY: the program iterates; both members are plain 32-bit integers, and one of them was
     // written.
@@ -427,14 +425,14 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     unsafe { read(cq, 0, |taken| taken.wallclock_ns) }
 }
 
-/// The device's clock as hardware drivers give it: all ticks in the member for nanoseconds,
-/// whatever a tick is.
+/// The device's clock in the format of hardware drivers: all ticks in the member for nanoseconds,
+/// whatever the length of a tick.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(ours), Some(values)) = (unsafe { (device::context(context), values.as_mut()) })
         else {
             return returned(libc::EINVAL);
@@ -456,7 +454,7 @@ fn ticks(engine: &Engine) -> u64 {
 mod tests {
     use super::*;
 
-    /// Memory that is no object of ours, and larger than any.
+    /// Memory that holds no object of this library, and is larger than any.
     #[repr(C, align(64))]
     struct Foreign([u8; 4096]);
 

@@ -1,10 +1,10 @@
-//! The boundary to C: no unwinding across it, and `errno`.
+//! The boundary to C: stops panics, and sets `errno`.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs the body of an entry point. A panic is a bug of ours; the program gets `failed` and EIO,
-/// and the panic's message is on stderr already.
+/// Runs the body of an entry point. After a panic, which is a bug and is reported on stderr, the
+/// program gets `failed` and EIO.
 #[inline]
 pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -16,12 +16,12 @@ pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Waits for a descriptor of an event queue and takes one from its count. False with `errno` set on
-/// error, `EAGAIN` included when the program made the descriptor non-blocking.
+/// Waits for a descriptor of an event queue, and decrements its count. `false` with `errno` set on
+/// error, including `EAGAIN` if the program made the descriptor non-blocking.
 ///
 /// A program may cancel (`pthread_cancel`) a thread that waits here. The C library then unwinds the
-/// stack, which must neither be caught nor meet a destructor: entry points that wait do so outside
-/// of [`guarded`], and hold nothing at that moment that wants dropping.
+/// stack, and must meet neither a catch nor a destructor: entry points that wait do so outside of
+/// [`guarded`], and hold nothing then that needs dropping.
 ///
 /// # Safety
 /// `fd` is an eventfd that stays open.
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C-unwind" fn wait_for_event(fd: c_int) -> bool {
     unsafe { read(fd, &raw mut count, size_of::<u64>()) >= 0 }
 }
 
-/// Sleeps, unless a signal comes. May be cancelled as [`wait_for_event`].
+/// Sleeps until a signal or the timeout. It may be cancelled like [`wait_for_event`].
 pub(crate) extern "C-unwind" fn pause(milliseconds: c_int) {
     unsafe extern "C-unwind" {
         fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, milliseconds: c_int) -> c_int;
@@ -61,7 +61,7 @@ pub(crate) fn minus_one(errno: c_int) -> c_int {
     -1
 }
 
-/// For the older verbs, whose errors are both returned and left in `errno`.
+/// For the older verbs, which both return errors and store them in `errno`.
 pub(crate) fn returned(errno: c_int) -> c_int {
     if errno != 0 {
         set_errno(errno);

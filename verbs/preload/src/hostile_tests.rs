@@ -1,5 +1,4 @@
-//! What programs get for pointers and values that make no sense. No device is needed: nothing gets
-//! that far.
+//! Tests of invalid pointers and values. They need no device, since no call gets that far.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -18,7 +17,7 @@ use crate::posting::{post_recv, post_send};
 use crate::queue_pair::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, modify_qp_rate_limit};
 use crate::shared_queue::{ibv_create_srq, ibv_destroy_srq, post_srq_recv};
 
-/// Memory that is no object of ours, and larger than any.
+/// Memory that holds no object of this library, and is larger than any.
 #[repr(C, align(64))]
 struct Foreign([u8; 4096]);
 

@@ -2,21 +2,20 @@
 //!
 //! **Purpose.** Preloaded into a program (by `longhaul exec`), it defines the public symbols of
 //! libibverbs and librdmacm, so that the program finds the device `longhaul0`. The real libraries
-//! stay loaded, because vendor libraries that a program links need them; their string functions are
-//! used, and nothing else. A program that loads them while it runs, and looks the verbs up by name,
-//! finds these as well (`lookup`).
+//! stay loaded, because vendor libraries that a program links need them; only their string
+//! functions are used. A program that loads them at run time, and looks the verbs up by name, finds
+//! these symbols as well (`lookup`).
 //!
-//! **Lifecycle.** Nothing happens when the library is loaded. The first call reads the environment
-//! (see `longhaul_rdma::attach`), the first queue pair or connection attaches the port and starts
-//! the engine thread; the child of a fork starts anew.
+//! **Lifecycle.** Loading the library has no effect. The first call reads the environment (see
+//! `longhaul_rdma::attach`); the first queue pair or connection attaches the port and starts the
+//! engine thread. The child of a fork starts anew.
 //!
-//! **Trust.** Pointers from the program are checked as far as C allows: null, misaligned, of
-//! another kind, or destroyed (mostly) is refused with EINVAL. A panic never crosses into C: the
-//! call fails with EIO.
+//! **Trust.** Pointers from the program are checked as far as C allows: null, misaligned and
+//! wrong-kind pointers, and most pointers to destroyed objects, are refused with EINVAL. A panic
+//! never crosses into C: the call fails with EIO.
 //!
-//! **What it deliberately does not do.** Everything in `unsupported`, memory windows, on-demand
-//! paging, XRC, raw packets, device memory: their slots are empty or say so, as on a device without
-//! them.
+//! **Deliberately absent.** Everything in `unsupported`, memory windows, on-demand paging, XRC, raw
+//! packets, device memory: their slots are empty or fail, as on a device without them.
 
 #![allow(
     clippy::missing_safety_doc,

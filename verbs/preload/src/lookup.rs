@@ -1,10 +1,10 @@
-//! Programs that load the real libraries while they run, and look the verbs up by name.
+//! Symbol lookup by programs that load the real libraries at run time.
 //!
-//! A preloaded library comes first for whoever is linked against a name. Who asks for a name in a
-//! library of his choice gets that library's: `dlsym` and `dlvsym` are defined here as well, and
-//! where the answer would be a function of libibverbs or librdmacm that this library defines, its
-//! own is returned. Everything else is the C library's affair, which is entered as if the program
-//! had called it: for some questions it matters who asks.
+//! A preloaded library precedes others for linked symbols. A lookup in a specific library, however,
+//! returns that library's symbol. Therefore this library also defines `dlsym` and `dlvsym`, which
+//! return its own function where the answer would be a function of libibverbs or librdmacm that it
+//! defines. All other lookups go to the C library, as if the program had called it directly,
+//! because some lookups depend on the caller.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// What the entry points go on with, in two registers.
+/// The next step of an entry point, in two registers.
 #[repr(C)]
 struct Answer {
-    /// This library's function; null: none, or none that comes first.
+    /// This library's function; null: none, or another one precedes it.
     own: *mut c_void,
-    /// The C library's function of the same name as the entry point, to be asked instead.
+    /// The C library's function with the entry point's name, to be called instead.
     ask: usize,
 }
 
@@ -29,7 +29,7 @@ struct Answer {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, unsafe(export_name = "interposed_dlsym"))]
 unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // A jump leaves the program's return address where the C library looks for it.
+    // A jump keeps the program's return address where the C library expects it.
     naked_asm!(
         "push rdi",
         "push rsi",
@@ -88,10 +88,10 @@ unsafe extern "C" fn versioned_answer(
 ) -> Answer {
     static REAL: AtomicUsize = AtomicUsize::new(0);
     let ask = real(&REAL, c"dlvsym");
-    // Functions for programs of 2006 have the same names and other structures: they stay the real
+    // Functions for programs of 2006 have the same names but other structures: they stay the real
     // library's.
     let is_current = |current: *mut c_void| {
-        // SAFETY: the C library's function, asked what the program asks it.
+        // SAFETY: the C library's function, with the program's arguments.
         let wanted = unsafe { std::mem::transmute::<usize, Dlvsym>(ask)(library, name, version) };
         wanted == current
     };
@@ -100,18 +100,18 @@ unsafe extern "C" fn versioned_answer(
     Answer { own, ask }
 }
 
-/// This library's function for a name that `library` would give a function of the real libraries
-/// for, if that one is `wanted`; else null.
+/// This library's function for a name that resolves to a function of the real libraries in
+/// `library`, if `wanted` accepts that one; otherwise null.
 ///
 /// # Safety
-/// `name` is null or a C string; `library` is what `dlsym` takes.
+/// `name` is null or a C string; `library` is an argument of `dlsym`.
 unsafe fn own(
     library: *mut c_void,
     name: *const c_char,
     wanted: impl FnOnce(*mut c_void) -> bool,
 ) -> *mut c_void {
     static REAL: AtomicUsize = AtomicUsize::new(0);
-    // Both begin with what is loaded first, hence find this library by themselves.
+    // Both start with the library that was loaded first, and so find this library by themselves.
     if name.is_null() || library == libc::RTLD_DEFAULT || library == libc::RTLD_NEXT {
         return ptr::null_mut();
     }
@@ -120,20 +120,20 @@ unsafe fn own(
     if ![&b"ibv_"[..], b"_ibv_", b"rdma_"].iter().any(|prefix| bytes.starts_with(prefix)) {
         return ptr::null_mut();
     }
-    // SAFETY: the C library's function, asked what the program asks it.
+    // SAFETY: the C library's function, with the program's arguments.
     unsafe {
         let dlsym = std::mem::transmute::<usize, Dlsym>(real(&REAL, c"dlsym"));
         let theirs = dlsym(library, name);
         if theirs.is_null() || !is_of_real_library(theirs) || !wanted(theirs) {
             return ptr::null_mut();
         }
-        // From the start of the search order, where the preloaded library is; what stands before it
-        // there, an interposer like itself, would come first for linked programs too.
+        // Searches from the start, where the preloaded library is. An interposer before it precedes
+        // it for linked programs too.
         dlsym(libc::RTLD_DEFAULT, name)
     }
 }
 
-/// Whether a function lies in libibverbs or librdmacm.
+/// True if a function belongs to libibverbs or librdmacm.
 fn is_of_real_library(function: *mut c_void) -> bool {
     // SAFETY: plain C structure of integers and pointers.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -149,8 +149,8 @@ fn is_of_real_library(function: *mut c_void) -> bool {
     }
 }
 
-/// The C library's function `name`, one of those that are defined here too. Found once; the process
-/// ends when it cannot be found, because there is nothing to go on with.
+/// The C library's function `name`, one of those that this library defines too. Looked up once; if
+/// that fails the process ends, since it cannot continue.
 fn real(known: &AtomicUsize, name: &CStr) -> usize {
     match known.load(Ordering::Relaxed) {
         0 => {
@@ -166,8 +166,8 @@ fn real(known: &AtomicUsize, name: &CStr) -> usize {
     }
 }
 
-// Members and numbers below: System V ABI, "Dynamic Linking"; glibc's `link.h`; the GNU hash
-// section as binutils writes it.
+// Members and constants: System V ABI, "Dynamic Linking"; glibc's `link.h`; the GNU hash section as
+// binutils writes it.
 
 #[repr(C)]
 struct LinkMap {
@@ -205,7 +205,8 @@ struct Library {
     hash: *const u32,
 }
 
-/// The library that `dladdr` is in: `dlsym` and `dlvsym` stand beside it in every version of glibc.
+/// The library that defines `dladdr`: every version of glibc has `dlsym` and `dlvsym` in the same
+/// one.
 fn library_of_dladdr() -> Option<Library> {
     const RTLD_DL_LINKMAP: c_int = 2;
     unsafe extern "C" {
@@ -235,7 +236,7 @@ fn library_of_dladdr() -> Option<Library> {
                     _ => entry = entry.add(1),
                 }
             }
-            // The loader writes addresses into the table, unless it is read-only.
+            // The loader relocates the table's addresses, unless it is read-only.
             let value = (*entry).value;
             Some(if value < map.base { map.base + value } else { value })
         };

@@ -23,7 +23,7 @@ struct Region {
     registration: Mutex<Registration>,
 }
 
-/// What a region is at the moment; another after it was registered anew.
+/// The current registration of a region; re-registration replaces it.
 struct Registration {
     lkey: LKey,
     iova: u64,
@@ -36,7 +36,7 @@ impl Kind for Region {
     const MARK: u64 = 0x6c68_5f72_6567_696f;
 }
 
-/// What memory is needed for.
+/// The device's use of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Read,
@@ -44,7 +44,7 @@ enum Use {
 }
 
 impl Use {
-    /// What the device may do with memory that it has these rights to.
+    /// The device's use of memory under these access rights.
     fn of(rights: Access) -> Use {
         let writes = Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0;
         if rights.0 & writes == 0 { Use::Read } else { Use::Write }
@@ -53,9 +53,9 @@ impl Use {
 
 const PAGE: u64 = 4096;
 
-/// Whether every page of a range is mapped and may be used so; brings the pages in. A region over
-/// other memory is refused with EFAULT, as the kernel does when it pins: to use it later would end
-/// the program.
+/// Checks that every page of a range is mapped and permits this use; populates the pages. Refuses
+/// other memory with EFAULT, as the kernel does when it pins, since using it later would crash the
+/// program.
 fn is_usable(address: u64, len: u64, usage: Use) -> bool {
     const BYTES_AT_ONCE: u64 = 1 << 26;
     let Some(end) = address.checked_add(len) else { return false };
@@ -79,14 +79,14 @@ fn is_usable(address: u64, len: u64, usage: Use) -> bool {
     true
 }
 
-/// Kernels before 5.14 do not know the advice to populate.
+/// Kernels before 5.14 lack the advice to populate.
 fn kernel_knows(advice: c_int) -> bool {
     // SAFETY: an empty range.
     unsafe { libc::madvise(ptr::null_mut(), 0, advice) == 0 }
 }
 
-/// Whether every page of a range is mapped, with whatever rights. `at` is a multiple of the page
-/// size.
+/// Checks that every page of a range is mapped, with any permissions. `at` is a multiple of the
+/// page size.
 fn is_mapped(at: u64, len: u64) -> bool {
     let mut residency = vec![0_u8; len.div_ceil(PAGE) as usize];
     // SAFETY: mincore does not touch the range that it is asked about; `residency` has a byte per
@@ -94,8 +94,8 @@ fn is_mapped(at: u64, len: u64) -> bool {
     unsafe { libc::mincore(at as *mut c_void, len as usize, residency.as_mut_ptr()) == 0 }
 }
 
-/// The flags that a region may have: those that mean something here, those that the kernel takes
-/// from everybody, and those that any device may ignore.
+/// The flags that a region may have: those with a meaning here, those that the kernel accepts from
+/// everybody, and those that any device may ignore.
 const KNOWN_ACCESS: c_uint = Access::ALL.0
     | IBV_ACCESS_MW_BIND
     | IBV_ACCESS_ZERO_BASED
@@ -103,9 +103,8 @@ const KNOWN_ACCESS: c_uint = Access::ALL.0
     | IBV_ACCESS_HUGETLB
     | IBV_ACCESS_OPTIONAL_RANGE;
 
-/// What the device is told of a range that passes the checks of the kernel, made in the kernel's
-/// order: the first address that peers use, and their rights. Source: Linux, `ib_check_mr_access`,
-/// `ib_uverbs_reg_mr`, `ib_umem_get`.
+/// The first address for peers, and their rights, of a range that passes the checks of the kernel,
+/// in the kernel's order. Source: Linux, `ib_check_mr_access`, `ib_uverbs_reg_mr`, `ib_umem_get`.
 fn checked(address: u64, len: u64, iova: u64, access: c_uint) -> Result<(u64, Access), c_int> {
     let rights = Access(access & Access::ALL.0);
     let remote_write = rights.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
@@ -119,7 +118,7 @@ fn checked(address: u64, len: u64, iova: u64, access: c_uint) -> Result<(u64, Ac
     if !zero_based && address % PAGE != iova % PAGE {
         return Err(libc::EINVAL);
     }
-    // A region has at least one page, and does not go round the end of the address space.
+    // A region has at least one page, and does not wrap around the address space.
     let ends = address.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
     if ends.is_none_or(|end| end == address) {
         return Err(libc::EINVAL);
@@ -144,7 +143,7 @@ fn register(
     keys.and_then(|keys| Ok(keys?)).map_err(|error| error.errno())
 }
 
-/// Makes a memory region.
+/// Creates a memory region.
 ///
 /// # Safety
 /// `pd` is null or points to readable memory.
@@ -155,7 +154,7 @@ unsafe fn create(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     let Some(domain) = (unsafe { object::resolve::<Domain>(pd) }) else {
         return null(libc::EINVAL);
     };
@@ -180,7 +179,7 @@ unsafe fn create(
     }
 }
 
-// The header has macros of these two names, for compilers to choose between them.
+// The header has macros of these two names, which select between them at compile time.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr(
@@ -229,8 +228,8 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     null(libc::EOPNOTSUPP)
 }
 
-/// Registers anew under the same keys, as hardware does: peers know them. A refusal leaves the
-/// region as it was.
+/// Re-registers a region under the same keys, like hardware, since peers know them. A refusal
+/// leaves the region unchanged.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -249,7 +248,7 @@ unsafe extern "C" fn ibv_rereg_mr(
         let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
         let regrants = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
         let rehomes = flags & IBV_REREG_MR_CHANGE_PD != 0;
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(region) = (unsafe { object::resolve::<Region>(mr) }) else {
             return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
         };
@@ -259,7 +258,7 @@ unsafe extern "C" fn ibv_rereg_mr(
         }
         let mut registration = region.registration.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: a live region, whose public part nobody else writes to; and the program's
-        // pointer, checked as far as that goes.
+        // pointer, checked as far as possible.
         unsafe {
             let pd = if rehomes { pd } else { (*mr).pd };
             let here = ((*mr).addr, (*mr).length, registration.iova);
@@ -269,7 +268,7 @@ unsafe extern "C" fn ibv_rereg_mr(
                 return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
             };
             if !Arc::ptr_eq(&domain.engine, &region.engine) {
-                // Of the parent of a fork.
+                // After a fork, in the child.
                 return failed(IBV_REREG_MR_ERR_INPUT.0, libc::EINVAL);
             }
             let (lkey, address, length) = (registration.lkey, addr as u64, len as u64);
@@ -292,7 +291,7 @@ unsafe extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(region) = (unsafe { object::resolve::<Region>(mr) }) else {
             return returned(libc::EINVAL);
         };
@@ -301,7 +300,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         if let Err(error) = freed.and_then(|done| Ok(done?)) {
             return returned(error.errno());
         }
-        // SAFETY: live, and the program gives it up.
+        // SAFETY: live, and the program destroys it.
         unsafe { object::destroy::<Region>(mr) };
         0
     })

@@ -1,9 +1,9 @@
-//! Objects handed out to C: a public part that the program reads, and ours behind it.
+//! Objects handed out to C: a public part that the program reads, followed by the library's part.
 //!
-//! The program gives back pointers to the public part. Each object carries a mark, so that a null
-//! pointer, a pointer to something else and a pointer to a destroyed object are refused rather than
-//! used. The memory of the objects destroyed last is kept for a while: to destroy one twice is the
-//! commonest mistake.
+//! The program passes pointers to the public part back. Each object carries a mark, so that null
+//! pointers, pointers to other memory and pointers to destroyed objects are refused. The memory of
+//! recently destroyed objects is kept for a while, because destroying an object twice is the most
+//! common mistake.
 
 use std::alloc::{Layout, dealloc};
 use std::cell::UnsafeCell;
@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) use longhaul_rdma::Acknowledgements;
 
-/// Destroyed objects whose memory is kept, a few hundred bytes each.
+/// Maximum number of destroyed objects whose memory is kept, a few hundred bytes each.
 const GRAVES: usize = 1024;
 
-/// Our part of an object of one kind.
+/// The library's part of an object of one kind.
 pub(crate) trait Kind: Sized {
-    /// What the program sees.
+    /// The program's part.
     type Public;
     /// Marks live objects of this kind.
     const MARK: u64;
@@ -31,26 +31,27 @@ struct Object<K: Kind> {
     kind: K,
 }
 
-/// Makes an object; the program owns it until it calls the destroying function.
+/// Creates an object; the program owns it until it calls the destroying function.
 pub(crate) fn create<K: Kind>(public: K::Public, kind: K) -> *mut K::Public {
     let object =
         Box::new(Object { public: UnsafeCell::new(public), mark: AtomicU64::new(K::MARK), kind });
     Box::into_raw(object).cast()
 }
 
-/// Our part of the object that `public` points to; `None` for what is no live object of this kind.
+/// The library's part of the object that `public` points to; `None` if that is not a live object of
+/// this kind.
 ///
 /// # Safety
-/// A pointer that is not null and is aligned must point to memory that can be read; it must not be
-/// destroyed by another thread during `'a`.
+/// A non-null, aligned pointer must point to readable memory, and no other thread may destroy the
+/// object during `'a`.
 #[inline]
 pub(crate) unsafe fn resolve<'a, K: Kind>(public: *mut K::Public) -> Option<&'a K> {
     let object = public.cast::<Object<K>>();
     if object.is_null() || !object.is_aligned() {
         return None;
     }
-    // SAFETY: the caller vouches for readable memory; only the mark is looked at before it is known
-    // to be an object of ours.
+    // SAFETY: the caller guarantees readable memory; only the mark is read before the object is
+    // known to be this library's.
     unsafe {
         if (*object).mark.load(Ordering::Relaxed) != K::MARK {
             return None;
@@ -59,7 +60,7 @@ pub(crate) unsafe fn resolve<'a, K: Kind>(public: *mut K::Public) -> Option<&'a 
     }
 }
 
-/// Takes an object back from the program and drops our part of it.
+/// Drops the library's part of an object that the program destroys.
 ///
 /// # Safety
 /// As [`resolve`], and nobody uses the object any more.
@@ -68,8 +69,8 @@ pub(crate) unsafe fn destroy<K: Kind>(public: *mut K::Public) {
     if object.is_null() || !object.is_aligned() {
         return;
     }
-    // SAFETY: the caller vouches for readable memory. Whoever takes the mark away is the only one
-    // who drops.
+    // SAFETY: the caller guarantees readable memory. Only the thread that removes the mark drops
+    // the object.
     unsafe {
         if (*object).mark.compare_exchange(K::MARK, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
@@ -79,13 +80,13 @@ pub(crate) unsafe fn destroy<K: Kind>(public: *mut K::Public) {
     }
 }
 
-/// Frees the memory of a destroyed object, later.
+/// Frees the memory of a destroyed object later.
 ///
 /// # Safety
 /// `memory` was allocated with `layout`, and nobody owns it.
 unsafe fn bury(memory: *mut u8, layout: Layout) {
     static GRAVEYARD: Mutex<VecDeque<(usize, Layout)>> = Mutex::new(VecDeque::new());
-    // In the child of a fork another thread of the parent may hold the lock for ever.
+    // In the child of a fork, another thread of the parent may hold the lock for ever.
     let oldest = match GRAVEYARD.try_lock() {
         Ok(mut graves) => {
             graves.push_back((memory as usize, layout));
@@ -99,12 +100,12 @@ unsafe fn bury(memory: *mut u8, layout: Layout) {
     }
 }
 
-/// How many others use an object, which cannot go before they have gone.
+/// Number of users of an object, which cannot be destroyed before they are.
 #[derive(Default)]
 pub(crate) struct Users(Arc<AtomicU32>);
 
 impl Users {
-    /// One more, until what is returned is dropped.
+    /// Adds a user, until the returned value is dropped.
     pub(crate) fn join(&self) -> User {
         self.0.fetch_add(1, Ordering::SeqCst);
         User(Arc::clone(&self.0))
@@ -115,7 +116,7 @@ impl Users {
     }
 }
 
-/// Stands for one that uses an object.
+/// A user of an object.
 pub(crate) struct User(Arc<AtomicU32>);
 
 impl Drop for User {

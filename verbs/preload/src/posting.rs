@@ -18,7 +18,7 @@ use crate::guard::{guarded, returned};
 use crate::object;
 use crate::queue_pair::queue_pair;
 
-/// Copies a scatter/gather list; `None` when it is too long or missing.
+/// Copies a scatter/gather list; `None` if it is too long or missing.
 ///
 /// # Safety
 /// `list` points to `count` elements.
@@ -29,14 +29,14 @@ unsafe fn segments(list: *const ibv_sge, count: c_int, out: &mut [Sge; SGE_MAX])
         return None;
     }
     for (index, to) in out[..count].iter_mut().enumerate() {
-        // SAFETY: the caller vouches for `count` elements.
+        // SAFETY: the caller guarantees `count` elements.
         let from = unsafe { &*list.add(index) };
         *to = Sge { address: from.addr, len: from.length, lkey: LKey(from.lkey) };
     }
     Some(&out[..count])
 }
 
-/// Where a datagram goes, or the errno that refuses it.
+/// Destination of a datagram, or the errno that refuses it.
 ///
 /// # Safety
 /// `ah` is null or points to readable memory.
@@ -46,7 +46,7 @@ pub(crate) unsafe fn destination(
     qpn: u32,
     qkey: u32,
 ) -> Result<Destination, c_int> {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     let handle = unsafe { object::resolve::<AddressHandle>(ah) }.ok_or(libc::EINVAL)?;
     Ok(Destination { ah: handle.id, qpn: Qpn::new(qpn & Qpn::MAX), qkey })
 }
@@ -54,10 +54,10 @@ pub(crate) unsafe fn destination(
 /// The operation of a work request, or the errno that refuses it.
 ///
 /// # Safety
-/// The members that the opcode says are there can be read.
+/// The members that the opcode defines are readable.
 #[inline]
 unsafe fn operation(kind: QpKind, wr: &ibv_send_wr) -> Result<SendOp, c_int> {
-    // SAFETY: the caller vouches for the members of this opcode; all of them are plain integers.
+    // SAFETY: the caller guarantees the members of this opcode; all of them are plain integers.
     unsafe {
         let immediate = || Some(wr.imm.imm_data.memory().to_ne_bytes());
         if kind == QpKind::Ud {
@@ -93,7 +93,7 @@ unsafe fn operation(kind: QpKind, wr: &ibv_send_wr) -> Result<SendOp, c_int> {
                 rkey: RKey(wr.wr.atomic.rkey),
                 add: wr.wr.atomic.compare_add,
             },
-            // Memory windows, local keys, segmentation: nothing that this device has.
+            // Memory windows, local keys, segmentation: this device has none of them.
             IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_TSO | IBV_WR_ATOMIC_WRITE => {
                 return Err(libc::EOPNOTSUPP);
             }
@@ -102,10 +102,10 @@ unsafe fn operation(kind: QpKind, wr: &ibv_send_wr) -> Result<SendOp, c_int> {
     }
 }
 
-/// Tells the program which request was not posted, and why.
+/// Reports the first request that was not posted, and the errno.
 ///
 /// # Safety
-/// `bad` is null or has room for a pointer.
+/// `bad` is null or has space for a pointer.
 pub(crate) unsafe fn refuse<W>(bad: *mut *mut W, wr: *mut W, errno: c_int) -> c_int {
     if !bad.is_null() {
         // SAFETY: the caller's promise.
@@ -120,9 +120,9 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the caller gives room for a pointer, or none.
+        // SAFETY: the caller provides space for a pointer, or none.
         let refuse = |wr, errno| unsafe { refuse(bad, wr, errno) };
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { queue_pair(qp) }) else {
             return refuse(first, libc::EINVAL);
         };
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn post_send(
                     .ok_or(libc::EINVAL)?;
                 let flags = request.send_flags;
                 if flags & IBV_SEND_IP_CSUM != 0 {
-                    // For devices that say they can, which this one does not.
+                    // For devices that support it, unlike this one.
                     return Err(libc::EINVAL);
                 }
                 let send = SendWr {
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn post_send(
 /// Posts a list of receive work requests, each by `post`.
 ///
 /// # Safety
-/// `first` begins a list that ends with a null pointer; `bad` is null or has room for a pointer.
+/// `first` starts a list that ends with a null pointer; `bad` is null or has space for a pointer.
 #[inline]
 pub(crate) unsafe fn post_receives(
     engine: &Engine,
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         match unsafe { queue_pair(qp) } {
             // SAFETY: the program gives a list of work requests, and room for a pointer or none.
             Some(ours) => unsafe {

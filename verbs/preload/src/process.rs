@@ -1,4 +1,4 @@
-//! What the process has one of: the device `longhaul0` and its engine.
+//! The process-wide device `longhaul0` and its engine.
 
 use std::ffi::c_char;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,10 +12,10 @@ use crate::object::{self, Kind};
 
 /// Name of the device.
 pub(crate) const DEVICE_NAME: &str = "longhaul0";
-/// Where programs would find it in sysfs.
+/// Its path in sysfs.
 pub(crate) const IBDEV_PATH: &str = "/sys/class/infiniband/longhaul0";
 
-/// Our part of the device.
+/// The library's part of the device.
 pub(crate) struct Device {
     pub(crate) attach: Attach,
     engine: Mutex<Option<Arc<Engine>>>,
@@ -32,9 +32,9 @@ unsafe impl Send for DevicePointer {}
 // SAFETY: as above.
 unsafe impl Sync for DevicePointer {}
 
-/// The device; null when the environment has none.
+/// The device; null if the environment describes none.
 ///
-/// A wrong environment is reported on stderr, once.
+/// An invalid environment is reported on stderr, once.
 pub(crate) fn device() -> *mut ibv_device {
     static DEVICE: OnceLock<DevicePointer> = OnceLock::new();
     DEVICE
@@ -54,7 +54,7 @@ pub(crate) fn device() -> *mut ibv_device {
 }
 
 impl Device {
-    /// The engine; made on first use, and made anew in the child of a fork.
+    /// The engine; created on first use, and again in the child of a fork.
     pub(crate) fn engine(&self) -> Result<Arc<Engine>, RdmaError> {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*slot
@@ -64,7 +64,7 @@ impl Device {
         }
         // SAFETY: programs keep registered memory mapped, as verbs demands of them.
         let engine = unsafe { Engine::new(self.attach.clone()) }?;
-        // The parent's engine, after a fork, is never dropped: its sockets and memory are the
+        // The parent's engine is never dropped after a fork: its sockets and memory are the
         // parent's.
         std::mem::forget(slot.replace(Arc::clone(&engine)));
         Ok(engine)
@@ -83,7 +83,7 @@ fn public_part() -> ibv_device {
     }
 }
 
-/// `text` with a final 0 in an array, cut when it is too long.
+/// `text` with a final 0 in an array, truncated if it is too long.
 pub(crate) fn c_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
     for (to, from) in out.iter_mut().zip(text.bytes()).take(N - 1) {

@@ -1,4 +1,4 @@
-//! Attributes of queue pairs: from what programs set to what the device takes, and back.
+//! Conversion of queue pair attributes between programs and the device.
 
 use std::ffi::{c_int, c_uint};
 
@@ -36,8 +36,8 @@ fn state_of(state: ibv_qp_state) -> Result<QpState, c_int> {
     })
 }
 
-/// Attributes that this device knows, and those of them that it can be told nothing by: the path of
-/// a queue pair never migrates.
+/// Attributes that this device accepts, including some without effect: a queue pair's path never
+/// migrates.
 const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -59,7 +59,7 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_DEST_QPN
     | IBV_QP_RATE_LIMIT;
 
-/// What the codes of static rates stand for, in Mbit/s, as `ibv_rate_to_mbps` says it.
+/// Codes of static rates in Mbit/s, as in `ibv_rate_to_mbps`.
 const STATIC_RATES: [(ibv_rate, u32); 23] = [
     (IBV_RATE_2_5_GBPS, 2_500),
     (IBV_RATE_5_GBPS, 5_000),
@@ -86,7 +86,7 @@ const STATIC_RATES: [(ibv_rate, u32); 23] = [
     (IBV_RATE_1200_GBPS, 1_275_000),
 ];
 
-/// The limit that an address vector's static rate means; the inner `None`: as fast as the port.
+/// The limit of an address vector's static rate; the inner `None`: as fast as the port.
 pub(crate) fn limit_of_static_rate(code: u8) -> Result<Option<RateLimit>, c_int> {
     if u32::from(code) == IBV_RATE_MAX.0 {
         return Ok(None);
@@ -96,7 +96,7 @@ pub(crate) fn limit_of_static_rate(code: u8) -> Result<Option<RateLimit>, c_int>
     Ok(RateLimit::from_verbs(mbps * 1000, 0, 0))
 }
 
-/// What of `attr` the mask selects, for a queue pair that is in state `now`.
+/// The attributes that the mask selects, for a queue pair in state `now`.
 pub(crate) fn attributes(
     attr: &ibv_qp_attr,
     mask: c_uint,
@@ -108,7 +108,7 @@ pub(crate) fn attributes(
     }
     let has = |bit: c_uint| mask & bit != 0;
     let to = if has(IBV_QP_STATE) { attr.qp_state } else { now };
-    // A step to "ready to send" takes a migration state, and whatever begins there.
+    // The transition to "ready to send" takes a migration state, which is ignored.
     let migrates = has(IBV_QP_PATH_MIG_STATE)
         && !(attr.path_mig_state == IBV_MIG_MIGRATED && matches!(to, IBV_QPS_RTS | IBV_QPS_SQD));
     if mask & !KNOWN != 0 || migrates {
@@ -153,8 +153,8 @@ pub(crate) fn attributes(
     Ok(out)
 }
 
-/// The sizes that a queue pair was granted. Queues may be a little longer than the device says that
-/// they can be.
+/// The granted sizes of a queue pair. Queues may be slightly longer than the device's reported
+/// maximum.
 pub(crate) fn capacities(init: &QpInit) -> ibv_qp_cap {
     let receives = init.srq.is_none();
     ibv_qp_cap {
@@ -166,7 +166,7 @@ pub(crate) fn capacities(init: &QpInit) -> ibv_qp_cap {
     }
 }
 
-/// A queue pair's attributes as programs see them; `rate_limit` in kbit/s, as the program set it.
+/// A queue pair's attributes in the program's form; `rate_limit` in kbit/s, as the program set it.
 pub(crate) fn public_attributes(info: &QpInfo, rate_limit: u32) -> ibv_qp_attr {
     let mut attr = ibv_qp_attr::zeroed();
     let set = &info.attr;

@@ -29,22 +29,22 @@ use crate::qp_attributes::{attributes, capacities, limit_of_static_rate, public_
 use crate::shared_queue::SharedQueue;
 use crate::work_builder::{self, WorkBuilder};
 
-/// Inline bytes that a queue pair takes at least per entry of its scatter/gather list.
+/// Minimum inline bytes of a queue pair per entry of its scatter/gather list.
 const INLINE_PER_ENTRY: u32 = 16;
 
-/// Our part of a queue pair.
+/// The library's part of a queue pair.
 pub(crate) struct QueuePair {
     pub(crate) engine: Arc<Engine>,
     pub(crate) qpn: Qpn,
     pub(crate) kind: QpKind,
-    /// The operations that the program asked the builder interface for; `None` when it asked for no
-    /// such interface.
+    /// The operations that the program requested for the builder interface; `None` if it requested
+    /// no such interface.
     pub(crate) send_ops: Option<u64>,
     context_events: Arc<EventQueue<AsyncEvent>>,
     /// In kbit/s, as the program set it.
     rate_limit: AtomicU32,
-    /// The code of the rate in the address vector, which takes effect when the queue pair becomes
-    /// ready to send.
+    /// Code of the rate in the address vector, which takes effect when the queue pair becomes ready
+    /// to send.
     static_rate: AtomicU8,
     pub(crate) async_events: Acknowledgements,
     pub(crate) work_builder: WorkBuilder,
@@ -52,12 +52,12 @@ pub(crate) struct QueuePair {
 }
 
 impl Kind for QueuePair {
-    /// Every queue pair has room for the builder interface, which begins as the plain one does.
+    /// Every queue pair has space for the builder interface, which starts like the plain one.
     type Public = ibv_qp_ex;
     const MARK: u64 = 0x6c68_5f71_7061_6972;
 }
 
-/// Our part of the queue pair that a program's pointer stands for.
+/// The library's part of the queue pair that a program's pointer refers to.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -79,7 +79,7 @@ fn kind_of(kind: ibv_qp_type) -> Result<QpKind, c_int> {
     }
 }
 
-/// The operations that work requests of a queue pair can be built for, as bits `IBV_QP_EX_WITH_*`.
+/// The operations that the builder supports for a queue pair, as bits `IBV_QP_EX_WITH_*`.
 pub(crate) const fn operations_of(kind: QpKind) -> u64 {
     const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITES: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
@@ -97,7 +97,7 @@ pub(crate) const fn operations_of(kind: QpKind) -> u64 {
     }
 }
 
-/// What the device makes a queue pair from, or the errno that refuses it.
+/// The device's initial attributes of a queue pair, or the errno that refuses it.
 ///
 /// # Safety
 /// `pd` and the queues named by `attr` are null or point to readable memory.
@@ -106,7 +106,7 @@ unsafe fn initial<'a>(
     attr: &ibv_qp_init_attr,
     send_ops: Option<u64>,
 ) -> Result<(&'a Domain, QpInit), c_int> {
-    // SAFETY: the program's pointers, checked as far as that goes.
+    // SAFETY: the program's pointers, checked as far as possible.
     let (domain, send_cq, recv_cq) = unsafe {
         (
             object::resolve::<Domain>(pd).ok_or(libc::EINVAL)?,
@@ -121,7 +121,7 @@ unsafe fn initial<'a>(
         Some(unsafe { object::resolve::<SharedQueue>(attr.srq) }.ok_or(libc::EINVAL)?)
     };
     let engine = &domain.engine;
-    // Objects from before a fork are of another device.
+    // Objects from before a fork belong to another device.
     let all_of_one = Arc::ptr_eq(engine, &send_cq.engine)
         && Arc::ptr_eq(engine, &recv_cq.engine)
         && shared.is_none_or(|shared| Arc::ptr_eq(engine, &shared.engine));
@@ -143,7 +143,8 @@ unsafe fn initial<'a>(
         rq_depth: if shared.is_some() { 0 } else { attr.cap.max_recv_wr },
         send_sge_max: attr.cap.max_send_sge.max(1),
         recv_sge_max: if shared.is_some() { 1 } else { attr.cap.max_recv_sge.max(1) },
-        // As kernel devices round it up: programs send a few bytes inline without having asked.
+        // Rounded up like by kernel devices: programs send a few bytes inline without a request for
+        // it.
         inline_max: attr
             .cap
             .max_inline_data
@@ -153,7 +154,7 @@ unsafe fn initial<'a>(
     Ok((domain, init))
 }
 
-/// Makes a queue pair, and writes the capacities granted into `attr`.
+/// Creates a queue pair, and writes the granted capacities into `attr`.
 ///
 /// # Safety
 /// `pd` and the queues named by `attr` are null or point to readable memory.
@@ -203,15 +204,15 @@ unsafe fn create(
         _domain: domain.users.join(),
     };
     let qp = object::create(public, part);
-    // SAFETY: just made.
+    // SAFETY: just created.
     unsafe { work_builder::equip(qp, &attr.cap) };
     let sink = AsyncSink { asynchronous: events, cookie: qp as u64 };
     engine.set_qp_sink(qpn, sink).map_err(|error| error.errno())?;
     Ok(qp.cast())
 }
 
-/// Takes the completions of a queue pair that is reset or gone out of its queues, as far as they
-/// have left the device.
+/// Removes the completions of a queue pair that is reset or destroyed from its queues, as far as
+/// they have left the device.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -242,10 +243,10 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     })
 }
 
-/// Members of the extended attributes that mean something here.
+/// Extended attributes with a meaning here.
 const TAKEN: u32 =
     IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-/// Members that belong to what this device does not have: XRC, segmentation, receive hashing.
+/// Extended attributes of features that this device lacks: XRC, segmentation, receive hashing.
 const FOREIGN: u32 = IBV_QP_INIT_ATTR_XRCD
     | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
     | IBV_QP_INIT_ATTR_IND_TABLE
@@ -274,7 +275,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             }
             let asks = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
             let send_ops = if asks { Some((*attr).send_ops_flags) } else { None };
-            // The extended structure begins as the plain one.
+            // The extended structure starts like the plain one.
             create((*attr).pd, &mut *attr.cast::<ibv_qp_init_attr>(), send_ops).unwrap_or_else(null)
         }
     })
@@ -289,7 +290,7 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Adds the limit that the address vector's rate means, on the step to "ready to send" and when the
+/// Adds the limit of the address vector's rate, on the transition to "ready to send" and when the
 /// vector changes later, unless the program sets a limit in the same call.
 fn with_static_rate(
     mut wanted: QpAttr,
@@ -322,7 +323,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(ours), Some(attr)) = (unsafe { (queue_pair(qp), attr.as_ref()) }) else {
             return returned(libc::EINVAL);
         };
@@ -363,7 +364,7 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     attr: *mut ibv_qp_rate_limit_attr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(ours), Some(attr)) = (unsafe { (queue_pair(qp), attr.as_ref()) }) else {
             return returned(libc::EINVAL);
         };
@@ -389,13 +390,13 @@ unsafe extern "C" fn ibv_query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { queue_pair(qp) }) else { return returned(libc::EINVAL) };
         let info = match info_of(&ours.engine, ours.qpn) {
             Ok(info) => info,
             Err(errno) => return returned(errno),
         };
-        // SAFETY: a live queue pair; the caller gives room for what it wants to know.
+        // SAFETY: a live queue pair; the caller provides space for the requested attributes.
         unsafe {
             (*qp).state = ibv_qp_state(info.state as u32);
             if !attr.is_null() {
@@ -422,7 +423,7 @@ unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { queue_pair(qp) }) else { return returned(libc::EINVAL) };
         if let Err(error) = ours.engine.destroy_qp(ours.qpn) {
             return returned(error.errno());
@@ -434,7 +435,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         ours.context_events
             .retain(|event| !matches!(event, AsyncEvent::Qp { cookie, .. } if *cookie == mine));
         ours.async_events.settle();
-        // SAFETY: live, and the program gives it up.
+        // SAFETY: live, and the program destroys it.
         unsafe { object::destroy::<QueuePair>(qp.cast()) };
         0
     })

@@ -16,7 +16,7 @@ use crate::guard::{guarded, null, returned};
 use crate::object::{self, Acknowledgements, Kind, User};
 use crate::posting::{post_receives, refuse};
 
-/// Our part of a shared receive queue.
+/// The library's part of a shared receive queue.
 pub(crate) struct SharedQueue {
     pub(crate) engine: Arc<Engine>,
     pub(crate) id: SrqId,
@@ -30,13 +30,13 @@ impl Kind for SharedQueue {
     const MARK: u64 = 0x6c68_5f73_7271_5f5f;
 }
 
-/// Makes a shared receive queue, and writes the capacities granted into `init`. The limit that
-/// `init` may carry means nothing, as the manual page says.
+/// Creates a shared receive queue, and writes the granted capacities into `init`. Its limit is
+/// ignored, as the manual page says.
 ///
 /// # Safety
 /// `pd` is null or points to readable memory.
 unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, c_int> {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     let domain = unsafe { object::resolve::<Domain>(pd) }.ok_or(libc::EINVAL)?;
     // SAFETY: a live protection domain, and the context of it.
     let (context, events) = unsafe {
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(ours), Some(attr)) =
             (unsafe { (object::resolve::<SharedQueue>(srq), attr.as_ref()) })
         else {
@@ -109,14 +109,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let ours = unsafe { object::resolve::<SharedQueue>(srq) }.filter(|_| !attr.is_null());
         let Some(ours) = ours else { return returned(libc::EINVAL) };
         match ours.engine.with_quietly(|rnic| rnic.query_srq(ours.id)).and_then(|found| Ok(found?))
         {
             Ok(found) => {
                 let (max_wr, max_sge, srq_limit) = (found.depth, found.sge_max, found.limit);
-                // SAFETY: the caller gives room for the structure.
+                // SAFETY: the caller provides space for the structure.
                 unsafe { attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit }) };
                 0
             }
@@ -128,7 +128,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { object::resolve::<SharedQueue>(srq) }) else {
             return returned(libc::EINVAL);
         };
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let cookie = srq as u64;
         ours.context_events.retain(|event| *event != AsyncEvent::SrqLimitReached { cookie });
         ours.async_events.settle();
-        // SAFETY: live, and the program gives it up.
+        // SAFETY: live, and the program destroys it.
         unsafe { object::destroy::<SharedQueue>(srq) };
         0
     })
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         match unsafe { object::resolve::<SharedQueue>(srq) } {
             // SAFETY: the program gives a list of work requests, and room for a pointer or none.
             Some(ours) => unsafe {

@@ -1,5 +1,5 @@
-//! Verbs that this device does not have. Each fails as the real library does on a device without
-//! them, and none reaches the real library with an object that it does not know.
+//! Verbs that this device lacks. Each fails as the real library does on a device without them, and
+//! none passes an object of this library to the real one.
 
 use std::ffi::c_int;
 

@@ -1,13 +1,12 @@
 //! The work request builder: `ibv_qp_to_qp_ex` and the `ibv_wr_*` calls.
 //!
-//! Between `ibv_wr_start` and `ibv_wr_complete` requests are only described, in buffers of the
-//! queue pair that are used again and again; inline data is copied there when it is set. Completing
-//! posts the whole list under one lock of the engine, or nothing of it: the first mistake is
-//! remembered, whatever could be refused is looked at before anything is posted, and
-//! `ibv_wr_complete` returns the reason.
+//! Between `ibv_wr_start` and `ibv_wr_complete` requests are only described, in buffers that the
+//! queue pair reuses; inline data is copied there when it is set. Completion posts the whole list
+//! under one lock of the engine, or none of it: the first mistake is remembered, all checks precede
+//! the first post, and `ibv_wr_complete` returns the error.
 //!
-//! From start to completion or abortion one thread has the builder; others wait. Calls outside of
-//! that change nothing.
+//! From start to completion or abortion one thread owns the builder; others wait. Other calls have
+//! no effect then.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -31,10 +30,10 @@ use crate::guard::{guarded, null, returned};
 use crate::object;
 use crate::queue_pair::{QueuePair, queue_pair};
 
-/// Bytes that an atomic works on, at an address that is a multiple of them.
+/// Bytes of an atomic's operand, and its alignment.
 const ATOMIC_LEN: u64 = 8;
 
-/// The builder of a queue pair; only those that were made for it have one.
+/// The builder of a queue pair, if that was created for it.
 #[derive(Default)]
 pub(crate) struct WorkBuilder(OnceLock<Box<Builder>>);
 
@@ -53,7 +52,7 @@ struct Limits {
     inline_max: usize,
 }
 
-/// What has been described since the start.
+/// The requests since the start.
 #[derive(Debug, Default)]
 struct Draft {
     /// The errno of the first mistake; 0: none.
@@ -69,23 +68,23 @@ struct Request {
     op: SendOp,
     flags: c_uint,
     data: Data,
-    /// A datagram needs an address, which is set separately.
+    /// A datagram needs an address, which a separate call sets.
     addressed: bool,
 }
 
-/// Where the data of a request is.
+/// Location of a request's data.
 #[derive(Debug)]
 enum Data {
-    /// In these of the draft's segments.
+    /// In this range of the draft's segments.
     Segments(Range<usize>),
-    /// In these of the draft's inline bytes.
+    /// In this range of the draft's inline bytes.
     Inline(Range<usize>),
 }
 
-/// Gives a new queue pair with the granted capacities a builder, if the program asked for one.
+/// Gives a new queue pair with the granted capacities a builder, if the program requested one.
 ///
 /// # Safety
-/// `qp` is a queue pair that was just made and that nobody else knows.
+/// `qp` is a queue pair that was just created and that nobody else knows.
 pub(crate) unsafe fn equip(qp: *mut ibv_qp_ex, cap: &ibv_qp_cap) {
     // SAFETY: the caller's promise.
     let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else { return };
@@ -104,7 +103,7 @@ pub(crate) unsafe fn equip(qp: *mut ibv_qp_ex, cap: &ibv_qp_cap) {
     fill_slots(unsafe { &mut *qp }, limits.datagrams, ops);
 }
 
-/// Fills the slots that programs call. What was not asked for has none.
+/// Fills the slots that programs call. Operations that were not requested have none.
 fn fill_slots(qp: &mut ibv_qp_ex, datagrams: bool, ops: u64) {
     let wanted = |flag: u64| ops & flag != 0;
     qp.wr_start = Some(wr_start);
@@ -128,7 +127,7 @@ fn fill_slots(qp: &mut ibv_qp_ex, datagrams: bool, ops: u64) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     guarded(std::ptr::null_mut(), || match unsafe { queue_pair(qp) } {
         Some(ours) if ours.work_builder.0.get().is_some() => qp.cast(),
         Some(_) => null(libc::EOPNOTSUPP),
@@ -150,7 +149,7 @@ impl Draft {
         }
     }
 
-    /// Begins a request.
+    /// Starts a request.
     #[inline]
     fn push(&mut self, limits: &Limits, (wr_id, flags): (u64, c_uint), op: SendOp) {
         if self.requests.len() >= limits.depth {
@@ -165,11 +164,11 @@ impl Draft {
         });
     }
 
-    /// Gives the latest request its data, which `set` appends to the buffers; what was set before
-    /// counts no more.
+    /// Sets the data of the latest request, which `set` appends to the buffers; replaces earlier
+    /// data.
     #[inline]
     fn attach(&mut self, set: impl FnOnce(&mut Vec<Sge>, &mut Vec<u8>) -> Result<Data, c_int>) {
-        // After a mistake the buffers do not grow any more.
+        // After a mistake the buffers must not grow.
         if self.mistake != 0 {
             return;
         }
@@ -186,7 +185,7 @@ impl Draft {
         }
     }
 
-    /// Calls `with` with a request as the device takes it.
+    /// Calls `with` with a request in the device's form.
     #[inline]
     fn as_posted<R>(&self, request: &Request, with: impl FnOnce(&SendWr<'_>) -> R) -> R {
         let copied;
@@ -213,7 +212,7 @@ impl Draft {
         })
     }
 
-    /// Whether the device would refuse a request that has others before it.
+    /// Checks whether the device would refuse a request that follows others.
     fn check(&self, request: &Request) -> Result<(), c_int> {
         let (len, inline) = match &request.data {
             Data::Segments(range) => (
@@ -233,7 +232,7 @@ impl Draft {
         if possible && len <= MESSAGE_MAX { Ok(()) } else { Err(libc::EINVAL) }
     }
 
-    /// Posts everything or nothing.
+    /// Posts all requests or none.
     fn post(&self, rnic: &mut Rnic<ProcessMemory>, now: Instant, qpn: Qpn) -> Result<(), c_int> {
         for request in &self.requests {
             self.check(request)?;
@@ -248,7 +247,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Whether the queue takes all of the requests, if it takes the first.
+    /// Checks that the queue has space for all requests, if it accepts the first.
     fn check_queue(&self, rnic: &Rnic<ProcessMemory>, qpn: Qpn) -> Result<(), c_int> {
         let awaits_response = |request: &Request| {
             matches!(
@@ -267,10 +266,10 @@ impl Draft {
     }
 }
 
-/// Runs `change` on what the program is describing; nothing outside of start and completion.
+/// Runs `change` on the program's draft; no effect outside of start and completion.
 ///
 /// # Safety
-/// As [`object::resolve`]; the program lets one thread at a time describe requests.
+/// As [`object::resolve`]; only one thread at a time describes requests.
 #[inline]
 unsafe fn describe(qp: *mut ibv_qp_ex, change: impl FnOnce(&Limits, &mut Draft)) {
     guarded((), || {
@@ -285,7 +284,7 @@ unsafe fn describe(qp: *mut ibv_qp_ex, change: impl FnOnce(&Limits, &mut Draft))
     });
 }
 
-/// Begins a request with the members that the program has set.
+/// Starts a request with the members that the program has set.
 ///
 /// # Safety
 /// As [`describe`].
@@ -297,7 +296,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
     }
 }
 
-/// Begins a SEND, which is a datagram on a queue pair for such.
+/// Starts a SEND, which on a datagram queue pair is a datagram.
 ///
 /// # Safety
 /// As [`describe`].
@@ -322,10 +321,10 @@ fn immediate_bytes(imm: __be32) -> [u8; 4] {
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     guarded((), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else { return };
         let Some(builder) = ours.work_builder.0.get() else { return };
-        // In the child of a fork the section may be held by a thread that does not exist there.
+        // In the child of a fork, a thread that does not exist there may hold the section.
         if !ours.engine.is_ours() {
             return;
         }
@@ -334,8 +333,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
         let draft = unsafe { &mut *builder.draft.get() };
         draft.clear();
         if entered == Entered::Already {
-            // Started and never completed: what was described is lost, and the program is told at
-            // the end.
+            // Started and never completed: the draft is lost, and `ibv_wr_complete` reports that.
             draft.fail(libc::EINVAL);
         }
     });
@@ -343,7 +341,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { object::resolve::<QueuePair>(qp) }) else {
             return returned(libc::EINVAL);
         };
@@ -372,10 +370,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     guarded((), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let ours = unsafe { object::resolve::<QueuePair>(qp) };
         if let Some(builder) = ours.and_then(|ours| ours.work_builder.0.get()) {
-            // The next start forgets the draft.
+            // The next start clears the draft.
             builder.section.leave();
         }
     });
@@ -439,7 +437,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: the program has started; its handle is checked as far as that goes.
+    // SAFETY: the program has started; its handle is checked as far as possible.
     unsafe {
         describe(qp, |_, draft| {
             let (handle, request) =
@@ -519,7 +517,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
                         }
                         let begin = inline.len();
                         inline.resize(begin + piece.length, 0);
-                        // Peers may be writing to what the program has registered.
+                        // Peers may be writing to registered memory.
                         ProcessMemory::new().load(piece.addr as u64, &mut inline[begin..]);
                     }
                 }
@@ -533,7 +531,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
 mod tests {
     use super::*;
 
-    /// Memory that is no object of ours, and larger than any.
+    /// Memory that holds no object of this library, and is larger than any.
     #[repr(C, align(64))]
     struct Foreign([u8; 4096]);
 

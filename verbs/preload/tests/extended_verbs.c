@@ -39,7 +39,7 @@ static const uint64_t UC_OPS = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_W
 			       IBV_QP_EX_WITH_SEND_WITH_IMM;
 static const uint64_t UD_OPS = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 
-/* What either side tells the other about itself. */
+/* Description of one side for the other. */
 struct card {
 	uint32_t qpn;
 	uint32_t rkey;
@@ -48,7 +48,7 @@ struct card {
 	uint64_t address;
 };
 
-/* What the peer is asked to do. */
+/* Request to the peer. */
 struct request {
 	char what; /* 'r' post receives, 'p' wait for a completion, 'm' show memory, 'b' poll for the next one, 'q' end */
 	uint32_t count;
@@ -308,7 +308,7 @@ static void peer_has_zeros(uint64_t offset, uint32_t len)
 	peer_has(offset, zeros, len);
 }
 
-/* Builder calls with what every scenario repeats. */
+/* Builder calls with the arguments that all scenarios share. */
 
 static void next_request(uint64_t wr_id, unsigned int flags)
 {
@@ -358,7 +358,7 @@ static void writes(void)
 	CHECK(found.wc_flags == IBV_WC_WITH_IMM && found.imm == htonl(0x01020304) && found.wr_id == 600000);
 	peer_has(8192, "threetwoone", 11);
 
-	/* Inline: the buffer can be used again at once, and needs no key. */
+	/* Inline: the buffer can be reused at once, and needs no key. */
 	char buffer[INLINE];
 	memset(buffer, 'i', sizeof buffer);
 	struct ibv_data_buf pieces[] = { { "in ", 3 }, { NULL, 0 }, { "pieces", 6 } };
@@ -470,7 +470,7 @@ static void reads_and_atomics(void)
 	CHECK(words[1] == 40 && words[2] == 42 && words[3] == 7 && words[4] == 7);
 }
 
-/* Lists as long as the queue, again and again; only the last of each says that it is done. */
+/* Repeated lists as long as the queue; only the last request of each is signaled. */
 static void lists(void)
 {
 	for (int i = 0; i < 65536; i++)
@@ -504,11 +504,11 @@ static void aborts(void)
 	build_write(1, IBV_SEND_SIGNALED, 0, 4096);
 	ibv_wr_abort(qpx);
 	expect_nothing();
-	/* A mistake is forgotten as well. */
+	/* A mistake is cleared too. */
 	ibv_wr_start(qpx);
 	ibv_wr_set_sge(qpx, mr->lkey, 0, 0);
 	ibv_wr_abort(qpx);
-	/* Nothing described is nothing posted. */
+	/* An empty list posts nothing. */
 	ibv_wr_start(qpx);
 	CHECK(!ibv_wr_complete(qpx));
 	expect_nothing();
@@ -580,7 +580,7 @@ static void started_twice(void)
 	build_write(1, IBV_SEND_SIGNALED, 0, 64);
 }
 
-/* A mistake anywhere in a list, and nothing of it is posted. */
+/* After a mistake anywhere in a list, none of it is posted. */
 static void mistakes(void)
 {
 	static const struct {
@@ -613,7 +613,7 @@ static void mistakes(void)
 	expect_done(4, IBV_WC_RDMA_WRITE);
 }
 
-/* A list that the queue has no room for is not posted in part. */
+/* A list that exceeds the queue is not posted in part. */
 static void full_queue(void)
 {
 	/* The peer has no receives, so that these wait. */
@@ -687,7 +687,7 @@ static void creation(void)
 	CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(small)) && !ibv_dealloc_pd(parent));
 }
 
-/* Every way to poll, in turns, on one queue: nothing is lost, doubled or out of order. */
+/* All ways of polling, alternating on one queue: no completion is lost, duplicated or reordered. */
 static void iteration(void)
 {
 	enum { COUNT = 60 };
@@ -724,7 +724,7 @@ static void iteration(void)
 	}
 	expect_nothing();
 	CHECK(ibv_poll_cq(ibv_cq_ex_to_cq(cq), 8, wc) == 0);
-	/* An iteration may wait for what is to come. */
+	/* An iteration may wait for later completions. */
 	write_now(100);
 	start_poll();
 	CHECK(cq->wr_id == 100);
@@ -762,7 +762,7 @@ static void timestamps(void)
 	CHECK(ticks <= (uint64_t)after.raw_clock.tv_nsec);
 	after.comp_mask = 0;
 	CHECK(!ibv_query_rt_values_ex(context, &after) && after.comp_mask == 0);
-	/* The clock runs at the rate that the device says. */
+	/* The clock runs at the device's reported rate. */
 	CHECK(!ibv_query_rt_values_ex(context, (before.comp_mask = 1, &before)));
 	uint64_t begun = realtime_ns();
 	usleep(100000);
@@ -781,7 +781,7 @@ static void await_event(void)
 	ibv_ack_cq_events(found, 1);
 }
 
-/* Completions that the iterator holds back do not get lost between arming and sleeping. */
+/* Completions that the iterator keeps are not lost between arming and sleeping. */
 static void events(void)
 {
 	struct ibv_poll_cq_attr attr = { 0 };
@@ -798,7 +798,7 @@ static void events(void)
 		while (expected < 20) {
 			int result = ibv_start_poll(cq, &attr);
 			if (result == ENOENT) {
-				/* Whatever is missing comes after the arming, and says so. */
+				/* Missing completions arrive after the arming, and raise an event. */
 				await_event();
 				CHECK(!ibv_req_notify_cq(ibv_cq_ex_to_cq(cq), 0));
 				continue;
@@ -809,7 +809,7 @@ static void events(void)
 			while (!ibv_next_poll(cq));
 			ibv_end_poll(cq);
 		}
-		/* Leave no event behind for the next round: this one comes in any case. */
+		/* Leave no event for the next round: this one arrives in any case. */
 		write_now(1000);
 		await_event();
 		expect_done(1000, IBV_WC_RDMA_WRITE);
@@ -830,7 +830,7 @@ static void *post_lists(void *argument)
 			ibv_wr_start(qpx);
 			for (int i = 0; i < IN_A_LIST; i++) {
 				build_write(me << 32 | (uint64_t)list << 8 | i, IBV_SEND_SIGNALED, 0, 64);
-				/* An invitation to the others. */
+				/* Lets other threads run. */
 				sched_yield();
 			}
 			result = ibv_wr_complete(qpx);
@@ -899,7 +899,7 @@ static void *poll_some(void *argument)
 	return NULL;
 }
 
-/* Threads that poll one queue in every way get each completion once. */
+/* Threads that poll one queue in all ways get each completion once. */
 static void polling_threads(void)
 {
 	pthread_t threads[3];
@@ -919,7 +919,7 @@ static void polling_threads(void)
 	expect_nothing();
 }
 
-/* Messages per second, by ways to post them, and the processor time of each. */
+/* Messages per second by way of posting, and the processor time per message. */
 
 static uint64_t processor_ns(void)
 {

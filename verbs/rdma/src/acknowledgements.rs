@@ -1,4 +1,4 @@
-//! Events that a program has been given and has to acknowledge.
+//! Acknowledgement of events by the program.
 
 use std::sync::PoisonError;
 
@@ -13,13 +13,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// Events of one object that a program has been given and those that it has acknowledged: the
-/// object may only go when the two are equal, and whoever destroys it waits for that.
+/// Counts the events of one object that the program was given, and those that it has acknowledged.
+/// Destroying the object waits until the two are equal.
 ///
 /// An event counts as given while its queue is locked
-/// ([`EventQueue::take_counted`](crate::EventQueue::take_counted)), and whoever destroys the object
-/// first takes its events out of the queue ([`EventQueue::retain`](crate::EventQueue::retain)). So
-/// each event is either taken out or waited for.
+/// ([`EventQueue::take_counted`](crate::EventQueue::take_counted)), and destroying the object first
+/// removes its events from the queue ([`EventQueue::retain`](crate::EventQueue::retain)). Each
+/// event is therefore either removed or waited for.
 #[derive(Default)]
 pub struct Acknowledgements {
     given: AtomicU64,
@@ -28,19 +28,19 @@ pub struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    /// One more event has been given.
+    /// Counts one more given event.
     pub fn give(&self) {
         self.given.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// `count` more events have been acknowledged.
+    /// Counts `count` more acknowledged events.
     pub fn acknowledge(&self, count: u64) {
         let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         *acknowledged += count;
         self.changed.notify_all();
     }
 
-    /// Blocks until everything given has been acknowledged.
+    /// Blocks until all given events have been acknowledged.
     pub fn settle(&self) {
         let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         while *acknowledged < self.given.load(Ordering::SeqCst) {

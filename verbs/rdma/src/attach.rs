@@ -1,9 +1,9 @@
-//! The environment contract: how a process learns which port of which lab host is its own.
+//! The environment variables that assign a port, such as a lab host's, to a process.
 //!
 //! `longhaul exec` sets these variables and preloads the verbs library; a test that joins two
-//! processes back to back sets them itself. Nothing else configures the device. A process whose
-//! environment has none of [`ENV_SOCKET`], [`ENV_UDP_PORT`], [`ENV_TAP`] and [`ENV_INTERFACE`] has
-//! no Longhaul device.
+//! processes back to back sets them itself. The device has no other configuration. A process with
+//! none of [`ENV_SOCKET`], [`ENV_UDP_PORT`], [`ENV_TAP`] and [`ENV_INTERFACE`] has no Longhaul
+//! device.
 //!
 //! | variable | meaning | without it |
 //! |---|---|---|
@@ -44,9 +44,9 @@ pub const ENV_UDP_PORT: &str = "LONGHAUL_UDP_PORT";
 pub const ENV_TAP: &str = "LONGHAUL_TAP";
 /// Ethernet interface.
 pub const ENV_INTERFACE: &str = "LONGHAUL_INTERFACE";
-/// Prefix length of an address of the port's own on a segment.
+/// Prefix length of the port's own address on a segment.
 pub const ENV_PREFIX_LEN: &str = "LONGHAUL_PREFIX_LEN";
-/// Next hop to everywhere else.
+/// Next hop to addresses outside the segment.
 pub const ENV_GATEWAY: &str = "LONGHAUL_GATEWAY";
 /// VLAN.
 pub const ENV_VLAN: &str = "LONGHAUL_VLAN";
@@ -62,7 +62,7 @@ pub const ENV_MAC: &str = "LONGHAUL_MAC";
 pub const ENV_PORT_RATE_BPS: &str = "LONGHAUL_PORT_RATE_BPS";
 /// Largest path MTU in bytes.
 pub const ENV_PATH_MTU: &str = "LONGHAUL_PATH_MTU";
-/// Which part of the number spaces belongs to this process.
+/// The process' part of the number spaces.
 pub const ENV_SLOT: &str = "LONGHAUL_SLOT";
 /// Name of the lab host.
 pub const ENV_HOST: &str = "LONGHAUL_HOST";
@@ -75,8 +75,7 @@ pub const ENV_DCQCN: &str = "LONGHAUL_DCQCN";
 /// Directory for counter files.
 pub const ENV_COUNTERS: &str = "LONGHAUL_COUNTERS";
 
-/// What says which device a process has. The other variables are the user's, to change how it
-/// behaves.
+/// The variables that identify the device. The user may set the others to change its behaviour.
 pub const IDENTITY: [&str; 15] = [
     ENV_SOCKET,
     ENV_UDP_PORT,
@@ -95,22 +94,22 @@ pub const IDENTITY: [&str; 15] = [
     ENV_COUNTERS,
 ];
 
-/// Largest slot that a host's embedded switch knows.
+/// Largest slot that a host's embedded switch supports.
 pub const SLOT_MAX: u32 = FUNCTIONS_MAX as u32 - 1;
-/// The first QPN of slot 0 that a program may get: 0 and 1 are management QPs, and a few more stay
+/// First QPN that a program of slot 0 may get: 0 and 1 are management QPs, and a few more stay
 /// free.
 const QPN_FIRST: u32 = 0x11;
 
-/// Who makes the shared memory.
+/// Role in setting up the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Listens on the socket, as a lab does.
     Master,
-    /// Connects and brings the memory.
+    /// Connects, and allocates the memory.
     Slave,
 }
 
-/// What the device's port is.
+/// Kind of the device's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// Shared memory, with a lab or one other process.
@@ -119,40 +118,38 @@ pub enum Line {
         socket: PathBuf,
         /// Interface id.
         id: u32,
-        /// Who makes the shared memory.
+        /// This process' role.
         role: Role,
-        /// True when no lab stands between this process and its peer.
+        /// True if the peer is another process and not a lab.
         back_to_back: bool,
     },
     /// A UDP socket of this machine, with any number of peers on others.
     Udp {
-        /// Port of both ends.
+        /// UDP port at both ends.
         port: u16,
     },
-    /// The end of a TAP device that the kernel does not have: a neighbour of this machine, with an
-    /// address of its own.
+    /// The user-space end of a TAP device: a neighbour of this machine, with its own address.
     Tap {
         /// Name of the device.
         name: String,
-        /// The segment that the kernel makes of the device.
+        /// The kernel's segment of the device.
         network: Network,
     },
-    /// An Ethernet interface of this machine, whose own traffic goes on beside.
+    /// An Ethernet interface of this machine, which the kernel keeps using.
     Interface {
         /// Name of the interface.
         name: String,
-        /// The segment, where the port has an address of its own there; `None` where it has this
-        /// machine's.
+        /// The segment, if the port has its own address there; `None` if it shares this machine's.
         network: Option<Network>,
     },
 }
 
-/// An Ethernet segment, as a host with an address of its own there sees it.
+/// An Ethernet segment, as seen by a host with its own address there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// Leading bits that the addresses of the segment share.
     pub prefix_len: u8,
-    /// Next hop to everywhere else.
+    /// Next hop to addresses outside the segment.
     pub gateway: Option<IpAddr>,
     /// VLAN, 1 to 4094.
     pub vlan: Option<u16>,
@@ -217,7 +214,7 @@ impl Line {
         })
     }
 
-    /// The variable that asks for a port; only one may.
+    /// The variable that requests a port. Only one of them may be set.
     fn asked_for(variables: &Variables<'_>) -> Result<&'static str, AttachError> {
         let given = [ENV_SOCKET, ENV_UDP_PORT, ENV_TAP, ENV_INTERFACE]
             .map(|name| (name, variables.text(name)));
@@ -244,16 +241,16 @@ impl fmt::Display for Line {
     }
 }
 
-/// A parsed environment: everything a process needs to attach its device.
+/// A parsed environment: the complete description of a process' device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// What the port is.
+    /// Kind of the port.
     pub line: Line,
     /// Address of the port.
     pub ip: IpAddr,
     /// MAC address of the port.
     pub mac: MacAddr,
-    /// Rate of the port; `None`: as fast as the peer takes it.
+    /// Rate of the port; `None`: as fast as the peer receives.
     pub rate: Option<BitRate>,
     /// Largest path MTU in bytes: a power of two, 256 to 4096.
     pub path_mtu: u16,
@@ -267,14 +264,14 @@ pub struct Attach {
     pub cm_ack_timeout: u8,
     /// Congestion control.
     pub dcqcn: bool,
-    /// Where counters are kept as files.
+    /// Directory of the counter files.
     pub counters: Option<PathBuf>,
 }
 
-/// Why an environment is no [`Attach`].
+/// Why an environment is not an [`Attach`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// No variable asks for a port: this process has no device.
+    /// No variable requests a port, so this process has no device.
     #[error(
         "none of {ENV_SOCKET}, {ENV_UDP_PORT}, {ENV_TAP} and {ENV_INTERFACE} is set; start the \
          program with `longhaul exec`"
@@ -286,14 +283,14 @@ pub enum AttachError {
         /// Its name.
         variable: &'static str,
     },
-    /// A variable has a value that makes no sense.
+    /// A variable has an invalid value.
     #[error("{variable}={value}: {expected}")]
     Invalid {
         /// Its name.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// The valid values.
         expected: &'static str,
     },
 }
@@ -302,8 +299,8 @@ impl Attach {
     /// Reads this process's environment.
     ///
     /// # Errors
-    /// [`AttachError::NoDevice`] where no variable asks for a port; the others name the variable to
-    /// mend.
+    /// [`AttachError::NoDevice`] if no variable requests a port; other errors name the variable to
+    /// correct.
     pub fn from_env() -> Result<Self, AttachError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
@@ -362,37 +359,37 @@ impl Attach {
         })
     }
 
-    /// The first QPN that this process hands out.
+    /// The first QPN of this process.
     #[must_use]
     pub fn qpn_first(&self) -> u32 {
         (self.slot << QPN_SLOT_SHIFT).max(QPN_FIRST)
     }
 
-    /// How many QPNs belong to this process.
+    /// Number of QPNs of this process.
     #[must_use]
     pub fn qpn_count(&self) -> u32 {
         ((self.slot + 1) << QPN_SLOT_SHIFT) - self.qpn_first()
     }
 
-    /// The port's address as the device crates want it.
+    /// The port's address.
     #[must_use]
     pub fn ip_addr(&self) -> IpAddr {
         self.ip
     }
 
-    /// True when a lab is to be at the other end, which may go away.
+    /// True if the peer is a lab, which may end.
     #[must_use]
     pub fn is_in_lab(&self) -> bool {
         matches!(self.line, Line::Memif { back_to_back: false, .. })
     }
 
-    /// True when the other end is one process that may come later.
+    /// True if the peer is another process, which may start later.
     #[must_use]
     pub fn is_back_to_back(&self) -> bool {
         matches!(self.line, Line::Memif { back_to_back: true, .. })
     }
 
-    /// True on an Ethernet segment, where peers have to be asked for their MAC addresses.
+    /// True on an Ethernet segment, where peers' MAC addresses must be resolved.
     #[must_use]
     pub fn is_on_segment(&self) -> bool {
         matches!(self.line, Line::Tap { .. } | Line::Interface { .. })
@@ -404,7 +401,7 @@ impl Attach {
         gid_of_ip(self.ip)
     }
 
-    /// The node GUID: the MAC address as a modified EUI-64, as RNICs do.
+    /// Node GUID: the MAC address as a modified EUI-64, as in RNICs.
     #[must_use]
     pub fn guid(&self) -> u64 {
         let m = self.mac.0;
@@ -412,14 +409,14 @@ impl Attach {
     }
 }
 
-/// The MAC address that a host with this IP address has: 02:00 and the last four bytes.
+/// MAC address of a host with this IP address: 02:00 and the last four bytes.
 #[must_use]
 pub fn mac_of(ip: IpAddr) -> MacAddr {
     let [.., a, b, c, d] = gid_of_ip(ip);
     MacAddr([2, 0, a, b, c, d])
 }
 
-/// Reads six pairs of hexadecimal digits with colons between.
+/// Parses six pairs of hexadecimal digits, separated by colons.
 #[must_use]
 pub fn parse_mac(text: &str) -> Option<MacAddr> {
     let mut bytes = [0; 6];

@@ -1,4 +1,4 @@
-//! Connections by RDMA-CM: the engine's calls, and where their events go.
+//! RDMA-CM connections: calls of the engine, and delivery of events.
 
 use std::sync::Arc;
 
@@ -13,38 +13,38 @@ use crate::engine::Engine;
 use crate::error::RdmaError;
 use crate::event_queue::EventQueue;
 
-/// Something that a program learns from an event channel.
+/// An event for a program's event channel.
 #[derive(Clone, Debug)]
 pub struct ConnectionEvent {
-    /// What the receiver of the event calls the listener or connection.
+    /// The listener's or connection's cookie, which its owner chose.
     pub cookie: u64,
-    /// What happened.
+    /// The event.
     pub what: Happening,
 }
 
-/// What happened to a listener or connection.
+/// The kind of event of a listener or connection.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are the large one")]
 pub enum Happening {
-    /// The connection manager says so.
+    /// An event of the connection manager.
     Manager(Event),
-    /// A layer above the engine says so, to itself: a number of its own, and a status.
+    /// An event that a layer above the engine sends to itself.
     Local {
-        /// Whatever the layer means by it.
+        /// Defined by the layer.
         code: u32,
         /// 0 or a negative errno value.
         status: i32,
-        /// Whatever the layer means by it.
+        /// Defined by the layer.
         value: u64,
     },
 }
 
-/// Where the events of a listener or connection go.
+/// Destination of the events of a listener or connection.
 #[derive(Clone)]
 pub struct ConnectionSink {
     /// The event channel.
     pub queue: Arc<EventQueue<ConnectionEvent>>,
-    /// What its owner calls the listener or connection.
+    /// The owner's cookie of the listener or connection.
     pub cookie: u64,
 }
 
@@ -54,38 +54,40 @@ impl ConnectionSink {
     }
 }
 
-/// How long after a listener went requests for its service are held rather than rejected.
+/// Time after a listener's close during which requests for its service are held instead of
+/// rejected.
 ///
 /// Programs close a listener and listen again at once (perftest does between its control connection
-/// and its data connections, and where those are datagrams in the other port space), and their
-/// peers do not wait for that. With the kernel's slow address resolution they hardly ever meet a
-/// rejection; here they would often.
+/// and its data connections, which for datagrams are in the other port space), and their peers do
+/// not wait for that. With the kernel's slow address resolution peers hardly ever meet a rejection;
+/// here they often would.
 const LINGER: Duration = Duration::from_ms(10_000);
-/// How long such a request is held before it is rejected.
+/// Time for which such a request is held before it is rejected.
 const HOLD: Duration = Duration::from_ms(1_000);
 
-/// How often the listeners that linger are looked at.
+/// Interval at which lingering listeners are checked.
 const LINGER_LOOK: Duration = Duration::from_ms(10);
 
-/// A listener that the program has open.
+/// An open listener of the program.
 pub(crate) struct Listening {
     sink: ConnectionSink,
     service_id: u64,
-    /// Somebody has asked for the service.
+    /// A peer has requested the service.
     was_asked: bool,
 }
 
-/// A listener that the program has closed a moment ago.
+/// A recently closed listener of the program.
 pub(crate) struct Lingering {
     service_id: u64,
     listen: ListenId,
     until: Instant,
-    /// Each with the moment of its rejection; in order.
+    /// Held requests with the time of their rejection, in order.
     held: Vec<(Instant, Event)>,
 }
 
 impl DeviceState {
-    /// Rejects what was held for too long, and forgets the listeners that nobody opened again.
+    /// Rejects requests that were held for too long, and removes lingering listeners whose time is
+    /// over.
     pub(crate) fn end_lingering(&mut self, now: Instant) {
         if now.since(self.lingers_at) < LINGER_LOOK {
             return;
@@ -107,8 +109,8 @@ impl DeviceState {
         });
     }
 
-    /// Forgets the closed listener whose time is over first, with what it held. False when there is
-    /// none.
+    /// Removes the closed listener whose time ends first, with its held requests. `false` if there
+    /// is none.
     fn end_oldest_lingering(&mut self, now: Instant) -> bool {
         let oldest = self.lingering.iter().enumerate().min_by_key(|(_, closed)| closed.until);
         let Some((at, _)) = oldest else { return false };
@@ -120,8 +122,8 @@ impl DeviceState {
         true
     }
 
-    /// Holds requests for a service that nobody listens to, where there is none of it and room for
-    /// it.
+    /// Holds requests for a service without a listener, if that is not already done and the table
+    /// has space.
     fn linger(&mut self, service_id: u64, until: Instant) {
         if let Some(closed) =
             self.lingering.iter_mut().find(|closed| closed.service_id == service_id)
@@ -132,8 +134,8 @@ impl DeviceState {
         }
     }
 
-    /// A connection request goes to the listener's channel; until it is adopted, so do the new
-    /// connection's further events.
+    /// A connection request goes to the listener's channel; until it is adopted, so do further
+    /// events of the new connection.
     pub(crate) fn dispatch_connection(&mut self, event: Event) {
         match event {
             Event::ConnectRequest { listen, .. } | Event::SidrRequest { listen, .. } => {
@@ -145,7 +147,7 @@ impl DeviceState {
                 } else if let Some(closed) =
                     self.lingering.iter_mut().find(|closed| closed.listen == listen)
                 {
-                    // As good as now: it is at most a look ago.
+                    // `lingers_at` is at most one interval old.
                     closed.held.push((self.lingers_at + HOLD, event));
                 }
             }
@@ -166,9 +168,9 @@ impl DeviceState {
     }
 }
 
-/// Rejects a request that was held.
+/// Rejects a held request.
 fn refuse(cm: &mut ConnectionManager, now: Instant, event: &Event) {
-    // It may have been given up by the peer meanwhile.
+    // The peer may have given it up meanwhile.
     let _ = match event {
         Event::SidrRequest { id, .. } => cm.sidr_reject(now, *id, SidrStatus::Unsupported, &[]),
         _ => cm.reject(now, event.connection(), RejectReason::INVALID_SERVICE_ID, &[]),
@@ -176,7 +178,8 @@ fn refuse(cm: &mut ConnectionManager, now: Instant, event: &Event) {
 }
 
 impl DeviceState {
-    /// An event after which the connection, or the request for a datagram service, is gone.
+    /// Delivers an event after which the connection, or the request for a datagram service, no
+    /// longer exists.
     fn push_last(&mut self, connection: ConnectionId, event: Event) {
         if let Some(sink) = self.connections.remove(&connection) {
             sink.push(event);
@@ -185,7 +188,7 @@ impl DeviceState {
 }
 
 impl Engine {
-    /// Takes connection requests for `service_id`; see `ConnectionManager::listen`.
+    /// Accepts connection requests for `service_id`; see `ConnectionManager::listen`.
     ///
     /// # Errors
     /// [`RdmaError::Listen`], [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -207,7 +210,7 @@ impl Engine {
             return Ok(closed.listen);
         }
         let mut opened = state.rnic.cm().listen(service_id, backlog);
-        // Listeners that the program has closed are none of its own.
+        // A lingering listener makes way for a new one.
         if matches!(opened, Err(ListenError::TooMany(_))) && state.end_oldest_lingering(self.now())
         {
             opened = state.rnic.cm().listen(service_id, backlog);
@@ -217,9 +220,9 @@ impl Engine {
         Ok(listen)
     }
 
-    /// Takes no more requests. No event of the listener is queued after this returns. Requests of
-    /// the next ten seconds are held for up to a second each, in case the service is listened to
-    /// again, unless other listeners need the room.
+    /// Stops accepting requests. No event of the listener is queued after this returns. Requests of
+    /// the next ten seconds are held for up to a second each, in case the program listens to the
+    /// service again, unless other listeners need the space.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -229,7 +232,7 @@ impl Engine {
         if let Some(Listening { service_id, was_asked, .. }) = state.listeners.remove(&listen) {
             state.lingering.push(Lingering { service_id, listen, until, held: Vec::new() });
             // Programs also exchange addresses over a connection to the port at which they then
-            // serve datagrams (perftest does). Where nobody asked for a connection, no address was
+            // serve datagrams (perftest does). Without a request for a connection, no address was
             // exchanged.
             if let Some((ServiceId::TCP, port)) = ServiceId::parts(service_id)
                 && was_asked
@@ -240,7 +243,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks a peer for a connection; see `ConnectionManager::connect`.
+    /// Requests a connection from a peer; see `ConnectionManager::connect`.
     ///
     /// # Errors
     /// [`RdmaError::Connect`], [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -260,8 +263,8 @@ impl Engine {
         Ok(connection)
     }
 
-    /// From now on sends the events of a connection to `sink`: a new one that a request brought, or
-    /// one that moves to another channel.
+    /// Redirects the events of a connection to `sink`: for a new connection from a request, or one
+    /// that moves to another channel.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -272,7 +275,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends the requests of a listener to another channel.
+    /// Redirects the requests of a listener to another channel.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -292,7 +295,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses a connection request or a reply.
+    /// Rejects a connection request or a reply.
     ///
     /// # Errors
     /// [`RdmaError::Call`], [`RdmaError::Forked`].
@@ -306,7 +309,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the peer that accepted us that we are ready.
+    /// Tells the peer that accepted the connection that this side is ready.
     ///
     /// # Errors
     /// [`RdmaError::Call`], [`RdmaError::Forked`].
@@ -324,8 +327,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Asks a peer for the datagram QP of a service; see `ConnectionManager::sidr_request`. The
-    /// events of the request carry the number that [`Event::connection`] gives.
+    /// Requests the datagram QP of a service from a peer; see `ConnectionManager::sidr_request`.
+    /// The events of the request carry the number that [`Event::connection`] returns.
     ///
     /// # Errors
     /// [`RdmaError::Connect`], [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -345,7 +348,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Names the datagram QP of a service to who asked for it.
+    /// Answers a request for the datagram QP of a service.
     ///
     /// # Errors
     /// [`RdmaError::Call`], [`RdmaError::Forked`].
@@ -361,7 +364,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses to name one.
+    /// Refuses a request for the datagram QP of a service.
     ///
     /// # Errors
     /// [`RdmaError::Call`], [`RdmaError::Forked`].
@@ -376,14 +379,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets a request for a datagram service, ours or a peer's. No event of it is queued after
+    /// Drops a request for a datagram service, sent or received. No event of it is queued after
     /// this returns.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
     pub fn forget_service(&self, id: SidrId) -> Result<(), RdmaError> {
         self.forget_sink(id)?;
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.with(|rnic, now| rnic.cm().sidr_destroy(now, id))?;
         Ok(())
     }
@@ -393,14 +396,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets a connection in whatever state. No event of it is queued after this returns.
+    /// Drops a connection in any state. No event of it is queued after this returns.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
     pub fn forget_connection(&self, connection: ConnectionId) -> Result<(), RdmaError> {
         let mut state = self.lock()?;
         let now = self.now();
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = state.rnic.cm().destroy(now, connection);
         state.connections.remove(&connection);
         state.send(now);
@@ -413,7 +416,7 @@ impl Engine {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use longhaul_cm::{Drop, Transport};
+    use longhaul_cm::{DropReason, Transport};
     use longhaul_units::Psn;
 
     use super::*;
@@ -442,7 +445,7 @@ mod tests {
         ConnectionSink { queue: Arc::new(EventQueue::new().unwrap()), cookie: 0 }
     }
 
-    /// A peer, which asks the engine.
+    /// A peer, which sends requests to the engine.
     struct Peer(ConnectionManager);
 
     impl Peer {
@@ -453,7 +456,7 @@ mod tests {
             }))
         }
 
-        fn ask(&mut self, engine: &Engine, qpn: u32) -> Option<Drop> {
+        fn ask(&mut self, engine: &Engine, qpn: u32) -> Option<DropReason> {
             let request = ConnectRequest {
                 destination_ip: US,
                 source_ip: PEER,
@@ -478,7 +481,7 @@ mod tests {
             self.deliver(engine)
         }
 
-        fn ask_for_datagrams(&mut self, engine: &Engine) -> Option<Drop> {
+        fn ask_for_datagrams(&mut self, engine: &Engine) -> Option<DropReason> {
             let request = SidrRequest {
                 destination_ip: US,
                 source_ip: PEER,
@@ -489,12 +492,12 @@ mod tests {
             self.deliver(engine)
         }
 
-        fn deliver(&mut self, engine: &Engine) -> Option<Drop> {
+        fn deliver(&mut self, engine: &Engine) -> Option<DropReason> {
             let mut dropped = None;
             self.0.poll_mad(Instant::from_ns(1), |_, mad| {
                 dropped = engine.with(|rnic, now| rnic.cm().handle_mad(now, PEER, mad)).unwrap();
             });
-            // Events are dispatched with the next call.
+            // The next call dispatches events.
             engine.with_quietly(|_| ()).unwrap();
             dropped
         }
@@ -507,7 +510,10 @@ mod tests {
         engine.unlisten(listen).unwrap();
         engine.listen(ServiceId::tcp(PORT), 1, sink()).unwrap();
         let mut peer = Peer::new();
-        assert_eq!([11, 12].map(|qpn| peer.ask(&engine, qpn)), [None, Some(Drop::BacklogFull)]);
+        assert_eq!(
+            [11, 12].map(|qpn| peer.ask(&engine, qpn)),
+            [None, Some(DropReason::BacklogFull)]
+        );
     }
 
     #[test]
@@ -517,7 +523,7 @@ mod tests {
             let listen = engine.listen(ServiceId::tcp(port), 0, sink()).unwrap();
             engine.unlisten(listen).unwrap();
         }
-        // Those that are open stay.
+        // Open listeners stay.
         let open: Vec<_> =
             (1..=1024).map(|port| engine.listen(ServiceId::ib(port), 0, sink()).unwrap()).collect();
         assert!(matches!(engine.listen(ServiceId::ib(9999), 0, sink()), Err(RdmaError::Listen(_))));
@@ -531,7 +537,11 @@ mod tests {
         let listen = engine.listen(ServiceId::tcp(PORT), 0, sink()).unwrap();
         engine.unlisten(listen).unwrap();
         let mut peer = Peer::new();
-        assert_eq!(peer.ask_for_datagrams(&engine), Some(Drop::NoListener), "nobody has asked");
+        assert_eq!(
+            peer.ask_for_datagrams(&engine),
+            Some(DropReason::NoListener),
+            "nobody has asked"
+        );
         let listen = engine.listen(ServiceId::tcp(PORT), 0, sink()).unwrap();
         assert_eq!(peer.ask(&engine, 11), None);
         engine.unlisten(listen).unwrap();

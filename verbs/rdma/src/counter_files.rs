@@ -1,10 +1,10 @@
 //! Counters as files, for tools that read those of a NIC.
 //!
-//! Below the directory that the process was given lies what `/sys` has for a device:
+//! The given directory gets the layout of `/sys` for a device:
 //! `class/infiniband/longhaul0/ports/1/` with `counters/`, `hw_counters/`, `state`, `rate` and so
-//! on. The files follow the device about once per second while something changes, and once more
-//! when the process ends by itself. Counters run freely: they go on from what the files say, so
-//! that those of programs that run one after another add up. One process at a time keeps them.
+//! on. The files follow the device about once per second while it changes, and are written once
+//! more when the process exits normally. Counters are cumulative: they start at the values in the
+//! files, so that those of consecutive programs add up. Only one process at a time writes them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,14 +14,14 @@ use longhaul_port::LinkState;
 use longhaul_rnic::{Counter, Counters};
 use longhaul_units::{BitRate, Duration, Instant};
 
-/// How often the files are brought up to date.
+/// Interval at which the files are updated.
 const INTERVAL: Duration = Duration::from_ms(1000);
 
-/// Rate that a port without one is said to have.
+/// Reported rate of a port without a configured one.
 const RATE_PRESUMED_GBPS: f64 = 100.0;
 
-/// The port's counters below `counters/`, and what they are made of. The unit of data is 4 bytes.
-/// Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
+/// The port's counters below `counters/`, with their sources. The unit of data is 4 bytes. Source:
+/// Linux, Documentation/ABI/stable/sysfs-class-infiniband.
 const PORT_COUNTERS: [(&str, Counter, u64); 4] = [
     ("port_xmit_data", Counter::TxBytes, 4),
     ("port_rcv_data", Counter::RxBytes, 4),
@@ -31,10 +31,10 @@ const PORT_COUNTERS: [(&str, Counter, u64); 4] = [
 
 /// The files of one device.
 pub(crate) struct CounterFiles {
-    /// Held as long as this process keeps the files.
+    /// Held while this process writes the files.
     _lock: File,
     port: PathBuf,
-    /// What the files said at first, in the order of [`files`].
+    /// Initial contents of the files, in the order of [`files`].
     before: Vec<u64>,
     written: Option<(Counters, LinkState)>,
     due: Instant,
@@ -50,10 +50,10 @@ fn files(counters: &Counters) -> impl Iterator<Item = (&'static str, &'static st
 }
 
 impl CounterFiles {
-    /// Makes the directories below `root`, and reads what is there.
+    /// Creates the directories below `root`, and reads the existing files.
     ///
     /// # Errors
-    /// When `root` cannot be written to; `WouldBlock` while another process keeps them.
+    /// If `root` is not writable; `WouldBlock` if another process writes the files.
     pub fn open(root: &Path, rate: Option<BitRate>) -> io::Result<Self> {
         let device = root.join("class/infiniband/longhaul0");
         let port = device.join("ports/1");
@@ -76,16 +76,16 @@ impl CounterFiles {
         Ok(CounterFiles { _lock: lock, port, before, written: None, due: Instant::ZERO })
     }
 
-    /// True when the files may be out of date.
+    /// True if the files may be outdated.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         now >= self.due
     }
 
-    /// Brings the files up to date.
+    /// Updates the files.
     ///
     /// # Errors
-    /// When a file cannot be written; the others may have been.
+    /// If a file cannot be written; others may have been updated.
     pub fn write(&mut self, now: Instant, counters: &Counters, link: LinkState) -> io::Result<()> {
         self.due = now + INTERVAL;
         let (known, known_link) = match &self.written {
@@ -115,8 +115,8 @@ impl CounterFiles {
     }
 }
 
-/// Writes over what is there, never shorter than before: whoever reads at the same moment sees an
-/// old number or the new one, and no empty file.
+/// Overwrites the contents, never with shorter ones: a concurrent reader sees an old number or the
+/// new one, and no empty file.
 fn overwrite(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new()
         .write(true)

@@ -25,21 +25,21 @@ const UNREAD_MAX: usize = 64;
 /// An asynchronous event of a device context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// Something happened to a queue pair, given by the cookie that its owner registered.
+    /// An event of a queue pair.
     Qp {
-        /// As registered.
+        /// The cookie that its owner registered.
         cookie: u64,
-        /// What happened.
+        /// The event.
         kind: QpEvent,
     },
-    /// A shared receive queue fell below its limit, given by the cookie that its owner registered.
+    /// A shared receive queue fell below its limit.
     SrqLimitReached {
-        /// As registered.
+        /// The cookie that its owner registered.
         cookie: u64,
     },
-    /// A completion queue overran, given by the cookie that its owner registered.
+    /// A completion queue overran.
     CqError {
-        /// As registered.
+        /// The cookie that its owner registered.
         cookie: u64,
     },
     /// The link of the port came up or went down.
@@ -69,12 +69,12 @@ pub struct AsyncSink {
     pub cookie: u64,
 }
 
-/// Counters of the engine, free-running.
+/// Counters of the engine, cumulative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineCounters {
     /// Malformed frames, which did not reach the device.
     pub malformed_frames: u64,
-    /// Times that the port disconnected a peer for breaking the rules, or failed.
+    /// Times that the port failed, or disconnected a peer for a protocol violation.
     pub port_errors: u64,
     /// Frames that the program's own polling took from the port.
     pub frames_by_program: u64,
@@ -98,12 +98,12 @@ pub(crate) struct DeviceState {
     pub(crate) cqs: HashMap<CqId, CqSinks>,
     pub(crate) qps: HashMap<Qpn, AsyncSink>,
     pub(crate) srqs: HashMap<SrqId, AsyncSink>,
-    /// Queues that get changes of the link.
+    /// Event queues that receive changes of the link.
     pub(crate) watchers: Vec<Weak<EventQueue<AsyncEvent>>>,
     /// Listeners with their services.
     pub(crate) listeners: HashMap<ListenId, Listening>,
     pub(crate) lingering: Vec<Lingering>,
-    /// When `lingering` was last looked at.
+    /// When `lingering` was last checked.
     pub(crate) lingers_at: Instant,
     pub(crate) connections: HashMap<ConnectionId, ConnectionSink>,
     pub(crate) counters: EngineCounters,

@@ -58,7 +58,7 @@ impl Engine {
     /// registered.
     ///
     /// # Errors
-    /// [`RdmaError::Io`] when the process is out of descriptors.
+    /// [`RdmaError::Io`] if the process is out of descriptors.
     pub unsafe fn new(attach: Attach) -> Result<Arc<Self>, RdmaError> {
         // Of two processes back to back, either may end first.
         let farewell = match &attach.line {
@@ -301,7 +301,7 @@ mod tests {
                     });
                 }
             });
-            // A second attempt finds the socket taken, and says so.
+            // A second attempt finds the socket taken, and reports that.
             assert!(!engine.lock().unwrap().complained, "round {round}");
         }
     }

@@ -1,22 +1,21 @@
-//! The engine thread: it runs the device when the program does not.
+//! The engine thread, which drives the device while the program does not.
 //!
-//! It is in one of three situations:
+//! It is in one of three states:
 //!
 //! * **standing by**: the program polls. The port raises no interrupts; the thread sleeps, and
-//!   looks now and then whether the program still polls. [`Engine::hand_over`] wakes it at once;
-//! * **driving**: it looks for work again and again, and does it unless the program polls just
-//!   then;
-//! * **parked**: nothing to do; it sleeps until the port's interrupt, the device's next deadline,
-//!   or a wake-up by the program.
+//!   checks at intervals whether the program still polls. [`Engine::hand_over`] wakes it at once;
+//! * **driving**: it polls for work, and does it unless the program is polling too;
+//! * **parked**: it is idle, and sleeps until the port's interrupt, the device's next deadline, or
+//!   a wake-up by the program.
 //!
-//! A program may poll now and then only, and watch its memory in between (`ib_write_lat` does).
-//! Then the two share the work: what a driving thread finds is left to the program if it has polled
-//! since the look before. Whether the program could do without the thread shows only when the
-//! thread stands by. Therefore it tries that once per millisecond, first for a moment, then for
-//! longer and longer while the program leaves nothing lying.
+//! A program may poll only occasionally, and watch its memory in between (`ib_write_lat` does). The
+//! two then share the work: a driving thread leaves work to the program if that has polled since
+//! the thread's last check. Only standing by shows whether the program needs the thread at all. The
+//! thread therefore tries that once per millisecond, first briefly, then for longer while the
+//! program leaves no work undone.
 //!
-//! A program that watches its memory never gives its processor away; the thread then keeps off it,
-//! see [`Placement`].
+//! A program that watches its memory never yields its processor; the thread then avoids that
+//! processor, see [`Placement`].
 
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -30,22 +29,22 @@ use crate::engine::Engine;
 use crate::error::RdmaError;
 use crate::placement::{Placement, current_cpu};
 
-/// How long a thread that begins to stand by sleeps before it looks after the program; twice as
-/// long each time.
+/// Length of the first sleep of a thread that begins to stand by; each further one is twice as
+/// long.
 const STAND_BY_FIRST: Duration = Duration::from_us(10);
-/// How long it sleeps at most: what lies in the port when the program stops polling waits for up to
+/// Maximum length of such a sleep: frames in the port when the program stops polling wait for up to
 /// twice that.
 const STAND_BY_MAX: Duration = Duration::from_us(640);
-/// How long a thread drives before it tries to stand by.
+/// Interval at which a driving thread tries to stand by.
 const STAND_BY_EVERY: Duration = Duration::from_ms(1);
-/// How long the thread looks without finding work before it parks, when work has lately come within
-/// that time. To wake it costs the peer and this process together about as much.
+/// Time for which the thread polls without finding work before it parks, if work has recently
+/// arrived within that time. About the cost of waking it, to the peer and this process together.
 const SPIN_LONG: Duration = Duration::from_us(8);
-/// And how long when it has not.
+/// The same time otherwise.
 const SPIN_SHORT: Duration = Duration::from_us(1);
-/// The kernel's timers are too coarse for what is due sooner than this: paced frames, usually.
+/// The kernel's timers are too coarse for deadlines closer than this, usually of paced frames.
 const DUE_SOON: Duration = Duration::from_us(50);
-/// Longest time parked; a net under all other wake-ups.
+/// Maximum time parked, a safety net for all other wake-ups.
 const PARKED_MAX: Duration = Duration::from_ms(20);
 /// Time parked while the transmit ring is full: its reader raises no interrupt.
 const PARKED_WITHOUT_ROOM: Duration = Duration::from_us(20);
@@ -78,7 +77,7 @@ pub(crate) fn without_signals<R>(spawn: impl FnOnce() -> R) -> R {
     }
 }
 
-/// What the thread does next.
+/// The thread's next state.
 #[derive(Clone, Copy)]
 enum Situation {
     StandingBy,
@@ -86,29 +85,29 @@ enum Situation {
     Parked,
 }
 
-/// What the thread remembers from one situation to the next.
+/// State that the thread keeps between situations.
 struct Memory {
     parker: Parker,
     placement: Placement,
-    /// Polls by the program when last looked at.
+    /// The program's polls at the last check.
     polls: u64,
-    /// For how long to stand by before looking after the program.
+    /// Time to stand by before the next check of the program.
     stand_by: Duration,
     /// When the thread took over.
     drives_since: Instant,
     /// The program has polled since.
     shares: bool,
-    /// The program waits for an event, for all that is known.
+    /// The program probably waits for an event.
     waits: bool,
-    /// When the thread last had work or began to look for it.
+    /// When the thread last had work or began to poll for it.
     idle_since: Instant,
-    /// For how long it looks without finding any before it parks.
+    /// Time for which it polls without finding work before it parks.
     spin: Duration,
 }
 
 fn run(engine: &Weak<Engine>) {
-    // Wake up when asked to, not up to 50 µs later.
-    // SAFETY: concerns this thread alone, and takes no pointers.
+    // Wake up on time, not up to 50 µs later. SAFETY: affects only this thread, and takes no
+    // pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
     let mut memory = Memory {
         parker: Parker::new(),
@@ -139,8 +138,8 @@ fn run(engine: &Weak<Engine>) {
     }
 }
 
-/// Sleeps, and sees whether the program runs the device by itself. `None`, here and below: the
-/// device is no longer ours.
+/// Sleeps, and checks whether the program drives the device alone. `None`, here and below: the
+/// device belongs to another process.
 fn stand_by(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
     engine.hand_over.stand_by(|wake| sleep(wake, &mut Parker::new(), memory.stand_by));
     let polls = engine.hand_over.polls();
@@ -150,7 +149,7 @@ fn stand_by(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
             memory.stand_by = (memory.stand_by + memory.stand_by).min(STAND_BY_MAX);
             return Some(Situation::StandingBy);
         }
-        // In a call that takes long, perhaps.
+        // It may be in a long call.
         if engine.try_lock().ok()?.is_none() {
             return Some(Situation::StandingBy);
         }
@@ -161,8 +160,8 @@ fn stand_by(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
     Some(Situation::Driving)
 }
 
-/// Looks for work until there is none for a while, or until it is time to see whether the program
-/// does it all.
+/// Polls for work until there is none for a while, or until it is time to check whether the program
+/// does all of it.
 fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
     memory.idle_since = engine.now();
     loop {
@@ -185,7 +184,7 @@ fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
             Found::Work => memory.idle_since = now,
             Found::DueSoon => {}
             Found::Nothing => {
-                // On the program's own processor, giving way and coming back would each take a time
+                // On the program's own processor, yielding and returning would each cost a time
                 // slice.
                 let shares_cpu = !memory.waits && engine.hand_over.polled_on() == current_cpu();
                 if shares_cpu || now.since(memory.idle_since) >= memory.spin {
@@ -197,16 +196,16 @@ fn drive(engine: &Arc<Engine>, memory: &mut Memory) -> Option<Situation> {
     }
 }
 
-/// What a look of the driving thread has found.
+/// Result of one poll by the driving thread.
 enum Found {
-    /// As many frames as a turn takes. To give the processor away would leave the rest for a time
-    /// slice of each process that wants it.
+    /// As many frames as a turn takes. Yielding the processor would leave the rest for a time slice
+    /// of each process that wants it.
     Backlog,
     /// Frames received or sent.
     Work,
-    /// Nothing yet.
+    /// No work, but a deadline is near.
     DueSoon,
-    /// Nothing, or what the program is about to take itself.
+    /// No work, or only work that the program is about to do.
     Nothing,
 }
 
@@ -226,7 +225,7 @@ fn look(engine: &Engine, memory: &mut Memory, now: Instant) -> Option<Found> {
         state.counters.takeovers += 1;
     }
     if state.turn(now, Driver::Thread) > 0 {
-        // While it looks by itself, the peer need not ring.
+        // While it polls, the peer need not ring.
         state.disarm();
         let found = if state.frames_may_wait { Found::Backlog } else { Found::Work };
         drop(state);
@@ -240,12 +239,12 @@ fn look(engine: &Engine, memory: &mut Memory, now: Instant) -> Option<Found> {
     Some(if due_soon { Found::DueSoon } else { Found::Nothing })
 }
 
-/// Arms the port and sleeps, unless frames wait already.
+/// Arms the port and sleeps, unless frames already wait.
 fn park(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
     let limit;
     {
         let mut state = engine.lock().ok()?;
-        // An error takes the link down; the descriptors then tell when the peer is back.
+        // An error takes the link down; the descriptors become readable when the peer is back.
         let frames_wait = memory.parker.arm(state.port.as_mut_slice()).unwrap_or(false);
         state.armed = !frames_wait && state.port.is_some();
         if frames_wait {
@@ -262,14 +261,14 @@ fn park(engine: &Engine, memory: &mut Memory) -> Option<Situation> {
     state.thread_sleeps_until = None;
     let now = engine.now();
     state.service(now);
-    // Would looking for longer have found what woke it?
+    // Whether polling for longer would have found the work that woke it.
     let idle = now.since(memory.idle_since);
     memory.spin = if idle < SPIN_LONG { SPIN_LONG } else { SPIN_SHORT };
     Some(Situation::Driving)
 }
 
-/// Sleeps until the port, a wake-up or the time. Whatever woke it, the caller looks at everything
-/// again; a failure to sleep only costs time.
+/// Sleeps until the port, a wake-up or the timeout. The caller checks everything after any wake-up;
+/// a failure to sleep only costs time.
 fn sleep(wake: &WakeUp, parker: &mut Parker, limit: Duration) {
     let _ = parker.sleep(wake, Some(limit));
     wake.take();

@@ -1,4 +1,4 @@
-//! One error for everything that a program can be refused.
+//! The error type of all calls.
 
 use longhaul_cm::{CallError, ConnectError, ListenError};
 use longhaul_rnic::{ErrorClass, Failure, PostError, VerbsError};
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::AttachError;
 
-/// Why a call was refused. Nothing has changed then.
+/// Why a call was refused. A refused call changes nothing.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RdmaError {
@@ -26,39 +26,39 @@ pub enum RdmaError {
     /// The connection manager refused a call on a connection.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The peer ended or refused the connection, or did not answer.
+    /// The peer ended or refused the connection, or did not respond.
     #[error("the peer {0}")]
     Peer(&'static str),
     /// The environment does not describe a port.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The operating system refused something.
+    /// An operating system error.
     #[error("{operation}: {source}")]
     Io {
-        /// What was being done.
+        /// The failed operation.
         operation: &'static str,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The device belongs to the parent process: it was opened before a fork, and the child cannot
-    /// use it.
+    /// The device was opened before a fork and belongs to the parent process; the child cannot use
+    /// it.
     #[error("this device was opened before a fork and belongs to the parent process")]
     Forked,
-    /// Frames cannot go to a peer.
+    /// No frame can reach a peer.
     #[error("{ip} cannot be reached: {}", .failure.reason())]
     Unreachable {
         /// The peer.
         ip: IpAddr,
-        /// Why not.
+        /// The cause.
         failure: Failure,
     },
-    /// Nothing came within the time that the caller gave.
+    /// The caller's time limit expired.
     #[error("nothing came within {0:?}")]
     TimedOut(std::time::Duration),
 }
 
 impl RdmaError {
-    /// The `errno` value that a verbs call reports for it.
+    /// The `errno` value that a verbs call reports for this error.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -80,7 +80,7 @@ impl RdmaError {
 }
 
 /// The `errno` value that `ibv_post_send` and `ibv_post_recv` return for a refused work request. An
-/// operation that a transport does not have is as wrong there as one that does not exist.
+/// operation that the transport does not support has the same value as one that does not exist.
 #[must_use]
 pub fn errno_of_post(error: &PostError) -> i32 {
     match error.class() {

@@ -1,9 +1,8 @@
-//! A queue of events behind a descriptor that programs can poll, read until empty and set
-//! non-blocking.
+//! An event queue with a descriptor that programs can poll, read until empty and set non-blocking.
 //!
-//! The descriptor is a semaphore eventfd that counts the queued events, so that readiness, blocking
-//! and `O_NONBLOCK` are the kernel's own: exactly what programs expect of a completion channel, an
-//! event channel and the asynchronous event descriptor of a device.
+//! The descriptor is a semaphore eventfd that counts the queued events, so the kernel provides
+//! readiness, blocking and `O_NONBLOCK` as programs expect of a completion channel, an event
+//! channel and a device's asynchronous event descriptor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,12 +19,12 @@ use crate::semaphore::Semaphore;
 
 /// Events in order, with a pollable descriptor.
 ///
-/// Unbounded by itself; what is queued is bounded by the objects that raise events (one per armed
+/// The queue has no bound of its own; the objects that raise events bound it (one event per armed
 /// completion queue, a handful per connection).
 ///
-/// Whoever waits takes one from the descriptor's count, and then an event. Whenever the lock is
-/// free, the count and those who are on their way between the two are together as many as the
-/// events and the debts.
+/// A reader first decrements the descriptor's count, and then takes an event. Invariant, whenever
+/// the lock is free: the count plus the number of readers between these two steps equals the number
+/// of events plus `debts`.
 pub struct EventQueue<T> {
     count: Semaphore,
     queued: Mutex<Queued<T>>,
@@ -33,9 +32,9 @@ pub struct EventQueue<T> {
 
 struct Queued<T> {
     events: VecDeque<T>,
-    /// Events taken out while somebody who had taken their count was on the way: whoever comes for
-    /// one next gets nothing. Else he would take an event whose own count would stay behind, and
-    /// leave an empty queue readable.
+    /// Events that were removed after a reader had decremented the count for them: as many later
+    /// readers get nothing. Otherwise such a reader would take an event whose own count stays,
+    /// which would leave an empty queue readable.
     debts: usize,
 }
 
@@ -43,13 +42,13 @@ impl<T> EventQueue<T> {
     /// An empty queue.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn new() -> io::Result<Self> {
         let queued = Queued { events: VecDeque::new(), debts: 0 };
         Ok(Self { count: Semaphore::new()?, queued: Mutex::new(queued) })
     }
 
-    /// The descriptor, readable while events are queued. It stays the queue's.
+    /// The descriptor, readable while events are queued. The queue owns it.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.count.fd()
@@ -66,7 +65,7 @@ impl<T> EventQueue<T> {
         self.count.raise();
     }
 
-    /// Takes the oldest event; blocks while there is none, unless the program made the descriptor
+    /// Takes the oldest event. Blocks while there is none, unless the program made the descriptor
     /// non-blocking.
     ///
     /// # Errors
@@ -80,12 +79,12 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes the oldest event for a caller who has read one from the descriptor's count. `None`
-    /// when the event that a count stood for was taken out by [`EventQueue::retain`] or
-    /// [`EventQueue::try_pop`]: the caller goes back to the descriptor.
+    /// Takes the oldest event for a caller that has decremented the descriptor's count. `None` if
+    /// [`EventQueue::retain`] or [`EventQueue::try_pop`] removed the counted event: the caller must
+    /// read the descriptor again.
     ///
-    /// `take` runs under the queue's lock: an event is either still queued, for `retain` to find,
-    /// or `take` has seen it. It must not use the queue.
+    /// `take` runs under the queue's lock: each event is either still queued, for `retain` to find,
+    /// or `take` has seen it. `take` must not use the queue.
     pub fn take_counted<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
         let mut queued = self.lock();
         if queued.debts > 0 {
@@ -95,10 +94,10 @@ impl<T> EventQueue<T> {
         queued.events.pop_front().map(take)
     }
 
-    /// Takes the oldest event; waits for one until the time is over.
+    /// Takes the oldest event; waits for one for at most `limit`.
     ///
     /// # Errors
-    /// `TimedOut` when none came; whatever `poll` fails with.
+    /// `TimedOut` if none arrived; any error of `poll`.
     pub fn pop_within(&self, limit: Duration) -> io::Result<T> {
         let end = Instant::now() + limit;
         loop {
@@ -121,7 +120,7 @@ impl<T> EventQueue<T> {
         Some(event)
     }
 
-    /// Drops the queued events that `keep` refuses, and returns them.
+    /// Removes the queued events that `keep` refuses, and returns them.
     pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut queued = self.lock();
         let mut dropped = Vec::new();
@@ -138,21 +137,20 @@ impl<T> EventQueue<T> {
         dropped
     }
 
-    /// Takes the count of an event that was taken out, or notes that another thread has taken it
-    /// first.
+    /// Decrements the count for a removed event, or notes that another thread has done so first.
     fn uncount(&self, queued: &mut Queued<T>) {
         if !self.count.lower_now() {
             queued.debts += 1;
         }
     }
 
-    /// Events queued at this moment.
+    /// Number of queued events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().events.len()
     }
 
-    /// True when nothing is queued.
+    /// True if no event is queued.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().events.is_empty()
@@ -167,7 +165,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// As a reader does that is about to take an event.
+    /// Like a reader that is about to take an event.
     fn read_count(queue: &EventQueue<i32>) {
         let mut count = [0_u8; 8];
         // SAFETY: eight writable bytes.

@@ -1,4 +1,4 @@
-//! Multicast groups: who is in them, and who tells the network.
+//! Multicast groups: their members, and reports to the network.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,19 +15,19 @@ use crate::engine::Engine;
 use crate::error::RdmaError;
 use crate::memory::ProcessMemory;
 
-/// Whether the line carries what is sent to groups.
+/// True if the line carries frames to groups.
 pub(crate) fn takes_groups(attach: &Attach) -> bool {
     !matches!(attach.line, Line::Udp { .. } | Line::Interface { network: None, .. })
 }
 
-/// Groups that the kernel reports (IGMP, MLD), so that switches that forward groups only to where
-/// they are wanted forward them here. They count where a frame comes from, not who has sent it.
+/// Reports groups through the kernel (IGMP, MLD), so that switches with snooping forward them here.
+/// Reports count by the port of the switch, not by the sender.
 pub(crate) struct Reports {
     interface: u32,
-    /// Each with its members, and a socket whose membership it is: the kernel limits how many one
-    /// socket has.
+    /// Members of each group, and the socket that has joined it: the kernel limits the groups per
+    /// socket.
     groups: HashMap<IpAddr, (OwnedFd, HashSet<Qpn>)>,
-    /// It was said that one is not reported.
+    /// The user was told that a group is not reported.
     complained: bool,
 }
 
@@ -36,7 +36,7 @@ impl Reports {
         Reports { interface, groups: HashMap::new(), complained: false }
     }
 
-    /// Has a group reported from now on; says once on stderr if that cannot be.
+    /// Reports a group from now on; on failure, says so once on stderr.
     pub(crate) fn join(&mut self, group: IpAddr, member: Qpn) {
         if let Err(error) = self.try_join(group, member)
             && !std::mem::replace(&mut self.complained, true)
@@ -66,7 +66,7 @@ impl Reports {
         Ok(())
     }
 
-    /// The same when a member is one no more.
+    /// Reverses [`Reports::join`] for a member.
     pub(crate) fn leave(&mut self, group: IpAddr, member: Qpn) {
         if let Some((_, members)) = self.groups.get_mut(&group)
             && members.remove(&member)
@@ -78,15 +78,15 @@ impl Reports {
 }
 
 impl Engine {
-    /// Puts a datagram queue pair into a group, for what `ibv_attach_mcast` does.
+    /// Attaches a datagram queue pair to a group, as `ibv_attach_mcast`.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`]. With an address that it shares with the host,
-    /// over a socket or an interface, the device receives only what is sent to that address: groups
-    /// are not supported (`EOPNOTSUPP`).
+    /// over a socket or an interface, the device receives only packets to that address: groups are
+    /// not supported (`EOPNOTSUPP`).
     ///
     /// On an interface, untagged, the kernel reports the group to switches (IGMP, MLD). On a TAP
-    /// device and in a VLAN nobody does: what is between has to forward groups that nobody reports.
+    /// device and in a VLAN nobody does: the network must forward groups that nobody reports.
     pub fn attach_multicast(&self, qpn: Qpn, group: IpAddr) -> Result<(), RdmaError> {
         if !takes_groups(self.attach()) {
             static ONCE: Once = Once::new();
@@ -108,7 +108,7 @@ impl Engine {
         )
     }
 
-    /// Takes it out again.
+    /// Detaches it again.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], [`RdmaError::Forked`].
@@ -119,7 +119,7 @@ impl Engine {
         )
     }
 
-    /// Tells the device, then the kernel where that reports groups.
+    /// Changes the device, then the kernel if that reports groups.
     fn change_groups(
         &self,
         change: impl FnOnce(&mut Rnic<ProcessMemory>) -> Result<(), VerbsError>,

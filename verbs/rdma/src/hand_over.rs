@@ -1,11 +1,10 @@
-//! Who runs the device: what the program's threads and the engine thread tell each other without
-//! the lock.
+//! Hand-over of the device between the program's threads and the engine thread, without the lock.
 //!
-//! The program says that it polls ([`HandOver::note_poll`]) and that it is about to wait
-//! ([`HandOver::hand_over`]); the thread says that it sleeps because the program polls
-//! ([`HandOver::stand_by`]). What holds: after a hand-over the thread takes over; it does not sleep
-//! through one, whichever of the two comes first. Each side writes its own flag, then reads the
-//! other's, with a fence between.
+//! The program signals that it polls ([`HandOver::note_poll`]) and that it is about to wait
+//! ([`HandOver::hand_over`]); the thread signals that it sleeps because the program polls
+//! ([`HandOver::stand_by`]). Invariant: the thread takes over after a hand-over, and does not sleep
+//! through one, whichever happens first. Each side writes its own flag, then reads the other's,
+//! with a fence between.
 
 use crate::placement::current_cpu;
 use longhaul_host::WakeUp;
@@ -14,11 +13,11 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Between the program's threads and the one engine thread.
+/// State between the program's threads and the engine thread.
 pub(crate) struct HandOver {
-    /// Polls by the program, for the engine thread to see that it is not needed.
+    /// The program's polls; while they increase, the engine thread is not needed.
     polls: AtomicU64,
-    /// The processor of the last poll.
+    /// Processor of the last poll.
     polled_on: AtomicUsize,
     /// The program is about to block or to wait for an event.
     handed_over: AtomicBool,
@@ -39,12 +38,13 @@ impl HandOver {
         }
     }
 
-    /// Wakes the engine thread, whatever it sleeps for.
+    /// Wakes the engine thread, whatever it waits for.
     pub(crate) fn wake(&self) -> &WakeUp {
         &self.wake
     }
 
-    /// The program polls. Only ever called by one thread at a time, hence no atomic addition.
+    /// Counts a poll by the program. Only one thread at a time may call this, so the addition need
+    /// not be atomic.
     #[inline]
     pub(crate) fn note_poll(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -56,37 +56,37 @@ impl HandOver {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// The processor of the last poll; no processor's number before the first.
+    /// Processor of the last poll; an invalid number before the first.
     pub(crate) fn polled_on(&self) -> usize {
         self.polled_on.load(Ordering::Relaxed)
     }
 
-    /// The program is about to wait for an event rather than to poll: the engine thread takes over
-    /// now.
+    /// The program is about to wait for an event: the engine thread takes over at once.
     #[inline]
     pub(crate) fn hand_over(&self) {
-        // A swap, as in `take_over`: loom does not know that a swap leaves no place for a store
-        // inside it.
+        // A swap, as in `take_over`: loom does not model that a swap is indivisible with respect to
+        // a store.
         self.handed_over.swap(true, Ordering::AcqRel);
-        // Pairs with the fence in `stand_by`: either the thread sees the hand-over, or it is seen
-        // standing by.
+        // Pairs with the fence in `stand_by`: either the thread sees the hand-over, or this side
+        // sees that it stands by.
         fence(Ordering::SeqCst);
         if self.standing_by.load(Ordering::Relaxed) {
             self.wake.wake();
         }
     }
 
-    /// Whether the program has handed over since this was last asked.
+    /// True if the program has handed over since the last call.
     pub(crate) fn take_over(&self) -> bool {
         self.handed_over.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether the program has handed over and nobody has taken over yet.
+    /// True if the program has handed over and nobody has taken over yet.
     pub(crate) fn is_handed_over(&self) -> bool {
         self.handed_over.load(Ordering::Acquire)
     }
 
-    /// The engine thread runs `sleep`, which a hand-over ends, unless there has been one already.
+    /// Runs `sleep` on the engine thread, which a hand-over ends, unless there has already been
+    /// one.
     pub(crate) fn stand_by(&self, sleep: impl FnOnce(&WakeUp)) {
         self.standing_by.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -99,8 +99,8 @@ impl HandOver {
 
 #[cfg(all(test, loom))]
 mod under_loom {
-    //! Every order in which a program can hand over while the engine thread decides whether to
-    //! sleep.
+    //! Loom tests of a program that hands over while the engine thread decides whether to sleep,
+    //! under all interleavings.
 
     use super::HandOver;
     use longhaul_host::WakeUp;
@@ -112,8 +112,8 @@ mod under_loom {
         Arc::new(HandOver::new(WakeUp::new().unwrap()))
     }
 
-    /// Stands by until the program hands over; without a time limit, so that what is lost is lost
-    /// for good.
+    /// Stands by until the program hands over; without a timeout, so that a lost wake-up hangs the
+    /// test.
     fn stand_by_until_handed_over(ours: &HandOver) {
         while !ours.take_over() {
             ours.stand_by(|wake| {
@@ -168,7 +168,7 @@ mod under_loom {
                 })
             };
             stand_by_until_handed_over(&ours);
-            // Else both were taken at once.
+            // Otherwise both were taken at once.
             if ours.polls() == 0 {
                 stand_by_until_handed_over(&ours);
                 assert_eq!(ours.polls(), 1);

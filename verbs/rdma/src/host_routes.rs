@@ -1,11 +1,11 @@
 //! Routes and neighbours of this machine's kernel, for a port that shares its address.
 //!
-//! A thread of its own asks: to answer, the kernel may wait for its lock on all interfaces, which
-//! somebody who sets one of them up holds for seconds, and the engine's lock is not to be held
-//! meanwhile.
+//! A dedicated thread sends the requests: to answer, the kernel may wait for its lock on all
+//! interfaces, which a process that sets one of them up holds for seconds, and the engine's lock
+//! must not be held meanwhile.
 //!
-//! A raw netlink socket: two questions and their answers do not pay for a crate in a library that
-//! is loaded into every program. Source: rtnetlink(7); Linux, `include/uapi/linux/rtnetlink.h` and
+//! Uses a raw netlink socket: two kinds of request do not justify a dependency of a library that is
+//! loaded into every program. Source: rtnetlink(7); Linux, `include/uapi/linux/rtnetlink.h` and
 //! `neighbour.h`.
 
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use crate::engine_thread::without_signals;
 
-/// Questions and answers that wait for each other's side at most. What does not fit is asked again
-/// by the device.
+/// Maximum number of waiting requests, and of waiting answers. The device repeats requests that do
+/// not fit.
 const WAITING_MAX: usize = 1024;
-/// How often the kernel is asked again for a neighbour that it looks for.
+/// Interval at which the kernel is queried about a neighbour that it is resolving.
 const LOOK: Duration = Duration::from_millis(1);
-/// For how long: longer than the device waits for it.
+/// Time limit of that, longer than the device's.
 const LOOK_LIMIT: Duration = Duration::from_millis(4_000);
-/// How long one answer of the kernel's is waited for.
+/// Time limit for an answer of the kernel.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 const NLMSG_ERROR: u16 = 2;
 const RTM_NEWROUTE: u16 = 24;
@@ -47,41 +47,41 @@ const RTA_VIA: u16 = 18;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const RTN_UNICAST: u8 = 1;
-/// States in which a neighbour's address is to be used: reachable, stale, delay, probe, no ARP,
+/// States in which a neighbour's address is usable: reachable, stale, delay, probe, no ARP,
 /// permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
-/// States in which the kernel takes the address for granted: reachable, no ARP, permanent.
+/// States in which the kernel considers the address valid: reachable, no ARP, permanent.
 const NUD_CONNECTED: u16 = 0x02 | 0x40 | 0x80;
-/// Header of a message; a route's and a neighbour's own headers are 12 bytes each.
+/// Length of a message's header; the headers of routes and neighbours are 12 bytes each.
 const HEADER: usize = 16;
 const BODY: usize = 12;
-/// Where packets go that are to have no effect but to make the kernel look for a neighbour. Source:
-/// RFC 863.
+/// Destination port of packets whose only purpose is to make the kernel resolve a neighbour.
+/// Source: RFC 863.
 const DISCARD_PORT: u16 = 9;
 
-/// What the kernel knows of the way to a peer.
+/// The kernel's knowledge about the route to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// Frames go to this Ethernet address; `confirmed`: it has been heard of lately.
+    /// Ethernet address of the next hop; `confirmed`: recently verified.
     Known { mac: MacAddr, confirmed: bool },
-    /// The kernel knows no Ethernet address for the next hop, yet or any more.
+    /// The kernel has no Ethernet address for the next hop at the moment.
     Unknown,
-    /// There is no way over this interface.
+    /// There is no route over this interface.
     None(Failure),
 }
 
-/// What was found out about a peer: the Ethernet address for frames to it.
+/// Result for a peer: the Ethernet address for frames to it.
 type Found = (IpAddr, Result<MacAddr, Failure>);
 
-/// Whom to ask, without waiting, for what the kernel knows.
+/// Non-blocking access to the kernel's routes and neighbours.
 pub(crate) struct HostRoutes {
     questions: SyncSender<IpAddr>,
     answers: Receiver<Found>,
 }
 
 impl HostRoutes {
-    /// For the interface with number `interface`, which has the address `ip`. `told` is called when
-    /// there is an answer.
+    /// For interface number `interface` with the address `ip`. Calls `told` when there is an
+    /// answer.
     pub(crate) fn open(
         interface: u32,
         ip: IpAddr,
@@ -102,31 +102,31 @@ impl HostRoutes {
         spawned.map(|_| HostRoutes { questions, answers })
     }
 
-    /// Has the way to `ip` looked for.
+    /// Starts a search for the route to `ip`.
     pub(crate) fn ask(&self, ip: IpAddr) {
-        // While thousands are asked for already, the device asks again.
+        // If the queue is full, the device asks again.
         let _ = self.questions.try_send(ip);
     }
 
-    /// What was found out since.
+    /// The next result.
     pub(crate) fn answer(&self) -> Option<Found> {
         self.answers.try_recv().ok()
     }
 }
 
-/// What the thread does.
+/// State of the thread.
 struct Search {
     kernel: Kernel,
-    /// Peers that the kernel is looking for, each until when.
+    /// Peers that the kernel is resolving, with their deadlines.
     open: BTreeMap<IpAddr, Instant>,
     answer: SyncSender<Found>,
 }
 
-/// Nobody wants to know any more.
+/// The requester is gone.
 struct Over;
 
 impl Search {
-    /// Until nobody can ask any more.
+    /// Runs until the requester is gone.
     fn run(&mut self, asked: &Receiver<IpAddr>, told: &impl Fn()) {
         let mut looked_at = Instant::now();
         loop {
@@ -153,7 +153,7 @@ impl Search {
 
     fn begin(&mut self, ip: IpAddr) -> Result<bool, Over> {
         let way = self.kernel.way(ip);
-        // What the kernel has not heard of lately is to be asked as well.
+        // A neighbour that was not recently confirmed is verified too.
         if !matches!(way, Ok(Way::Known { confirmed: true, .. })) {
             self.kernel.prompt(ip);
         }
@@ -161,11 +161,11 @@ impl Search {
         self.take(ip, way)
     }
 
-    /// Asks again for all that is not known yet.
+    /// Queries the kernel about all open peers.
     fn look(&mut self) -> Result<bool, Over> {
         let now = Instant::now();
-        // The device asks again by itself, and gives up; until it does, the kernel may have an
-        // answer.
+        // The device asks again by itself, and then gives up; the kernel may have an answer until
+        // it does.
         self.open.retain(|_, until| now < *until);
         let mut answered = false;
         for ip in self.open.keys().copied().collect::<Vec<_>>() {
@@ -175,7 +175,7 @@ impl Search {
         Ok(answered)
     }
 
-    /// Passes an answer on, and returns whether it was one.
+    /// Passes an answer on, and returns whether it was final.
     fn take(&mut self, ip: IpAddr, way: io::Result<Way>) -> Result<bool, Over> {
         let found = match way {
             Ok(Way::Known { mac, .. }) => Ok(mac),
@@ -187,13 +187,13 @@ impl Search {
     }
 }
 
-/// Sockets to ask the kernel with.
+/// Sockets for requests to the kernel.
 struct Kernel {
     netlink: Netlink,
-    /// Sends what makes the kernel ask for a neighbour.
+    /// Sends the packets that make the kernel resolve a neighbour.
     prompt: UdpSocket,
     interface: u32,
-    /// Our address.
+    /// Address of this port.
     ip: IpAddr,
 }
 
@@ -204,13 +204,13 @@ impl Kernel {
         Ok(Kernel { netlink: Netlink::open()?, prompt, interface, ip })
     }
 
-    /// Makes the kernel look for the next hop to `ip`, or see whether it is still there.
+    /// Makes the kernel resolve the next hop to `ip`, or verify it.
     fn prompt(&self, ip: IpAddr) {
         // A failure shows as a neighbour that stays unknown.
         let _ = self.prompt.send_to(&[], SocketAddr::new(ip, DISCARD_PORT));
     }
 
-    /// What the kernel knows of the way to `ip`.
+    /// The kernel's knowledge about the route to `ip`.
     fn way(&mut self, ip: IpAddr) -> io::Result<Way> {
         let Some(hop) = self.next_hop(ip)? else { return Ok(Way::None(Failure::NoRoute)) };
         self.neighbour(hop)
@@ -223,7 +223,8 @@ impl Kernel {
         let mut question =
             Message::new(RTM_GETROUTE, [family(ip), bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         question.attribute(RTA_DST, &octets(ip));
-        // Given an interface, the kernel would take what it has no route to for a neighbour.
+        // With an interface in the request, the kernel would treat unroutable addresses as
+        // neighbours.
         question.attribute(RTA_SRC, &octets(self.ip));
         let answer = self.netlink.ask(question)?;
         let Some((RTM_NEWROUTE, body)) = answer.message() else { return Ok(None) };
@@ -235,7 +236,7 @@ impl Kernel {
         for (kind, value) in attributes(body) {
             match kind {
                 RTA_GATEWAY => hop = address(value).unwrap_or(hop),
-                // A gateway of the other family, behind the number of its family.
+                // A gateway of the other address family, preceded by the family's number.
                 RTA_VIA => hop = value.get(2..).and_then(address).unwrap_or(hop),
                 RTA_OIF => leaves_here = value == self.interface.to_ne_bytes(),
                 _ => {}
@@ -264,10 +265,10 @@ impl Kernel {
     }
 }
 
-/// A socket to the kernel's routing.
+/// A routing netlink socket.
 struct Netlink {
     socket: OwnedFd,
-    /// Of the last question.
+    /// Sequence number of the last request.
     sequence: u32,
 }
 
@@ -279,7 +280,7 @@ impl Netlink {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        // From here on it is the kernel's alone to send there.
+        // From here on only the kernel can send to it.
         rustix::net::connect(&socket, &SocketAddrNetlink::new(0, 0))?;
         Self::new(socket)
     }
@@ -298,7 +299,7 @@ impl Netlink {
             let mut bytes = [0; 4096];
             let (len, _) = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty())?;
             let answer = Answer { bytes, len };
-            // Not one that was not waited for any more.
+            // Skips answers to earlier requests that timed out.
             if answer.sequence() == Some(self.sequence) {
                 return Ok(answer);
             }
@@ -323,7 +324,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4().or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
 }
 
-/// A question under construction.
+/// A request under construction.
 struct Message {
     bytes: Vec<u8>,
 }
@@ -358,13 +359,13 @@ struct Answer {
 }
 
 impl Answer {
-    /// The number of the question that it answers.
+    /// Sequence number of the answered request.
     fn sequence(&self) -> Option<u32> {
         Some(u32::from_ne_bytes(*self.bytes.get(..self.len)?.get(8..)?.first_chunk()?))
     }
 
-    /// The first message: its kind and what follows its header. `None` for a refusal, and for
-    /// nonsense.
+    /// The first message: its type and the bytes behind its header. `None` for an error, and for
+    /// malformed data.
     fn message(&self) -> Option<(u16, &[u8])> {
         let bytes = self.bytes.get(..self.len)?;
         let header = bytes.first_chunk::<HEADER>()?;
@@ -418,7 +419,7 @@ mod tests {
         );
     }
 
-    /// A socket whose other end stands for the kernel.
+    /// A socket whose other end plays the kernel.
     fn netlink() -> (Netlink, OwnedFd) {
         let (socket, kernel) = rustix::net::socketpair(
             AddressFamily::UNIX,

@@ -1,11 +1,11 @@
-//! The verbs layer for programs of our own, and the engine that the preloaded library shares with
-//! it.
+//! The verbs layer for this project's programs, and the engine that the preloaded library shares
+//! with it.
 //!
 //! **Purpose.** One software RNIC per process, attached by shared memory to a lab or to a second
 //! process, by a UDP socket to other machines, or to an Ethernet segment by a TAP device or an
-//! interface, driven by the program's own polling ([`Engine`]).
+//! interface. The program's own polling drives it ([`Engine`]).
 //!
-//! **What it deliberately does not do.** It knows no C layout: that is the business of `preload`.
+//! **Deliberately absent.** C layouts, which belong to `preload`.
 
 mod acknowledgements;
 pub mod attach;

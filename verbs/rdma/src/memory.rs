@@ -1,4 +1,4 @@
-//! Registered memory of the process itself: addresses are the program's own.
+//! Registered memory of the process itself, at the program's own addresses.
 
 use std::sync::atomic::Ordering;
 
@@ -10,8 +10,8 @@ use crate::shared_bytes::SharedBytes;
 /// Reads and writes the process's memory at the addresses of its registered regions.
 ///
 /// The device calls it only with ranges inside a registered region whose permissions it has
-/// checked; what a program registered and then unmapped faults, as it does with hardware (there the
-/// page stays pinned).
+/// checked. Memory that a program registered and then unmapped causes a fault, unlike with
+/// hardware, which pins its pages.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessMemory {
     _private: (),
@@ -23,8 +23,7 @@ impl ProcessMemory {
     /// # Safety
     /// Until it is dropped, every range that the device is told to use (regions given to `reg_mr`,
     /// and segments of inline work requests during the call that posts them) must stay mapped, and
-    /// its bytes may be read and written at any time by this type, concurrently with whatever else
-    /// touches them.
+    /// this type may read and write its bytes at any time, concurrently with other accesses.
     #[must_use]
     pub const unsafe fn new() -> Self {
         Self { _private: () }
@@ -45,7 +44,7 @@ impl Gather for ProcessMemory {
 }
 
 impl Memory for ProcessMemory {
-    /// The last byte is written last, because programs poll it to learn that a WRITE has arrived.
+    /// The last byte is written last, because programs poll it to detect a WRITE.
     #[inline]
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
         match payload.as_bytes() {
@@ -65,7 +64,7 @@ impl Memory for ProcessMemory {
     }
 }
 
-/// A payload that does not lie in one piece; ports receive none.
+/// A payload of several pieces; ports receive none.
 #[cold]
 fn scatter_pieces(address: u64, payload: &Payload<'_>) {
     let mut bytes = vec![0; payload.len()];
@@ -76,7 +75,7 @@ fn scatter_pieces(address: u64, payload: &Payload<'_>) {
 /// A range of registered memory.
 #[inline]
 fn at(address: u64, len: usize) -> SharedBytes {
-    // SAFETY: whoever made the memory vouched for registered ranges, and the device checked that
+    // SAFETY: the creator of the memory guaranteed registered ranges, and the device checked that
     // this one is registered, `len` bytes long and, for an atomic, aligned.
     unsafe { SharedBytes::new(address as *mut u8, len) }
 }

@@ -1,27 +1,26 @@
-//! Which processors the engine thread uses.
+//! Placement of the engine thread on processors.
 
 use longhaul_units::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Moving to another processor takes tens of microseconds; no more often than this.
+/// Minimum interval between moves, since moving to another processor takes tens of microseconds.
 const MOVE_INTERVAL: Duration = Duration::from_ms(1);
 
-/// The processor that runs the caller, or one that is no processor's number when the kernel does
-/// not say.
+/// The caller's processor, or an invalid number if the kernel does not report it.
 #[inline]
 pub(crate) fn current_cpu() -> usize {
     // SAFETY: takes no arguments.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
 }
 
-/// Keeps the calling thread off a processor that another thread of the program never gives away,
-/// and lets it back.
+/// Keeps the calling thread off a processor that another thread of the program never yields, and
+/// allows it again later.
 ///
-/// A thread on the same processor as one that spins gets its turn only when a wake-up preempts the
-/// other or the time slice ends, after milliseconds. On the processor of a peer that polls, and so
-/// yields, it gets one at once; on an idle one it need not wait.
+/// A thread on the same processor as a spinning one runs only when a wake-up preempts the other or
+/// its time slice ends, after milliseconds. On the processor of a peer that polls, and so yields,
+/// it runs at once, and so it does on an idle one.
 pub(crate) struct Placement {
-    /// The processors that the thread may use, and what has been left of them.
+    /// Processors that the thread may use, and the set that was left of them.
     kept_off: Option<(CpuSet, CpuSet)>,
     moved_at: Instant,
 }
@@ -38,7 +37,7 @@ impl Placement {
         }
         self.moved_at = now;
         let Ok(current) = sched_getaffinity(None) else { return };
-        // If it is not what was left here, somebody has chosen anew.
+        // If the set is not the one left here, the program has set another.
         let whole =
             self.kept_off.filter(|(_, rest)| *rest == current).map_or(current, |(whole, _)| whole);
         let mut rest = whole;
@@ -55,7 +54,7 @@ impl Placement {
         if let Some((whole, rest)) = self.kept_off.take()
             && sched_getaffinity(None).is_ok_and(|current| current == rest)
         {
-            // Where it may run is a matter of speed only.
+            // A failure only affects speed.
             let _ = sched_setaffinity(None, &whole);
         }
     }
@@ -67,14 +66,14 @@ mod tests {
 
     const LATER: Instant = Instant::from_ns(5_000_000);
 
-    /// On a thread of its own, so that other tests keep their processors.
+    /// On a separate thread, so that other tests keep their processors.
     fn on_own_thread(test: impl FnOnce(CpuSet) + Send) {
         std::thread::scope(|scope| {
             scope.spawn(|| test(sched_getaffinity(None).unwrap()));
         });
     }
 
-    /// Keeps off the processor of the moment, and tells which; `None` on a machine with only one.
+    /// Keeps off the current processor and returns it; `None` on a machine with only one.
     fn keep_off_this_one(placement: &mut Placement) -> Option<usize> {
         if sched_getaffinity(None).unwrap().count() == 1 {
             eprintln!("skipped: moving to another processor, there is only one");

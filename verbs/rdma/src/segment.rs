@@ -1,4 +1,4 @@
-//! Ports on Ethernet segments: opening them, and finding the Ethernet addresses of peers.
+//! Ports on Ethernet segments: opening them, and resolving the Ethernet addresses of peers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -29,14 +29,14 @@ use crate::error::RdmaError;
 use crate::groups::Reports;
 use crate::host_routes::HostRoutes;
 
-/// How often requests that wait are looked at.
+/// Interval at which waiting requests are checked.
 const LOOK: Duration = Duration::from_ms(1);
-/// How long somebody waits for an address: longer than the device asks for it.
+/// Time limit for an address, longer than the device's.
 const LOOK_LIMIT: Duration = Duration::from_ms(4_000);
-/// How often the kernel is asked whether a neighbour is still where it was. It hears of changes,
-/// and does not tell.
+/// Interval at which the kernel is asked to verify a neighbour. It learns of changes, but does not
+/// report them.
 const FRESH_BY_KERNEL: Duration = Duration::from_ms(5_000);
-/// How long a call that waits for a peer's address sleeps between two turns.
+/// Pause between two turns of a call that waits for a peer's address.
 const PAUSE: StdDuration = StdDuration::from_micros(100);
 
 /// Why a port on a segment could not be opened.
@@ -50,7 +50,7 @@ pub(crate) enum SegmentError {
     Io { ip: IpAddr, operation: &'static str, source: io::Error },
 }
 
-/// What the device is told of its segment; `None` for lines that are on none.
+/// The device's configuration of its segment; `None` for lines that are not on one.
 pub(crate) fn segment_of(attach: &Attach) -> Option<Segment> {
     let segment =
         |prefix_len| Segment::new(attach.mac, SegmentAddress { ip: attach.ip, prefix_len });
@@ -69,19 +69,19 @@ pub(crate) fn segment_of(attach: &Attach) -> Option<Segment> {
     }
 }
 
-/// What a port on a segment keeps besides itself.
+/// State of a port on a segment besides the port itself.
 pub(crate) struct OnSegment {
-    /// Held for the port's life: what keeps its address from others, and the kernel from refusing
-    /// its packets.
+    /// Held for the port's life: reserves its address, or keeps the kernel from refusing its
+    /// packets.
     _reservation: OwnedFd,
-    /// Where the kernel knows the neighbours.
+    /// The kernel's neighbours, if the port shares the kernel's address.
     host: Option<HostRoutes>,
-    /// Where the kernel can say which groups are wanted here. With a lock of its own, because the
-    /// kernel may wait for its lock on all interfaces.
+    /// Reports of groups, if the kernel can send them. It has a separate lock, because the kernel
+    /// may wait for its lock on all interfaces.
     pub(crate) reports: Option<Arc<Mutex<Reports>>>,
 }
 
-/// Opens the TAP device `name`, which one program can have.
+/// Opens the TAP device `name`, which only one program can use.
 pub(crate) fn open_tap(
     attach: &Attach,
     name: &str,
@@ -93,8 +93,8 @@ pub(crate) fn open_tap(
     ))
 }
 
-/// Opens the interface `name`, where each address can be had by one program. `told` is called when
-/// the kernel has answered a question.
+/// Opens the interface `name`, at which each address can be used by one program. Calls `told` when
+/// the kernel has answered a request.
 pub(crate) fn open_interface(
     attach: &Attach,
     name: &str,
@@ -122,12 +122,12 @@ pub(crate) fn open_interface(
         }
     };
     let config = PacketConfig {
-        // An address of its own has groups of its own too, IPv6's questions among them, which the
-        // interface does not take for anybody by itself.
+        // An own address also has its own groups, including those of IPv6 neighbour discovery,
+        // which the interface does not receive by itself.
         promiscuous: network.is_some(),
-        // What the interface has merged is split again; others of this machine are faster with it.
+        // Merged frames are split again; the machine's other programs are faster with merging.
         keep_merging: true,
-        // With this machine's own address the kernel deals with neighbours.
+        // With this machine's address the kernel handles neighbours.
         wanted: Some(Wanted {
             ip: attach.ip,
             udp_port: ROCEV2_PORT,
@@ -138,8 +138,8 @@ pub(crate) fn open_interface(
     Ok((Box::new(PacketPort::open(&config)?), on_segment))
 }
 
-/// Takes an address on a line for this process, or finds that another one has it. The name vanishes
-/// with the process, and is the network namespace's.
+/// Reserves an address on a line for this process, or fails if another process has it. The name is
+/// local to the network namespace, and vanishes with the process.
 fn reserve(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
     let ip = attach.ip;
     let name = UnixAddr::from_abstract_name(format!("longhaul/{line}/{ip}"));
@@ -152,13 +152,13 @@ fn reserve(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
     }
 }
 
-/// Takes RoCEv2's port of an address of this machine. The kernel gets a copy of every packet, and
-/// would tell peers that nobody is there; it throws them away instead.
+/// Takes RoCEv2's UDP port of an address of this machine. The kernel gets a copy of every packet,
+/// and would otherwise send ICMP errors to peers; with the socket it discards the packets.
 fn hush_kernel(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
     let ip = attach.ip;
     match UdpSocket::bind(SocketAddr::new(ip, ROCEV2_PORT)) {
         Ok(socket) => {
-            // As few as the kernel allows are to wait there for ever.
+            // The kernel's minimum, because packets stay in it for ever.
             let _ = sockopt::set_socket_recv_buffer_size(&socket, 1);
             Ok(socket.into())
         }
@@ -173,21 +173,21 @@ fn hush_kernel(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
     }
 }
 
-/// Something that waits for a peer's Ethernet address.
+/// A waiting request for a peer's Ethernet address.
 struct Waiting {
     ip: IpAddr,
     until: Instant,
     sink: ConnectionSink,
-    /// Of the event that tells.
+    /// Code of the event that reports the result.
     code: u32,
 }
 
-/// What goes on on the segment.
+/// State of address resolution on the segment.
 #[derive(Default)]
 pub(crate) struct Search {
     waiting: Vec<Waiting>,
     looked_at: Instant,
-    /// Whom the last complaint was about.
+    /// Peer of the last complaint.
     complained_of: Option<IpAddr>,
     told_of_conflict: bool,
 }
@@ -204,7 +204,7 @@ fn errno(failure: Failure) -> i32 {
 }
 
 impl DeviceState {
-    /// Asks the kernel where the device wants to know, and tells whoever waits.
+    /// Passes the device's requests to the kernel, and results to those that wait.
     pub(crate) fn look_after_segment(&mut self, now: Instant) {
         let Self { rnic, search, on_segment, .. } = self;
         if let Some(host) = on_segment.as_ref().and_then(|on_segment| on_segment.host.as_ref()) {
@@ -241,14 +241,14 @@ impl DeviceState {
             };
             let waiting = self.search.waiting.remove(index);
             if let Some(failure) = failure {
-                // First, because a program that has been told may end at once.
+                // First, because a program that receives the result may end at once.
                 self.complain_of(waiting.ip, failure);
             }
             waiting.tell(failure.map_or(0, |failure| -errno(failure)));
         }
     }
 
-    /// Says why a peer cannot be reached; once for several times in a row.
+    /// Reports why a peer cannot be reached, once for several times in a row.
     fn complain_of(&mut self, ip: IpAddr, failure: Failure) {
         if self.search.complained_of.replace(ip) != Some(ip) {
             eprintln!("longhaul: {ip} cannot be reached: {}", failure.reason());
@@ -268,15 +268,15 @@ impl DeviceState {
 }
 
 impl Engine {
-    /// Finds out where frames to `ip` go first. At once where that is known, which on lines other
-    /// than segments it always is; otherwise whoever has the address is asked, which takes three
-    /// seconds when nobody answers.
+    /// Resolves the next hop to `ip`. Returns at once if it is known, which it always is on lines
+    /// other than segments; otherwise asks for the address, which takes three seconds if nobody
+    /// answers.
     ///
     /// # Errors
     /// [`RdmaError::Unreachable`], [`RdmaError::Forked`], and those of [`Engine::start`].
     pub fn resolve(&self, ip: IpAddr) -> Result<(), RdmaError> {
         let ip = ip.to_canonical();
-        // What is no address of a peer is refused by whoever uses it.
+        // Invalid peer addresses are refused where they are used.
         if !self.attach().is_on_segment() || ip.is_ipv4() != self.attach().ip.is_ipv4() {
             return Ok(());
         }
@@ -286,12 +286,12 @@ impl Engine {
         let mut resolution = state.rnic.resolve(begun, ip);
         loop {
             if resolution == Resolution::Asking && self.now().since(begun) >= LOOK_LIMIT {
-                // Others have taken its place in the table, for instance.
+                // For example, other entries have replaced it in the table.
                 resolution = Resolution::Failed(Failure::NoAnswer);
             }
             match resolution {
                 Resolution::Known(_) => {
-                    // A question may wait, whether the neighbour is still there.
+                    // A request to verify the neighbour may be due.
                     state.send(self.now());
                     self.rouse_thread(&state);
                     return Ok(());
@@ -313,8 +313,9 @@ impl Engine {
         }
     }
 
-    /// The same, without waiting: `sink` gets a [`Happening::Local`] with `code` and value 0, with
-    /// status 0 or a negative errno value, when it is known or `limit` has passed.
+    /// As [`Engine::resolve`], without waiting: once the address is known or `limit` has passed,
+    /// `sink` gets a [`Happening::Local`] with `code`, value 0, and status 0 or a negative errno
+    /// value.
     ///
     /// # Errors
     /// [`RdmaError::Forked`], and those of [`Engine::start`].
@@ -339,14 +340,14 @@ impl Engine {
         state.tell_waiting(now);
         state.send(now);
         self.rouse_thread(&state);
-        // The kernel's answer is looked for by turns.
+        // Turns collect the kernel's answer.
         drop(state);
         self.hand_over();
         Ok(())
     }
 
-    /// Forgets what [`Engine::resolve_for`] was called for with a sink of this cookie. No event of
-    /// it is queued after this returns.
+    /// Cancels the requests of [`Engine::resolve_for`] whose sink has this cookie. No event of them
+    /// is queued after this returns.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -355,7 +356,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends what is still to be told with the cookie of `sink` to that sink.
+    /// Redirects the results for the cookie of `sink` to that sink.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -367,7 +368,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes an address handle; waits for the peer's Ethernet address as [`Engine::resolve`] does.
+    /// Creates an address handle; waits for the peer's Ethernet address as [`Engine::resolve`]
+    /// does.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], and those of [`Engine::resolve`].

@@ -1,4 +1,4 @@
-//! A semaphore with a descriptor: readiness, blocking and `O_NONBLOCK` are the kernel's own.
+//! A semaphore with a descriptor; the kernel provides readiness, blocking and `O_NONBLOCK`.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use rustix::io::ReadWriteFlags;
 
-/// Counts up and down; its descriptor is readable while the count is not 0.
+/// A counter whose descriptor is readable while the count is not 0.
 pub(crate) struct Semaphore(OwnedFd);
 
 impl Semaphore {
-    /// At 0.
+    /// A semaphore with count 0.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: eventfd returned a descriptor that nobody else owns.
+        // SAFETY: eventfd returned a descriptor that has no other owner.
         Ok(Semaphore(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -28,14 +28,15 @@ impl Semaphore {
         self.0.as_raw_fd()
     }
 
-    /// Counts up.
+    /// Increments the count.
     pub(crate) fn raise(&self) {
-        // A system call without the C library, whose `write` might cancel the program's thread
-        // right here. It cannot fail: what is counted fits into memory, and so into the counter.
+        // A raw system call, because the C library's `write` is a cancellation point of the
+        // program's thread. It cannot fail: the counted objects fit into memory, so the count fits
+        // into the counter.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Counts down; blocks at 0, unless the program made the descriptor non-blocking.
+    /// Decrements the count; blocks at 0, unless the program made the descriptor non-blocking.
     ///
     /// # Errors
     /// `WouldBlock` on a non-blocking descriptor; `Interrupted` by a signal.
@@ -46,7 +47,8 @@ impl Semaphore {
         if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Counts down unless it is 0, whatever the descriptor's flags. Returns whether it did.
+    /// Decrements the count unless it is 0, whatever the descriptor's flags. Returns whether it
+    /// did.
     pub(crate) fn lower_now(&self) -> bool {
         let mut count = [0_u8; 8];
         // The offset stands for "no offset".
@@ -54,10 +56,10 @@ impl Semaphore {
         rustix::io::preadv2(&self.0, slices, u64::MAX, ReadWriteFlags::NOWAIT).is_ok()
     }
 
-    /// Waits until the count is not 0, for `limit` or a second at most; a signal ends it too.
+    /// Waits until the count is not 0, for at most `limit` or a second; a signal ends it too.
     ///
     /// # Errors
-    /// Whatever `poll` fails with otherwise.
+    /// Any other error of `poll`.
     pub(crate) fn wait(&self, limit: Duration) -> io::Result<()> {
         let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         let millis = limit.as_millis().clamp(1, 1000) as libc::c_int;

@@ -1,5 +1,4 @@
-//! The semaphore as loom sees it: what the kernel promises of a semaphore eventfd, and nothing of
-//! the kernel's.
+//! A loom model of the semaphore: the guarantees of a semaphore eventfd, without the kernel.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -7,7 +6,7 @@ use std::time::Duration;
 
 use loom::sync::{Condvar, Mutex};
 
-/// Stands in for the real one under `cfg(loom)`.
+/// Replaces the real semaphore under `cfg(loom)`.
 pub(crate) struct Semaphore {
     count: Mutex<u64>,
     raised: Condvar,
@@ -44,7 +43,7 @@ impl Semaphore {
         lowered
     }
 
-    /// Whatever the limit, until the count is not 0.
+    /// Waits until the count is not 0, without a limit.
     pub(crate) fn wait(&self, _limit: Duration) -> io::Result<()> {
         let mut count = self.count.lock().unwrap();
         while *count == 0 {

@@ -1,20 +1,19 @@
-//! Memory that others read and write while this process copies it.
+//! Memory that other threads and processes access while this process copies it.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A range of memory that the program, its other threads, other processes and the device may read
-/// and write at any time. It is reached by copies alone.
+/// and write at any time. It is only accessed by copies.
 ///
-/// Invariants, on which every `unsafe` block of this module rests:
+/// Invariants, on which every `unsafe` block of this module relies:
 ///
-/// - Whoever makes a value vouches that the range is mapped while the value is in use, readable
-///   where it is loaded from and writable where it is stored to.
-/// - No reference to the range exists. A `&[u8]` would promise that nobody writes, and a
-///   `&mut [u8]` that nobody even reads; neither holds. Atomics are the exception: they promise
-///   nothing about other accesses.
-/// - A copy is one relaxed atomic access per byte, in any order. A byte that is written at the same
-///   time is copied as it was or as it will be; which bytes of a range fit together is for the
-///   protocol above to know.
+/// - The creator of a value guarantees that the range is mapped while the value is in use, readable
+///   for loads and writable for stores.
+/// - No reference to the range exists. A `&[u8]` would promise that nobody writes, and a `&mut
+///   [u8]` that nobody even reads; neither holds. Atomics are the exception: they promise nothing
+///   about other accesses.
+/// - A copy is one relaxed atomic access per byte, in any order. A concurrently written byte is
+///   copied with its old or its new value; consistency between bytes is the protocol's concern.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedBytes {
     at: *mut u8,
@@ -25,7 +24,7 @@ impl SharedBytes {
     /// The `len` bytes at `at`.
     ///
     /// # Safety
-    /// As the invariants of the type ask.
+    /// The invariants of the type must hold.
     #[inline]
     pub(crate) const unsafe fn new(at: *mut u8, len: usize) -> Self {
         SharedBytes { at, len }
@@ -47,7 +46,7 @@ impl SharedBytes {
         unsafe { copy(self.at, from.as_ptr(), self.len) };
     }
 
-    /// As [`SharedBytes::store`]; whoever sees the last byte sees all others.
+    /// As [`SharedBytes::store`], but a reader that sees the last byte also sees all others.
     #[inline]
     pub(crate) fn publish(self, from: &[u8]) {
         assert_eq!(from.len(), self.len, "a copy of another length");
@@ -58,7 +57,7 @@ impl SharedBytes {
         unsafe { AtomicU8::from_ptr(self.at.add(body.len())) }.store(*last, Ordering::Release);
     }
 
-    /// The range as a number that is read and written indivisibly.
+    /// The range as an atomic number.
     ///
     /// # Panics
     /// Unless it is 8 aligned bytes.
@@ -73,9 +72,9 @@ impl SharedBytes {
 
 /// Copies `len` bytes as relaxed atomic accesses of one byte each would.
 ///
-/// The assembly keeps the compiler from knowing what is accessed, and how; machine code cannot tear
-/// a byte. The routine that it calls is the C library's, the fastest there is for each processor.
-/// It is the one for ranges that overlap, because a program may register any memory of its process.
+/// The assembly hides the accesses from the compiler; machine code cannot tear a byte. It calls the
+/// C library's routine, the fastest for each processor, in its version for overlapping ranges,
+/// because a program may register any memory of its process.
 ///
 /// # Safety
 /// Both ranges must be mapped; one is private to the caller or has the invariants of
@@ -97,10 +96,10 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// As above, in the language's own terms.
+/// The same in Rust, for other processors and for checkers.
 ///
 /// # Safety
-/// As above.
+/// As [`copy`].
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
 #[inline]
 unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
@@ -132,7 +131,7 @@ mod tests {
 
     struct Region(UnsafeCell<Vec<u8>>);
 
-    // SAFETY: reached by [`SharedBytes`] alone.
+    // SAFETY: only accessed through [`SharedBytes`].
     unsafe impl Sync for Region {}
 
     impl Region {
@@ -141,7 +140,7 @@ mod tests {
         }
 
         fn part(&self, at: usize, len: usize) -> SharedBytes {
-            // SAFETY: nobody else refers to the vector while this does.
+            // SAFETY: no other reference to the vector exists meanwhile.
             let bytes = unsafe { &mut *self.0.get() };
             assert!(at + len <= bytes.len());
             // SAFETY: within the vector, which the region outlives.

@@ -1,4 +1,4 @@
-//! Two devices of one process, joined back to back by memif or by UDP.
+//! Tests of two devices of one process, joined back to back by memif or by UDP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -66,8 +66,7 @@ fn hosts() -> (Host, Host) {
     )
 }
 
-/// Two hosts that reach each other by sockets of this machine. `port` is one that no other test
-/// uses.
+/// Two hosts that reach each other through sockets of this machine. No other test may use `port`.
 fn hosts_by_udp(addresses: [&'static str; 2], port: u16) -> (Host, Host) {
     let attach = |address: &'static str| {
         Attach::from_lookup(|name| match name {

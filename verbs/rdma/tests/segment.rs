@@ -1,5 +1,5 @@
-//! Devices on Ethernet segments of a network namespace: TAP devices on a bridge, and two ends of a
-//! veth pair. Needs root; says so and does nothing otherwise.
+//! Tests of devices on Ethernet segments in a network namespace: TAP devices on a bridge, and two
+//! ends of a veth pair. Without root they say so and pass.
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -17,12 +17,12 @@ use longhaul_units::{Psn, Qpn};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Runs `test` in a thread with a network namespace of its own.
+/// Runs `test` in a thread with its own network namespace.
 fn in_namespace(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(longhaul_namespace::test_name());
         let tested = thread.spawn_scoped(scope, || {
-            // SAFETY: concerns this thread alone, which ends with the test.
+            // SAFETY: affects only this thread, which ends with the test.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 let error = std::io::Error::last_os_error();
                 let why = format!("no network namespace of its own ({error}); run as root");
@@ -106,7 +106,7 @@ impl Host {
         self.pd.register(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap()
     }
 
-    /// What a call says that needs an address where nobody is.
+    /// The error of a call that needs the address of a host that does not exist.
     fn call_nobody(&self, nobody: &str) -> RdmaError {
         let peer = Endpoint { ip: nobody.parse().unwrap(), qpn: Qpn::new(20), psn: Psn::new(0) };
         self.queue_pair().connect(Psn::new(0), &peer, &path()).unwrap_err()
@@ -213,7 +213,7 @@ mod taps {
             bridge("192.168.177.254/24");
             let a = Host::open(tap("t0", "192.168.177.1"));
             let _b = Host::open(tap("t1", "192.168.177.2"));
-            // A bridge that has just been made does not forward yet.
+            // A new bridge does not forward at first.
             a.device.engine().resolve(IpAddr::from([192, 168, 177, 2])).unwrap();
             let queue = Arc::new(EventQueue::new().unwrap());
             let ask = |last: u8, limit: Option<Duration>, cookie: u64| {
@@ -280,7 +280,7 @@ mod interfaces {
             let received =
                 far.device.engine().with_quietly(|rnic| rnic.counters().get(Counter::RxFrames));
             assert!(received.unwrap() > 100);
-            // Refusals by ICMP would be others; the kernel multicasts a little by itself.
+            // ICMP errors would cause many more; the kernel itself multicasts a little.
             assert!(drops < 50, "{drops} frames that were none of the device's");
         });
     }
@@ -315,8 +315,8 @@ mod interfaces {
                 leave(&members[0]);
                 assert!(reported(group), "the other one is still there");
                 leave(&members[1]);
-                // A program that another thread starts at that moment has the socket until it is
-                // loaded.
+                // A program that another thread starts at that moment holds the socket until it has
+                // called exec.
                 let begun = Instant::now();
                 while reported(group) {
                     assert!(begun.elapsed() < LIMIT, "{group} is still reported");

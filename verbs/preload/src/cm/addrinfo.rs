@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo`: names to addresses, by the C library's resolver.
+//! `rdma_getaddrinfo`: resolves names to addresses, by the C library's resolver.
 
 use std::ffi::{c_char, c_int};
 use std::mem::size_of;
@@ -15,12 +15,12 @@ use super::id;
 use super::name::AF_IB;
 use crate::guard::{guarded, minus_one};
 
-/// A copy of a socket address in memory that `free` takes.
+/// Copies a socket address into memory for `free`.
 ///
 /// # Safety
 /// `address` points to `len` bytes.
 unsafe fn copy(address: *const libc::sockaddr, len: libc::socklen_t) -> *mut libc::sockaddr {
-    // SAFETY: the caller vouches for the address; calloc gives as many bytes.
+    // SAFETY: the caller guarantees the address; calloc gives as many bytes.
     unsafe {
         let out = libc::calloc(1, len as usize).cast::<u8>();
         if !out.is_null() {
@@ -30,7 +30,7 @@ unsafe fn copy(address: *const libc::sockaddr, len: libc::socklen_t) -> *mut lib
     }
 }
 
-/// What to ask the C library for.
+/// The arguments for the C library.
 fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     // SAFETY: null pointers and zeroes are valid.
     let mut ask: libc::addrinfo = unsafe { std::mem::zeroed() };
@@ -56,11 +56,11 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     ask
 }
 
-/// Of several answers the first of the device's address family, if there is one: `localhost` may be
-/// `::1` first.
+/// The first answer of the device's address family, if there is one: `localhost` may list `::1`
+/// first.
 ///
 /// # Safety
-/// `found` is a list of getaddrinfo's.
+/// `found` is a list from getaddrinfo.
 unsafe fn choose(found: *const libc::addrinfo) -> *const libc::addrinfo {
     let family = match id::engine().map(|engine| engine.attach().ip_addr()) {
         Ok(IpAddr::V4(_)) => libc::AF_INET,
@@ -87,7 +87,7 @@ unsafe fn resolve(
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
     if hints.is_some_and(|hints| hints.ai_family == AF_IB) {
-        // There are no devices with InfiniBand addresses.
+        // No device has InfiniBand addresses.
         return libc::EAI_FAMILY;
     }
     let mut found = ptr::null_mut();
@@ -129,8 +129,8 @@ pub(super) unsafe extern "C" fn rdma_getaddrinfo(
     })
 }
 
-/// Makes the program's answer of the C library's, and of the hints where those say more or nothing
-/// was asked.
+/// Builds the program's answer from the C library's, and from the hints if those say more or no
+/// name was given.
 ///
 /// # Safety
 /// `found` is null or an answer of getaddrinfo; the addresses in `hints` are as long as they say.

@@ -1,4 +1,4 @@
-//! The queue pair attributes that follow from a connection: `rdma_init_qp_attr`.
+//! `rdma_init_qp_attr`: queue pair attributes that follow from a connection.
 
 use std::ffi::{c_int, c_uint};
 
@@ -17,15 +17,14 @@ use crate::address::public_address;
 use crate::device::PORT;
 use crate::guard::{guarded, minus_one};
 
-/// RNR timer that connections ask their peers to keep: 0.01 ms is the shortest; code 0 (655 ms),
-/// which the kernel takes, would stall a sender that is a little ahead. 12 is 0.64 ms, as perftest
-/// asks for.
+/// RNR timer that connections request of their peers, as perftest does: 12 is 0.64 ms. The kernel's
+/// code 0 (655 ms) would stall a sender that is slightly ahead; the shortest timer is 0.01 ms.
 const MIN_RNR_TIMER: u8 = 12;
 /// TTL of connections.
 const HOP_LIMIT: u8 = 64;
 
-/// Attributes for a step to `wanted`, with the mask that selects them. For datagrams those of the
-/// first step, as the kernel has it: [`datagram_step`] has the others.
+/// Attributes for the transition to `wanted`, with their mask. For datagrams those of the first
+/// transition, as in the kernel: [`datagram_step`] has the others.
 pub(super) fn for_state(
     state: &IdState,
     kind: ibv_qp_type,
@@ -85,7 +84,8 @@ pub(super) fn for_state(
     Ok((attr, mask))
 }
 
-/// Attributes for a datagram queue pair's later steps: to ready to receive, and to ready to send.
+/// Attributes for a datagram queue pair's later transitions: to ready to receive, and to ready to
+/// send.
 pub(super) fn datagram_step(wanted: ibv_qp_state) -> (ibv_qp_attr, c_uint) {
     let mut attr = ibv_qp_attr::zeroed();
     attr.qp_state = wanted;
@@ -100,7 +100,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         if attr.is_null() || mask.is_null() {
             return minus_one(libc::EINVAL);
@@ -111,7 +111,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
         let kind = unsafe { (*id).qp_type };
         match for_state(&ours.lock(), kind, wanted) {
             Ok((filled, selected)) => {
-                // SAFETY: the caller gives room for both.
+                // SAFETY: the caller provides space for both.
                 unsafe {
                     attr.write(filled);
                     mask.write(selected as c_int);

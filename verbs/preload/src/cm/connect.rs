@@ -1,4 +1,4 @@
-//! Connections: listening, connecting, accepting, ending.
+//! Connections: listen, connect, accept, disconnect.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,10 +19,10 @@ use crate::guard::{guarded, minus_one};
 
 /// TTL of connections.
 const HOP_LIMIT: u8 = 64;
-/// Requests that wait for a program that leaves their number to us. What comes beyond is dropped,
-/// and repeated a second later, so that it must hold the thousands that ask at once in large jobs.
+/// Waiting requests of a listener without a backlog of its own. Further ones are dropped, and their
+/// senders retry a second later, so this must hold the thousands that arrive at once in large jobs.
 const BACKLOG_DEFAULT: usize = 16_384;
-/// Most private data that an accepting program can give.
+/// Maximum private data of an accepting program, in bytes.
 const ACCEPT_DATA_MAX: usize = 196;
 
 /// The service id of a port.
@@ -31,7 +31,7 @@ pub(super) fn service_of(space: rdma_port_space, port: u16) -> u64 {
     ServiceId::of(space.0 as u16, port)
 }
 
-/// Active side, after the peer's answer: queue pair ready, then the peer is told.
+/// Active side, after the peer's reply: moves the queue pair to ready, then tells the peer.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -50,7 +50,7 @@ pub(super) unsafe fn established(id: *mut rdma_cm_id, ours: &Id) -> Result<(), c
     told
 }
 
-/// Listens; an identifier that is not bound gets a port on every address.
+/// Listens. Binds an unbound identifier to a free port on every address.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -84,14 +84,14 @@ unsafe fn listen(id: *mut rdma_cm_id, ours: &Id, backlog: c_int) -> Result<(), c
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: a live identifier.
         unsafe { listen(id, ours, backlog) }.map_or_else(minus_one, |()| 0)
     })
 }
 
-/// The private data of a call: what the identifier carries, then what the call gives.
+/// The private data of a call: that of the identifier, then that of the call.
 ///
 /// # Safety
 /// `param` is null or valid, and its data is as long as it says.
@@ -112,7 +112,7 @@ pub(super) unsafe fn private_data(state: &mut IdState, param: *const rdma_conn_p
     data
 }
 
-/// Stores the READ depths that the active side asks for; `limit` is the device's.
+/// Stores the READ depths that the active side requests; `limit` is the device's.
 fn set_read_depths(
     state: &mut IdState,
     given: Option<&rdma_conn_param>,
@@ -125,8 +125,8 @@ fn set_read_depths(
     Ok(())
 }
 
-/// Depth of outstanding READs: what the program asks for, bounded by the device, or `default` when
-/// it asks for as much as possible.
+/// Depth of outstanding READs: the program's value, bounded by the device, or `default` if the
+/// program requests the maximum.
 fn depth(asked: Option<u8>, as_much: u8, default: u8, limit: u8) -> Result<u8, c_int> {
     match asked {
         Some(value) if value != as_much => {
@@ -211,8 +211,8 @@ unsafe fn connect(
     Ok(())
 }
 
-/// Number of the identifier's queue pair, and whether that has a shared receive queue; the program
-/// says so where the queue pair is its own.
+/// Number of the identifier's queue pair, and whether that has a shared receive queue. For a queue
+/// pair of its own, the program provides both.
 ///
 /// # Safety
 /// `id` is live.
@@ -242,7 +242,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_connect(
     param: *mut rdma_conn_param,
 ) -> c_int {
     let begun = guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: a live identifier.
         unsafe { connect(id, ours, param) }.map_or_else(minus_one, |()| 0)
@@ -305,7 +305,7 @@ unsafe fn accept(
 unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let mut datagrams = false;
     let begun = guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: a live identifier.
         let accepted = unsafe {
@@ -322,7 +322,7 @@ unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_co
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: a live identifier.
         unsafe {
@@ -335,7 +335,7 @@ unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 }
 
 unsafe fn refuse(id: *mut rdma_cm_id, data: *const c_void, len: u8, reason: RejectReason) -> c_int {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
     let data = if data.is_null() {
         &[]
@@ -370,7 +370,7 @@ unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, l
     guarded(-1, || unsafe { refuse(id, data, len, RejectReason(35)) })
 }
 
-/// Ends a connection. False when it is over already, so that no event follows.
+/// Ends a connection. `false` if it has already ended, so that no event follows.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -382,7 +382,7 @@ unsafe fn disconnect(id: *mut rdma_cm_id, ours: &Id) -> Result<bool, c_int> {
         (state.connection, state.request, state.was_established)
     };
     let Some(connection) = connection.filter(|_| request.is_none()) else {
-        // Over, time-wait included; or a datagram service, which knows no end.
+        // It has ended, or is in time-wait; or it is a datagram service, which has no end.
         return if was_established { Ok(false) } else { Err(libc::EINVAL) };
     };
     match id::engine()?.disconnect(connection) {
@@ -396,7 +396,7 @@ unsafe fn disconnect(id: *mut rdma_cm_id, ours: &Id) -> Result<bool, c_int> {
 pub(super) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let mut follows = false;
     let begun = guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: a live identifier.
         match unsafe { disconnect(id, ours) } {
@@ -414,12 +414,12 @@ pub(super) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         if ours.lock().connection.is_none() || event != IBV_EVENT_COMM_EST.0 {
             return minus_one(libc::EINVAL);
         }
-        // Data that arrives before the RTU counts as the RTU without the program's help.
+        // Data that arrives before the RTU counts as the RTU, without the program's help.
         0
     })
 }

@@ -1,5 +1,5 @@
-//! Datagram services: the UDP and IPoIB port spaces, where a queue pair and its queue key are asked
-//! for instead of a connection.
+//! Datagram services: the UDP and IPoIB port spaces, in which peers request a queue pair and its
+//! queue key instead of a connection.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -12,11 +12,10 @@ use longhaul_units::Qpn;
 use super::connect::{header, private_data, queue_pair_of, service_of};
 use super::id::{self, Id, IdState, Peer};
 
-/// Most private data that an answer carries.
+/// Maximum private data of a reply, in bytes.
 const ANSWER_DATA_MAX: usize = 136;
 
-/// The number that a refusal has on the wire, which is the event's status. Source: IBTA, volume 1,
-/// table 121.
+/// Code of a refusal on the wire, which is the event's status. Source: IBTA, volume 1, table 121.
 pub(super) fn code_of(status: SidrStatus) -> c_int {
     match status {
         SidrStatus::Valid => 0,
@@ -29,7 +28,7 @@ pub(super) fn code_of(status: SidrStatus) -> c_int {
     }
 }
 
-/// Asks the peer for its queue pair. The identifier stays locked until it is bound:
+/// Requests the peer's queue pair. The identifier stays locked until it is bound:
 /// `event::translate` waits for that.
 ///
 /// # Safety
@@ -62,7 +61,7 @@ pub(super) unsafe fn connect(
     Ok(())
 }
 
-/// Takes the peer's request from the identifier: whatever the answer, it is over with it.
+/// Removes the peer's request from the identifier: any answer ends it.
 fn take_request(state: &mut IdState) -> Result<SidrId, c_int> {
     if !state.passive {
         return Err(libc::EINVAL);
@@ -74,7 +73,7 @@ fn take_request(state: &mut IdState) -> Result<SidrId, c_int> {
     Ok(request)
 }
 
-/// Names the identifier's queue pair, or the program's own, to who asked for it.
+/// Answers the request with the identifier's queue pair, or with the program's own.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own; `param` is null or valid.
@@ -100,7 +99,7 @@ pub(super) unsafe fn accept(
         .map_err(|error| error.errno())
 }
 
-/// Refuses to name one.
+/// Refuses the request.
 pub(super) fn reject(ours: &Id, data: &[u8]) -> Result<(), c_int> {
     if data.len() > ANSWER_DATA_MAX {
         return Err(libc::EINVAL);

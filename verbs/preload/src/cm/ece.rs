@@ -1,5 +1,5 @@
-//! Enhanced connection establishment: options that two adapters of one vendor agree on. This device
-//! has none, so that what a program says goes nowhere, and nothing is ever heard of the other side.
+//! Enhanced connection establishment: options that two adapters of one vendor negotiate. This
+//! device has none: a program's options are ignored, and the peer's are never reported.
 
 use std::ffi::c_int;
 
@@ -11,7 +11,7 @@ use crate::guard::{guarded, minus_one};
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         unsafe {
             let (Some(_), Some(ece)) = (id::resolve(id), ece.as_ref()) else {
                 return minus_one(libc::EINVAL);
@@ -27,7 +27,7 @@ unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         unsafe {
             if id::resolve(id).is_none() || ece.is_null() || !(*id).qp.is_null() {
                 return minus_one(libc::EINVAL);

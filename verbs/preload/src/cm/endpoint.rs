@@ -1,4 +1,5 @@
-//! Endpoints: identifiers made from an address in one call, and listeners that wait for requests.
+//! Endpoints: identifiers created from an address in one call, and listeners that wait for
+//! requests.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -17,7 +18,7 @@ use super::queues::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
 use crate::device;
 use crate::guard::{guarded, minus_one, null};
 
-/// Makes the identifier of an endpoint, of the kind that the address asks for.
+/// Creates the identifier of an endpoint, of the kind that the address requests.
 fn identifier(res: &rdma_addrinfo) -> Result<*mut rdma_cm_id, c_int> {
     let space = rdma_port_space(res.ai_port_space as u32);
     let kind = match res.ai_qp_type {
@@ -25,17 +26,17 @@ fn identifier(res: &rdma_addrinfo) -> Result<*mut rdma_cm_id, c_int> {
         given => ibv_qp_type(given as u32),
     };
     let made = id::create(ptr::null_mut(), ptr::null_mut(), space, kind)?;
-    // SAFETY: just made.
+    // SAFETY: just created.
     if let Some(ours) = unsafe { id::resolve(made) } {
         ours.lock().typed = true;
     }
     Ok(made)
 }
 
-/// Takes the addresses, the route and the queue pair of an endpoint that asks. False with `errno`
-/// set.
+/// Resolves the address and route of an active endpoint, and creates its queue pair. `false` with
+/// `errno` set.
 ///
-/// It waits, and may be cancelled there: nothing is held that wants dropping.
+/// It blocks, and may be cancelled while it does: it then holds nothing that needs dropping.
 ///
 /// # Safety
 /// `made` is live; the other pointers are null or valid.
@@ -74,7 +75,7 @@ unsafe extern "C-unwind" fn prepare_active(
     true
 }
 
-/// Binds an endpoint that listens, and keeps what its connections' queue pairs are made of.
+/// Binds a passive endpoint, and keeps the attributes for its connections' queue pairs.
 ///
 /// # Safety
 /// As [`prepare_active`].
@@ -99,7 +100,7 @@ unsafe fn prepare_passive(
     true
 }
 
-/// Ends [`rdma_create_ep`]: gives the endpoint to the program, or takes it away again.
+/// Ends [`rdma_create_ep`]: gives the endpoint to the program, or destroys it.
 ///
 /// # Safety
 /// As [`prepare_active`].
@@ -147,7 +148,7 @@ unsafe extern "C-unwind" fn rdma_create_ep(
     if made.is_null() {
         return -1;
     }
-    // SAFETY: just made; the program's other pointers are null or valid.
+    // SAFETY: just created; the program's other pointers are null or valid.
     unsafe {
         let prepared = if (*res).ai_flags & RAI_PASSIVE != 0 {
             guarded(false, || prepare_passive(made, res, pd, attr))
@@ -160,7 +161,7 @@ unsafe extern "C-unwind" fn rdma_create_ep(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     guarded((), || unsafe {
         if id::resolve(id).is_some() {
             if !(*id).qp.is_null() {
@@ -172,8 +173,8 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// Gives the identifier of a request to the program, with a queue pair where `rdma_create_ep` was
-/// given one's attributes.
+/// Gives the identifier of a request to the program, with a queue pair if `rdma_create_ep` was
+/// given its attributes.
 ///
 /// # Safety
 /// `listen` is live and `event` an event of it; `out` has room for a pointer.
@@ -213,7 +214,7 @@ unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     out: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: the program's pointers, checked as far as that goes.
+    // SAFETY: the program's pointers, checked as far as possible.
     unsafe {
         let ready = guarded(-1, || {
             let is_sync = id::resolve(listen).is_some() && id::is_sync(listen);

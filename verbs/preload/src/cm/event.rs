@@ -1,4 +1,4 @@
-//! Events: reading them, what reading them does to queue pairs, acknowledging them.
+//! Events: reading them, their effect on queue pairs, acknowledging them.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -31,12 +31,13 @@ use crate::address::public_address;
 use crate::guard::{guarded, minus_one, pause, wait_for_event};
 use crate::object::{self, Acknowledgements, Kind};
 
-/// Most private data that an event carries: that of a SIDR_REQ without its header is less.
+/// Maximum private data of an event, in bytes: a SIDR_REQ without its header is shorter.
 const DATA_MAX: usize = 216;
 /// TTL of datagrams.
 const HOP_LIMIT: u8 = 64;
 
-/// Our part of an event: what it points to, and whom its acknowledgement counts for.
+/// The library's part of an event: the data that it points to, and the object whose events it
+/// counts for.
 struct Notice {
     data: [u8; DATA_MAX],
     owner: *mut rdma_cm_id,
@@ -48,13 +49,13 @@ impl Kind for Notice {
     const MARK: u64 = 0x6c68_5f65_7665_6e74;
 }
 
-/// What an event tells of the other side.
+/// Description of the other side in an event.
 enum Param {
     Connection(rdma_conn_param),
     Datagrams(rdma_ud_param),
 }
 
-/// An event before it has a place in memory.
+/// An event that has not been allocated yet.
 struct Draft<'a> {
     id: *mut rdma_cm_id,
     listen_id: *mut rdma_cm_id,
@@ -78,7 +79,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Gives the event to the program. `owner` is whom it has been counted for.
+    /// Gives the event to the program. `owner` is the identifier that it has been counted for.
     fn hand_out(self, owner: *mut rdma_cm_id) -> *mut rdma_cm_event {
         let mut notice = Notice { data: [0; DATA_MAX], owner, membership: self.membership };
         let len = self.data.len().min(DATA_MAX);
@@ -87,7 +88,7 @@ impl<'a> Draft<'a> {
             Param::Connection(conn) => rdma_cm_event_param { conn },
             Param::Datagrams(ud) => rdma_cm_event_param { ud },
         };
-        // Both kinds begin with their private data.
+        // Both kinds start with their private data.
         param.conn.private_data_len = len as u8;
         let public = rdma_cm_event {
             id: self.id,
@@ -98,7 +99,7 @@ impl<'a> Draft<'a> {
         };
         let event = object::create(public, notice);
         if len > 0 {
-            // SAFETY: just made; the data lies behind the public part and lives as long.
+            // SAFETY: just created; the data lies behind the public part and lives as long.
             unsafe {
                 if let Some(notice) = object::resolve::<Notice>(event) {
                     (*event).param.conn.private_data = notice.data.as_ptr().cast();
@@ -115,7 +116,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     loop {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let prepared = guarded(Err(libc::EIO), || unsafe { prepare(channel, event) });
         let ours = match prepared {
             Ok(ours) => ours,
@@ -123,7 +124,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
             Err(_) if unsafe { is_destroyed(channel) } => return gone(),
             Err(errno) => return minus_one(errno),
         };
-        // SAFETY: the channel's own descriptor.
+        // SAFETY: the channel's descriptor.
         let waited = unsafe { wait_for_event(ours.queue.fd()) };
         // SAFETY: as above.
         if unsafe { is_destroyed(channel) } {
@@ -132,7 +133,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
         if !waited {
             return -1;
         }
-        // SAFETY: the caller gives room for a pointer.
+        // SAFETY: the caller provides space for a pointer.
         let taken = guarded(Some(-1), || unsafe {
             take(ours).map(|out| {
                 event.write(out);
@@ -145,7 +146,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
 }
 
-/// Whether what `channel` points to is no channel any more.
+/// True if `channel` does not point to a channel any more.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -154,17 +155,17 @@ unsafe fn is_destroyed(channel: *mut rdma_event_channel) -> bool {
     !channel.is_null() && unsafe { object::resolve::<Channel>(channel) }.is_none()
 }
 
-/// Waiting on a channel that has been destroyed ends with an error, but not at once.
+/// Waiting on a destroyed channel ends with an error, but not at once.
 ///
-/// A thread that is asleep here when another one destroys the channel is never woken. Programs rely
-/// on it: they destroy the channel and end, and a thread that comes back here just then (rping's)
-/// would end the process with an error of its own.
+/// A thread that sleeps here while another one destroys the channel is never woken. Programs rely
+/// on that: they destroy the channel and exit, and a thread that returned here at that moment
+/// (rping's) would end the process with an error of its own.
 fn gone() -> c_int {
     pause(1000);
     minus_one(libc::EBADF)
 }
 
-/// Checks the arguments, and gives the engine a turn when no event is queued.
+/// Checks the arguments, and runs a turn of the engine if no event is queued.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -185,11 +186,11 @@ unsafe fn prepare<'a>(
     Ok(ours)
 }
 
-/// Takes the oldest event, after one has been taken from the descriptor's count; `None` when there
-/// is none or the program is not told of it.
+/// Takes the oldest event, after the caller has decremented the descriptor's count; `None` if there
+/// is none or the program does not see it.
 ///
 /// # Safety
-/// Identifiers take their events out of the channel before they go.
+/// Identifiers remove their events from the channel before they are destroyed.
 unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
     // Counted for its owner while the queue is locked: from then on the owner's destruction waits
     // for it.
@@ -213,8 +214,8 @@ unsafe fn take(channel: &Channel) -> Option<*mut rdma_cm_event> {
     }
 }
 
-/// The identifier that an event counts for: that of the connection, or else the one that the event
-/// was sent to (a listener, or an identifier whose connection is just being made).
+/// The identifier that an event counts for: that of the connection, or else the event's destination
+/// (a listener, or an identifier whose connection is being created).
 fn owner_of(event: &ConnectionEvent) -> *mut rdma_cm_id {
     let bound = match &event.what {
         Happening::Local { .. }
@@ -226,10 +227,10 @@ fn owner_of(event: &ConnectionEvent) -> *mut rdma_cm_id {
     if bound.is_null() { event.cookie as *mut rdma_cm_id } else { bound }
 }
 
-/// Makes the program's event; `None` for what the program is not told.
+/// Builds the program's event; `None` if the program does not see it.
 ///
 /// # Safety
-/// `owner` is that of the event, and live.
+/// `owner` is the event's, and live.
 unsafe fn translate(found: &ConnectionEvent, owner: *mut rdma_cm_id) -> Option<*mut rdma_cm_event> {
     let manager = match &found.what {
         Happening::Local { code, status, value } => {
@@ -252,8 +253,8 @@ unsafe fn translate(found: &ConnectionEvent, owner: *mut rdma_cm_id) -> Option<*
     if let Some(draft) = requested {
         return draft.map(|draft| draft.hand_out(owner));
     }
-    // Who makes a connection holds the identifier until the two know each other; the peer may be
-    // quicker. SAFETY: passed on to the caller.
+    // The creator of a connection holds the identifier's lock until the two are bound, but the peer
+    // may respond sooner. SAFETY: passed on to the caller.
     if let Some(making) = unsafe { id::resolve(owner) } {
         drop(making.lock());
     }
@@ -264,7 +265,7 @@ unsafe fn translate(found: &ConnectionEvent, owner: *mut rdma_cm_id) -> Option<*
     unsafe { of_known(id, ours, manager) }.map(|draft| draft.hand_out(owner))
 }
 
-/// The event of a connection, or of a request, that the program knows.
+/// The event of a known connection or request.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -324,7 +325,7 @@ unsafe fn of_known<'a>(id: *mut rdma_cm_id, ours: &Id, manager: &'a Event) -> Op
         Event::SidrUnreachable { .. } => {
             forget(ours);
             if ours.lock().passive {
-                // The program took too long over a request; what it says to it now fails.
+                // The program answered a request too late; its answer will fail.
                 return None;
             }
             Draft { status: -libc::ETIMEDOUT, ..Draft::new(id, RDMA_CM_EVENT_UNREACHABLE) }
@@ -332,7 +333,7 @@ unsafe fn of_known<'a>(id: *mut rdma_cm_id, ours: &Id, manager: &'a Event) -> Op
     })
 }
 
-/// What the peer named as its service's queue pair. The request is over with that.
+/// The queue pair of the peer's service. The request ends with this.
 fn service(ours: &Id, qpn: Qpn, qkey: u32) -> Param {
     forget(ours);
     let mut state = ours.lock();
@@ -351,7 +352,7 @@ fn service(ours: &Id, qpn: Qpn, qkey: u32) -> Param {
     Param::Datagrams(param)
 }
 
-/// After a terminal event the number of a connection or request means nothing any more.
+/// A terminal event invalidates the number of its connection or request.
 fn forget(ours: &Id) {
     let mut state = ours.lock();
     state.request = None;
@@ -360,7 +361,7 @@ fn forget(ours: &Id) {
     }
 }
 
-/// An event that this layer raised by itself.
+/// An event that this layer raised itself.
 ///
 /// # Safety
 /// `id` is live.
@@ -368,8 +369,7 @@ unsafe fn local<'a>(id: *mut rdma_cm_id, what: Local, status: c_int) -> Option<D
     let event = match (what, status) {
         (Local::AddressResolved, 0) => RDMA_CM_EVENT_ADDR_RESOLVED,
         (Local::AddressResolved, _) => {
-            // The program may try again.
-            // SAFETY: passed on to the caller.
+            // The program may retry. SAFETY: passed on to the caller.
             unsafe { id::resolve(id) }?.lock().resolved = Resolved::Nothing;
             RDMA_CM_EVENT_ADDR_ERROR
         }
@@ -393,7 +393,7 @@ unsafe fn local<'a>(id: *mut rdma_cm_id, what: Local, status: c_int) -> Option<D
     Some(Draft { status, ..Draft::new(id, event) })
 }
 
-/// Who asks for a connection or a service, and for which.
+/// The sender of a request for a connection or a service, and its target.
 struct Caller {
     ip: IpAddr,
     service_id: u64,
@@ -401,14 +401,13 @@ struct Caller {
     kind: ibv_qp_type,
 }
 
-/// Makes the identifier of a peer's request, on the listener's channel or one of its own. `None`
-/// when that cannot be, or when the listener is for another kind of queue pair; the request is then
-/// refused.
+/// Creates the identifier of a peer's request, on the listener's channel or on its own. `None` if
+/// that fails, or if the listener is for another kind of queue pair; the request is then refused.
 ///
 /// # Safety
 /// `listener` is live.
 unsafe fn child_of(listener: *mut rdma_cm_id, caller: &Caller) -> Option<*mut rdma_cm_id> {
-    // SAFETY: passed on to the caller; the child is just made.
+    // SAFETY: passed on to the caller; the child is just created.
     unsafe {
         let listening = id::resolve(listener)?;
         let engine = id::engine().ok()?;
@@ -436,7 +435,7 @@ unsafe fn child_of(listener: *mut rdma_cm_id, caller: &Caller) -> Option<*mut rd
     }
 }
 
-/// Makes the identifier of a new connection.
+/// Creates the identifier of a new connection.
 ///
 /// # Safety
 /// `listener` is live.
@@ -455,7 +454,7 @@ unsafe fn connection_request(
         }
         return None;
     };
-    // SAFETY: just made.
+    // SAFETY: just created.
     let ours = unsafe { id::resolve(child) }?;
     {
         let mut state = ours.lock();
@@ -473,7 +472,7 @@ unsafe fn connection_request(
             traffic_class: info.traffic_class,
         });
     }
-    // SAFETY: just made.
+    // SAFETY: just created.
     unsafe { adopt(child, connection) };
     let conn = rdma_conn_param {
         responder_resources: info.responder_resources,
@@ -494,7 +493,7 @@ unsafe fn connection_request(
     })
 }
 
-/// Makes the identifier of a request for a datagram service.
+/// Creates the identifier of a request for a datagram service.
 ///
 /// # Safety
 /// `listener` is live.
@@ -512,7 +511,7 @@ unsafe fn service_request(
         }
         return None;
     };
-    // SAFETY: just made.
+    // SAFETY: just created.
     let ours = unsafe { id::resolve(child) }?;
     {
         let mut state = ours.lock();
@@ -520,14 +519,14 @@ unsafe fn service_request(
         state.connection = Some(request.into());
         state.peer = Some(Peer::datagram(ip, 0));
     }
-    // SAFETY: just made.
+    // SAFETY: just created.
     unsafe { adopt(child, request.into()) };
     let draft = Draft::new(child, RDMA_CM_EVENT_CONNECT_REQUEST);
     let param = Param::Datagrams(rdma_ud_param::zeroed());
     Some(Draft { listen_id: listener, param, data: info.user_data(), ..draft })
 }
 
-/// From now on the events of a connection or request go to its own identifier.
+/// Redirects the events of a connection or request to its own identifier.
 ///
 /// # Safety
 /// `child` is live.
@@ -539,8 +538,8 @@ unsafe fn adopt(child: *mut rdma_cm_id, connection: ConnectionId) {
     }
 }
 
-/// The peer accepted: with a queue pair of the identifier's own the library finishes the handshake,
-/// without one the program does.
+/// The peer accepted: if the identifier has a queue pair, the library completes the handshake;
+/// otherwise the program does.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -558,7 +557,7 @@ unsafe fn connection_response<'a>(
             peer.rnr_retry_count = info.rnr_retry_count;
         }
         state.initiator_depth = state.initiator_depth.min(info.initiator_depth);
-        // rxe's side answers with what it could do, not with what was offered.
+        // rxe replies with its limits, not with the offered values.
         state.responder_resources = state.responder_resources.min(info.responder_resources);
     }
     let conn = rdma_conn_param {
@@ -593,13 +592,13 @@ unsafe fn connection_response<'a>(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(notice) = (unsafe { object::resolve::<Notice>(event) }) else {
             return minus_one(libc::EINVAL);
         };
         let owner = notice.owner;
         let membership = notice.membership.clone();
-        // SAFETY: live, and the program gives it up; an identifier outlives its unacknowledged
+        // SAFETY: live, and the program destroys it; an identifier outlives its unacknowledged
         // events.
         unsafe {
             object::destroy::<Notice>(event);
@@ -614,11 +613,11 @@ pub(super) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
     })
 }
 
-/// For identifiers without a channel: waits for the event of the call just made. It may be
-/// cancelled there.
+/// For identifiers without a channel: waits for the event of the call that was just created. It may
+/// be cancelled there.
 ///
 /// # Safety
-/// `id` is null, or a pointer of the program's.
+/// `id` is null, or a pointer from the program.
 pub(super) unsafe extern "C-unwind" fn complete(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe {
@@ -648,7 +647,7 @@ pub(super) unsafe extern "C-unwind" fn complete(id: *mut rdma_cm_id) -> c_int {
     }
 }
 
-/// Acknowledges the event that the identifier keeps of its last call.
+/// Acknowledges the event of its last call, which the identifier keeps.
 ///
 /// # Safety
 /// `id` is live.
@@ -699,7 +698,7 @@ mod tests {
         manager.connect(Instant::ZERO, &request).unwrap()
     }
 
-    /// An identifier without device, on a channel with one event of its connection. The caller
+    /// An identifier without a device, on a channel with one event of its connection. The caller
     /// frees both.
     fn with_event(connection: ConnectionId) -> (*mut rdma_event_channel, *mut rdma_cm_id) {
         let queue = Arc::new(EventQueue::new().unwrap());

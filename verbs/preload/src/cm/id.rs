@@ -25,7 +25,7 @@ use crate::guard::{guarded, minus_one, null};
 use crate::object::{self, Acknowledgements, Kind};
 use crate::process;
 
-/// Our part of an event channel.
+/// The library's part of an event channel.
 pub(crate) struct Channel {
     pub(super) queue: Arc<EventQueue<ConnectionEvent>>,
 }
@@ -35,7 +35,7 @@ impl Kind for Channel {
     const MARK: u64 = 0x6c68_5f63_6d5f_6368;
 }
 
-/// Our part of an identifier.
+/// The library's part of an identifier.
 #[derive(Default)]
 pub(crate) struct Id {
     state: Mutex<IdState>,
@@ -47,24 +47,24 @@ impl Kind for Id {
     const MARK: u64 = 0x6c68_5f63_6d5f_6964;
 }
 
-/// An identifier as others see it: programs its public part; the real library's rsockets, which
-/// stand on these identifiers instead of its own, two members of what that library keeps behind it.
-/// That has not changed since rdma-core 13.
+/// An identifier as others see it: programs use its public part; the real library's rsockets, which
+/// use these identifiers, access two members of that library's private part. These have not changed
+/// since rdma-core 13.
 #[repr(C)]
 pub(crate) struct Shown {
     public: UnsafeCell<rdma_cm_id>,
-    /// The library's own record of the device: null lets it look its devices through for the limits
-    /// it needs.
+    /// The real library's record of the device; null makes it look through its devices for the
+    /// limits.
     device: *const c_void,
     connect_data: *const c_void,
     connect_data_len: usize,
     events_completed: c_int,
     connect_error: c_int,
-    /// Without a channel of the program's: its calls wait for their events.
+    /// Set if the program gave no channel: calls then wait for their events.
     sync: AtomicI32,
 }
 
-/// Our part of the identifier that a program's pointer stands for.
+/// The library's part of the identifier that a program's pointer refers to.
 ///
 /// # Safety
 /// As [`object::resolve`].
@@ -73,7 +73,7 @@ pub(super) unsafe fn resolve<'a>(id: *mut rdma_cm_id) -> Option<&'a Id> {
     unsafe { object::resolve::<Id>(id.cast()) }
 }
 
-/// Takes an identifier back from the program and drops it.
+/// Drops an identifier that the program destroys.
 ///
 /// # Safety
 /// As [`object::destroy`].
@@ -82,7 +82,7 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     unsafe { object::destroy::<Id>(id.cast()) };
 }
 
-/// Makes an identifier that knows nothing yet. `sync`: its calls wait for their events.
+/// Creates an unbound identifier. `sync`: its calls wait for their events.
 pub(super) fn make(public: rdma_cm_id, sync: bool) -> *mut rdma_cm_id {
     let shown = Shown {
         public: UnsafeCell::new(public),
@@ -96,7 +96,7 @@ pub(super) fn make(public: rdma_cm_id, sync: bool) -> *mut rdma_cm_id {
     object::create(shown, Id::default()).cast()
 }
 
-/// Whether the identifier's calls wait for their events.
+/// True if the identifier's calls wait for their events.
 ///
 /// # Safety
 /// `id` is live.
@@ -112,12 +112,12 @@ unsafe fn set_sync(id: *mut rdma_cm_id, sync: bool) {
     unsafe { (*id.cast::<Shown>()).sync.store(sync.into(), Ordering::Relaxed) };
 }
 
-/// What a connection needs to know of the other side, from its REQ or REP.
+/// Properties of the other side, from its REQ or REP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     pub ip: IpAddr,
     pub qpn: u32,
-    /// First PSN that it wants from us.
+    /// First PSN that it expects from this side.
     pub psn: u32,
     pub mtu_code: u8,
     pub timeout: u8,
@@ -127,7 +127,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Somebody who answers for a datagram service, or asks for one.
+    /// The peer of a datagram service.
     pub(super) fn datagram(ip: IpAddr, traffic_class: u8) -> Peer {
         Peer {
             ip,
@@ -142,38 +142,39 @@ impl Peer {
     }
 }
 
-/// How far the way to the peer is known.
+/// State of resolving the peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) enum Resolved {
-    /// Not at all.
+    /// Nothing is resolved.
     #[default]
     Nothing,
-    /// The peer's address is.
+    /// The peer's address is resolved.
     Address,
-    /// The route to it as well.
+    /// The route is resolved too.
     Route,
 }
 
-/// What changes over the life of an identifier.
+/// The mutable state of an identifier.
 #[derive(Default)]
 pub(super) struct IdState {
     pub listen: Option<ListenId>,
     /// The connection, or the number of the request for a datagram service.
     pub connection: Option<ConnectionId>,
-    /// Where `connection` is such a request.
+    /// Set if `connection` is such a request.
     pub request: Option<SidrId>,
-    /// The connection has been established at some time.
+    /// The connection has been established at least once.
     pub was_established: bool,
-    /// Moving the queue pair failed; nothing more is reported.
+    /// The transition of the queue pair failed; no further events are reported.
     pub failed: bool,
     pub passive: bool,
     pub peer: Option<Peer>,
-    /// First PSN that we want from the peer.
+    /// First PSN that this side expects from the peer.
     pub psn: u32,
     pub resolved: Resolved,
     /// 0 before the identifier is bound.
     pub local_port: u16,
-    /// What holds `local_port`; a listener's children and those that named a source port hold none.
+    /// Holds `local_port`; a listener's children, and identifiers with an explicit source port,
+    /// hold none.
     pub claim: Option<Claim>,
     pub sharing: Sharing,
     pub initiator_depth: u8,
@@ -182,7 +183,7 @@ pub(super) struct IdState {
     pub ack_timeout: Option<u8>,
     /// The kind of queue pair was chosen, not implied by the port space.
     pub typed: bool,
-    /// What `rdma_create_ep` keeps for the connections of a listener.
+    /// Attributes from `rdma_create_ep` for the connections of a listener.
     pub qp_init_attr: Option<ibv_qp_init_attr>,
     pub connect_data: Vec<u8>,
     pub memberships: Vec<Membership>,
@@ -195,7 +196,7 @@ impl Id {
     }
 }
 
-/// Whether queue pairs of `qp_type` go with port space `ps`.
+/// True if queue pairs of `qp_type` fit port space `ps`.
 pub(super) fn suits(ps: rdma_port_space, qp_type: ibv_qp_type) -> bool {
     match ps {
         RDMA_PS_TCP => [IBV_QPT_RC, IBV_QPT_UC].contains(&qp_type),
@@ -210,11 +211,11 @@ pub(super) fn implied(ps: rdma_port_space) -> ibv_qp_type {
     if [RDMA_PS_UDP, RDMA_PS_IPOIB].contains(&ps) { IBV_QPT_UD } else { IBV_QPT_RC }
 }
 
-/// Identifiers by connection: events name connections.
+/// Identifiers by connection, since events name connections.
 pub(super) static BY_CONNECTION: LazyLock<Mutex<HashMap<ConnectionId, usize>>> =
     LazyLock::new(Mutex::default);
 
-/// The identifier of a connection; null when it has none any more.
+/// The identifier of a connection; null if it has none any more.
 pub(super) fn of_connection(connection: ConnectionId) -> *mut rdma_cm_id {
     let map = BY_CONNECTION.lock().unwrap_or_else(PoisonError::into_inner);
     map.get(&connection).map_or(ptr::null_mut(), |address| *address as *mut rdma_cm_id)
@@ -228,10 +229,10 @@ pub(super) fn unbind_connection(connection: ConnectionId) {
     BY_CONNECTION.lock().unwrap_or_else(PoisonError::into_inner).remove(&connection);
 }
 
-/// The engine behind every identifier.
+/// The engine of all identifiers.
 pub(super) fn engine() -> Result<Arc<Engine>, c_int> {
     let context = device::shared_context()?;
-    // SAFETY: our own context.
+    // SAFETY: the library's own context.
     unsafe { device::context(context) }.map(|ours| Arc::clone(&ours.engine)).ok_or(libc::ENODEV)
 }
 
@@ -246,7 +247,7 @@ pub(super) unsafe fn queue_of<'a>(
     unsafe { object::resolve::<Channel>((*id).channel).map(|channel| &channel.queue) }
 }
 
-/// Where the engine sends the events of an identifier.
+/// Destination of the engine's events for an identifier.
 ///
 /// # Safety
 /// As [`queue_of`].
@@ -274,11 +275,11 @@ pub(super) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_c
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: the program's pointer, checked as far as that goes; the program gives it up.
+    // SAFETY: the program's pointer, checked as far as possible; the program destroys it.
     guarded((), || unsafe { object::destroy::<Channel>(channel) });
 }
 
-/// Makes an identifier on a channel, or on one of its own when `channel` is null.
+/// Creates an identifier on a channel, or on its own if `channel` is null.
 pub(super) fn create(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -297,7 +298,7 @@ pub(super) fn create(
         }
         own
     } else {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         if unsafe { object::resolve::<Channel>(channel) }.is_none() {
             return Err(libc::EINVAL);
         }
@@ -326,7 +327,7 @@ unsafe extern "C" fn rdma_create_id(
         }
         match create(channel, context, ps, implied(ps)) {
             Ok(made) => {
-                // SAFETY: the caller gives room for a pointer.
+                // SAFETY: the caller provides space for a pointer.
                 unsafe { id.write(made) };
                 0
             }
@@ -346,7 +347,7 @@ pub(super) unsafe fn bind_to_device(
     let context = device::shared_context()?;
     let pd = default_domain()?;
     let ip = engine()?.attach().ip_addr();
-    // SAFETY: the caller vouches for the identifier.
+    // SAFETY: the caller guarantees the identifier.
     unsafe {
         (*id).verbs = context;
         if (*id).pd.is_null() {
@@ -363,7 +364,7 @@ pub(super) unsafe fn bind_to_device(
     Ok(())
 }
 
-/// The protection domain that identifiers have by default. It lives as long as the shared context.
+/// Default protection domain of identifiers. It lives as long as the shared context.
 fn default_domain() -> Result<*mut longhaul_abi_defs::ibv_pd, c_int> {
     static DOMAIN: Mutex<Option<(usize, usize)>> = Mutex::new(None);
     let context = device::shared_context()?;
@@ -373,7 +374,7 @@ fn default_domain() -> Result<*mut longhaul_abi_defs::ibv_pd, c_int> {
     {
         return Ok(pd as *mut _);
     }
-    // SAFETY: our own context.
+    // SAFETY: this library's context.
     let pd = unsafe { ibv_alloc_pd(context) };
     if pd.is_null() {
         return Err(libc::ENOMEM);
@@ -382,13 +383,13 @@ fn default_domain() -> Result<*mut longhaul_abi_defs::ibv_pd, c_int> {
     Ok(pd)
 }
 
-/// Gives an identifier the one path that RoCE has.
+/// Gives an identifier the only path of RoCE.
 ///
 /// # Safety
 /// `id` is live and bound to the device.
 pub(super) unsafe fn set_path(id: *mut rdma_cm_id) -> Result<(), c_int> {
     let engine = engine()?;
-    // SAFETY: the caller vouches for the identifier; the record is calloc's, and freed with it.
+    // SAFETY: the caller guarantees the identifier; the record is calloc's, and freed with it.
     unsafe {
         if (*id).route.path_rec.is_null() {
             let record = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast::<ibv_sa_path_rec>();
@@ -416,10 +417,10 @@ pub(super) unsafe fn set_path(id: *mut rdma_cm_id) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Frees an identifier that nobody uses any more.
+/// Frees an identifier without users.
 ///
 /// # Safety
-/// `id` is live and given up; `channel` is its own when it was made without one.
+/// `id` is live and destroyed by the program; `channel` is its own if it was created without one.
 unsafe fn free(id: *mut rdma_cm_id, sync: bool) {
     // SAFETY: passed on to the caller.
     unsafe {
@@ -435,7 +436,7 @@ unsafe fn free(id: *mut rdma_cm_id, sync: bool) {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { resolve(id) }) else { return minus_one(libc::EINVAL) };
         let engine = match engine() {
             Ok(engine) => engine,
@@ -446,7 +447,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
             (state.listen.take(), state.connection.take(), state.request.take(), state.claim.take())
         };
         drop(claim);
-        // The parent's device, after a fork: nothing to tell anybody.
+        // After a fork the device is the parent's, and nobody is to be told.
         if let Some(listen) = listen {
             let _ = engine.unlisten(listen);
         }
@@ -485,8 +486,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Whether a queued event is about this identifier. Events of a connection that nobody has adopted
-/// yet carry the listener's cookie and go with it.
+/// True if a queued event concerns this identifier. Events of a connection that has not been
+/// adopted carry the listener's cookie, and are removed with it.
 fn concerns(event: &ConnectionEvent, cookie: u64, connection: Option<ConnectionId>) -> bool {
     match &event.what {
         Happening::Local { .. } => event.cookie == cookie,
@@ -497,12 +498,12 @@ fn concerns(event: &ConnectionEvent, cookie: u64, connection: Option<ConnectionI
     }
 }
 
-/// Moves an identifier, and the events of it that nobody has read, to another channel; a null
-/// channel stands for one of its own, whose events its calls then wait for. Waits until the events
-/// that were read have been acknowledged.
+/// Moves an identifier, and its unread events, to another channel; a null channel means one of its
+/// own, for whose events its calls then wait. Waits until the events that were read have been
+/// acknowledged.
 ///
 /// # Safety
-/// `id` is live, and `channel` is null or a pointer of the program's.
+/// `id` is live, and `channel` is null or a pointer from the program.
 pub(super) unsafe fn migrate(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
@@ -564,6 +565,6 @@ unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
-    // SAFETY: the program's pointers, checked as far as that goes.
+    // SAFETY: the program's pointers, checked as far as possible.
     guarded(-1, || unsafe { migrate(id, channel) }.map_or_else(minus_one, |()| 0))
 }

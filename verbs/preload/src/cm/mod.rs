@@ -1,12 +1,12 @@
 //! The connection manager's C interface: event channels, identifiers, events, connections.
 //!
-//! It does what librdmacm does on top of the kernel, on top of the engine: address and route
-//! resolution answer at once through the channel, connections and requests for datagram services
-//! follow `longhaul_cm`, and queue pairs that belong to an identifier are moved through their
-//! states when an event is read.
+//! It implements on the engine what librdmacm implements on the kernel: address and route
+//! resolution answer immediately through the channel, connections and requests for datagram
+//! services follow `longhaul_cm`, and queue pairs of an identifier change state when an event is
+//! read.
 //!
-//! Calls that wait (those of identifiers without a channel, and `rdma_get_cm_event`) may be
-//! cancelled there, by `pthread_cancel`: they do so outside of `guarded` and hold nothing then, see
+//! Calls that block (those of identifiers without a channel, and `rdma_get_cm_event`) may be
+//! cancelled by `pthread_cancel`: they block outside of `guarded` and then hold nothing, see
 //! [`crate::guard::wait_for_event`].
 
 mod addrinfo;

@@ -1,7 +1,7 @@
 //! Multicast groups of datagram identifiers.
 //!
-//! RoCE has no subnet manager to ask for a group: who joins one learns its address at once, from
-//! the IP address alone, and his queue pair is attached to it when the event is read.
+//! RoCE has no subnet manager: joining a group yields its address immediately, derived from the IP
+//! address alone, and the queue pair is attached to the group when the event is read.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::address::{gid_of, ibv_attach_mcast, ibv_detach_mcast, public_address}
 use crate::guard::{guarded, minus_one};
 use crate::object::Acknowledgements;
 
-/// The number that stands for every queue pair of a group.
+/// QPN of multicast packets.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// TTL of datagrams to a group.
 const HOP_LIMIT: u8 = 64;
@@ -34,16 +34,16 @@ pub(super) struct Membership {
     context: usize,
     sends_only: bool,
     attached: bool,
-    /// Of the event that tells of it.
+    /// Of the event that reports it.
     events: Arc<Acknowledgements>,
 }
 
-/// What the event of a membership says.
+/// Contents of a membership's event.
 pub(super) struct Joined {
     pub param: rdma_ud_param,
     /// 0 or a negative errno value.
     pub status: c_int,
-    /// Whom the acknowledgement counts for besides the identifier.
+    /// The acknowledgement counts for this besides the identifier.
     pub events: Arc<Acknowledgements>,
 }
 
@@ -81,8 +81,8 @@ unsafe fn join(
     unsafe { raise(id, Local::Joined(number), 0) }
 }
 
-/// Tells of a membership, and attaches the identifier's queue pair to the group. `None` when the
-/// program has left it meanwhile.
+/// Reports a membership, and attaches the identifier's queue pair to the group. `None` if the
+/// program has left the group meanwhile.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -115,7 +115,7 @@ pub(super) unsafe fn joined(id: *mut rdma_cm_id, ours: &Id, number: u64) -> Opti
     Some(Joined { param, status, events: Arc::clone(&membership.events) })
 }
 
-/// Leaves a group; waits until the event that told of it has been acknowledged.
+/// Leaves a group; waits until the event that reported it has been acknowledged.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -139,7 +139,7 @@ unsafe fn leave(id: *mut rdma_cm_id, ours: &Id, address: SocketAddr) -> Result<(
     Ok(())
 }
 
-/// Takes the identifier's queue pair out of every group: one that is attached cannot go.
+/// Detaches the identifier's queue pair from all groups: an attached one cannot be destroyed.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -157,7 +157,7 @@ fn take(state: &mut IdState, address: SocketAddr) -> Option<Membership> {
     Some(state.memberships.remove(at))
 }
 
-/// Joins for a call of the program's.
+/// Joins a group on behalf of the program.
 unsafe fn enter(
     id: *mut rdma_cm_id,
     address: *const libc::sockaddr,
@@ -165,7 +165,7 @@ unsafe fn enter(
     context: *mut c_void,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(ours), Some(address)) = (unsafe { (id::resolve(id), name::read(address)) })
         else {
             return minus_one(libc::EINVAL);
@@ -215,7 +215,7 @@ unsafe extern "C" fn rdma_leave_multicast(
     address: *mut libc::sockaddr,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(ours), Some(address)) = (unsafe { (id::resolve(id), name::read(address)) })
         else {
             return minus_one(libc::EINVAL);

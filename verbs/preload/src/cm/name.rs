@@ -1,4 +1,4 @@
-//! Addresses of identifiers: binding, resolving, and C's socket addresses.
+//! Addresses of identifiers: binding, resolution, and C socket addresses.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ use super::id::{self, Id, IdState, Resolved};
 use super::port;
 use crate::guard::{guarded, minus_one};
 
-/// What this layer raises by itself.
+/// Events that this layer raises itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Local {
     AddressResolved,
@@ -30,7 +30,7 @@ impl Local {
         }
     }
 
-    /// `None` for what [`raise`] never queues.
+    /// `None` for codes that [`raise`] never queues.
     pub(super) fn decode(code: u32, value: u64) -> Option<Local> {
         Some(match code {
             0 => Local::AddressResolved,
@@ -47,12 +47,12 @@ pub(super) const AF_IB: c_int = 27;
 /// Reads a C socket address.
 ///
 /// # Safety
-/// `address` is null or points to as much as its family says.
+/// `address` is null or points to a structure of its family's size.
 pub(super) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller guarantees the address.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -70,7 +70,7 @@ pub(super) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> 
     }
 }
 
-/// A C socket address, with room for any family.
+/// A C socket address, with space for any family.
 pub(super) fn write(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: all zeroes is a valid address of no family.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -95,7 +95,7 @@ pub(super) fn write(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Reads an address that a call cannot do without; errors as the kernel's.
+/// Reads a mandatory address. Errors are the kernel's.
 ///
 /// # Safety
 /// As [`read`].
@@ -106,21 +106,20 @@ unsafe fn required(address: *const libc::sockaddr) -> Result<SocketAddr, c_int> 
     // SAFETY: passed on to the caller; a family is there in any case.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
-            // There are no devices with InfiniBand addresses.
+            // No device has InfiniBand addresses.
             AF_IB => Err(libc::ENODEV),
             _ => read(address).ok_or(libc::EAFNOSUPPORT),
         }
     }
 }
 
-/// Whether an address is that of the port. Loopback addresses stand for it, as they do in the
-/// kernel.
+/// True if an address is the port's. Loopback addresses stand for it, as in the kernel.
 fn is_ours(ip: IpAddr, own: IpAddr) -> bool {
-    // Where the port itself has a loopback address, other ones can be other ports.
+    // If the port itself has a loopback address, other loopback addresses can be other ports.
     ip == own || (ip.is_loopback() && !own.is_loopback())
 }
 
-/// Binds an identifier: to every address or to the port's own.
+/// Binds an identifier, to every address or to the port's own.
 ///
 /// # Safety
 /// `id` is live, and `state` is its own.
@@ -163,7 +162,7 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(
     address: *mut libc::sockaddr,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: as above; a live identifier.
         let bound =
@@ -172,7 +171,7 @@ pub(super) unsafe extern "C" fn rdma_bind_addr(
     })
 }
 
-/// Queues an event that this layer raises by itself, and wakes nobody: the queue does.
+/// Queues an event that this layer raises itself. The queue wakes its reader.
 ///
 /// # Safety
 /// `id` is live.
@@ -187,8 +186,8 @@ pub(super) unsafe fn raise(id: *mut rdma_cm_id, what: Local, status: c_int) -> R
     Ok(())
 }
 
-/// Resolves the peer's address, or a multicast group's: there is one port, and every address is
-/// behind it. On an Ethernet segment the next hop to it has to answer within `limit`.
+/// Resolves the address of a peer or of a multicast group: there is one port, and every address is
+/// behind it. On an Ethernet segment the next hop must respond within `limit`.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -210,16 +209,16 @@ unsafe fn resolve(
         return unsafe { raise(id, Local::AddressResolved, status) };
     }
     let (code, _) = Local::AddressResolved.encode();
-    // Without the identifier's lock: the first who needs the port waits for its link here.
+    // Without the identifier's lock: the first user of the port waits here for its link.
     engine.resolve_for(destination.ip(), limit, sink, code).map_err(|error| {
-        // The program may try again.
+        // The program may retry.
         ours.lock().resolved = Resolved::Nothing;
         error.errno()
     })
 }
 
-/// Gives an identifier the addresses of both ends. Returns the peer's, and the status of an event
-/// that says that it cannot be reached from here, or 0.
+/// Sets the addresses of both ends. Returns the peer's address, and the status of an event that
+/// reports it as unreachable from here, or 0.
 ///
 /// # Safety
 /// `id` is live and `state` is its own.
@@ -234,7 +233,7 @@ unsafe fn name_ends(
         return Err(libc::EINVAL);
     }
     let source_ip = source.map(|address| address.ip()).filter(|ip| !ip.is_unspecified());
-    // "This machine", be it in another process of it.
+    // "This machine", possibly another of its processes.
     let here = destination.ip().is_unspecified() || is_ours(destination.ip(), own);
     let destination = if here { SocketAddr::new(own, destination.port()) } else { destination };
     let status = if source_ip.is_some_and(|ip| !is_ours(ip, own)) {
@@ -256,7 +255,7 @@ unsafe fn name_ends(
                     state.local_port = claim.port();
                     state.claim = Some(claim);
                 }
-                // Connections to different peers may begin at the same port.
+                // Connections to different peers may use the same source port.
                 wanted => state.local_port = wanted,
             }
         }
@@ -279,7 +278,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_resolve_addr(
 ) -> c_int {
     let limit = u64::try_from(timeout_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
     let begun = guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: as above; a live identifier.
         let resolved = unsafe {
@@ -291,7 +290,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_resolve_addr(
     if begun == 0 { unsafe { complete(id) } } else { begun }
 }
 
-/// Resolves the route: the one path that RoCE has.
+/// Resolves the route: the only path of RoCE.
 ///
 /// # Safety
 /// `id` is live.
@@ -314,7 +313,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_resolve_route(
     _timeout_ms: c_int,
 ) -> c_int {
     let begun = guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: a live identifier.
         unsafe { resolve_route(id, ours) }.map_or_else(minus_one, |()| 0)
@@ -323,7 +322,7 @@ pub(super) unsafe extern "C-unwind" fn rdma_resolve_route(
     if begun == 0 { unsafe { complete(id) } } else { begun }
 }
 
-/// The port of a socket address, in network byte order, 0 without one.
+/// The port of a socket address in network byte order; 0 if it has none.
 unsafe fn port_of(address: *const libc::sockaddr) -> u16 {
     // SAFETY: an address inside a live identifier.
     unsafe { read(address) }.map_or(0, |address| address.port().to_be())
@@ -331,7 +330,7 @@ unsafe fn port_of(address: *const libc::sockaddr) -> u16 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     guarded(0, || match unsafe { id::resolve(id) } {
         // SAFETY: a live identifier.
         Some(_) => unsafe { port_of((&raw const (*id).route.addr.src).cast()) },
@@ -341,7 +340,7 @@ unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the program's pointer, checked as far as that goes.
+    // SAFETY: the program's pointer, checked as far as possible.
     guarded(0, || match unsafe { id::resolve(id) } {
         // SAFETY: a live identifier.
         Some(_) => unsafe { port_of((&raw const (*id).route.addr.dst).cast()) },

@@ -12,10 +12,10 @@ use super::id::{self, Id, Resolved};
 use super::name::{Local, raise};
 use crate::guard::{guarded, minus_one};
 
-/// Largest code of an ACK timeout.
+/// Maximum code of an ACK timeout.
 const ACK_TIMEOUT_MAX: u8 = 31;
 
-/// An option of the identifier itself; errors as the kernel's.
+/// Sets an option of the identifier. Errors are the kernel's.
 fn of_identifier(id: *mut rdma_cm_id, ours: &Id, name: c_int, value: &[u8]) -> Result<(), c_int> {
     let mut state = ours.lock();
     let byte = || if let [byte] = value { Ok(*byte) } else { Err(libc::EINVAL) };
@@ -43,8 +43,8 @@ fn of_identifier(id: *mut rdma_cm_id, ours: &Id, name: c_int, value: &[u8]) -> R
     Ok(())
 }
 
-/// The path that the program brings instead of one that was resolved: of several the one that
-/// serves for everything. What RoCE has no use for is not looked at.
+/// Adopts the program's path instead of a resolved one; of several, the one for all purposes.
+/// Fields without meaning on RoCE are ignored.
 ///
 /// # Safety
 /// `id` is live.
@@ -54,7 +54,7 @@ unsafe fn take_path(id: *mut rdma_cm_id, ours: &Id, value: &[u8]) -> Result<(), 
     if !paths.remainder().is_empty() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: as many bytes as the structure has, of which every pattern is valid.
+    // SAFETY: the structure has this many bytes, and all bit patterns are valid.
     let mut paths =
         paths.map(|bytes| unsafe { bytes.as_ptr().cast::<ibv_path_data>().read_unaligned() });
     let path = paths.find(|path| path.flags == wanted).ok_or(libc::EINVAL)?.path;
@@ -109,7 +109,7 @@ unsafe extern "C" fn rdma_set_option(
     len: usize,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         // SAFETY: a live identifier; the program's value.
         unsafe { set(id, ours, (level, name), value, len) }.map_or_else(minus_one, |()| 0)

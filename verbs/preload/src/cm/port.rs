@@ -1,7 +1,7 @@
-//! Ports: who has which in each port space.
+//! Ports of each port space, and their owners.
 //!
-//! An identifier claims a port when it is bound and keeps it until it goes. A listener's children
-//! use its number without a claim, as in the kernel: a program may bind a port again while
+//! An identifier claims a port when it is bound, and keeps it until it is destroyed. A listener's
+//! children use its number without a claim, as in the kernel: a program may bind a port again while
 //! connections of an earlier listener are alive.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use longhaul_abi_defs::rdma_port_space;
 
-/// Ports that identifiers without one of their own get.
+/// Ports for identifiers without an explicit one.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 static TABLE: Mutex<Table> = Mutex::new(Table { claims: BTreeMap::new(), last_claim: 0, next: 0 });
@@ -19,7 +19,7 @@ static TABLE: Mutex<Table> = Mutex::new(Table { claims: BTreeMap::new(), last_cl
 struct Table {
     claims: BTreeMap<(u32, u16), Vec<Entry>>,
     last_claim: u64,
-    /// Where the search for a free ephemeral port goes on, counted from the first.
+    /// Where the next search for a free ephemeral port starts, counted from the first.
     next: u32,
 }
 
@@ -29,16 +29,16 @@ struct Entry {
     sharing: Sharing,
 }
 
-/// With whom an identifier shares its port.
+/// Conditions under which an identifier shares its port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sharing {
-    /// With others that say the same, as long as none of them listens.
+    /// With others that set this too, while none of them listens.
     pub reuse: bool,
-    /// With those of the other address family that say the same.
+    /// With those of the other address family that set this too.
     pub one_family: bool,
 }
 
-/// A port that an identifier has. Dropping it gives the port back.
+/// A claimed port. Dropping it frees the port.
 #[derive(Debug)]
 pub(super) struct Claim {
     space: rdma_port_space,
@@ -51,7 +51,7 @@ impl Claim {
         self.port
     }
 
-    /// Whether this may be a listener's port: nobody else has it, reuse or not.
+    /// Checks that a listener may have this port: nobody else has it, with or without reuse.
     pub(super) fn listen(&self) -> Result<(), c_int> {
         let mut table = table();
         let entries = table.claims.get_mut(&(self.space.0, self.port)).ok_or(libc::EINVAL)?;
@@ -80,7 +80,7 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether `mine` may stand beside `entries`; errors as the kernel's.
+/// Checks that `mine` may be added to `entries`. Errors are the kernel's.
 fn admit(entries: &[Entry], mine: &Entry, may_share: bool) -> Result<(), c_int> {
     for other in entries.iter().filter(|other| other.claim != mine.claim) {
         let shares = may_share && mine.sharing.reuse && other.sharing.reuse;
@@ -100,7 +100,7 @@ fn admit(entries: &[Entry], mine: &Entry, may_share: bool) -> Result<(), c_int> 
     Ok(())
 }
 
-/// Claims the port of `address`, or a free one when that is 0.
+/// Claims the port of `address`, or a free one if that is 0.
 pub(super) fn claim(
     space: rdma_port_space,
     address: SocketAddr,
@@ -117,8 +117,9 @@ pub(super) fn claim(
     Ok(Claim { space, port, number: table.last_claim })
 }
 
-/// A port that no identifier of this process has. The search begins behind the last one found, at
-/// first at a place that depends on the process id, so that two processes of one host seldom meet.
+/// A port that no identifier of this process has. The search starts after the last one found, and
+/// first at a place that depends on the process id, so that two processes of one host rarely
+/// collide.
 fn free_port(table: &mut Table, space: rdma_port_space) -> Result<u16, c_int> {
     let span = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
     let offset = std::process::id().wrapping_mul(7919) % span;

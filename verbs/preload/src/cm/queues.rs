@@ -1,5 +1,5 @@
 //! Queues of identifiers: queue pairs, completion queues and shared receive queues that
-//! `rdma_create_qp` and `rdma_create_srq` make.
+//! `rdma_create_qp` and `rdma_create_srq` create.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -20,12 +20,12 @@ use crate::guard::{guarded, minus_one};
 use crate::queue_pair::{create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
 use crate::shared_queue::{ibv_create_srq, ibv_destroy_srq};
 
-/// What a call that set `errno` failed with.
+/// The errno of the last call, which failed.
 fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOMEM)
 }
 
-/// Moves the identifier's queue pair to a state with the attributes that follow from the
+/// Moves the identifier's queue pair to a state, with the attributes that follow from the
 /// connection.
 ///
 /// # Safety
@@ -41,7 +41,7 @@ unsafe fn step(id: *mut rdma_cm_id, ours: &Id, state: ibv_qp_state) -> Result<()
     }
 }
 
-/// Moves the identifier's queue pair, when it has one, to ready to send.
+/// Moves the identifier's queue pair, if it has one, to ready to send.
 ///
 /// # Safety
 /// `id` is live.
@@ -51,14 +51,14 @@ pub(super) unsafe fn make_ready(id: *mut rdma_cm_id, ours: &Id) -> Result<(), c_
         if (*id).qp.is_null() {
             return Ok(());
         }
-        // Again, because the access rights are known only now.
+        // Again, because the access rights are only known now.
         step(id, ours, IBV_QPS_INIT)?;
         step(id, ours, IBV_QPS_RTR)?;
         step(id, ours, IBV_QPS_RTS)
     }
 }
 
-/// Moves the identifier's queue pair, when it has one, to the error state.
+/// Moves the identifier's queue pair, if it has one, to the error state.
 ///
 /// # Safety
 /// `id` is live.
@@ -73,7 +73,7 @@ pub(super) unsafe fn move_to_error(id: *mut rdma_cm_id) {
     }
 }
 
-/// Makes the completion queues that the program did not bring, each with a channel.
+/// Creates the completion queues that the program did not provide, each with a channel.
 ///
 /// # Safety
 /// `id` is live and bound to the device.
@@ -100,7 +100,7 @@ unsafe fn create_queues(id: *mut rdma_cm_id, send: u32, recv: u32) -> Result<(),
     Ok(())
 }
 
-/// Takes the completion queues away that were made for the identifier.
+/// Destroys the completion queues that were created for the identifier.
 ///
 /// # Safety
 /// `id` is live.
@@ -122,8 +122,8 @@ unsafe fn destroy_queues(id: *mut rdma_cm_id) {
     }
 }
 
-/// Whether the identifier takes a queue pair of this kind. Where its port space leaves the choice,
-/// and nothing has been said to a peer yet, the queue pair decides.
+/// Checks that the identifier accepts a queue pair of this kind. If its port space allows several,
+/// and no peer has been told yet, the queue pair decides.
 ///
 /// # Safety
 /// `id` is live and `ours` is its own.
@@ -143,7 +143,7 @@ unsafe fn take_kind(id: *mut rdma_cm_id, ours: &Id, kind: ibv_qp_type) -> Result
     Ok(())
 }
 
-/// Makes the identifier's queue pair, ready to be connected; one for datagrams ready to send.
+/// Creates the identifier's queue pair, ready to be connected; a datagram one ready to send.
 ///
 /// # Safety
 /// `id` is live; `attr` points to as many members as its `comp_mask` says.
@@ -182,7 +182,7 @@ unsafe fn create_queue_pair(
                     *to = own;
                 }
             }
-            // Who posts on one side only names one queue; the device wants two.
+            // A program that posts on one side only gives one queue; the device needs two.
             if (*attr).recv_cq.is_null() {
                 (*attr).recv_cq = (*attr).send_cq;
             } else if (*attr).send_cq.is_null() {
@@ -212,8 +212,8 @@ unsafe fn create_queue_pair(
     Ok(())
 }
 
-/// Moves a new queue pair to where librdmacm hands it out: initialized, one for datagrams ready to
-/// send.
+/// Moves a new queue pair to the state in which librdmacm returns it: initialized, or ready to send
+/// for datagrams.
 ///
 /// # Safety
 /// `id` is live and has a queue pair.
@@ -240,7 +240,7 @@ unsafe extern "C" fn rdma_create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         let Some(ours) = (unsafe { id::resolve(id) }) else { return minus_one(libc::EINVAL) };
         if attr.is_null() {
             return minus_one(libc::EINVAL);
@@ -257,7 +257,7 @@ pub(super) unsafe extern "C" fn rdma_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         let (Some(ours), Some(attr)) = (unsafe { (id::resolve(id), attr.as_mut()) }) else {
             return minus_one(libc::EINVAL);
         };
@@ -290,7 +290,7 @@ pub(super) unsafe extern "C" fn rdma_create_qp(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     guarded((), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         unsafe {
             if let Some(ours) = id::resolve(id) {
                 multicast::detach_all(id, ours);
@@ -304,7 +304,7 @@ pub(super) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     });
 }
 
-/// Makes the identifier's shared receive queue, which its queue pair uses unless it names another.
+/// Creates the identifier's shared receive queue, the default of its queue pair.
 ///
 /// # Safety
 /// `id` is live.
@@ -338,7 +338,7 @@ unsafe extern "C" fn rdma_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes.
+        // SAFETY: the program's pointers, checked as far as possible.
         unsafe {
             let (Some(_), Some(attr)) = (id::resolve(id), attr.as_mut()) else {
                 return minus_one(libc::EINVAL);
@@ -354,7 +354,7 @@ unsafe extern "C" fn rdma_create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the program's pointers, checked as far as that goes; the mask says which members
+        // SAFETY: the program's pointers, checked as far as possible; the mask says which members
         // of the structure are there, so that no reference to the whole is made.
         unsafe {
             if id::resolve(id).is_none() || attr.is_null() {
@@ -368,7 +368,7 @@ unsafe extern "C" fn rdma_create_srq_ex(
                 return minus_one(libc::EOPNOTSUPP);
             }
             let pd = if mask & IBV_SRQ_INIT_ATTR_PD == 0 { ptr::null_mut() } else { (*attr).pd };
-            // The extended structure begins as the plain one.
+            // The extended structure starts like the plain one.
             match create_shared(id, pd, &mut *attr.cast::<ibv_srq_init_attr>()) {
                 Ok(()) => 0,
                 Err(errno) => minus_one(errno),
@@ -380,7 +380,7 @@ unsafe extern "C" fn rdma_create_srq_ex(
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     guarded((), || {
-        // SAFETY: the program's pointer, checked as far as that goes.
+        // SAFETY: the program's pointer, checked as far as possible.
         unsafe {
             if id::resolve(id).is_some() && !(*id).srq.is_null() && ibv_destroy_srq((*id).srq) == 0
             {

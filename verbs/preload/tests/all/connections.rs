@@ -1,5 +1,5 @@
-//! The connection manager's interface: a program of our own that uses it as the manual pages say,
-//! and Debian's programs, unmodified. Each runs as two processes joined back to back.
+//! Tests of the connection manager's interface, by a program written to the manual pages and by
+//! Debian's unmodified programs, each as two processes joined back to back.
 
 use crate::alone::alone;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// Our own, compiled by the first that wants it.
+/// The test program, compiled on first use.
 fn own() -> PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let compiled = PROGRAM.get_or_init(|| {
@@ -45,7 +45,7 @@ fn fresh_socket() -> PathBuf {
     std::env::temp_dir().join(format!("longhaul-connections-{}-{count}.sock", std::process::id()))
 }
 
-/// One side of a pair; killed when dropped, so that a failed test leaves nothing behind.
+/// One side of a pair; killed when dropped, so that a failed test leaves no process behind.
 struct Side {
     child: Child,
     what: String,
@@ -80,7 +80,7 @@ impl Side {
         Side { child: child.unwrap_or_else(|error| panic!("{what}: {error}")), what }
     }
 
-    /// Waits for a good end and returns what was printed.
+    /// Waits for a successful exit and returns the output.
     fn finish(mut self) -> String {
         let begun = Instant::now();
         let status = loop {
@@ -127,7 +127,7 @@ fn ask(program: &Path, arguments: &str, socket: &Path) -> String {
     Side::start(program, arguments, ("slave", CLIENT_IP), socket).finish()
 }
 
-/// Runs a program of Debian's against itself, to the good end of both sides.
+/// Runs one of Debian's programs against itself, until both sides succeed.
 fn pair(name: &str, serving: &str, asking: &str) -> (String, String) {
     let _alone = alone();
     let (program, socket) = (program(name), fresh_socket());
@@ -212,7 +212,7 @@ mod programs {
             let _alone = alone();
             let (program, socket) = (program("mckey"), fresh_socket());
             let mut receiver = serve(&program, &receiving, &socket);
-            // What is sent before it has joined is lost, and it does not say when it has.
+            // Packets sent before it has joined are lost, and it does not report when it has.
             while receiver.child.try_wait().unwrap().is_none() {
                 let sent = ask(&program, &sending, &socket);
                 assert!(sent.contains("joined dgid: ::ffff:224.7.7.7"), "{sent}");

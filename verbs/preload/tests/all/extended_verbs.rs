@@ -1,5 +1,5 @@
-//! The extended interfaces of libibverbs as C programs use them: completion queues with an iterator
-//! and timestamps, and the work request builder.
+//! Tests of libibverbs' extended interfaces from C: completion queues with an iterator and
+//! timestamps, and the work request builder.
 
 use crate::extended_pair;
 

@@ -1,7 +1,7 @@
-//! The C interface itself, by programs of our own that use it as others would: the refusals that
-//! rdma-core and kernel devices give, and what completions, memory and events must be.
+//! Tests of the C interface by dedicated programs: the refusals of rdma-core and kernel devices,
+//! and the properties of completions, memory and events.
 //!
-//! They are compiled against the installed headers, inline functions included.
+//! They are compiled against the installed headers, including inline functions.
 
 use crate::alone::alone;
 use std::path::{Path, PathBuf};

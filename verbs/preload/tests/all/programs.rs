@@ -1,7 +1,7 @@
-//! Debian's own verbs programs, unmodified, as two processes joined back to back.
+//! Tests with Debian's unmodified verbs programs, as two processes joined back to back.
 //!
-//! They come with the packages perftest, rdmacm-utils and ibverbs-utils; the tests fail, and name
-//! the package, where one is missing.
+//! The programs are in the packages perftest, rdmacm-utils and ibverbs-utils; if one is missing,
+//! the tests fail and name it.
 
 use crate::alone::alone;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// One side of a pair; killed when dropped, so that a failed test leaves nothing behind.
+/// One side of a pair; killed when dropped, so that a failed test leaves no process behind.
 struct Side(Child);
 
 impl Drop for Side {
@@ -45,7 +45,7 @@ impl Drop for Side {
 }
 
 impl Side {
-    /// `role` is empty for a process that takes its peer for a lab.
+    /// An empty `role` makes the process treat its peer as a lab.
     fn start(name: &str, arguments: &[&str], role: &str, ip: &str, socket: &Path) -> Side {
         let child = Command::new(program(name))
             .args(arguments)
@@ -60,7 +60,7 @@ impl Side {
         Side(child.unwrap_or_else(|error| panic!("{name}: {error}")))
     }
 
-    /// Waits for a good end and returns what was printed.
+    /// Waits for a successful exit and returns the output.
     fn finish(self, what: &str) -> String {
         match self.end() {
             (Some(status), text) if status.success() => text,
@@ -69,8 +69,8 @@ impl Side {
         }
     }
 
-    /// Waits for the end, good or bad; `None` when it had to be killed. Returns what was printed as
-    /// well.
+    /// Waits for the exit and returns its status, `None` if the process had to be killed, and the
+    /// output.
     fn end(mut self) -> (Option<ExitStatus>, String) {
         let begun = Instant::now();
         let status = loop {
@@ -105,8 +105,8 @@ fn fresh() -> (PathBuf, u16) {
     (socket, 20_000 + ((std::process::id() * 31 + count * 7) % 10_000) as u16)
 }
 
-/// Whether somebody listens on a TCP port; asked of the kernel, because to connect would disturb
-/// the program.
+/// True if a socket listens on a TCP port. Asks the kernel, since a connection would disturb the
+/// program.
 fn tcp_listens(port: u16) -> bool {
     let wanted = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
@@ -128,7 +128,7 @@ fn wait_until(what: &str, ready: impl Fn() -> bool) {
     }
 }
 
-/// Runs a perftest program against itself and returns what the client printed.
+/// Runs a perftest program against itself and returns the client's output.
 fn perftest(name: &str, options: &[&str]) -> String {
     let _alone = alone();
     let (socket, port) = fresh();
@@ -138,7 +138,7 @@ fn perftest(name: &str, options: &[&str]) -> String {
     arguments.extend_from_slice(options);
     let server = Side::start(name, &arguments, "master", SERVER_IP, &socket);
     if by_rdma_cm {
-        // The socket appears when the server begins to listen.
+        // The socket appears when the server starts to listen.
         wait_until(name, || socket.exists());
     } else {
         wait_until(name, || tcp_listens(port));
@@ -151,7 +151,7 @@ fn perftest(name: &str, options: &[&str]) -> String {
     text
 }
 
-/// The numbers of the last result line: size, iterations, and what the program measures.
+/// The numbers of the last result line: size, iterations, and measurements.
 fn results(text: &str) -> Vec<f64> {
     let line = text.lines().rev().find(|line| {
         line.starts_with(' ') && line.trim_start().starts_with(|first: char| first.is_ascii_digit())
@@ -273,7 +273,7 @@ mod rping {
         let text = Side::start("rping", &client, "slave", "10.77.0.1", &socket).finish("rping -c");
         assert!(text.contains("rdma-ping-9"), "{text}");
         if server_options.contains(&"-P") {
-            // Once more against the same server, which stays.
+            // Again against the same server, which keeps running.
             Side::start("rping", &client, "slave", "10.77.0.1", &socket).finish("rping -c, again");
         } else {
             server.finish("rping -s");
@@ -389,7 +389,7 @@ mod rate_limits {
             "--report_gbits",
         ];
         let results = results(&perftest("ib_write_bw", &options));
-        // The wire's rate, which has the headers in it.
+        // The rate on the wire, headers included.
         assert!((0.1..2.5).contains(&results[3]), "{results:?}");
     }
 }
@@ -402,7 +402,7 @@ mod asynchronous_events {
         let _alone = alone();
         let (socket, _) = fresh();
         let mut side = Side::start("ibv_asyncwatch", &[], "master", SERVER_IP, &socket);
-        // It buffers what it prints to a pipe; that it waits is all there is to see.
+        // It buffers output to a pipe, so only the fact that it waits is visible.
         std::thread::sleep(Duration::from_millis(300));
         let status = side.0.try_wait().expect("a child");
         assert!(status.is_none(), "{status:?}");

@@ -1,6 +1,6 @@
-//! An unmodified program of Debian's on an Ethernet segment: two TAP devices on a bridge, in a
-//! network namespace. Needs root; says so and does nothing otherwise. And a program of our own at a
-//! TAP device that is not there.
+//! Tests on an Ethernet segment, in a network namespace: one of Debian's unmodified programs at two
+//! TAP devices on a bridge, and a dedicated program at a TAP device that does not exist. Without
+//! root they say so and pass.
 
 use crate::alone::alone;
 use std::path::{Path, PathBuf};
@@ -26,14 +26,13 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// Runs `test` in a thread with a network namespace of its own, which programs that it starts are
-/// in as well.
+/// Runs `test` in a thread with its own network namespace, which child processes share.
 fn on_a_bridge(test: impl FnOnce() + Send) {
     let _alone = alone();
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(longhaul_namespace::test_name());
         let tested = thread.spawn_scoped(scope, || {
-            // SAFETY: concerns this thread alone, which ends with the test.
+            // SAFETY: affects only this thread, which ends with the test.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 let error = std::io::Error::last_os_error();
                 let why = format!("no network namespace of its own ({error}); run as root");
@@ -82,7 +81,7 @@ fn text(output: &Output) -> String {
 fn programs_find_each_other() {
     on_a_bridge(|| {
         let server = rping("t0", SERVER, &format!("-s -a {SERVER} -C 20 -v"));
-        // It may not listen yet: then the client is refused, and tries again.
+        // It may not listen yet: the client is then refused, and retries.
         for _ in 0..50 {
             let client = rping("t1", CLIENT, &format!("-c -a {SERVER} -C 20 -v"))
                 .wait_with_output()

@@ -1,4 +1,4 @@
-/* Checks for the C programs of these tests: each failed one prints what was expected, and all of them count. */
+/* Checks for the C programs of these tests: each failed one prints the expectation, and all are counted. */
 #pragma once
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static int failures;
         }                                                                             \
     } while (0)
 
-/* A call that returns an errno value, as the verbs that change or destroy something do. */
+/* A call that returns an errno value, like the verbs that change or destroy an object. */
 #define RETURNS(expected, call)                                                       \
     do {                                                                              \
         int got_ = (call);                                                            \
@@ -28,7 +28,7 @@ static int failures;
         }                                                                             \
     } while (0)
 
-/* A call that makes an object, and is to fail with an errno value. */
+/* A call that creates an object, and must fail with an errno value. */
 #define REFUSED(expected, call)                                                       \
     do {                                                                              \
         errno = 0;                                                                    \

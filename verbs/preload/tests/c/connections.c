@@ -309,7 +309,7 @@ static void channels_serve(void)
     create_qp(id, IBV_QPT_RC);
     RETURNS(0, rdma_accept(id, NULL));
     expect(second, RDMA_CM_EVENT_ESTABLISHED);
-    /* From here on its calls wait. */
+    /* From here on its calls block. */
     RETURNS(0, rdma_migrate_id(id, NULL));
     CHECK(id->channel != second);
     RETURNS(-1, rdma_migrate_id(id, NULL));
@@ -370,7 +370,7 @@ static void *acknowledge_later(void *event)
     return NULL;
 }
 
-/* An identifier does not go before its events have been acknowledged. */
+/* An identifier is not destroyed before its events have been acknowledged. */
 static void acknowledgement(void)
 {
     struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -400,7 +400,7 @@ static void *wait_for_event(void *channel)
     return NULL;
 }
 
-/* A thread that waits may be cancelled. */
+/* A blocked thread may be cancelled. */
 static void cancelled(void *(*wait)(void *), void *argument)
 {
     pthread_t thread;
@@ -430,7 +430,7 @@ static void *wait_and_fail(void *channel)
     exit(9);
 }
 
-/* A program may end while a thread of its own is about to wait on a channel that is gone. */
+/* A program may exit while one of its threads is about to wait on a destroyed channel. */
 static void an_end(struct rdma_event_channel *channel)
 {
     pthread_t thread;
@@ -439,7 +439,7 @@ static void an_end(struct rdma_event_channel *channel)
     usleep(50000);
 }
 
-/* Ports are of a port space, and of who has them. */
+/* Each port belongs to a port space, and to its owner. */
 static void ports(void)
 {
     struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -464,7 +464,7 @@ static void ports(void)
     RETURNS(-1, rdma_disconnect(second));
     RETURNS(0, rdma_destroy_id(second));
     RETURNS(0, rdma_destroy_id(other));
-    /* Who does not bind gets a port. */
+    /* An unbound identifier gets a port. */
     first = make(channel, RDMA_PS_TCP);
     RETURNS(0, rdma_listen(first, 1));
     CHECK(rdma_get_src_port(first) != 0);
@@ -491,7 +491,7 @@ static void ports(void)
     rdma_destroy_event_channel(channel);
 }
 
-/* A group is joined at once, and left again. */
+/* Joins a group at once, and leaves it again. */
 static void multicast(void)
 {
     struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -515,7 +515,7 @@ static void multicast(void)
         RETURNS(EBUSY, ibv_destroy_qp(id->qp));
         RETURNS(0, rdma_leave_multicast(id, (struct sockaddr *)&group));
     }
-    /* Left before anybody read of it. */
+    /* Left before its event was read. */
     RETURNS(0, rdma_join_multicast(id, (struct sockaddr *)&group, &group));
     RETURNS(0, rdma_leave_multicast(id, (struct sockaddr *)&group));
     RETURNS(0, rdma_join_multicast(id, (struct sockaddr *)&group, &own));

@@ -1,5 +1,5 @@
-/* A program that is linked with neither libibverbs nor librdmacm, loads them by itself and looks their functions up
- * by name, as programs do that have to run where there are none. */
+/* A program that is linked with neither libibverbs nor librdmacm, loads them at run time and looks their functions up
+ * by name, like programs that must also run without them. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -34,7 +34,7 @@ static void finds_the_device(void *verbs)
 static void leaves_the_rest_alone(void *verbs)
 {
     Dl_info found;
-    /* The structures of the oldest programs are others. */
+    /* The oldest programs have other structures. */
     void *old = dlvsym(verbs, "ibv_get_device_list", "IBVERBS_1.0");
     CHECK(old && dladdr(old, &found) && strstr(found.dli_fname, "libibverbs.so"));
     const char *(*text)(enum ibv_wc_status) = (const char *(*)(enum ibv_wc_status))dlsym(verbs, "ibv_wc_status_str");
@@ -42,7 +42,7 @@ static void leaves_the_rest_alone(void *verbs)
     CHECK(!dlsym(verbs, "ibv_function_of_nobody") && dlerror());
     CHECK(!dlvsym(verbs, "ibv_get_device_list", "IBVERBS_9.9") && dlerror());
     CHECK(dlsym(RTLD_DEFAULT, "ibv_get_device_list") == dlsym(verbs, "ibv_get_device_list"));
-    /* The next after the program itself, not after whoever passes the question on. */
+    /* The next one after the program itself, not after the forwarding library. */
     CHECK(dlsym(RTLD_NEXT, "ibv_get_device_list") == dlsym(verbs, "ibv_get_device_list"));
     CHECK(dlsym(RTLD_NEXT, "dlsym") == dlsym(RTLD_DEFAULT, "dlsym"));
     CHECK(dlsym(RTLD_DEFAULT, "printf") == (void *)printf);

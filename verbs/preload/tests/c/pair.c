@@ -1,4 +1,4 @@
-/* Two processes joined back to back: what completions, memory and events must be. The parent is "near"; the child,
+/* Two processes joined back to back: the properties of completions, memory and events. The parent is "near"; the child,
  * "far", mostly answers. Both run the same steps and meet between them. */
 #include "check.h"
 
@@ -179,7 +179,7 @@ static void post(struct ibv_qp *qp, struct ibv_send_wr wr)
     RETURNS(0, ibv_post_send(qp, &wr, &bad));
 }
 
-/* Waits until the last byte of what the peer writes is there; polls, so that it can arrive. */
+/* Waits for the last byte of the peer's write; polls, so that it can arrive. */
 static void wait_for_byte(volatile char *at, char value)
 {
     struct ibv_wc wc;
@@ -475,7 +475,7 @@ static void protection(void)
 
     qp = join(IBV_QPT_RC, NULL);
     if (!far_side) {
-        /* Memory that is taken away while work requests still name it. */
+        /* Memory that is deregistered while work requests still name it. */
         struct ibv_mr *brief = ibv_reg_mr(pd, memory, 4096, IBV_ACCESS_LOCAL_WRITE);
         NEED(brief);
         sge.lkey = brief->lkey;
@@ -540,7 +540,7 @@ static void regions_registered_anew(void)
     RETURNS(0, ibv_dereg_mr(based));
 }
 
-/* A queue of one loses the second completion; whoever completes there fails, and is told. */
+/* A queue of one loses the second completion; its queue pair fails, and an event reports that. */
 static void overrun_queues(void)
 {
     struct ibv_cq *usual = cq, *narrow = ibv_create_cq(context, 1, NULL, NULL, 0);
@@ -579,7 +579,7 @@ static void overrun_queues(void)
     RETURNS(0, ibv_destroy_cq(narrow));
 }
 
-/* Attaches when it is told to, and stays until the line ends. */
+/* Attaches on request, and stays until the line ends. */
 static int successor(int its_line)
 {
     char byte;

@@ -1,5 +1,4 @@
-/* What programs get for what makes no sense: the errno values of rdma-core and of kernel devices. One process,
- * and nobody at the other end. */
+/* Errors of invalid calls: the errno values of rdma-core and of kernel devices. One process, without a peer. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -510,7 +509,7 @@ static void posts(void)
     RETURNS(EINVAL, ibv_post_send(qp, &second, &bad));
     RETURNS(0, ibv_post_send(qp, NULL, &bad));
 
-    /* In the error state everything is taken, and flushed. */
+    /* In the error state all requests are accepted, and flushed. */
     struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
     struct ibv_wc wc;
     RETURNS(0, ibv_modify_qp(connected, &error, IBV_QP_STATE));
@@ -591,7 +590,7 @@ static void events(void)
     RETURNS(-1, ibv_get_async_event(context, &event));
     CHECK(errno == EAGAIN);
 
-    /* A queue of one: the second completion is lost, and whoever completes there fails. */
+    /* A queue of one: the second completion is lost, and its queue pair fails. */
     struct ibv_cq *narrow = ibv_create_cq(context, 1, NULL, NULL, 0);
     struct ibv_qp_init_attr init = wanted(IBV_QPT_UD);
     init.send_cq = init.recv_cq = narrow;
@@ -618,7 +617,7 @@ static void events(void)
     CHECK(acknowledged);
     pthread_join(thread, NULL);
 
-    /* A queue does not shrink below what waits in it. */
+    /* A queue does not shrink below the number of its waiting completions. */
     struct ibv_cq *wide = ibv_create_cq(context, 100, NULL, NULL, 0);
     init.send_cq = init.recv_cq = wide;
     qp = ibv_create_qp(pd, &init);

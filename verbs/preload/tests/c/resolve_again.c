@@ -1,5 +1,5 @@
-/* An address that cannot be resolved because the library can start no thread; with threads allowed, the identifier
- * is as good as before. Nobody is at the other end. */
+/* An address cannot be resolved because the library can start no thread; once threads are allowed, the identifier
+ * works again. There is no peer. */
 #include "check.h"
 
 #include <arpa/inet.h>

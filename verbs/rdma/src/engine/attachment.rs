@@ -12,22 +12,22 @@ use longhaul_udp::{UdpConfig, UdpPort};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Receive buffer of a socket below which the user is told how to get a larger one, in bytes.
+/// Minimum receive buffer of a socket, in bytes; below it the user is told how to enlarge it.
 const RECEIVE_BUFFER_ENOUGH: usize = 4 << 20;
-/// How long the first user of the port waits for its link.
+/// Time for which the first user of the port waits for its link.
 const LINK_WAIT: Duration = Duration::from_secs(2);
 
-/// A port, with the state of one on a segment.
+/// A port and, on a segment, the segment's state.
 type OpenPort = (Box<dyn Port>, Option<OnSegment>);
 
 impl Engine {
     /// Attaches the port and starts the engine thread, once: at the first call that needs packets.
     ///
-    /// A lab that does not answer is no error: the port stays down, one line on stderr says so, and
-    /// queue pairs fail by their own retry budgets.
+    /// A lab that does not answer is not an error: the port stays down, one line on stderr reports
+    /// it, and queue pairs fail by their own retry limits.
     ///
     /// # Errors
-    /// [`RdmaError::Io`] when the thread cannot be started; [`RdmaError::Forked`].
+    /// [`RdmaError::Io`] if the thread cannot be started; [`RdmaError::Forked`].
     pub fn start(&self) -> Result<(), RdmaError> {
         let mut state = self.lock()?;
         if self.started.get().is_some() {
@@ -99,7 +99,7 @@ impl Engine {
                 {
                     eprintln!(
                         "longhaul: host {}: the system grants a receive buffer of {} KiB only, so \
-                         few packets are kept under way; 'sysctl -w net.core.rmem_max={}' here and \
+                         few packets are kept in flight; 'sysctl -w net.core.rmem_max={}' here and \
                          at the peers allows more",
                         attach.host,
                         receive >> 11,
@@ -178,8 +178,8 @@ impl Engine {
 /// Descriptors per ring, as a base-2 logarithm.
 ///
 /// Between two processes the rings' buffers should stay in the caches: 512 times 4352 bytes, 2.2
-/// MB. A lab serves several processes on few processors; 2048 frames are 7 ms at 10 Gbit/s, so that
-/// it can go on while this process waits for its turn.
+/// MB. A lab serves several processes on few processors; 2048 frames are 7 ms at 10 Gbit/s, so it
+/// can continue while this process waits to be scheduled.
 fn ring_size_log2(attach: &Attach) -> u8 {
     if attach.is_back_to_back() { 9 } else { 11 }
 }

@@ -10,7 +10,7 @@ use longhaul_udp::{UdpConfig, obtainable_receive_buffer, window_packets};
 use longhaul_units::{BitRate, Duration, Rng, SplitMix64};
 use longhaul_wire::ROCEV2_PORT;
 
-/// How long a process may wait for a shared core without a loss of port rate.
+/// Time that a process may wait to be scheduled without a loss of port rate.
 const TURN_WAIT: Duration = Duration::from_ms(2);
 /// Line rate that congestion control assumes for an unpaced port.
 const RATE_PRESUMED: BitRate = match BitRate::from_gbps(100) {
@@ -48,7 +48,7 @@ pub(super) fn rnic_config(attach: &Attach) -> Config {
         window_packets: udp_window(attach, path_mtu_max).unwrap_or(defaults.window_packets),
         path_mtu_max,
         port_rate: attach.rate,
-        // Bytes that the port could have sent while this process waited for a shared core.
+        // Bytes that the port could have sent while this process waited to be scheduled.
         port_burst_bytes: attach.rate.map_or(0, |rate| rate.bytes_in(TURN_WAIT)),
         qpn_first: attach.qpn_first() + skipped_qpns,
         qpn_count: attach.qpn_count() - skipped_qpns,
@@ -61,15 +61,15 @@ pub(super) fn rnic_config(attach: &Attach) -> Config {
             .then(|| Dcqcn::nvidia(attach.rate.unwrap_or(RATE_PRESUMED)).ok())
             .flatten(),
         segment: segment_of(attach),
-        // A socket sends from the port that it is bound to.
+        // A socket sends from the port to which it is bound.
         udp_source_port: matches!(attach.line, Line::Udp { .. }).then_some(ROCEV2_PORT),
         ..defaults
     }
 }
 
-/// Packets that a queue pair may have in flight over sockets: the capacity of our receive buffer,
-/// which the peer is presumed to share; `None` for other lines. A full buffer drops packets,
-/// hundreds at a time.
+/// Maximum number of packets that a queue pair may have in flight over sockets: the capacity of
+/// this side's receive buffer, which the peer's is assumed to equal; `None` for other lines. A full
+/// buffer drops packets, hundreds at a time.
 fn udp_window(attach: &Attach, path_mtu_max: Mtu) -> Option<u32> {
     let Line::Udp { .. } = attach.line else { return None };
     let wanted = UdpConfig::new(&attach.host, attach.ip).receive_buffer_bytes;

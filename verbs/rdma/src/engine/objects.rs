@@ -1,4 +1,4 @@
-//! Objects of the device, and where their events go.
+//! Objects of the device, and the destinations of their events.
 
 use super::Engine;
 use crate::device_state::{AsyncEvent, AsyncSink, CqSinks};
@@ -20,7 +20,7 @@ impl Engine {
         Ok(cq)
     }
 
-    /// Changes where the events of a completion queue go.
+    /// Changes the destination of a completion queue's events.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -48,7 +48,7 @@ impl Engine {
         Ok(self.lock()?.rnic.create_srq(init)?)
     }
 
-    /// Changes where the events of a shared receive queue go.
+    /// Changes the destination of a shared receive queue's events.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -81,7 +81,7 @@ impl Engine {
         Ok(qpn)
     }
 
-    /// Changes where the events of a queue pair go.
+    /// Changes the destination of a queue pair's events.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -94,8 +94,8 @@ impl Engine {
     /// link that is not up yet.
     ///
     /// # Errors
-    /// [`RdmaError::Verbs`], [`RdmaError::Forked`], and those of [`Engine::resolve`] where it names
-    /// an address.
+    /// [`RdmaError::Verbs`], [`RdmaError::Forked`] and, if the attributes contain an address, those
+    /// of [`Engine::resolve`].
     pub fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), RdmaError> {
         if attr.state == Some(QpState::ReadyToReceive) {
             self.await_peer()?;
@@ -121,8 +121,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends changes of the link to `watcher` while it lives. The first time that the link comes up
-    /// is not an event, unless the program was told that it is down.
+    /// Sends changes of the link to `watcher` while it exists. The first time that the link comes
+    /// up is not an event, unless the program was told that it is down.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].

@@ -12,8 +12,8 @@ const LAST_TRIES: u32 = 20;
 /// Every engine of the process, for the fork handler to disown.
 static ENGINES: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
 
-/// Has a fork disown `engine`, and the end of the process end its connections if it keeps counter
-/// files.
+/// Makes a fork disown `engine` and, if it writes counter files, the end of the process end its
+/// connections.
 pub(super) fn register(engine: &Arc<Engine>) {
     disown_at_fork();
     if engine.counter_files.is_some() {
@@ -46,7 +46,7 @@ impl Engine {
         let now = self.now();
         let open: Vec<_> = state.rnic.cm().connections().map(|info| info.connection).collect();
         for connection in open {
-            // It may have ended meanwhile.
+            // It may have ended already.
             let _ = state.rnic.cm().destroy(now, connection);
         }
         state.send(now);

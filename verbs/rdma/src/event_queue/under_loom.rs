@@ -1,6 +1,6 @@
-//! Every order in which readers, raisers and the destroyer of an object can use a queue: no event
-//! is lost, none is given that concerns an object which is gone, and an empty queue is never left
-//! readable.
+//! Loom tests of readers, raisers and the destroyer of an object at one queue, under all
+//! interleavings: no event is lost, no event of a destroyed object is given out, and an empty queue
+//! is never left readable.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use loom::thread;
 use super::EventQueue;
 use crate::acknowledgements::Acknowledgements;
 
-/// Concerns the object that is destroyed.
+/// An event of the object that is destroyed.
 const DOOMED: u8 = 1;
-/// Concerns something else.
+/// An event of another object.
 const OTHER: u8 = 2;
 
 fn queue() -> Arc<EventQueue<u8>> {
@@ -77,7 +77,7 @@ fn one_who_waits_and_one_who_looks_share_the_events() {
         queue.push(DOOMED);
         queue.push(OTHER);
         let looked = queue.try_pop();
-        // Whoever of the two had the first, the reader gets one.
+        // Whichever of the two took the first event, the reader gets one.
         let read = reader.join().unwrap();
         let left = queue.try_pop();
         assert_eq!(u8::from(looked.is_some()) + u8::from(left.is_some()), 1);
@@ -86,20 +86,19 @@ fn one_who_waits_and_one_who_looks_share_the_events() {
     });
 }
 
-/// An object whose events go to a queue; what is behind `alive` may be touched while an event of it
-/// is not acknowledged.
+/// An object whose events go to a queue. `alive` may be accessed while an event of it is
+/// unacknowledged.
 struct Object {
     alive: UnsafeCell<bool>,
     acknowledgements: Acknowledgements,
 }
 
-// SAFETY: that `alive` is not written while others read it is what loom checks here.
+// SAFETY: loom checks that `alive` is not written while others read it.
 unsafe impl Sync for Object {}
 // SAFETY: as above.
 unsafe impl Send for Object {}
 
-/// As a program does that takes an event, looks at the object that it concerns, and acknowledges
-/// it.
+/// Like a program that takes an event, accesses its object, and acknowledges it.
 fn read_until_other(queue: &EventQueue<u8>, object: &Object, touched: &AtomicUsize) {
     loop {
         queue.count.lower().unwrap();
@@ -111,7 +110,7 @@ fn read_until_other(queue: &EventQueue<u8>, object: &Object, touched: &AtomicUsi
         });
         match taken {
             Some(DOOMED) => {
-                // SAFETY: loom reports whoever writes it meanwhile.
+                // SAFETY: loom reports a concurrent write.
                 object.alive.with(|alive| assert!(unsafe { *alive }, "an event of what is gone"));
                 touched.fetch_add(1, Ordering::Relaxed);
                 object.acknowledgements.acknowledge(1);
@@ -136,10 +135,10 @@ fn an_object_goes_when_its_events_are_taken_out_or_acknowledged() {
             thread::spawn(move || read_until_other(&queue, &object, &touched))
         };
         queue.push(DOOMED);
-        // From here on it raises no more.
+        // From here on it raises no events.
         let taken_out = queue.retain(|event| *event != DOOMED).len();
         object.acknowledgements.settle();
-        // SAFETY: loom reports whoever still looks at it.
+        // SAFETY: loom reports a concurrent read.
         object.alive.with_mut(|alive| unsafe { *alive = false });
         assert_eq!(taken_out + touched.load(Ordering::Relaxed), 1);
         queue.push(OTHER);

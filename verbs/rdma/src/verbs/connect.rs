@@ -17,7 +17,7 @@ use crate::event_queue::EventQueue;
 
 type Events = EventQueue<ConnectionEvent>;
 
-/// An established connection. The queue pair is the program's; dropping the connection ends it.
+/// An established connection. The program owns the queue pair; dropping the connection ends it.
 pub struct Connection {
     engine: Arc<Engine>,
     id: ConnectionId,
@@ -60,11 +60,12 @@ impl Device {
         Ok(Listener { engine: Arc::clone(&self.engine), id, events })
     }
 
-    /// Connects `qp`, which is initialized, to who listens at `to`, with the path MTU of `path` or
-    /// the smaller one that the peer wants.
+    /// Connects `qp`, which must be initialized, to the listener at `to`, with the path MTU of
+    /// `path` or the smaller one that the peer requests.
     ///
     /// # Errors
-    /// [`RdmaError::Peer`] when it is refused, [`RdmaError::TimedOut`] when nobody answers in time.
+    /// [`RdmaError::Peer`] if the peer refuses, [`RdmaError::TimedOut`] if it does not respond in
+    /// time.
     pub fn connect(
         &self,
         qp: &QueuePair,
@@ -103,7 +104,7 @@ impl Device {
         self.engine.hand_over();
         match event(&connection.events, limit)? {
             Event::ConnectResponse { info, .. } => {
-                // Each side tells the other with which PSN to begin.
+                // Each side tells the other its first PSN.
                 let peer = Endpoint { ip: to.ip(), qpn: info.peer_qpn, psn };
                 let path = PathSettings {
                     mtu: Mtu::from_code(info.path_mtu_code).unwrap_or(path.mtu),
@@ -121,11 +122,11 @@ impl Device {
 }
 
 impl Listener {
-    /// Waits for a connection request and accepts it with `qp`, which is initialized and has its
-    /// receives posted. The path MTU, the timeout and the retries are those of the request.
+    /// Waits for a connection request and accepts it with `qp`, which must be initialized, with its
+    /// receives posted. Path MTU, timeout and retries are those of the request.
     ///
     /// # Errors
-    /// [`RdmaError::TimedOut`] when no request, or no confirmation, comes in time;
+    /// [`RdmaError::TimedOut`] if no request, or no confirmation, arrives in time;
     /// [`RdmaError::Peer`].
     pub fn accept(
         &self,
@@ -143,7 +144,7 @@ impl Listener {
         let psn = self.engine.fresh_psn();
         let reads_max = path.reads_max.min(info.initiator_depth).min(info.responder_resources);
         let path = PathSettings {
-            // The manager takes none that is not one, nor a larger one than the device's.
+            // The manager accepts only valid codes, up to the device's maximum.
             mtu: Mtu::from_code(info.path_mtu_code).unwrap_or(path.mtu),
             reads_max,
             timeout: info.local_ack_timeout,
@@ -173,14 +174,14 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Only a fork can make this fail.
+        // Fails only after a fork.
         let _ = self.engine.unlisten(self.id);
     }
 }
 
 impl Connection {
-    /// Ends the connection and waits until the peer has agreed. The program moves its queue pair to
-    /// the error state, or drops it.
+    /// Ends the connection and waits until the peer has confirmed. The program must move its queue
+    /// pair to the error state, or drop it.
     ///
     /// # Errors
     /// [`RdmaError::TimedOut`].
@@ -189,7 +190,7 @@ impl Connection {
         self.wait_for_end(limit)
     }
 
-    /// Waits until the connection has ended, whoever ends it.
+    /// Waits until either side has ended the connection.
     ///
     /// # Errors
     /// [`RdmaError::TimedOut`].
@@ -208,7 +209,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Only a fork can make this fail.
+        // Fails only after a fork.
         let _ = self.engine.forget_connection(self.id);
     }
 }

@@ -1,4 +1,4 @@
-//! Registered memory that belongs to its region.
+//! Registered memory that its region owns.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ struct Bytes {
     layout: Layout,
 }
 
-// SAFETY: the memory is reached by address, through copies alone; whoever copies bears the races.
+// SAFETY: the memory is reached by address, through copies alone; copies tolerate races.
 unsafe impl Send for Bytes {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes {}
@@ -33,14 +33,14 @@ impl Drop for Bytes {
 
 /// A registered region with memory of its own.
 ///
-/// The program copies in and out, because the device and peers write to the memory at any time: a
-/// reference into it would promise what nobody can keep. When and whether copies meet such writes
-/// is the program's business, as with any RDMA memory.
+/// The program copies in and out, because the device and peers write to the memory at any time, so
+/// that a reference into it would be unsound. Synchronising copies with such writes is up to the
+/// program, as with any RDMA memory.
 pub struct MemoryRegion {
     pd: ProtectionDomain,
     keys: MrKeys,
     len: usize,
-    /// Taken only on the way out.
+    /// `None` only during the drop.
     bytes: Option<Bytes>,
 }
 
@@ -49,7 +49,7 @@ pub struct MemoryRegion {
 pub struct Piece(pub(super) Sge);
 
 impl ProtectionDomain {
-    /// Registers `len` bytes (at least 1) of new memory, filled with zeros.
+    /// Registers `len` bytes (at least 1) of new, zeroed memory.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -88,13 +88,13 @@ impl MemoryRegion {
         self.len
     }
 
-    /// True when there are no bytes.
+    /// True if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of the byte at `offset`, for peers.
+    /// Address of the byte at `offset`, for peers.
     #[must_use]
     pub fn address(&self, offset: usize) -> u64 {
         self.at() as u64 + offset as u64
@@ -106,8 +106,8 @@ impl MemoryRegion {
         self.keys.rkey
     }
 
-    /// A part for a work request. The device checks it: one outside the region fails when it is
-    /// used.
+    /// A part for a work request. The device checks it: a part outside the region causes an error
+    /// on use.
     #[must_use]
     pub fn piece(&self, offset: usize, len: u32) -> Piece {
         Piece(Sge { address: self.address(offset), len, lkey: self.keys.lkey })
@@ -116,7 +116,7 @@ impl MemoryRegion {
     /// Copies `from` into the region.
     ///
     /// # Panics
-    /// When the range is outside the region.
+    /// If the range is outside the region.
     pub fn write(&self, offset: usize, from: &[u8]) {
         self.bytes_at(offset, from.len()).store(from);
     }
@@ -124,7 +124,7 @@ impl MemoryRegion {
     /// Copies from the region.
     ///
     /// # Panics
-    /// When the range is outside the region.
+    /// If the range is outside the region.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.bytes_at(offset, to.len()).load(to);
     }
@@ -132,7 +132,7 @@ impl MemoryRegion {
     /// A copy of a part.
     ///
     /// # Panics
-    /// When the range is outside the region.
+    /// If the range is outside the region.
     #[must_use]
     pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
@@ -146,7 +146,7 @@ impl Drop for MemoryRegion {
         let engine = Arc::clone(&self.pd.0.engine);
         let deregistered = engine.with(|rnic, _| rnic.dereg_mr(self.keys.lkey));
         if !matches!(deregistered, Ok(Ok(()))) {
-            // The device may still write there: better lost than used for something else.
+            // The device may still write there, so the memory is leaked and not reused.
             std::mem::forget(self.bytes.take());
         }
     }

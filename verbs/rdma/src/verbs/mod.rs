@@ -1,8 +1,8 @@
-//! Verbs for programs of our own, without unsafe code on their side.
+//! Safe verbs for this project's programs.
 //!
-//! [`Device::open`] attaches to a lab port or to a second process; the objects follow the verbs one
-//! to one and give themselves up when dropped. Queue pairs are connected by an exchange of
-//! [`Endpoint`]s that the program carries itself, or by the connection manager
+//! [`Device::open`] attaches to a lab port or to a second process; the objects correspond one to
+//! one to those of verbs, and are destroyed when dropped. Queue pairs are connected by an exchange
+//! of [`Endpoint`]s that the program transports itself, or by the connection manager
 //! ([`Device::connect`], [`Listener::accept`]).
 
 mod connect;
@@ -38,7 +38,7 @@ impl Device {
     /// listener needs it.
     ///
     /// # Errors
-    /// [`RdmaError::Io`] when the process is out of descriptors.
+    /// [`RdmaError::Io`] if the process is out of descriptors.
     pub fn open(attach: Attach) -> Result<Self, RdmaError> {
         // SAFETY: memory is registered by `MemoryRegion` alone, which keeps it until it is
         // deregistered, and inline data is borrowed during the call.
@@ -62,7 +62,7 @@ impl Device {
         &self.engine
     }
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -71,7 +71,7 @@ impl Device {
         Ok(ProtectionDomain(Arc::new(PdInner { engine: Arc::clone(&self.engine), id })))
     }
 
-    /// Makes a completion queue for `capacity` completions.
+    /// Creates a completion queue for `capacity` completions.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -88,7 +88,7 @@ impl Device {
         Ok(CompletionQueue(Arc::new(CqInner { engine: Arc::clone(&self.engine), id, channel })))
     }
 
-    /// The next asynchronous event; cookies are queue pair numbers. `None` when there is none.
+    /// The next asynchronous event, if any; cookies are queue pair numbers.
     #[must_use]
     pub fn asynchronous_event(&self) -> Option<AsyncEvent> {
         self.asynchronous.try_pop()
@@ -102,12 +102,12 @@ struct PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Whatever uses it holds it, so that only a fork can make this fail.
+        // Its users hold it, so only a fork can make this fail.
         let _ = self.engine.with(|rnic, _| rnic.dealloc_pd(self.id));
     }
 }
 
-/// A protection domain: which regions a queue pair may use. Clones share it.
+/// A protection domain, which restricts queue pairs to its regions. Clones share it.
 #[derive(Clone)]
 pub struct ProtectionDomain(Arc<PdInner>);
 
@@ -129,8 +129,8 @@ impl Drop for CqInner {
 pub struct CompletionQueue(Arc<CqInner>);
 
 impl CompletionQueue {
-    /// Hands at most `max` completions to `take`, oldest first, and returns how many there were;
-    /// drives the device when there are none. Never blocks.
+    /// Passes at most `max` completions to `take`, oldest first, and returns their number; drives
+    /// the device if there are none. Never blocks.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -138,7 +138,7 @@ impl CompletionQueue {
         self.0.engine.poll_cq(self.0.id, max, take)
     }
 
-    /// Asks for one event at the next completion (the next solicited or failed one).
+    /// Requests one event at the next completion, or at the next solicited or failed one.
     ///
     /// # Errors
     /// [`RdmaError::Forked`].
@@ -148,7 +148,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Sleeps until the event that [`CompletionQueue::arm`] asked for.
+    /// Sleeps until the event that [`CompletionQueue::arm`] requested.
     ///
     /// # Errors
     /// [`RdmaError::TimedOut`].

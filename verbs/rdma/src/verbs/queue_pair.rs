@@ -14,18 +14,18 @@ use crate::device_state::AsyncSink;
 use crate::engine::Engine;
 use crate::error::RdmaError;
 
-/// What a queue pair is made with.
+/// Settings of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairSettings {
     /// Transport service: RC or UC.
     pub kind: QpKind,
-    /// Send work requests that can be queued.
+    /// Capacity for send work requests.
     pub send_depth: u32,
-    /// Receive work requests that can be queued.
+    /// Capacity for receive work requests.
     pub recv_depth: u32,
-    /// Segments per work request, 1 to 16.
+    /// Maximum segments per work request, 1 to 16.
     pub segments_max: u32,
-    /// Inline bytes per send work request.
+    /// Maximum inline bytes per send work request.
     pub inline_max: u32,
 }
 
@@ -41,7 +41,7 @@ impl Default for QueuePairSettings {
     }
 }
 
-/// How a queue pair sends. The defaults are perftest's.
+/// Settings of a queue pair's path. The defaults are perftest's.
 #[derive(Clone, Copy, Debug)]
 pub struct PathSettings {
     /// Path MTU.
@@ -50,13 +50,13 @@ pub struct PathSettings {
     pub timeout: u8,
     /// Retries without progress, 0 to 7.
     pub retry_count: u8,
-    /// RNR retries, 0 to 7; 7 for ever.
+    /// RNR retries, 0 to 7; 7: unlimited.
     pub rnr_retry: u8,
-    /// RNR timer code that the peer shall keep; 12 is 0.64 ms.
+    /// RNR timer code that the peer must observe; 12 is 0.64 ms.
     pub min_rnr_timer: u8,
-    /// Outstanding READs, both ways.
+    /// Outstanding READs, in each direction.
     pub reads_max: u8,
-    /// What the peer may do.
+    /// Permissions of the peer.
     pub access: Access,
 }
 
@@ -74,7 +74,7 @@ impl Default for PathSettings {
     }
 }
 
-/// What one side tells the other of its queue pair, by whatever means.
+/// Description of one side's queue pair for the other, sent by any means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The port.
@@ -85,8 +85,8 @@ pub struct Endpoint {
     pub psn: Psn,
 }
 
-/// A connected queue pair. It goes when dropped; its completion queues, its protection domain and
-/// the shared receive queue that it may have live at least as long.
+/// A connected queue pair. Dropping it destroys it; its completion queues, its protection domain
+/// and its shared receive queue live at least as long.
 pub struct QueuePair {
     engine: Arc<Engine>,
     qpn: Qpn,
@@ -99,13 +99,13 @@ pub struct QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // Only a fork can make this fail.
+        // Fails only after a fork.
         let _ = self.engine.destroy_qp(self.qpn);
     }
 }
 
 impl Device {
-    /// Makes a queue pair in state reset.
+    /// Creates a queue pair in state reset.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`], and those of attaching the port.
@@ -119,7 +119,7 @@ impl Device {
         self.make_qp(pd, send_cq, recv_cq, settings, None)
     }
 
-    /// Makes a queue pair in state reset that takes its receives from a shared queue.
+    /// Creates a queue pair in state reset that takes its receives from a shared queue.
     ///
     /// # Errors
     /// As [`Device::create_qp`].
@@ -177,7 +177,7 @@ impl QueuePair {
         self.qpn
     }
 
-    /// What to tell the peer, when this side will send from `psn` on.
+    /// Description for the peer, if this side will send from `psn` on.
     #[must_use]
     pub fn endpoint(&self, psn: Psn) -> Endpoint {
         Endpoint { ip: self.engine.attach().ip_addr(), qpn: self.qpn, psn }
@@ -199,7 +199,7 @@ impl QueuePair {
         Ok(self.engine.with_quietly(|rnic| rnic.query_qp(self.qpn))??)
     }
 
-    /// To state initialized: receives can be posted from here on.
+    /// Moves it to state initialized; receives can be posted from here on.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -207,8 +207,8 @@ impl QueuePair {
         self.modify(&QpAttr::initialize(path.access))
     }
 
-    /// From initialized to ready to send, to the peer's queue pair; `psn` is what
-    /// [`QueuePair::endpoint`] told.
+    /// Moves it from initialized to ready to send, to the peer's queue pair; `psn` must be that of
+    /// [`QueuePair::endpoint`].
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -237,7 +237,7 @@ impl QueuePair {
         self.post(wr_id, op, pieces, true)
     }
 
-    /// Posts a send work request; an unsignaled one completes visibly only when it fails.
+    /// Posts a send work request; an unsignaled one yields a completion only if it fails.
     ///
     /// # Errors
     /// [`RdmaError::Post`].
@@ -277,10 +277,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts a signaled send work request whose data is copied at once.
+    /// Posts a signaled send work request whose data is copied during the call.
     ///
     /// # Errors
-    /// [`RdmaError::Post`], when the data is too long for instance.
+    /// [`RdmaError::Post`], for example if the data is too long.
     pub fn post_inline(&self, wr_id: u64, op: SendOp, data: &[u8]) -> Result<(), RdmaError> {
         let len =
             u32::try_from(data.len()).map_err(|_| VerbsError::Invalid("length of inline data"))?;

@@ -18,19 +18,19 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Whatever uses it holds it, so that only a fork can make this fail.
+        // Its users hold it, so only a fork can make this fail.
         let _ = self.engine.destroy_srq(self.id);
     }
 }
 
-/// A receive queue that many queue pairs take from. Clones share it.
+/// A receive queue that many queue pairs share. Clones share it.
 #[derive(Clone)]
 pub struct SharedReceiveQueue(Arc<Inner>);
 
 impl Device {
-    /// Makes a shared receive queue for `depth` work requests of up to `segments_max` segments, 1
-    /// to 16. With a `limit` other than 0, an asynchronous event tells once that fewer receives are
-    /// left; its cookie is the number that [`SharedReceiveQueue::cookie`] gives.
+    /// Creates a shared receive queue for `depth` work requests of up to `segments_max` segments, 1
+    /// to 16. With a `limit` other than 0, one asynchronous event reports that fewer receives are
+    /// left; its cookie is [`SharedReceiveQueue::cookie`].
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -59,13 +59,13 @@ impl SharedReceiveQueue {
         self.0.id
     }
 
-    /// What its events carry.
+    /// Cookie of its events.
     #[must_use]
     pub fn cookie(&self) -> u64 {
         self.0.id.0.into()
     }
 
-    /// Posts a receive work request for whichever queue pair needs one next.
+    /// Posts a receive work request for the queue pair that next needs one.
     ///
     /// # Errors
     /// [`RdmaError::Post`].

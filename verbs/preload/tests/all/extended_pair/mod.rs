@@ -1,4 +1,4 @@
-//! Runs `extended_verbs.c`, compiled here, as two processes that are joined back to back.
+//! Runs `extended_verbs.c`, compiled here, as two processes joined back to back.
 
 use crate::alone::alone;
 use std::io::Read;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The path of the program, compiled by the first that wants it.
+/// Path of the program, compiled on first use.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -34,7 +34,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// One side of a pair; killed when dropped, so that a failed test leaves nothing behind.
+/// One side of a pair; killed when dropped, so that a failed test leaves no process behind.
 struct Side(Child);
 
 impl Drop for Side {
@@ -72,7 +72,7 @@ impl Side {
         Side(child.unwrap_or_else(|error| panic!("{scenario}: {error}")))
     }
 
-    /// Waits for a good end and returns what was printed.
+    /// Waits for a successful exit and returns the output.
     fn finish(mut self, what: &str) -> String {
         let begun = Instant::now();
         let status = loop {
@@ -96,8 +96,7 @@ fn read_all(mut pipe: impl Read) -> String {
     text
 }
 
-/// Runs a scenario over a transport (`rc`, `uc` or `ud`) to its good end, and returns what it
-/// printed.
+/// Runs a scenario over a transport (`rc`, `uc` or `ud`) until it succeeds, and returns its output.
 pub fn run(scenario: &str, kind: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let _alone = alone();
