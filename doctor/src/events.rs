@@ -293,7 +293,7 @@ fn premature(requests: &Requests) -> Option<Finding> {
     let count = requests.recovery.premature;
     (count > 0).then(|| {
         let what = format!(
-            "{} came too soon: the answer to the first packet was under way",
+            "{} came too soon: the answer to the first packet was in flight",
             Count(count, "repetition")
         );
         let rtt = requests.rtt_min_ns().unwrap_or(0);

@@ -167,6 +167,9 @@ pub(crate) fn times(count: u64) -> String {
     }
 }
 
+/// Round trip above which an accelerator makes up for a short queue: 10 km of fibre, in ns.
+const DISTANT_RTT_NS: u64 = 100_000;
+
 /// "100 Gbit/s with a round trip of 10 ms need 125 MiB in flight".
 fn takes(need: &Need) -> String {
     let guessed = if need.rate_is_given { "" } else { " (guessed; give --rate)" };
@@ -218,6 +221,8 @@ fn deeper_queue(n: u32, need: &Need) -> String {
     let many = if need.messages > 16_384 {
         " No queue pair goes that deep: use several, larger messages, or an accelerator near the \
          sender."
+    } else if need.rtt_ns >= DISTANT_RTT_NS {
+        " With an accelerator near the sender the depth may stay as it is."
     } else {
         ""
     };

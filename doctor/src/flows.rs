@@ -61,7 +61,7 @@ pub(crate) struct Flows {
     halves_max: usize,
     budget: Budget,
     /// The half to trace, and its trace until that half appears.
-    pub traced: Option<(usize, Box<crate::plot::Trace>)>,
+    pub traced: Option<(usize, Box<crate::trace::Trace>)>,
 }
 
 impl Flows {

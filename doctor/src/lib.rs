@@ -3,7 +3,7 @@
 //! [`Doctor`] takes packets one by one ([`Doctor::feed`]) and returns a [`Report`]
 //! ([`Doctor::finish`]); [`examine`] does that for a whole pcap or pcapng file. Memory is bounded
 //! by flows and outstanding packets, independent of the capture's length. [`text`] formats a report
-//! for a terminal; [`Trace`] and [`write_svg`] draw one flow.
+//! for a terminal; a [`Trace`] has the packets of one flow for a plot.
 //!
 //! The layers, from below: `link` and `frame` parse a frame; `flows` assigns packets to flows;
 //! `requests` follows one direction of requests with `window` (outstanding packets), `messages`
@@ -24,7 +24,6 @@ mod limits;
 mod link;
 mod messages;
 mod others;
-mod plot;
 mod quantity;
 mod reader;
 mod recovery;
@@ -33,6 +32,7 @@ mod requests;
 mod stalls;
 mod summary;
 pub mod text;
+mod trace;
 mod verdict;
 mod window;
 
@@ -41,6 +41,6 @@ pub use doctor::{Doctor, End, Options};
 pub use histogram::Quantiles;
 pub use link::link_type_name;
 pub use others::OtherTraffic;
-pub use plot::{PlotError, Trace, write_svg};
 pub use reader::{ReadError, examine};
 pub use report::Report;
+pub use trace::{Mark, Trace};

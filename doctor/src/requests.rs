@@ -3,9 +3,9 @@
 
 use crate::histogram::Histogram;
 use crate::messages::{Messages, Operation};
-use crate::plot::{Mark, Trace};
 use crate::recovery::{Demand, Episode, Recovery};
 use crate::stalls::{Cause, Level, Silence, Stalls, threshold_ns};
+use crate::trace::{Mark, Trace};
 use crate::window::{Budget, Hole, Sent, Window};
 use longhaul_units::Psn;
 use longhaul_wire::{
@@ -17,7 +17,7 @@ const JUMP_MAX: u64 = 1 << 17;
 /// A duplicate within this time was captured twice, not retransmitted.
 const CAPTURED_TWICE_NS: u64 = 20_000;
 /// Length of the intervals over which the peak rate is measured.
-const PEAK_INTERVAL_NS: u64 = 100_000;
+pub(crate) const PEAK_INTERVAL_NS: u64 = 100_000;
 /// Bytes around each frame on Ethernet: FCS, preamble and gap.
 const AROUND_FRAME: u64 = 24;
 

@@ -1,11 +1,11 @@
-//! A report as text, for a terminal of 100 columns.
+//! A report as text.
 
 use crate::histogram::Quantiles;
 use crate::quantity::{Bytes, Count, Percent, Rate, Time, grouped};
 use crate::report::{Capture, Confidence, Finding, Flow, Pairing, Report, Severity, Side, Stall};
+use crate::requests::PEAK_INTERVAL_NS;
 use std::fmt::Write as _;
 
-const WIDTH: usize = 98;
 /// Maximum episodes in the details of a flow.
 const EPISODES_LISTED: usize = 12;
 
@@ -18,9 +18,15 @@ pub struct Selection {
     pub flow: Option<usize>,
 }
 
-/// Formats `report`; `name` is the capture's name.
-pub fn render(name: &str, report: &Report, selection: Selection) -> String {
-    let mut out = String::new();
+/// Text of a given width; tables may be wider.
+struct Page {
+    text: String,
+    columns: usize,
+}
+
+/// Formats `report` for a terminal of `columns`; `name` is the capture's name.
+pub fn render(name: &str, report: &Report, selection: Selection, columns: usize) -> String {
+    let mut out = Page { text: String::new(), columns };
     headline(&mut out, name, report);
     verdict(&mut out, report, selection);
     if report.flows.len() > 1 {
@@ -30,18 +36,19 @@ pub fn render(name: &str, report: &Report, selection: Selection) -> String {
     if let Some(flow) = detailed {
         details(&mut out, flow, report);
     }
-    out
+    out.text
 }
 
-/// Appends `text` in lines of [`WIDTH`] columns: the first begins with `first`, the others are
+/// Appends `text` in lines of the page's width: the first begins with `first`, the others are
 /// indented by its width.
-fn wrapped(out: &mut String, first: &str, text: &str) {
+fn wrapped(out: &mut Page, first: &str, text: &str) {
+    let (out, columns) = (&mut out.text, out.columns);
     let indent = first.chars().count();
     let mut column = indent;
     out.push_str(first);
     for (at, word) in text.split_whitespace().enumerate() {
         let len = word.chars().count();
-        if at > 0 && column + 1 + len > WIDTH {
+        if at > 0 && column + 1 + len > columns {
             out.push('\n');
             out.extend(std::iter::repeat_n(' ', indent));
             column = indent;
@@ -55,13 +62,13 @@ fn wrapped(out: &mut String, first: &str, text: &str) {
     out.push('\n');
 }
 
-fn line(out: &mut String, label: &str, text: &str) {
+fn line(out: &mut Page, label: &str, text: &str) {
     if !text.is_empty() {
         wrapped(out, &format!("  {label:<14}"), text);
     }
 }
 
-fn headline(out: &mut String, name: &str, report: &Report) {
+fn headline(out: &mut Page, name: &str, report: &Report) {
     let capture = &report.capture;
     let links: Vec<String> = capture.link_types.iter().map(|l| l.name.to_owned()).collect();
     let links = if links.is_empty() { String::new() } else { format!(", {}", links.join(" and ")) };
@@ -104,7 +111,7 @@ fn mark(finding: &Finding) -> &'static str {
     }
 }
 
-fn write_finding(out: &mut String, indent: &str, finding: &Finding) {
+fn write_finding(out: &mut Page, indent: &str, finding: &Finding) {
     let sure = match finding.confidence {
         Confidence::Seen => "seen",
         Confidence::Likely => "likely",
@@ -118,8 +125,8 @@ fn write_finding(out: &mut String, indent: &str, finding: &Finding) {
     }
 }
 
-fn verdict(out: &mut String, report: &Report, selection: Selection) {
-    out.push_str("\nVERDICT\n");
+fn verdict(out: &mut Page, report: &Report, selection: Selection) {
+    out.text.push_str("\nVERDICT\n");
     report.findings.iter().for_each(|finding| write_finding(out, "  ", finding));
     if report.flows.is_empty() && report.findings.is_empty() {
         wrapped(out, "  ", "Nothing to explain: no flow sends requests.");
@@ -162,25 +169,27 @@ fn operations(flow: &Flow) -> String {
     all.join(", ")
 }
 
-fn table(out: &mut String, report: &Report, top: usize) {
+fn table(out: &mut Page, report: &Report, top: usize) {
     let _ = writeln!(
-        out,
+        out.text,
         "\nFLOWS  ({} of {}, the worst first)",
         top.min(report.flows.len()),
         report.flows.len()
     );
     let _ = writeln!(
-        out,
+        out.text,
         "  {:>4}  {:<50} {:>13}  limited by",
         "flow", "requester → responder", "goodput"
     );
     for flow in report.flows.iter().take(top) {
         let limit = flow.limited_by.replace('_', " ");
-        let goodput = Rate(flow.goodput_bps).to_string();
-        let _ = writeln!(out, "  {:>4}  {:<50} {goodput:>13}  {limit}", flow.number, route(flow));
+        let goodput =
+            if is_burst(flow) { "–".to_owned() } else { Rate(flow.goodput_bps).to_string() };
+        let _ =
+            writeln!(out.text, "  {:>4}  {:<50} {goodput:>13}  {limit}", flow.number, route(flow));
     }
     if report.flows.len() > top {
-        let _ = writeln!(out, "        … {} more: --top N", report.flows.len() - top);
+        let _ = writeln!(out.text, "        … {} more: --top N", report.flows.len() - top);
     }
 }
 
@@ -197,8 +206,8 @@ fn quantiles(q: &Quantiles, unit: impl Fn(u64) -> String) -> String {
     )
 }
 
-fn details(out: &mut String, flow: &Flow, report: &Report) {
-    let _ = writeln!(out, "\nFLOW {}  {}", flow.number, route(flow));
+fn details(out: &mut Page, flow: &Flow, report: &Report) {
+    let _ = writeln!(out.text, "\nFLOW {}  {}", flow.number, route(flow));
     let paired = match flow.pairing {
         Pairing::ConnectionManager => "set up by the connection manager",
         Pairing::Traffic => "directions paired by their PSNs",
@@ -207,15 +216,18 @@ fn details(out: &mut String, flow: &Flow, report: &Report) {
     let mtu = flow.path_mtu.map_or(String::new(), |mtu| format!(", path MTU {mtu}"));
     line(out, "connection", &format!("{}, {paired}{mtu}{}", flow.transport, reverse(flow, report)));
     line(out, "operations", &operations(flow));
-    let throughput = format!(
-        "{} of payload in {}: goodput {}; {} on the wire, busiest 100 µs {}",
-        Bytes(flow.payload_bytes),
-        Time(flow.duration_ns),
-        Rate(flow.goodput_bps),
-        Rate(flow.wire_bps),
-        Rate(flow.peak_bps)
-    );
-    line(out, "throughput", &throughput);
+    let payload = format!("{} of payload in {}", Bytes(flow.payload_bytes), Time(flow.duration_ns));
+    let rates = if is_burst(flow) {
+        ", too short for a rate".to_owned()
+    } else {
+        format!(
+            ": goodput {}; {} on the wire, busiest 100 µs {}",
+            Rate(flow.goodput_bps),
+            Rate(flow.wire_bps),
+            Rate(flow.peak_bps)
+        )
+    };
+    line(out, "throughput", &(payload + &rates));
     round_trip(out, flow);
     window(out, flow);
     line(out, "stalls", &flow.stalls.iter().map(stall).collect::<Vec<_>>().join("; "));
@@ -224,12 +236,18 @@ fn details(out: &mut String, flow: &Flow, report: &Report) {
     episodes(out, flow);
 }
 
+/// `true` if the flow is shorter than the interval of its peak rate. Its duration excludes the
+/// first packet's transmission, so its rates would exceed the link's.
+fn is_burst(flow: &Flow) -> bool {
+    flow.duration_ns < PEAK_INTERVAL_NS
+}
+
 fn reverse(flow: &Flow, report: &Report) -> String {
     let other = flow.reverse_id.and_then(|id| report.flows.iter().find(|f| f.id == id));
     other.map_or(String::new(), |other| format!("; the other direction is flow {}", other.number))
 }
 
-fn round_trip(out: &mut String, flow: &Flow) {
+fn round_trip(out: &mut Page, flow: &Flow) {
     let time = |ns| Time(ns).to_string();
     if let Some(q) = &flow.round_trip.far_ack_ns {
         line(
@@ -263,7 +281,7 @@ fn round_trip(out: &mut String, flow: &Flow) {
     }
 }
 
-fn window(out: &mut String, flow: &Flow) {
+fn window(out: &mut Page, flow: &Flow) {
     let number = |n: u64| grouped(n);
     let window = &flow.window;
     if let Some(q) = &window.messages {
@@ -328,7 +346,7 @@ fn cause_in_words(cause: &str) -> &'static str {
     }
 }
 
-fn agreed(out: &mut String, flow: &Flow) {
+fn agreed(out: &mut Page, flow: &Flow) {
     let Some(agreed) = &flow.agreed else { return };
     let timeout = match agreed.ack_timeout_ns {
         Some(ns) => format!("timeout {} ({})", agreed.ack_timeout_code, Time(ns)),
@@ -348,7 +366,7 @@ fn agreed(out: &mut String, flow: &Flow) {
     line(out, "set up with", &text);
 }
 
-fn counters(out: &mut String, flow: &Flow, capture: &Capture) {
+fn counters(out: &mut Page, flow: &Flow, capture: &Capture) {
     let c = &flow.counters;
     let listed = [
         (c.acks, if c.acks == 1 { "ACK" } else { "ACKs" }),
@@ -383,7 +401,7 @@ fn counters(out: &mut String, flow: &Flow, capture: &Capture) {
     }
 }
 
-fn episodes(out: &mut String, flow: &Flow) {
+fn episodes(out: &mut Page, flow: &Flow) {
     let all = &flow.recovery.episodes;
     for (at, episode) in all.iter().take(EPISODES_LISTED).enumerate() {
         let acknowledged = if episode.was_acknowledged { ", acknowledged here before" } else { "" };

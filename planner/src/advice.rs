@@ -1,13 +1,12 @@
 //! Recommended settings, as commands.
 //!
-//! Each command's source is in docs/planner.md. Names of interfaces, devices and hosts are shell
-//! variables that the first step sets, so that the rest can be pasted.
+//! Each command's source is in docs/spec/planner.md. Names of interfaces, devices and hosts are
+//! shell variables that the first step sets, so that the rest can be pasted.
 
 mod programs;
 
-use crate::needs::Reach;
-use crate::plan::Plan;
-use crate::predict::Limit;
+use crate::figures::{bytes, size, time};
+use crate::plan::{Boxes, Plan};
 use crate::wire::interface_mtu;
 use serde::Serialize;
 
@@ -117,7 +116,7 @@ fn interfaces(plan: &Plan) -> Step {
     commands.push("ibv_devinfo -d \"$DEV\" | grep active_mtu".to_owned());
     let why = format!(
         "RDMA's path MTU of {} needs an interface MTU of {mtu} on every hop; ring sizes as in the \
-         380 km report",
+         IOWN GF PoC report 2024-11",
         plan.path.mtu
     );
     Step::new(Where::BothHosts, "Interface", why, commands)
@@ -143,10 +142,10 @@ fn outstanding_wqes(plan: &Plan) -> Option<Step> {
 }
 
 fn adaptive_retransmission(plan: &Plan) -> Step {
-    let first_ms = plan.nic.adaptive_first_ns as f64 / 1e6;
     let why = format!(
-        "it begins at {first_ms:.0} ms whatever the timeout code says, and repeats what is only \
-         late; not kept over a reboot"
+        "it begins at {} whatever the timeout code says, and repeats what is only late; not kept \
+         over a reboot",
+        time(plan.nic.adaptive_first_ns as f64)
     );
     let commands = lines![
         "sudo mlxreg -d \"$PCI\" --yes --reg_name ROCE_ACCL --set \"roce_adp_retrans_en=0x0\"",
@@ -177,24 +176,24 @@ fn switches(plan: &Plan) -> [Step; 2] {
     let most = 4.0 * least;
     let why = format!(
         "mark early on the port toward the fibre; PFC within the site alone: across the fibre it \
-         would need {:.1} MB of headroom",
-        plan.memory.pfc_headroom_bytes / 1e6
+         would need {} of headroom",
+        bytes(plan.memory.pfc_headroom_bytes)
     );
     let cumulus = lines![
-        "nv set qos roce mode lossless                                  # ports toward the hosts: \
-         ECN and PFC on priority 3",
+        "# ports toward the hosts: ECN and PFC on priority 3",
+        "nv set qos roce mode lossless",
         format!("nv set qos congestion-control wan traffic-class 3 min-threshold-bytes {least}"),
         format!("nv set qos congestion-control wan traffic-class 3 max-threshold-bytes {most}"),
         "nv set qos congestion-control wan traffic-class 3 probability 10",
-        "nv set interface swp1 qos congestion-control profile wan       # swp1: toward the fibre",
+        "# swp1: toward the fibre",
+        "nv set interface swp1 qos congestion-control profile wan",
         "nv config apply",
     ];
     let sonic = lines![
         format!("sudo config ecn -profile AZURE_LOSSLESS -gmin {least} -gmax {most}"),
-        "sudo config interface pfc priority Ethernet0 3 on              # Ethernet0: toward the \
-         host",
-        "sudo config interface pfc priority Ethernet124 3 off           # Ethernet124: toward the \
-         fibre",
+        "# Ethernet0: toward the host, Ethernet124: toward the fibre",
+        "sudo config interface pfc priority Ethernet0 3 on",
+        "sudo config interface pfc priority Ethernet124 3 off",
     ];
     [
         Step::new(Where::Switch, "Marking and PFC, Cumulus", why.clone(), cumulus),
@@ -213,10 +212,11 @@ fn perftest(plan: &Plan) -> Step {
     } else {
         String::new()
     };
-    let size = if op == crate::Op::Atomic { String::new() } else { format!(" -s {}", chosen.size) };
+    let length =
+        if op == crate::Op::Atomic { String::new() } else { format!(" -s {}", chosen.size) };
     let arguments = |qps: u32, depth: u32| {
         format!(
-            "ib_{op}_bw -d \"$DEV\" -q {qps} -t {}{size}{reads} -m {} -u {} -n {} \
+            "ib_{op}_bw -d \"$DEV\" -q {qps} -t {}{length}{reads} -m {} -u {} -n {} \
              --report_gbits -F",
             depth,
             plan.path.mtu,
@@ -226,14 +226,15 @@ fn perftest(plan: &Plan) -> Step {
     };
     let mut runs = vec![arguments(chosen.qps, chosen.tx_depth)];
     runs.extend(chosen.raised.map(|raised| arguments(plan.request.qps, raised.tx_depth)));
+    let far = prefix.replace("host a", "host b");
     let mut commands = Vec::new();
     for (index, run) in runs.iter().enumerate() {
-        if index > 0 {
-            commands.push("# or, with the raised LOG_MAX_OUTSTANDING_WQE:".to_owned());
-        }
-        commands
-            .push(format!("{}{run}             # responder", prefix.replace("host a", "host b")));
-        commands.push(format!("{prefix}{run} \"$PEER\"     # requester"));
+        let with = if index > 0 { ", with the raised LOG_MAX_OUTSTANDING_WQE" } else { "" };
+        commands.extend(lines![
+            format!("# responder, then requester{with}:"),
+            format!("{far}{run}"),
+            format!("{prefix}{run} \"$PEER\"")
+        ]);
     }
     let why = format!(
         "{} of {}; -n is whole windows, because a started one takes as long as a full one",
@@ -241,28 +242,38 @@ fn perftest(plan: &Plan) -> Step {
             crate::Op::Atomic => "atomics".to_owned(),
             op => format!("{}s", op.name().to_uppercase()),
         },
-        crate::plan::written(chosen.size)
+        size(chosen.size)
     );
     Step::new(Where::Hosts, "Measure (perftest)", why, commands)
 }
 
 fn accelerators(plan: &Plan) -> Option<Step> {
-    let helps = !plan.request.op.is_answered()
-        && plan.rows.iter().any(|row| {
-            row.needs.reach == Reach::Accelerator
-                || row.prediction.limit == Limit::Loss
-                || row.accelerated.goodput_bps > 1.1 * row.prediction.goodput_bps
-        });
-    if !helps {
-        return None;
-    }
+    let boxes = plan.boxes?;
     let gbps = plan.path.rate_bps / 1e9;
     let delay_us = plan.path.one_way_ns / 1e3;
-    let why = format!(
-        "acknowledges near the requester: small messages and few queue pairs suffice; store of \
-         {:.1} MB per box",
-        plan.memory.accelerator_near_bytes.max(plan.memory.accelerator_far_bytes) / 1e6
-    );
+    let store = bytes(plan.memory.box_bytes());
+    let (title, why) = match boxes {
+        Boxes::Accelerators => (
+            "Accelerators",
+            format!(
+                "acknowledge near the requester, so that the window need not span the path; store \
+                 of {store} per box"
+            ),
+        ),
+        Boxes::Transport => (
+            "Accelerators with a transport",
+            format!(
+                "acknowledge near the requester, and repair loss on the path, for which \
+                 accelerators alone go back a round trip; store of {store} per box"
+            ),
+        ),
+    };
+    let (transport, lab) = match boxes {
+        Boxes::Accelerators => ("", ""),
+        Boxes::Transport => (" --transport", " transport"),
+    };
+    let loss =
+        if plan.path.loss > 0.0 { format!(" --loss {:e}", plan.path.loss) } else { String::new() };
     let km = (delay_us / 5.0).ceil();
     // A box's default store is 1 GiB; a host may run four round trips ahead.
     let gib = (4.0 * plan.bandwidth_delay_bytes / f64::from(1 << 30)).ceil();
@@ -270,10 +281,11 @@ fn accelerators(plan: &Plan) -> Option<Step> {
     let commands = lines![
         "# a box at each site, between the host and the long path:",
         format!(
-            "longhaul accelerate --lan eth1 --wan eth2 --rate {gbps}G --distance {km}km{memory}"
+            "longhaul accelerate --lan eth1 --wan eth2 --rate {gbps}G --distance \
+             {km}km{transport}{memory}"
         ),
         "# or try it on one machine first:",
-        format!("longhaul lab up --distance {km}km --rate 10G --accelerate"),
+        format!("longhaul lab up --distance {km}km --rate 10G{loss} --accelerate{lab}"),
     ];
-    Some(Step::new(Where::Boxes, "Accelerator", why, commands))
+    Some(Step::new(Where::Boxes, title, why, commands))
 }

@@ -6,8 +6,8 @@
 //! accelerator, the commands to configure it all ([`Step`]), and warnings.
 //!
 //! Times are nanoseconds and rates bits per second, as `f64`: a prediction's error is per cent, not
-//! rounding. The model has messages and windows, not packets; docs/planner.md derives it and names
-//! the published cells to which its constants are fitted.
+//! rounding. The model has messages and windows, not packets; docs/spec/planner.md derives it and
+//! names the published cells to which its constants are fitted.
 //!
 //! It does not simulate or measure, shares no code with what it predicts, and does not model
 //! congestion by other traffic.
@@ -15,6 +15,7 @@
 
 mod accelerator;
 mod advice;
+pub mod figures;
 mod memory;
 mod needs;
 mod nic;
@@ -23,6 +24,7 @@ mod plan;
 mod predict;
 mod run;
 mod timeout;
+mod transport;
 mod uses;
 mod window;
 mod wire;
@@ -34,7 +36,7 @@ pub use memory::Memory;
 pub use needs::{Needs, Raised, Reach};
 pub use nic::{NicError, NicProfile};
 pub use path::{FIBRE_NS_PER_KM, Path};
-pub use plan::{Plan, QueueDepth, Request, Row};
+pub use plan::{Boxes, Plan, QueueDepth, Request, Row};
 pub use predict::{Bound, Limit, Prediction};
 pub use timeout::{Timeouts, timeout_ns};
 pub use uses::{UnknownUse, UseCase};

@@ -47,6 +47,11 @@ impl Memory {
             pfc_headroom_bytes: path.bandwidth_delay_bytes(),
         }
     }
+
+    /// Store with which each of two boxes, which are alike, serves as either end.
+    pub fn box_bytes(&self) -> f64 {
+        self.accelerator_near_bytes.max(self.accelerator_far_bytes)
+    }
 }
 
 #[cfg(test)]

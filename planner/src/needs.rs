@@ -4,7 +4,7 @@ use crate::Invalid;
 use crate::accelerator::Accelerator;
 use crate::nic::NicProfile;
 use crate::path::Path;
-use crate::predict::{Limit, Prediction};
+use crate::predict::Prediction;
 use crate::workload::Workload;
 use serde::Serialize;
 
@@ -55,6 +55,9 @@ impl Needs {
     pub const QPS_MAX: u32 = 4096;
     /// Maximum queue depth: a ConnectX's largest max_qp_wr (mlx5, log_max_qp_sz 15).
     pub const TX_DEPTH_MAX: u32 = 32_768;
+    /// Queue pairs, and the depth of each, to consider beside an accelerator.
+    pub(crate) const BOX_QPS: u32 = 64;
+    pub(crate) const BOX_TX_DEPTH: u32 = 1024;
     /// The largest in the published reports.
     const LOG_WQES_MAX: u8 = 14;
     /// Minimum queue depth: perftest's default.
@@ -83,15 +86,7 @@ impl Needs {
             Reach::Now
         } else if qps.is_some() || raised.is_some() {
             Reach::Settings
-        } else if accelerator.predict(path, nic, workload)?.goodput_bps >= target_bps
-            || Self::is_out_of_reach_by_distance_alone(
-                path,
-                nic,
-                workload,
-                target_bps,
-                accelerator,
-            )?
-        {
+        } else if Self::boxes_reach(path, nic, workload, target_bps, accelerator)? {
             Reach::Accelerator
         } else {
             Reach::Never
@@ -147,24 +142,26 @@ impl Needs {
         Ok(None)
     }
 
-    /// `true` if an accelerator, with more queue pairs or depth at LAN distance, reaches the
-    /// target.
-    fn is_out_of_reach_by_distance_alone(
+    /// `true` if boxes reach the target, for WRITEs and SENDs possibly with more queue pairs or
+    /// depth at LAN distance.
+    fn boxes_reach(
         path: &Path,
         nic: &NicProfile,
         workload: &Workload,
         target_bps: f64,
         accelerator: &Accelerator,
     ) -> Result<bool, Invalid> {
+        let reach = |workload: &Workload| -> Result<bool, Invalid> {
+            let alone = accelerator.predict(path, nic, workload)?;
+            let transport = accelerator.predict_transport(path, nic, workload)?;
+            Ok(alone.goodput_bps.max(transport.goodput_bps) >= target_bps)
+        };
         let wide = Workload {
-            qps: workload.qps.max(64),
-            tx_depth: workload.tx_depth.max(1024),
+            qps: workload.qps.max(Self::BOX_QPS),
+            tx_depth: workload.tx_depth.max(Self::BOX_TX_DEPTH),
             ..*workload
         };
-        let with = accelerator.predict(path, nic, &wide)?;
-        Ok(!workload.op.is_answered()
-            && with.goodput_bps >= target_bps
-            && with.limit != Limit::Loss)
+        Ok(reach(workload)? || (!workload.op.is_answered() && reach(&wide)?))
     }
 }
 

@@ -230,24 +230,9 @@ impl NicProfile {
 
 /// Returns the valid key most similar to `key`, if at most a third of it differs.
 fn nearest(key: &str) -> Option<&'static str> {
-    let (distance, found) = KEYS.into_iter().map(|known| (edits(key, known), known)).min()?;
+    let distances = KEYS.into_iter().map(|known| (strsim::damerau_levenshtein(key, known), known));
+    let (distance, found) = distances.min()?;
     (distance <= key.chars().count().div_ceil(3)).then_some(found)
-}
-
-/// Levenshtein distance between `a` and `b`.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

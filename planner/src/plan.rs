@@ -2,6 +2,7 @@
 
 use crate::accelerator::Accelerator;
 use crate::advice::{self, Step};
+use crate::figures::{bytes, rate, size, time};
 use crate::memory::Memory;
 use crate::needs::{Needs, Raised, Reach};
 use crate::nic::NicProfile;
@@ -101,10 +102,10 @@ impl QueueDepth {
                  not help"
             ));
         }
-        let turn_us = nic.program_turn_ns() / 1e3;
         misses.push(format!(
-            "a turn takes the round trip and {turn_us:.1} µs for acknowledgement, completion and \
-             posting, and the message itself"
+            "a turn takes the round trip and {} for acknowledgement, completion and posting, and \
+             the message itself",
+            time(nic.program_turn_ns())
         ));
         if path.loss > 0.0 {
             misses.push("loss: each lost packet costs a whole window more".to_owned());
@@ -122,8 +123,20 @@ pub struct Row {
     pub prediction: Prediction,
     /// Requirements of the target.
     pub needs: Needs,
-    /// With an accelerator, everything else unchanged.
+    /// With accelerators alone, everything else unchanged.
     pub accelerated: Prediction,
+    /// With a transport between the accelerators.
+    pub transport: Prediction,
+}
+
+/// Boxes that raise a path's goodput.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Boxes {
+    /// Accelerators alone.
+    Accelerators,
+    /// Accelerators with a transport between them.
+    Transport,
 }
 
 /// The settings that the commands apply.
@@ -162,6 +175,8 @@ pub struct Plan {
     pub rows: Vec<Row>,
     /// The settings that the commands apply.
     pub chosen: Chosen,
+    /// Boxes that help; `None`: none do.
+    pub boxes: Option<Boxes>,
     /// Memory of the chosen settings.
     pub memory: Memory,
     /// Settings to apply, in order.
@@ -193,6 +208,7 @@ impl Plan {
             .map(|&size| row(path, nic, request, size))
             .collect::<Result<Vec<_>, _>>()?;
         let timeouts = Timeouts::new(path, nic);
+        let boxes = boxes(&rows);
         let chosen = choose(&rows, request);
         let workload = Workload {
             qps: chosen.qps,
@@ -210,6 +226,7 @@ impl Plan {
             timeouts,
             rows,
             chosen,
+            boxes,
             memory: Memory::new(path, nic, &workload, &request.accelerator),
             steps: Vec::new(),
             warnings: Vec::new(),
@@ -217,6 +234,14 @@ impl Plan {
         plan.steps = advice::steps(&plan);
         plan.warnings = warnings(&plan);
         Ok(plan)
+    }
+
+    /// The row of the highest goodput without boxes.
+    pub fn best(&self) -> &Row {
+        let goodput = |row: &&Row| row.prediction.goodput_bps;
+        let rows = self.rows.iter();
+        rows.reduce(|best, row| if goodput(&row) > goodput(&best) { row } else { best })
+            .unwrap_or(&self.rows[0])
     }
 }
 
@@ -227,7 +252,27 @@ fn row(path: &Path, nic: &NicProfile, request: &Request, size: u64) -> Result<Ro
     let endless = Workload { iterations: None, ..workload };
     let needs = Needs::new(path, nic, &endless, target, &request.accelerator)?;
     let accelerated = request.accelerator.predict(path, nic, &workload)?;
-    Ok(Row { size: workload.size, prediction, needs, accelerated })
+    let transport = request.accelerator.predict_transport(path, nic, &workload)?;
+    Ok(Row { size: workload.size, prediction, needs, accelerated, transport })
+}
+
+/// Boxes help if they are the only means to reach the target, or gain a tenth; a transport is for
+/// paths on which accelerators alone lose a tenth of what it gains.
+fn boxes(rows: &[Row]) -> Option<Boxes> {
+    const GAIN: f64 = 1.1;
+    let gains = |row: &Row, with: &Prediction| {
+        with.goodput_bps > GAIN * row.prediction.goodput_bps
+            || (row.needs.reach == Reach::Accelerator
+                && with.goodput_bps > row.prediction.goodput_bps)
+    };
+    let needs_transport = |row: &Row| {
+        gains(row, &row.transport) && row.transport.goodput_bps > GAIN * row.accelerated.goodput_bps
+    };
+    if rows.iter().any(needs_transport) {
+        Some(Boxes::Transport)
+    } else {
+        rows.iter().any(|row| gains(row, &row.accelerated)).then_some(Boxes::Accelerators)
+    }
 }
 
 fn choose(rows: &[Row], request: &Request) -> Chosen {
@@ -261,11 +306,20 @@ fn warn_of_sizes(plan: &Plan, warnings: &mut Vec<String>) {
     if let Some(range) = sizes(Reach::Accelerator) {
         warnings.push(format!(
             "no setting reaches the target at {}: more than {} queue pairs or {} WQEs each would \
-             be needed. An accelerator does: it acknowledges near the requester, so that the \
+             be needed. An accelerator does{}: it acknowledges near the requester, so that the \
              window need not span the path",
             between(range),
             Needs::QPS_MAX,
-            Needs::TX_DEPTH_MAX
+            Needs::TX_DEPTH_MAX,
+            if plan.request.op.is_answered() {
+                String::new()
+            } else {
+                format!(
+                    ", with {} queue pairs of depth {} at most",
+                    plan.request.qps.max(Needs::BOX_QPS),
+                    plan.request.tx_depth.max(Needs::BOX_TX_DEPTH)
+                )
+            }
         ));
     }
     if let Some(range) = sizes(Reach::Never) {
@@ -279,16 +333,17 @@ fn warn_of_sizes(plan: &Plan, warnings: &mut Vec<String>) {
     {
         let (factor, loss) = (row.prediction.loss_factor, plan.path.loss);
         let cure = if plan.request.op.is_answered() {
-            "more queue pairs share the cost: a loss holds up only its own"
-        } else {
-            "an accelerator repairs it by itself; more queue pairs share the cost, because a loss \
+            "boxes with a transport repair it; more queue pairs share the cost, because a loss \
              holds up only its own"
+        } else {
+            "boxes with a transport repair it, and accelerators alone go back as far; more queue \
+             pairs share the cost, because a loss holds up only its own"
         };
         warnings.push(format!(
             "loss of {loss:e} takes {:.0} % of the goodput at {}: with go-back-N a lost packet \
              costs {:.0} more. Find its cause first; {cure}",
             100.0 * (1.0 - factor),
-            written(row.size),
+            size(row.size),
             (1.0 / factor - 1.0) / loss,
         ));
     }
@@ -321,18 +376,18 @@ fn never(plan: &Plan, row: &Row) -> &'static str {
 }
 
 fn warn_of_timers(plan: &Plan, warnings: &mut Vec<String>) {
-    let (timeouts, rtt_ms) = (&plan.timeouts, plan.rtt_ns / 1e6);
+    let (timeouts, rtt) = (&plan.timeouts, time(plan.rtt_ns));
     if plan.rows.iter().any(|row| row.prediction.limit == Limit::Retries) {
         warnings.push(format!(
-            "the profile's retries are over before an answer can be back ({rtt_ms:.3} ms): \
-             connections end with 'transport retry counter exceeded'. Set the timeout code to {}",
+            "the profile's retries are over before an answer can be back ({rtt}): connections \
+             end with 'transport retry counter exceeded'. Set the timeout code to {}",
             timeouts.code
         ));
     } else if timeouts.is_too_short {
         warnings.push(format!(
-            "the profile's first timeout of {:.3} ms is over before an answer is back ({rtt_ms:.3} \
-             ms): everything is sent again needlessly. Set the timeout code to {}{}",
-            timeouts.nic_timeout_ns.unwrap_or(0.0) / 1e6,
+            "the profile's first timeout of {} is over before an answer is back ({rtt}): \
+             everything is sent again needlessly. Set the timeout code to {}{}",
+            time(timeouts.nic_timeout_ns.unwrap_or(0.0)),
             timeouts.code,
             if plan.nic.adaptive_retransmission {
                 " and turn adaptive retransmission off"
@@ -346,31 +401,30 @@ fn warn_of_timers(plan: &Plan, warnings: &mut Vec<String>) {
         && plan.rtt_ns > plan.nic.adaptive_first_ns as f64
     {
         warnings.push(format!(
-            "adaptive retransmission is on by default in this family and begins at {:.0} ms \
-             whatever the timeout code says: turn it off, or expect needless retransmission at \
-             {rtt_ms:.3} ms",
-            plan.nic.adaptive_first_ns as f64 / 1e6
+            "adaptive retransmission is on by default in this family and begins at {} whatever the \
+             timeout code says: turn it off, or expect needless retransmission at {rtt}",
+            time(plan.nic.adaptive_first_ns as f64)
         ));
     }
 }
 
 fn warn_of_path(plan: &Plan, warnings: &mut Vec<String>) {
-    if plan.nic.rate_bps as f64 > plan.path.rate_bps {
+    let queue = plan.rows.iter().map(|r| r.prediction.in_flight_bytes).fold(0.0, f64::max);
+    if plan.nic.rate_bps as f64 > plan.path.rate_bps && queue > 0.0 {
         warnings.push(format!(
-            "the NIC's port is faster than the path ({:.0} against {:.0} Gbit/s): bursts of a \
-             whole window queue in front of the path; limit the rate at the NIC, or give the queue \
-             {:.1} MB",
-            plan.nic.rate_bps as f64 / 1e9,
-            plan.path.rate_bps / 1e9,
-            plan.rows.iter().map(|r| r.prediction.in_flight_bytes).fold(0.0, f64::max) / 1e6
+            "the NIC's port is faster than the path ({} against {}): bursts of a whole window \
+             queue in front of the path; limit the rate at the NIC, or give the queue {}",
+            rate(plan.nic.rate_bps as f64),
+            rate(plan.path.rate_bps),
+            bytes(queue)
         ));
     }
     if plan.memory.pfc_headroom_bytes > SWITCH_BUFFER_BYTES {
         warnings.push(format!(
-            "PFC cannot keep this path free of drops: a switch would need {:.1} MB of headroom per \
-             port and priority, and has some tens of megabytes in all. Use ECN, and PFC within the \
+            "PFC cannot keep this path free of drops: a switch would need {} of headroom per port \
+             and priority, and has some tens of megabytes in all. Use ECN, and PFC within the \
              sites alone",
-            plan.memory.pfc_headroom_bytes / 1e6
+            bytes(plan.memory.pfc_headroom_bytes)
         ));
     }
     let efficiency = f64::from(plan.path.mtu) / f64::from(plan.path.mtu + QueueDepth::OVERHEAD);
@@ -390,15 +444,5 @@ fn warn_of_path(plan: &Plan, warnings: &mut Vec<String>) {
 const SWITCH_BUFFER_BYTES: f64 = 16e6;
 
 fn between((least, most): (u64, u64)) -> String {
-    if least == most { written(least) } else { format!("{} to {}", written(least), written(most)) }
-}
-
-/// Formats a size in binary units.
-pub(crate) fn written(bytes: u64) -> String {
-    for (shift, name) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
-        if bytes >> shift > 0 && bytes.is_multiple_of(1 << shift) {
-            return format!("{} {name}", bytes >> shift);
-        }
-    }
-    format!("{bytes} B")
+    if least == most { size(least) } else { format!("{} to {}", size(least), size(most)) }
 }

@@ -42,6 +42,8 @@ pub enum Limit {
     Retries,
     /// The accelerator's packets per second.
     Accelerator,
+    /// The rate of the path, less the transport's headers and repair.
+    Transport,
 }
 
 impl Limit {
@@ -59,6 +61,7 @@ impl Limit {
             Limit::Loss => "loss",
             Limit::Retries => "retries end too soon",
             Limit::Accelerator => "accelerator's packets/s",
+            Limit::Transport => "line rate less repair",
         }
     }
 
@@ -156,6 +159,19 @@ impl Prediction {
             message: model.message,
             bounds,
         })
+    }
+
+    /// The prediction under a further limit.
+    pub(crate) fn bounded(mut self, limit: Limit, goodput_bps: f64) -> Self {
+        let before = self.bounds.partition_point(|bound| bound.goodput_bps <= goodput_bps);
+        self.bounds.insert(before, Bound { limit, goodput_bps });
+        if goodput_bps < self.goodput_bps {
+            let share = goodput_bps / self.goodput_bps;
+            self.in_flight_messages *= share;
+            self.in_flight_bytes *= share;
+            (self.goodput_bps, self.limit) = (goodput_bps, limit);
+        }
+        self
     }
 }
 

@@ -56,11 +56,11 @@ impl UseCase {
             }
             UseCase::Storage => {
                 "flash storage: 4 KB to 4 MB; a READ is what an NVMe-oF target does for a write \
-                 (same, appendix F)"
+                 (IOWN GF RDMA over Open APN PoC report 2024-06, appendix F)"
             }
             UseCase::Database => {
                 "database access: up to a few MB, as in bulk inserts; above 40 Gbit/s at 1534 km \
-                 (same, appendix F)"
+                 (IOWN GF RDMA over Open APN PoC report 2024-06, appendix F)"
             }
             UseCase::Migration => {
                 "VM live migration: QEMU writes pages merged up to 2 MiB (migration/rdma.c, \

@@ -147,7 +147,7 @@ impl Watch<'_> {
             self.violations.count += 1;
             self.violations.first.get_or_insert_with(|| {
                 format!(
-                    "at {:?} PSN {} of QP {:#x} was acknowledged, and had not come",
+                    "at {:?} PSN {} of QP {:#x} was acknowledged before it arrived",
                     self.now,
                     bth.psn.get(),
                     bth.dest_qp.get()

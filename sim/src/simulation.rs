@@ -415,7 +415,7 @@ fn flow_outcome(
         }),
         failure: match host.connection_failure(requester.program) {
             Some(failure) => Some(failure.to_owned()),
-            None => failure.map(|status: Status| format!("{status:?}")),
+            None => failure.map(|status: Status| status.to_string()),
         },
     }
 }

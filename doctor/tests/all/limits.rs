@@ -120,6 +120,11 @@ mod queue_depth {
         assert!(advice.contains("queue depth of 2,99"), "{advice}");
         assert!(advice.contains("-t 4096") && advice.contains("98 Gbit/s"), "{advice}");
         assert!(!advice.contains("guessed"), "{advice}");
+        assert!(advice.contains("accelerator near the sender"), "{advice}");
+        let report =
+            windowed(50, 8, 4096, 20 * US).report_with(Options { rate, ..Options::default() });
+        let limit = found(&report.flows[0], "queue_depth");
+        assert!(!limit.advice.as_ref().unwrap().contains("accelerator"), "20 µs: {limit:?}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Settings of the programs that use RDMA.
 
 use super::{Step, Where, lines};
+use crate::figures::{bytes, rate, time};
 use crate::plan::Plan;
 use crate::uses::UseCase;
 
@@ -32,9 +33,9 @@ fn spdk_target(plan: &Plan) -> Step {
     )];
     let why = format!(
         "a write above the in-capsule size (-c) costs a READ by the target: {} of a queue pair at \
-         a time, so spread over {queues} (-m); buffers (-n) for {:.1} MB under way",
+         a time, so spread over {queues} (-m); buffers (-n) for {} in flight",
         plan.nic.outstanding_reads,
-        in_flight / 1e6
+        bytes(in_flight)
     );
     Step::new(Where::Program, "SPDK NVMe-oF target", why, commands)
 }
@@ -74,7 +75,7 @@ fn nfs(plan: &Plan) -> Step {
     // nconnect ends at 16 (NFS_MAX_CONNECTIONS).
     let connections = plan.chosen.qps.clamp(2, 16);
     let commands = lines![
-        "echo 256 | sudo tee /proc/sys/sunrpc/rdma_slot_table_entries        # before mounting; \
+        "echo 256 | sudo tee /proc/sys/sunrpc/rdma_slot_table_entries  # before mounting; \
          128 by default",
         format!(
             "sudo mount -t nfs -o \
@@ -84,8 +85,8 @@ fn nfs(plan: &Plan) -> Step {
     ];
     let why = format!(
         "{connections} connections of up to 256 RPCs of 1 MiB; a write takes several round trips, \
-         {:.1} ms each",
-        plan.rtt_ns / 1e6
+         {} each",
+        time(plan.rtt_ns)
     );
     Step::new(Where::Program, "NFS over RDMA", why, commands)
 }
@@ -129,6 +130,7 @@ fn nccl(plan: &Plan) -> Step {
     let each = (plan.bandwidth_delay_bytes / CHANNELS).max(1.0) as u64;
     let buffer = each.next_power_of_two().clamp(BUFFER_DEFAULT, BUFFER_MOST);
     let qps = plan.chosen.qps.clamp(1, 128);
+    let channel = |buffer: u64| rate(buffer as f64 * 8e9 / plan.rtt_ns.max(1.0));
     let commands = lines![
         format!("export NCCL_IB_TIMEOUT={}", plan.timeouts.code.max(NCCL_TIMEOUT_DEFAULT)),
         "export NCCL_IB_RETRY_CNT=7",
@@ -139,10 +141,10 @@ fn nccl(plan: &Plan) -> Step {
         "export NCCL_IB_TC=106",
     ];
     let why = format!(
-        "a channel has NCCL_BUFFSIZE under way, 4 MiB by default: {:.1} Gbit/s per channel at this \
-         distance, {:.1} with these",
-        BUFFER_DEFAULT as f64 * 8.0 / plan.rtt_ns.max(1.0),
-        buffer as f64 * 8.0 / plan.rtt_ns.max(1.0),
+        "a channel has NCCL_BUFFSIZE in flight, 4 MiB by default: {} per channel at this distance, \
+         {} with these",
+        channel(BUFFER_DEFAULT),
+        channel(buffer)
     );
     Step::new(Where::Program, "NCCL", why, commands)
 }
@@ -170,12 +172,12 @@ fn ucx(plan: &Plan) -> Step {
 
 fn unreliable(plan: &Plan) -> Step {
     let run = format!(
-        "ib_write_bw -c UC --write_with_imm -d \"$DEV\" -s {} -m {} -D 10 --report_gbits -F",
+        "ib_write_bw -c UC -d \"$DEV\" -s {} -m {} -D 10 --report_gbits -F",
         plan.chosen.size, plan.path.mtu
     );
     let commands =
         lines![format!("{run}             # receiver"), format!("{run} \"$PEER\"     # sender")];
     let why = "UC has no acknowledgements and so no window: the distance does not matter, and lost \
-               messages are flagged, not repeated";
+               messages are not repeated";
     Step::new(Where::Program, "Unreliable connections instead", why, commands)
 }

@@ -1,8 +1,8 @@
 //! Whole plans: requirements, advice and warnings; every valid input gives a consistent plan.
 
 use longhaul_planner::{
-    Accelerator, Limit, MTUS, NicProfile, Op, Path, Plan, Prediction, Raised, Reach, Request,
-    UseCase, Workload,
+    Accelerator, Boxes, Limit, MTUS, NicProfile, Op, Path, Plan, Prediction, Raised, Reach,
+    Request, UseCase, Workload,
 };
 use proptest::prelude::*;
 
@@ -117,9 +117,13 @@ mod needs {
             "{:?}",
             lossy.warnings
         );
-        assert!(
-            lossy.rows[0].accelerated.goodput_bps > 0.97 * clean.rows[0].prediction.ceiling_bps
-        );
+        let (row, ceiling) = (&lossy.rows[0], clean.rows[0].prediction.ceiling_bps);
+        assert!(row.transport.goodput_bps > 0.97 * ceiling, "{row:?}");
+        assert!(row.accelerated.goodput_bps < 0.6 * ceiling, "{row:?}");
+        assert_eq!(lossy.boxes, Some(Boxes::Transport));
+        assert!(commands(&lossy).contains("--distance 380km --transport"), "{}", commands(&lossy));
+        assert!(commands(&lossy).contains("--accelerate transport"), "{}", commands(&lossy));
+        assert!(!commands(&clean).contains("transport"), "{}", commands(&clean));
     }
 }
 
@@ -171,7 +175,7 @@ mod advice {
             ),
             (UseCase::Database, vec!["UCX_RC_MAX_RD_ATOMIC=16"]),
             (UseCase::Cps, vec!["UCX_RC_PATH_MTU=4096"]),
-            (UseCase::Telescope, vec!["-c UC --write_with_imm"]),
+            (UseCase::Telescope, vec!["ib_write_bw -c UC -d"]),
         ] {
             let request = Request { use_case: Some(case), ..request(case.op(), &[1 << 20]) };
             let commands = commands(&plan(&path, "connectx6", &request));

@@ -187,3 +187,66 @@ mod go_back_n {
         assert_eq!(prediction.limit, Limit::Loss);
     }
 }
+
+mod boxes_on_a_path_that_loses {
+    use super::*;
+    use longhaul_planner::Accelerator;
+
+    fn path(km: f64, loss: f64) -> Path {
+        Path { loss, ..Path::of_km(km, 100e9) }
+    }
+
+    fn alone(km: f64, loss: f64, qps: u32) -> f64 {
+        let nic = NicProfile::named("connectx6").unwrap();
+        let work = Workload::perftest(Op::Write, 65_536, qps, 128);
+        let with = Accelerator::default().predict(&path(km, loss), &nic, &work).unwrap();
+        with.goodput_bps / 1e9
+    }
+
+    #[test]
+    fn accelerators_alone_go_back_a_round_trip_of_the_path() {
+        // Completions of one second, which run ahead of delivery.
+        for (km, loss, qps, simulated) in [
+            (100.0, 1e-5, 1, 97.7),
+            (100.0, 1e-4, 1, 76.8),
+            (100.0, 1e-3, 1, 25.3),
+            (100.0, 1e-2, 1, 2.7),
+            (100.0, 1e-3, 16, 84.7),
+            (1000.0, 1e-3, 1, 3.3),
+        ] {
+            let of = format!("{km} km, loss {loss:e}, {qps} queue pairs");
+            assert_near(alone(km, loss, qps), simulated, 0.06, &of);
+        }
+    }
+
+    #[test]
+    fn a_transport_leaves_the_path_less_headers_and_repair() {
+        let nic = NicProfile::named("connectx6").unwrap();
+        let work = Workload::perftest(Op::Write, 65_536, 1, 128);
+        // Delivered in runs of three seconds, their end included.
+        for (loss, simulated, tolerance) in [
+            (0.0, 97.37, 0.005),
+            (1e-4, 97.31, 0.005),
+            (1e-3, 97.12, 0.005),
+            (1e-2, 95.18, 0.01),
+            (5e-2, 85.65, 0.04),
+        ] {
+            let with =
+                Accelerator::default().predict_transport(&path(100.0, loss), &nic, &work).unwrap();
+            assert_near(with.goodput_bps / 1e9, simulated, tolerance, &format!("loss {loss:e}"));
+            assert_eq!(with.limit, Limit::Transport);
+        }
+    }
+
+    #[test]
+    fn a_transport_spares_reads_the_loss_and_accelerators_alone_do_not() {
+        let nic = NicProfile::named("connectx6").unwrap();
+        let work = Workload::perftest(Op::Read, 1 << 20, 1, 128);
+        let (lossy, lossless) = (path(100.0, 1e-3), path(100.0, 0.0));
+        let plain = |path| Prediction::new(path, &nic, &work).unwrap();
+        let boxes = Accelerator::default();
+        assert_eq!(boxes.predict(&lossy, &nic, &work).unwrap(), plain(&lossy));
+        let with = boxes.predict_transport(&lossy, &nic, &work).unwrap().goodput_bps;
+        assert!(with > 2.0 * plain(&lossy).goodput_bps && with <= plain(&lossless).goodput_bps);
+    }
+}

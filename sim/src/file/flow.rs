@@ -158,7 +158,7 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
     if fields.text("test") == Some("latency") {
         let without = ["tx_depth", "rx_depth", "post_list", "cq_mod", "duration"];
         if let Some(key) = without.into_iter().find(|key| fields.has(key)) {
-            let cause = format!("a latency test has one message under way: take '{key}' out");
+            let cause = format!("a latency test has one message in flight: take '{key}' out");
             return Err(fields.error(key, cause));
         }
         if fields.whole("qps").is_some_and(|qps| qps != 1) {

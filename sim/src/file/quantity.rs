@@ -1,7 +1,7 @@
 //! Quantities with units, by kind.
 
 use super::tree::Value;
-use longhaul_units::{BitRate, Duration, QuantityError, distance_m, size_bytes};
+use longhaul_units::{BitRate, Duration, QuantityError, distance_m, probability, size_bytes};
 
 /// Kind of a key's value.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,9 @@ impl ValueKind {
             (ValueKind::Count(..), Value::Whole(number)) => Some(Quantity::Whole(*number)),
             (ValueKind::Probability, Value::Real(number)) => Some(Quantity::Real(*number)),
             (ValueKind::Probability, Value::Whole(number)) => Some(Quantity::Real(*number as f64)),
-            (ValueKind::Probability, Value::Text(text)) => text.parse().ok().map(Quantity::Real),
+            (ValueKind::Probability, Value::Text(text)) => {
+                probability(text).ok().map(Quantity::Real)
+            }
             (ValueKind::Flag, Value::Flag(flag)) => Some(Quantity::Flag(*flag)),
             (ValueKind::Ecn, Value::Text(text)) => {
                 return ecn(text).map(|_| Quantity::Text(text.clone()));
@@ -113,7 +115,7 @@ impl ValueKind {
             ValueKind::Choice(words) => format!("one of \"{}\"", words.join("\", \"")),
             ValueKind::Count(least, u64::MAX) => format!("a whole number from {least}"),
             ValueKind::Count(least, most) => format!("a whole number from {least} to {most}"),
-            ValueKind::Probability => "a probability from 0 to 1, as in 1e-5".into(),
+            ValueKind::Probability => "a probability from 0 to 1, as in 1e-5 or \"0.1%\"".into(),
             ValueKind::Flag => "true or false".into(),
             ValueKind::Size(most) => {
                 format!("bytes from 1 to {}, as in 4096, \"64K\" or \"4M\"", bytes(most))
@@ -191,7 +193,7 @@ pub(super) fn ecn(text: &str) -> Result<Ecn, String> {
     let mut threshold = || parts.next().and_then(|part| size_bytes(part).ok()).ok_or_else(wrong);
     let (kmin, kmax) = (threshold()?, threshold()?);
     let pmax = match parts.next() {
-        Some(part) => part.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(wrong)?,
+        Some(part) => probability(part).map_err(|_| wrong())?,
         None => 0.1,
     };
     match parts.next() {

@@ -215,7 +215,7 @@ impl Connections {
                 let seconds = now.since(self.calls[number].caller.starts_at).as_secs_f64();
                 let why = match waited {
                     Waited::ForReply => format!("no answer to {requests} REQs in {seconds:.0} s"),
-                    waited => format!("the peer did not answer in time: {waited:?}"),
+                    waited => waited.to_string(),
                 };
                 self.fail(now, number, why, nic);
             }
@@ -339,7 +339,7 @@ impl Connections {
         let call = &mut self.calls[number];
         call.open -= 1;
         if call.stage != Stage::Disconnecting {
-            let why = format!("the connection ended before the program did: {cause:?}");
+            let why = format!("the connection ended before the program did: {cause}");
             self.fail(now, number, why, nic);
         } else if call.open == 0 {
             call.stage = Stage::Over;
