@@ -4,7 +4,7 @@
 //! Every turn of 64 packets is timed by itself, so that those from which the processor was taken
 //! away do not count: what is printed are ticks of the time-stamp counter per packet, in the tenth
 //! of the turns that were quickest and in the median. Time is virtual, 300 ns a packet, so that as
-//! much is under way as on a machine of its own. To compare two builds, run them by turns and take
+//! much is in flight as on a machine of its own. To compare two builds, run them by turns and take
 //! the least.
 
 use longhaul_accel::{Accelerator, Config, FlowState};

@@ -20,7 +20,7 @@ use thiserror::Error;
 const MEMORY_MAX: u64 = 1 << 30;
 /// Most queue pairs.
 pub const QPS_MAX: u32 = 1024;
-/// Most messages under way on a queue pair.
+/// Most messages in flight on a queue pair.
 const DEPTH_MAX: u32 = 1024;
 /// Local ACK timeout by its code: 0.54 s, more than a process waits for its turn on a busy machine.
 const TIMEOUT_CODE: u8 = 17;
@@ -38,6 +38,17 @@ pub enum Operation {
     Read,
 }
 
+impl Operation {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Write => "write",
+            Operation::Send => "send",
+            Operation::Read => "read",
+        }
+    }
+}
+
 /// What goes between two ends. Both are given the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferConfig {
@@ -50,7 +61,7 @@ pub struct TransferConfig {
     pub mtu: Mtu,
     /// Queue pairs, 1 to [`QPS_MAX`].
     pub qps: u32,
-    /// Messages of a queue pair that are under way, 1 to 1024; of READs, at most 128.
+    /// Messages of a queue pair that are in flight, 1 to 1024; of READs, at most 128.
     pub depth: u32,
     /// Whether to tell what the time goes into ([`End::part_ticks`]), which takes time by itself.
     pub is_watched: bool,
@@ -140,7 +151,7 @@ pub enum EndError {
         why: String,
     },
     /// A message ended with an error.
-    #[error("queue pair {qpn}: a message ended with '{status:?}'")]
+    #[error("queue pair {qpn}: a message ended with '{status}'")]
     Failed {
         /// The queue pair.
         qpn: u32,
@@ -148,13 +159,25 @@ pub enum EndError {
         status: Status,
     },
     /// A queue pair broke.
-    #[error("queue pair {qpn} broke: {event:?}")]
+    #[error("queue pair {qpn} broke: {}", reason(*.event))]
     Broken {
         /// The queue pair.
         qpn: u32,
         /// What happened to it.
         event: QpEvent,
     },
+}
+
+/// Why a queue pair broke, in the words of the C library's `ibv_event_type_str`.
+fn reason(event: QpEvent) -> &'static str {
+    match event {
+        QpEvent::Fatal => "local work queue catastrophic error",
+        QpEvent::RequestError => "invalid request local work queue error",
+        QpEvent::AccessError => "local access violation work queue error",
+        QpEvent::CommunicationEstablished => "communication established",
+        QpEvent::SendQueueDrained => "send queue drained",
+        QpEvent::LastWqeReached => "last WQE reached",
+    }
 }
 
 fn refused<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> EndError {
@@ -458,7 +481,7 @@ impl<P: Port> End<P> {
         self.is_stopped = true;
     }
 
-    /// True for a requester of which no message is under way.
+    /// True for a requester of which no message is in flight.
     pub fn is_quiet(&self) -> bool {
         self.under_way == 0
     }
@@ -654,6 +677,16 @@ mod tests {
             matches!(failure, Some(EndError::Failed { .. } | EndError::Broken { .. })),
             "{failure:?}"
         );
+    }
+
+    #[test]
+    fn failures_are_told_in_words() {
+        let failed = EndError::Failed { qpn: 7, status: Status::RetryExceeded };
+        let told = "queue pair 7: a message ended with 'transport retry counter exceeded'";
+        assert_eq!(failed.to_string(), told);
+        let broken = EndError::Broken { qpn: 7, event: QpEvent::AccessError };
+        let told = "queue pair 7 broke: local access violation work queue error";
+        assert_eq!(broken.to_string(), told);
     }
 
     #[test]

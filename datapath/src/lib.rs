@@ -16,7 +16,7 @@
 //! it. It tells what its steps take, and what the time in them goes into.
 //!
 //! The load does not send READs, atomics or connection management, repairs loss by going back
-//! alone, and does not choose what is measured: that is the business of `longhaul bench`.
+//! alone, and does not choose what is measured: that is the business of `longhaul-measure`.
 #![forbid(unsafe_code)]
 
 mod end;

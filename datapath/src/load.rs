@@ -6,13 +6,14 @@ use hdrhistogram::Histogram;
 use longhaul_port::{Port, PortError};
 use longhaul_units::{Duration, Instant, Psn};
 use std::collections::VecDeque;
+use std::fmt;
 use thiserror::Error;
 
 /// Frames that are taken from a port at once.
 const RECEIVE_BATCH: usize = 256;
 /// Of so many frames that arrive, one has its ICRC checked.
 const CHECK_EVERY: u64 = 1024;
-/// Packets whose times are taken, under way at once.
+/// Packets whose times are taken, in flight at once.
 const SAMPLES: usize = 64;
 /// Packets sent between two that are looked at for a free sample.
 const SAMPLE_EVERY: u64 = 61;
@@ -133,6 +134,29 @@ impl LoadCounters {
             corrupt: self.corrupt - before.corrupt,
             foreign: self.foreign - before.foreign,
         }
+    }
+}
+
+/// All counters that are not zero.
+impl fmt::Display for LoadCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = [
+            (self.sent, "packets sent"),
+            (self.arrived, "arrived"),
+            (self.duplicates, "duplicates"),
+            (self.behind_gaps, "behind gaps"),
+            (self.acks_sent, "ACKs sent"),
+            (self.acks_taken, "ACKs received"),
+            (self.naks_taken, "NAKs received"),
+            (self.refusals, "refusals"),
+            (self.checked, "ICRCs checked"),
+            (self.corrupt, "ICRCs wrong"),
+            (self.foreign, "foreign frames"),
+        ];
+        let mut named = named.into_iter().filter(|(count, _)| *count > 0);
+        let Some((count, name)) = named.next() else { return f.write_str("no packets") };
+        write!(f, "{count} {name}")?;
+        named.try_for_each(|(count, name)| write!(f, ", {count} {name}"))
     }
 }
 
@@ -523,7 +547,7 @@ impl Load {
                 self.counters.naks_taken += 1;
                 flow.acked = flow.acked.max(seq.min(flow.next));
                 flow.next = flow.acked;
-                // What was lost is not under way, and what comes a second time has been counted.
+                // What was lost is not in flight, and what comes a second time has been counted.
                 self.in_flight = self.missing().min(self.config.in_flight);
             }
             Says::Over => self.counters.refusals += 1,
@@ -542,6 +566,13 @@ mod tests {
 
     fn load(flows: u32) -> Load {
         Load::new(LoadConfig { flows, ..LoadConfig::new(100) }).unwrap()
+    }
+
+    #[test]
+    fn counters_are_told_unless_zero() {
+        assert_eq!(LoadCounters::default().to_string(), "no packets");
+        let counters = LoadCounters { sent: 12, acks_taken: 3, ..LoadCounters::default() };
+        assert_eq!(counters.to_string(), "12 packets sent, 3 ACKs received");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// Rounds between two looks at the clock of whoever waits.
 const ROUNDS: u64 = 256;
-/// Longest wait for links to come up, for flows to be paired, and for what is under way to arrive.
+/// Longest wait for links to come up, for flows to be paired, and for what is in flight to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// When packets without an acknowledgement are sent again meanwhile: whoever is behind the next
 /// port may not have come yet.
@@ -33,7 +33,7 @@ pub enum Failure {
     #[error("{0}: nobody came to the other end within 20 s")]
     NoPeer(String),
     /// Nothing came through.
-    #[error("no acknowledgements for {unacknowledged} of {flows} flows within 20 s: {counters:?}")]
+    #[error("no acknowledgements for {unacknowledged} of {flows} flows within 20 s: {counters}")]
     NotPaired {
         /// Flows without.
         unacknowledged: usize,
@@ -396,7 +396,7 @@ impl<P: Port> Row<P> {
         .collect()
     }
 
-    /// Lets what is under way arrive: how many packets did not.
+    /// Lets what is in flight arrive: how many packets did not.
     fn drain(&mut self) -> Result<u64, Failure> {
         let deadline = Instant::now() + PATIENCE.min(Duration::from_secs(2));
         self.load.set_quota(Some(0));

@@ -26,36 +26,37 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --transport --read-ahead nvme,rpc
       storage: writes take one round trip
   longhaul accelerate --lan eth1 --wan eth2 --mode tail
-      completions that say what they always did
+      completions with their usual meaning: the responder has the message
   longhaul accelerate --lan eth1 --wan eth2 --cores 4
       four cores share the ports; --cores 4-7: those processors
   longhaul accelerate --lan xdp:eth1 --wan xdp:eth2 --cores 4
-      by AF_XDP, from interfaces with as many queues
+      through AF_XDP, on interfaces with four queues
   longhaul accelerate --config /etc/longhaul/accelerate.toml
-  longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1:9100      health and metrics by HTTP
+  longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1
+      health and metrics over HTTP, on port 9187
   longhaul box status accelerate --watch
-  longhaul accelerate drain        before it is ended: its connections live on without it";
+  longhaul accelerate drain        before stopping it: connections continue without it";
 
 const NOTES: &str = "\
-RoCEv2 is accelerated untagged or behind one 802.1Q tag; everything else passes as it is. Runs until
-Ctrl-C or SIGTERM; SIGUSR1 prints the status, SIGHUP reads the file of --config again.";
+RoCEv2 is accelerated untagged or behind one 802.1Q tag; all other frames pass through. Runs until
+Ctrl-C or SIGTERM; SIGUSR1 prints the status, SIGHUP rereads the file of --config.";
 
 #[derive(clap::Args)]
 #[command(after_help = boxes::help(EXAMPLES, NOTES), args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
     task: Option<Task>,
-    /// Port to the hosts that are accelerated; one for each --wan
+    /// Port to the accelerated hosts; one for each --wan
     #[arg(long, value_name = "PORT")]
     lan: Vec<PortName>,
-    /// Port to the long path; with --transport several for one --lan are as many paths, each with
+    /// Port to the WAN path; with --transport several for one --lan are parallel paths, each with
     /// the given rate
     #[arg(long, value_name = "PORT")]
     wan: Vec<PortName>,
-    /// Record what passes the LAN port, both ways; for several pairs, in their order
+    /// Record the frames of the LAN port, both directions; repeat in the order of the pairs
     #[arg(long, value_name = "FILE")]
     pcap_lan: Vec<PathBuf>,
-    /// Record what passes the WAN port, both ways
+    /// Record the frames of the WAN port, both directions
     #[arg(long, value_name = "FILE")]
     pcap_wan: Vec<PathBuf>,
     #[command(flatten)]
@@ -64,10 +65,10 @@ pub struct Args {
     process: Process,
 }
 
-/// What is done to a box that runs.
+/// Operations on a running box.
 #[derive(clap::Subcommand)]
 enum Task {
-    /// Let the flows of a box go, so that it can be ended without any connection noticing
+    /// Drain a box, so that it can be stopped without ending any connection
     #[command(after_help = boxes::DRAIN_EXAMPLES)]
     Drain(boxes::Drain),
 }

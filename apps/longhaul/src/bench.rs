@@ -1,20 +1,18 @@
 //! `longhaul bench`: measurements of this machine.
 
 mod datapath;
-mod machine;
-mod pinning;
 mod profile;
 mod reporting;
 mod rnic;
 
 use std::process::ExitCode;
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// What a packet costs in a box, and how many it passes on
+    /// Measure the cost of a packet in a box, and the packet rate
     Datapath(Box<datapath::Args>),
-    /// How fast the software RNIC sends and receives, and what its time goes into
+    /// Measure the speed of the software RNIC, and the cost of its parts
     Rnic(Box<rnic::Args>),
 }
 

@@ -2,7 +2,7 @@
 
 mod answer;
 mod orders;
-mod top;
+pub mod top;
 
 pub use orders::{DRAIN_EXAMPLES, Drain, drain};
 pub use top::{Top, top};
@@ -22,32 +22,32 @@ pub enum Command {
     /// Show ports, rates, stores, flows and drops with reasons
     #[command(after_help = STATUS_EXAMPLES)]
     Status(Status),
-    /// Have a box read its configuration file again
+    /// Make a box reread its configuration file
     #[command(after_help = orders::RELOAD_EXAMPLES)]
     Reload(orders::Reload),
-    /// Let the flows of a box go, so that it can be ended without any connection noticing
+    /// Drain a box, so that it can be stopped without ending any connection
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain(Drain),
-    /// Whether a box does what it is there for, and if not why
+    /// Check whether a box is ready, and print the reason if not
     #[command(after_help = orders::HEALTH_EXAMPLES)]
     Health(orders::Health),
 }
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
-  longhaul box status                      of every box that runs here
-  longhaul box status accelerate --watch   each second
+  longhaul box status                      of all boxes that run here
+  longhaul box status accelerate --watch   once per second
   longhaul box status --json
-  longhaul box status --prometheus         for a scraper, by node_exporter's textfile collector
+  longhaul box status --prometheus         for a scraper, through node_exporter's textfile collector
 
-A box is found in the runtime directory of the user who asks, or below /run/longhaul.";
+Boxes are found in the caller's runtime directory and below /run/longhaul.";
 
 #[derive(clap::Args)]
 pub struct Status {
-    /// Which box [default: all]
+    /// Name of the box [default: all]
     #[arg(conflicts_with = "control")]
     name: Option<String>,
-    /// The box that was given this --control
+    /// Control socket of the box, if it was started with --control
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Print everything as JSON, a list of boxes
@@ -56,7 +56,7 @@ pub struct Status {
     /// Print in Prometheus' text format
     #[arg(long)]
     prometheus: bool,
-    /// Print it every so many seconds
+    /// Repeat every N seconds
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,
@@ -72,20 +72,30 @@ pub fn run_command(command: &Command) -> Result<ExitCode, Problem> {
 }
 
 fn show_status(args: &Status) -> Result<ExitCode, Problem> {
+    let mut is_first = true;
     loop {
         let boxes = answer::ask(args.name.as_deref(), args.control.as_deref())?;
         let text = match (args.json, args.prometheus) {
             (true, _) => output::to_json(&boxes)? + "\n",
             (_, true) => answer::exposition(&boxes),
-            _ => boxes.iter().map(Answer::to_text).collect::<Vec<_>>().join("\n"),
+            _ => {
+                let text = boxes.iter().map(Answer::to_text).collect::<Vec<_>>().join("\n");
+                output::wrapped(&text, output::columns())
+            }
         };
-        output::print(&text)?;
+        match args.watch {
+            Some(_) => {
+                let rule = if args.json || args.prometheus { "" } else { "---" };
+                output::repaint(&text, is_first, rule)?;
+            }
+            None => output::print(&text)?,
+        }
+        is_first = false;
         let Some(seconds) = args.watch else {
             let any = boxes.iter().any(|answer| matches!(answer, Answer::State(_)));
             return Ok(if any { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         };
         sleep(Duration::from_secs(seconds));
-        output::print("\n")?;
     }
 }
 
@@ -96,6 +106,6 @@ pub fn help(examples: &str, notes: &str) -> String {
 
 /// Prints the final summary of a box.
 pub fn print_end(ended: &Ended) -> Result<ExitCode, Problem> {
-    output::print(&ended.summary.to_text())?;
+    output::print(&output::wrapped(&ended.summary.to_text(), output::columns()))?;
     Ok(if ended.has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

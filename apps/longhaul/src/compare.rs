@@ -12,14 +12,14 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   longhaul compare before.jsonl after.jsonl
-  longhaul compare before.jsonl after.jsonl --tolerance 0      every figure the same
+  longhaul compare before.jsonl after.jsonl --tolerance 0      every figure must be equal
   longhaul compare simulated.jsonl measured.jsonl --tolerance 5% --only iown2-c1
-  longhaul compare full.jsonl part.jsonl --common              only points that both have
+  longhaul compare full.jsonl part.jsonl --common              only common points
   longhaul compare a.jsonl b.jsonl --json | jq '.differences[] | select(.is_beyond)'
 
-Points are matched by experiment, source and parameters; an experiment that one file simulated and
-the other measured is matched across the two. Exit code: 0, all points are there twice and within
-the tolerance; 1, they are not; 2, files that cannot be read or have no point in common.";
+Points are matched by experiment, source and parameters, or by experiment and parameters if one file
+simulated the experiment and the other measured it. Exit code: 0, both files have all points, within
+the tolerance; 1, they differ; 2, files that cannot be read or have no point in common.";
 
 /// Default number of differences shown as text.
 const SHOWN: usize = 30;
@@ -28,22 +28,22 @@ const SHOWN: usize = 30;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files of results that are compared with
+    /// Result file to compare with
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// Files of results that are compared
+    /// Result file to compare
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// How far a figure of B may lie from A's, in percent of A's
+    /// Maximum deviation of a figure of B from A's, in percent of A's
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
     tolerance: f64,
-    /// Leave out points that only one file has
+    /// Ignore points that only one file has
     #[arg(long)]
     common: bool,
-    /// Only this experiment; may be given several times
+    /// Compare only this experiment; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// List every figure, not only the farthest
+    /// List all figures, not only the largest deviations
     #[arg(long)]
     all: bool,
     /// Print one JSON object instead of text
@@ -151,10 +151,8 @@ fn text(args: &Args, comparison: &Comparison) -> String {
         if others > 0 && shown.len() < SHOWN {
             let _ = writeln!(text, "\nThe other {others} figures are the same.");
         } else if others > 0 {
-            let _ = writeln!(
-                text,
-                "\nThe {SHOWN} that lie farthest apart; --all lists {others} others."
-            );
+            let _ =
+                writeln!(text, "\nThe {SHOWN} largest deviations; --all lists {others} others.");
         }
     }
     for (name, only) in [(&args.a, &comparison.only_a), (&args.b, &comparison.only_b)] {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::io;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -20,31 +21,31 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul counters                        every host of the lab, counters that are not zero
   longhaul counters --host b --all         all of host b's
-  longhaul counters --watch 1              what has changed, each second
+  longhaul counters --watch 1              changes, once per second
   longhaul counters --prometheus           for a scraper
-  longhaul counters --paths                directories that tools can be pointed to instead of /sys
-  longhaul counters --dir /tmp/c           of a device that was given LONGHAUL_COUNTERS=/tmp/c
+  longhaul counters --paths                directories for tools, instead of /sys
+  longhaul counters --dir /tmp/c           of a device with LONGHAUL_COUNTERS=/tmp/c
 
-The files below a directory follow the device of one program about once per second, and go on
-counting from program to program. They are laid out as below /sys:
+The files below a directory follow the device of one program about once per second, and accumulate
+from program to program. Their layout is that of /sys:
 class/infiniband/longhaul0/ports/1/hw_counters/ and so on.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which lab
+    /// Name of the lab
     #[arg(long, default_value_t)]
     lab: LabName,
-    /// One host only
+    /// Show only this host
     #[arg(long)]
     host: Option<HostName>,
-    /// The counters below this directory, of no lab
+    /// Show the counters below this directory, without a lab
     #[arg(long, conflicts_with_all = ["lab", "host"])]
     dir: Option<PathBuf>,
-    /// Zeros too
+    /// Include counters that are zero
     #[arg(long)]
     all: bool,
-    /// Print what was counted, and every so many seconds what was added since
+    /// Print the counters, and every N seconds the changes since
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(conflicts_with_all = ["json", "prometheus"])]
     watch: Option<u64>,
@@ -54,10 +55,13 @@ pub struct Args {
     /// Print in Prometheus' text format
     #[arg(long)]
     prometheus: bool,
-    /// Print the directories that the counters are in
+    /// Print the directories of the counters
     #[arg(long, conflicts_with_all = ["json", "prometheus", "watch"])]
     paths: bool,
 }
+
+/// Columns that a wrapped description needs.
+const MEANING_MIN: usize = 20;
 
 /// A host's counters by name.
 type Counts = BTreeMap<String, u64>;
@@ -89,7 +93,7 @@ fn sources(args: &Args) -> Result<Sources, Problem> {
         if !port_dir(dir).is_dir() {
             return Err(Problem::new(
                 format!("{} holds no counters of a device", dir.display()),
-                "name the directory that the program was given as LONGHAUL_COUNTERS",
+                "name the directory in the program's LONGHAUL_COUNTERS",
             ));
         }
         return Ok(vec![("device".to_string(), vec![dir.clone()])]);
@@ -150,7 +154,7 @@ fn rendered(
         return Ok(prometheus(now));
     }
     if before.is_empty() {
-        return Ok(table(now, args.all));
+        return Ok(table(now, args.all, output::columns()));
     }
     let added = now.iter().map(|(host, counts)| {
         let old = before.get(host);
@@ -163,7 +167,7 @@ fn rendered(
                 .collect(),
         )
     });
-    Ok(table(&added.collect(), args.all))
+    Ok(table(&added.collect(), args.all, output::columns()))
 }
 
 fn names(hosts: &BTreeMap<String, Counts>) -> BTreeSet<&String> {
@@ -180,29 +184,80 @@ fn describe(name: &str) -> &'static str {
     }
 }
 
-/// A row per counter, a column per host.
-fn table(hosts: &BTreeMap<String, Counts>, all: bool) -> String {
-    let mut text = format!("{:<36}", "counter");
-    for host in hosts.keys() {
-        let _ = write!(text, " {host:>16}");
+/// A row per counter and a column per host; if the columns do not fit, a row per host, in blocks of
+/// as many counters as fit.
+fn table(hosts: &BTreeMap<String, Counts>, all: bool, width: usize) -> String {
+    let value = |host: &Counts, name: &String| host.get(name).copied().unwrap_or(0);
+    let mut names = names(hosts);
+    names.retain(|name| all || hosts.values().any(|counts| value(counts, name) > 0));
+    if names.is_empty() {
+        return "(all counters are zero)\n".to_string();
     }
-    text.push_str("  what it counts\n");
-    let mut rows = 0;
-    for name in names(hosts) {
-        let values: Vec<u64> =
-            hosts.values().map(|counts| counts.get(name).copied().unwrap_or(0)).collect();
-        if !all && values.iter().all(|value| *value == 0) {
-            continue;
-        }
-        rows += 1;
-        let _ = write!(text, "{name:<36}");
-        for value in values {
-            let _ = write!(text, " {value:>16}");
-        }
-        let _ = writeln!(text, "  {}", describe(name));
+    let mut rows = vec![once("counter".to_string()).chain(hosts.keys().cloned()).collect()];
+    rows.extend(names.iter().map(|name| {
+        let values = hosts.values().map(|counts| value(counts, name).to_string());
+        once((*name).clone()).chain(values).collect::<Vec<String>>()
+    }));
+    let widths = widths(&rows);
+    let figures = taken(&widths);
+    if figures <= width {
+        let indent = " ".repeat(figures + 2);
+        let room = width.saturating_sub(indent.len());
+        let described = |row: &[String]| {
+            let what = if row[0] == "counter" { "meaning" } else { describe(&row[0]) };
+            let what = if room < MEANING_MIN {
+                output::table::truncate(what, room)
+            } else {
+                textwrap::wrap(what, room).join(&format!("\n{indent}"))
+            };
+            format!("{}  {what}", line(row, &widths)).trim_end().to_string() + "\n"
+        };
+        return rows.iter().map(|row| described(row)).collect();
     }
-    if rows == 0 {
-        text.push_str("(nothing was counted)\n");
+    by_host(&rows, width)
+}
+
+/// The same table with hosts as rows, in blocks that fit.
+fn by_host(rows: &[Vec<String>], width: usize) -> String {
+    let transposed: Vec<Vec<String>> = (0..rows[0].len())
+        .map(|host| rows.iter().map(|row| row[host].clone()).collect())
+        .map(|mut row: Vec<String>| {
+            if row[0] == "counter" {
+                row[0] = "host".to_string();
+            }
+            row
+        })
+        .collect();
+    let widths = widths(&transposed);
+    let mut blocks = Vec::new();
+    let mut from = 1;
+    while from < widths.len() {
+        let fits = |to: &usize| widths[0] + 2 + taken(&widths[from..*to]) <= width;
+        let to = (from + 1..=widths.len()).rev().find(fits).unwrap_or(from + 1);
+        let cut = |all: &[String]| [&all[..1], &all[from..to]].concat();
+        let of_block = [&widths[..1], &widths[from..to]].concat();
+        let lines = transposed.iter().map(|row| line(&cut(row), &of_block) + "\n");
+        blocks.push(lines.collect::<String>());
+        from = to;
+    }
+    blocks.join("\n")
+}
+
+/// Each column's width.
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    (0..rows[0].len()).map(|at| rows.iter().map(|row| row[at].len()).max().unwrap_or(0)).collect()
+}
+
+/// Total width of columns of these widths, with two blanks between.
+fn taken(widths: &[usize]) -> usize {
+    widths.iter().map(|width| width + 2).sum::<usize>().saturating_sub(2)
+}
+
+/// The first cell to the left, the others to the right.
+fn line(row: &[String], widths: &[usize]) -> String {
+    let mut text = format!("{:<1$}", row[0], widths[0]);
+    for (cell, width) in row.iter().zip(widths).skip(1) {
+        let _ = write!(text, "  {cell:>width$}");
     }
     text
 }
@@ -224,7 +279,7 @@ fn prometheus(hosts: &BTreeMap<String, Counts>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     fn hosts() -> BTreeMap<String, Counts> {
@@ -234,13 +289,55 @@ mod tests {
         BTreeMap::from([("a".to_string(), counts(7, 0)), ("b".to_string(), counts(0, 0))])
     }
 
+    fn many_hosts() -> BTreeMap<String, Counts> {
+        let of = |host: u64| {
+            let counts = ["tx_frames", "rx_frames", "out_of_sequence", "local_ack_timeout_err"];
+            let counts = (1u64..).zip(counts);
+            Counts::from_iter(counts.map(|(n, name)| (name.to_string(), 1_000_000 * host + n)))
+        };
+        (1..=26).map(|host| (format!("host-{host:02}"), of(host))).collect()
+    }
+
+    /// The tables of two hosts and of 26.
+    pub fn view(width: usize) -> String {
+        table(&hosts(), true, width) + &table(&many_hosts(), false, width)
+    }
+
     #[test]
     fn the_table_leaves_out_what_is_zero_everywhere() {
-        let text = table(&hosts(), false);
+        let text = table(&hosts(), false, 100);
         assert!(text.contains("tx_frames") && text.contains("Frames sent."), "{text}");
         assert!(!text.contains("out_of_sequence"), "{text}");
-        assert!(table(&hosts(), true).contains("out_of_sequence"));
-        assert!(table(&BTreeMap::new(), false).contains("nothing was counted"));
+        assert!(table(&hosts(), true, 100).contains("out_of_sequence"));
+        assert!(table(&BTreeMap::new(), false, 100).contains("all counters are zero"));
+    }
+
+    #[test]
+    fn descriptions_are_wrapped_and_not_cut() {
+        let counts = |value| Counts::from([("local_ack_timeout_err".to_string(), value)]);
+        let hosts = BTreeMap::from([("a".to_string(), counts(1)), ("b".to_string(), counts(2))]);
+        let text = table(&hosts, true, 60);
+        assert!(text.lines().all(|line| line.len() <= 60) && !text.contains('…'), "{text}");
+        let words: Vec<_> = text.split_whitespace().collect();
+        assert!(words.join(" ").ends_with(describe("local_ack_timeout_err")), "{text}");
+    }
+
+    #[test]
+    fn many_hosts_are_rows_and_every_figure_is_whole() {
+        let hosts = many_hosts();
+        for width in [80, 100, 140] {
+            let text = table(&hosts, false, width);
+            assert!(text.lines().all(|line| line.len() <= width), "{width}:\n{text}");
+            for (name, counts) in &hosts {
+                let lines: Vec<_> = text.lines().filter(|line| line.starts_with(name)).collect();
+                for value in counts.values() {
+                    let is_there =
+                        |line: &&str| line.split_whitespace().any(|word| word == value.to_string());
+                    assert!(lines.iter().any(is_there), "{width}, {name}, {value}:\n{text}");
+                }
+            }
+        }
+        assert!(table(&hosts, false, 400).starts_with("counter "));
     }
 
     #[test]

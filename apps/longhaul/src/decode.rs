@@ -22,8 +22,8 @@ Examples:
   longhaul decode --json capture.pcap | jq 'select(.aeth.nak != null)'
   tcpdump -i eth0 -w - udp port 4791 | longhaul decode -
 
-Exit code: 0, all sound; 1, a wrong ICRC or a malformed packet; 2, no capture, or it cannot be read
-to its end.";
+Exit code: 0, all packets valid; 1, a wrong ICRC or a malformed packet; 2, not a capture, or one
+that cannot be read to its end.";
 
 /// Command line of `longhaul decode`.
 #[derive(Debug, clap::Args)]

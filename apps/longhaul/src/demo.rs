@@ -9,6 +9,7 @@ mod results;
 use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::fibre::Ecn;
+use longhaul_boxes::figures;
 use longhaul_boxes::quantity::{Distance, Size};
 use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 
@@ -20,16 +21,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+/// Time of a run with its lab, on an idle machine.
+const CELL_SECONDS: u64 = 6;
+
 const EXAMPLES: &str = "\
 Examples:
   longhaul demo                  all distances and sizes, about three minutes
   longhaul demo --quick          512 B and 64 KiB at 1000 km
-  longhaul demo --out /tmp/demo  where results.json, throughput.svg and packets.pcap go";
+  longhaul demo --out /tmp/demo  directory of results.json, throughput.svg and packets.pcap";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// 512 B and 64 KiB at 1000 km only
+    /// Run only 512 B and 64 KiB at 1000 km
     #[arg(long)]
     quick: bool,
     /// Directory for results.json, throughput.svg and packets.pcap
@@ -38,10 +42,10 @@ pub struct Args {
     /// Rate of the hosts' ports and of the fibre
     #[arg(long, default_value = "10G")]
     rate: BitRate,
-    /// Seconds that each run measures; one more on either side is not counted
+    /// Measured seconds per run; one more before and after are not counted
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Seed of everything random
+    /// Seed of all random values
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -52,6 +56,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let started = Instant::now();
     let mut results = Results::new(Provenance::gather(args.rate, args.seed));
     let mut progress = Progress::new(cells.len());
+    progress.report(&format!(
+        "{} runs, about {} on an idle machine",
+        cells.len(),
+        figures::count((cells.len() as u64 * CELL_SECONDS).div_ceil(60), "minute")
+    ));
     let results_path = args.out.join("results.json");
     let mut running: Option<(Distance, bool, Lab)> = None;
     let mut failed = 0;
@@ -63,7 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
                 .is_none_or(|(d, a, _)| (*d, *a) != (cell.distance, cell.accelerated))
             {
                 // Stop the previous lab, whose name the next one reuses.
-                drop(running.take());
+                end(running.take(), &progress);
             }
             let (_, _, lab) = match &mut running {
                 Some(running) => running,
@@ -85,12 +94,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
                     progress.report(&format!("{cell}: {problem}\n{cell}: {then}"));
                     failed += usize::from(attempts_left == 0);
                     // The next run must not find remains of this one.
-                    drop(running.take());
+                    end(running.take(), &progress);
                 }
             }
         }
     }
-    drop(running);
+    end(running, &progress);
     progress.done();
 
     output::print(&results.table())?;
@@ -104,7 +113,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     match failed {
         0 => Ok(ExitCode::SUCCESS),
         _ => Err(Problem::plain(format!(
-            "{failed} of {} runs failed and are left out",
+            "{failed} of {} runs failed and are omitted",
             progress.total
         ))),
     }
@@ -136,6 +145,13 @@ fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem
         pcap_frames: 1000,
     };
     Ok(Lab::start(&spec, Lifetime::OfParent)?)
+}
+
+/// Stops a lab, and reports what it logged: the recording may have failed.
+fn end(running: Option<(Distance, bool, Lab)>, progress: &Progress) {
+    if let Some(log) = running.and_then(|(_, _, lab)| lab.end()) {
+        progress.report(&format!("the lab logged: {log}"));
+    }
 }
 
 /// A progress line.

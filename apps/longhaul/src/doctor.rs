@@ -1,9 +1,11 @@
 //! `longhaul doctor`: analyses the flows in a capture of RoCEv2, and advises changes.
 
+mod plot;
+
 use crate::output;
 use crate::problem::Problem;
 use longhaul_doctor::report::{Flow, Severity};
-use longhaul_doctor::{Doctor, End, Options, Report, Trace, examine, text, write_svg};
+use longhaul_doctor::{Doctor, End, Options, Report, Trace, examine, text};
 use longhaul_units::BitRate;
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -20,8 +22,8 @@ Examples:
   longhaul doctor --json capture.pcap | jq '.flows[].findings[] | {rule, share_of_time}'
   tcpdump -i eth0 -s 128 -w - udp port 4791 | longhaul doctor -
 
-Exit code: 0, read to its end; 1, something failed in the traffic (a fatal NAK, a wrong ICRC);
-2, no capture, or it cannot be read to its end.";
+Exit code: 0, the capture was read to its end; 1, the traffic contains a failure (a fatal NAK, a
+wrong ICRC); 2, not a capture, one that cannot be read to its end, or any other error.";
 
 /// Pause between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -35,17 +37,17 @@ pub struct Args {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Write about this flow in detail; without it, about the worst
+    /// Describe this flow in detail [default: the worst]
     #[arg(long, value_name = "N")]
     flow: Option<usize>,
-    /// List this many flows
+    /// Maximum number of flows to list
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Draw the flow's packets over time into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The path's rate, such as 100G, for advice about windows; without it, guessed from the
-    /// highest rate seen
+    /// Rate of the path, such as 100G, for advice about windows [default: estimated from the
+    /// highest rate seen]
     #[arg(long, value_name = "RATE")]
     rate: Option<BitRate>,
 }
@@ -98,7 +100,7 @@ fn explain(args: &Args) -> Result<ExitCode, Problem> {
         output::print(&json)?;
     } else {
         let selection = text::Selection { top: args.top, flow: args.flow };
-        output::print(&text::render(&name, &report, selection))?;
+        output::print(&text::render(&name, &report, selection, output::columns()))?;
     }
     Ok(exit_code(&report))
 }
@@ -168,6 +170,5 @@ fn draw(capture: &Path, options: Options, flow: &Flow, path: &Path) -> Result<()
     let trace = doctor.finish_trace().ok_or_else(|| {
         Problem::plain(format!("{} changed while it was read", capture.display()))
     })?;
-    write_svg(&trace, flow, path)
-        .map_err(|e| Problem::plain(format!("cannot draw {}: {e}", path.display())))
+    plot::write(&trace, flow, capture, path)
 }

@@ -24,12 +24,12 @@ Examples:
   longhaul emulate --a eth1 --b eth2 --a eth3 --b eth4 --distance 100km      two fibres
   longhaul emulate --a dpdk:0000:3b:00.0 --b dpdk:0000:3b:00.1 --distance 100km --rate 100G
   longhaul emulate --a eth1 --b eth2 --distance 100km --cores 2,3
-      each direction on a core of its own: processors 2 and 3
+      one core per direction: processors 2 and 3
   longhaul emulate --config /etc/longhaul/emulate.toml
   longhaul box status emulate --json";
 
 const NOTES: &str = "\
-Everything is delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1 prints the status.";
+All frames are delayed, not only RoCEv2. Runs until Ctrl-C or SIGTERM; SIGUSR1 prints the status.";
 
 #[derive(clap::Args)]
 #[command(after_help = boxes::help(EXAMPLES, NOTES))]
@@ -40,10 +40,10 @@ pub struct Args {
     /// Port at the other end
     #[arg(long, value_name = "PORT")]
     b: Vec<PortName>,
-    /// Record what passes port a, both ways; for several pairs, in their order
+    /// Record the frames of port a, both directions; repeat in the order of the pairs
     #[arg(long, value_name = "FILE")]
     pcap_a: Vec<PathBuf>,
-    /// Record what passes port b, both ways
+    /// Record the frames of port b, both directions
     #[arg(long, value_name = "FILE")]
     pcap_b: Vec<PathBuf>,
     #[command(flatten)]

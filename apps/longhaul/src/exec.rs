@@ -5,6 +5,7 @@ mod segment;
 mod udp;
 
 use crate::problem::Problem;
+use clap::ArgGroup;
 use longhaul_lab::{HostName, LabDir, LabName, preloadable};
 use longhaul_rdma::attach;
 use std::ffi::OsString;
@@ -17,12 +18,12 @@ use std::process::{Command, ExitCode};
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul exec --host b -- ib_write_bw -d longhaul0 -s 4096 -R &
-  longhaul exec --host a -- ib_write_bw -d longhaul0 -s 4096 -R 10.77.0.2
+  longhaul exec --host b -- ib_write_bw -d longhaul0 -s 4096 -R -D 5 &
+  longhaul exec --host a -- ib_write_bw -d longhaul0 -s 4096 -R -D 5 10.77.0.2
   longhaul exec --host c -- ibv_devinfo
   longhaul exec --udp -- ib_write_bw -d longhaul0 -R                  on one machine
   longhaul exec --udp=192.0.2.7 -- ib_write_bw -d longhaul0 -R
-      the same, with that address of it
+      the same, with that address of the machine
   longhaul exec --udp -- ib_write_bw -d longhaul0 -R 192.0.2.7        on another
   longhaul exec --tap tap0 --ip 192.168.177.1/24 -- ib_write_bw -d longhaul0 -R
   longhaul exec --interface eth1 -- ib_write_bw -d longhaul0 -R 192.0.2.7
@@ -33,81 +34,81 @@ The program sees one RDMA device, longhaul0. Host a is 10.77.0.1, host b is 10.7
 Programs that exchange addresses over TCP (perftest without -R) use 127.0.0.1 for that.
 
 With --udp there is no lab: packets are RoCEv2 over a UDP socket of this machine, and any RoCEv2
-device that it can reach may be the peer. UDP port 4791 must reach both. One program at a time can
-use an address.
+device that it can reach may be the peer. UDP port 4791 must be open in both directions. Only one
+program at a time can use an address.
 
-With --tap and --interface the program is on an Ethernet segment, with real frames: every header is
-the program's own, any RoCEv2 device there may be the peer, and multicast works. They need root, or
-CAP_NET_ADMIN and CAP_NET_RAW.
+With --tap and --interface the program is on an Ethernet segment, with real frames: the program's
+device writes all headers, any RoCEv2 device there may be the peer, and multicast works. They need
+root, or CAP_NET_ADMIN and CAP_NET_RAW.
   --tap NAME --ip ADDRESS/BITS
-      The program is a host at the other end of the TAP device: what the kernel does with the device
-      (a bridge, a route, a virtual machine) decides whom it reaches. It answers ARP and IPv6
-      neighbour discovery for its address, and has a MAC address of its own. A device that is
-      missing is made for as long as the program runs. One program at a time can have a TAP device.
-      Cleanest, and the only one that reaches this machine itself.
+      The program is a host at the far end of the TAP device: the kernel's use of the device (a
+      bridge, a route, a virtual machine) decides which hosts it reaches. It answers ARP and IPv6
+      neighbour discovery for its address, and has its own MAC address. A missing device is created
+      for as long as the program runs. Only one program at a time can use a TAP device. The cleanest
+      option, and the only one that reaches this machine itself.
   --interface NAME
       The program shares the interface's address and MAC address with this machine, whose kernel
-      knows routes and neighbours. Needs nothing of the network, but every RoCEv2 packet passes the
-      kernel's UDP as well, multicast does not work, and this machine's own RoCE (rxe, another
-      program with --udp) cannot have the address at the same time.
+      provides routes and neighbours. Needs no change of the network, but every RoCEv2 packet also
+      passes the kernel's UDP, multicast does not work, and this machine's own RoCE (rxe, another
+      program with --udp) cannot use the address at the same time.
   --interface NAME --ip ADDRESS/BITS
-      The program is one more host on the segment, with an address that nobody else has, and with
-      the interface's MAC address or that of --mac. The interface is put into promiscuous mode.
-      Switches and hypervisors that allow one MAC or IP address per port want this to be allowed;
-      where this machine forwards packets (net.ipv4.ip_forward), use --mac. Several programs can be
-      there, each with its own address.
-Packets to this machine's own addresses do not come back from an interface: use --tap for that. No
-segment brings a program's packets to its own address back.
+      The program is another host on the segment, with an unused address, and with the interface's
+      MAC address or that of --mac. The interface is put into promiscuous mode. Switches and
+      hypervisors that allow one MAC or IP address per port must permit this; if this machine
+      forwards packets (net.ipv4.ip_forward), use --mac. Several programs can share the interface,
+      each with its own address.
+Packets to this machine's own addresses do not return from an interface: use --tap for them. No
+segment returns a program's packets to its own address.
 The kernel reports a program's multicast groups to switches with IGMP or MLD snooping on an
-interface, untagged; on a TAP device and with --vlan nobody does: there, have what is between flood
-groups (for a bridge: mcast_snooping 0).
-The address twice on one line is refused; where another machine has it, a line on stderr says so.";
+interface, untagged; on a TAP device and with --vlan nobody reports them: make the network flood
+groups there (for a bridge: mcast_snooping 0).
+An address that another program uses on the same line is refused; if another machine has it, a line
+on stderr says so.";
 
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(
+    after_help = EXAMPLES,
+    group = ArgGroup::new("network").args(["host", "udp", "tap", "interface"]).required(true)
+)]
 pub struct Args {
-    /// Which host of the lab the program runs on: a, b and so on
-    #[arg(long, required_unless_present_any = ["udp", "tap", "interface"])]
+    /// Host of the lab on which the program runs: a, b and so on
+    #[arg(long)]
     host: Option<HostName>,
-    /// Which lab
+    /// Name of the lab
     #[arg(long, default_value_t)]
     lab: LabName,
-    /// No lab, but this machine's network: from this address of it, or from the one that its
-    /// default route has
+    /// Use this machine's network instead of a lab, from this address or the default route's
     #[arg(
         long,
         value_name = "ADDRESS",
         num_args = 0..=1,
         require_equals = true,
-        conflicts_with_all = ["host", "lab"]
+        conflicts_with = "lab"
     )]
     udp: Option<Option<IpAddr>>,
-    /// No lab, but the other end of this TAP device, with an address of its own
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "ip",
-        conflicts_with_all = ["host", "lab", "udp", "interface"]
-    )]
+    /// Use the far end of this TAP device instead of a lab, with the address of --ip
+    #[arg(long, value_name = "NAME", requires = "ip", conflicts_with = "lab")]
     tap: Option<String>,
-    /// No lab, but this Ethernet interface, with this machine's address or with one of its own
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["host", "lab", "udp"])]
+    /// Use this Ethernet interface instead of a lab, with this machine's address or that of --ip
+    #[arg(long, value_name = "NAME", conflicts_with = "lab")]
     interface: Option<String>,
-    /// The program's own address on the segment, and the bits that the segment's addresses share
+    /// The program's own address on the segment, and the segment's prefix length
     #[arg(long, value_name = "ADDRESS/BITS", conflicts_with_all = ["host", "lab", "udp"])]
     ip: Option<segment::Address>,
     /// Next hop to other networks
     #[arg(long, value_name = "ADDRESS", requires = "ip")]
+    #[arg(conflicts_with_all = ["host", "lab", "udp"])]
     gateway: Option<IpAddr>,
-    /// The program's own MAC address [default: the interface's; on a TAP device, derived from the
-    /// IP address]
-    #[arg(long, requires = "ip")]
+    /// MAC address of the program [default: the interface's; on a TAP device, derived from the IP
+    /// address]
+    #[arg(long, requires = "ip", conflicts_with_all = ["host", "lab", "udp"])]
     mac: Option<segment::Mac>,
-    /// VLAN that the program's frames are tagged with
+    /// VLAN tag of the program's frames
     #[arg(
         long,
         value_name = "ID",
         requires = "ip",
+        conflicts_with_all = ["host", "lab", "udp"],
         value_parser = clap::value_parser!(u16).range(1..=4094)
     )]
     vlan: Option<u16>,
@@ -226,6 +227,9 @@ fn find_program(name: &OsString) -> Result<PathBuf, Problem> {
             let name = name.to_string_lossy();
             let cure = match package_of(&name) {
                 Some(package) => format!("install it with 'apt-get install {package}'"),
+                None if name.parse::<IpAddr>().is_ok() => {
+                    format!("to give --udp this address, write --udp={name}")
+                }
                 None => "check the name, or install its package".to_string(),
             };
             Problem::new(format!("no program '{name}' is installed"), cure)
@@ -256,7 +260,57 @@ fn preload_library() -> Result<PathBuf, Problem> {
         return Ok(beside);
     }
     Err(Problem::new(
-        format!("{} is not there", beside.display()),
+        format!("{} is missing", beside.display()),
         "build it with 'cargo build --release -p longhaul-preload'",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Exec {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn refused(line: &str) -> String {
+        match Exec::try_parse_from(line.split(' ')) {
+            Ok(_) => panic!("accepted: {line}"),
+            Err(error) => crate::problem::of_command_line(&error),
+        }
+    }
+
+    #[test]
+    fn a_missing_network_is_told_with_every_option_for_one() {
+        let told = refused("exec -- true");
+        for option in ["--host", "--udp", "--tap", "--interface"] {
+            assert!(told.contains(option), "{told}");
+        }
+    }
+
+    #[test]
+    fn no_option_of_a_segment_is_ignored() {
+        for network in ["--udp", "--host a"] {
+            for option in ["--gateway 1.1.1.1", "--mac 02:00:0a:4d:00:01", "--vlan 7"] {
+                let told = refused(&format!("exec {option} {network} -- true"));
+                assert!(told.contains("cannot be used with"), "{told}");
+            }
+        }
+        for pair in ["--udp --host a", "--tap t --interface i --ip 10.0.0.1/8", "--udp --lab l"] {
+            let told = refused(&format!("exec {pair} -- true"));
+            assert!(told.contains("cannot be used with"), "{told}");
+        }
+        for line in ["exec --host a --lab l true", "exec --udp true", "exec --interface i true"] {
+            assert!(Exec::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_address_instead_of_a_program_is_for_udp() {
+        let told = find_program(&"127.0.0.1".into()).unwrap_err().to_string();
+        assert!(told.contains("write --udp=127.0.0.1"), "{told}");
+    }
 }

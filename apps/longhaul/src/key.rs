@@ -4,7 +4,7 @@ use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::settings::{read_key, seed};
 use longhaul_seal::{PresharedKey, PrivateKey};
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -16,73 +16,84 @@ Examples:
       prints the public key, for the other site's --peer
   longhaul key show /etc/longhaul/west.key
   longhaul key psk /etc/longhaul/west-east.psk
-      a further secret, for --psk at both sites: copy it there by a safe way
+      an additional secret, for --psk at both sites: copy it over a secure channel
   longhaul accelerate --lan eth1 --wan eth2 --transport --key /etc/longhaul/west.key \\
       --peer east=PUBLIC_KEY";
 
 #[derive(clap::Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum Command {
-    /// Make a private key, and print its public key
+    /// Create a private key, and print its public key
     New {
-        /// Where to write it; nobody else may read it
+        /// File to create; only its owner may read it
         file: PathBuf,
     },
-    /// Print the public key of a private one
+    /// Print the public key of a private key
     Show {
-        /// The private key
+        /// File of the private key
         file: PathBuf,
     },
-    /// Make a pre-shared key for two boxes
+    /// Create a pre-shared key for two boxes
     Psk {
-        /// Where to write it; nobody else may read it
+        /// File to create; only its owner may read it
         file: PathBuf,
     },
 }
 
 pub fn run(command: &Command) -> Result<ExitCode, Problem> {
-    let key = match command {
-        Command::New { file } => make(file)?,
-        Command::Show { file } => read_key(file)?,
-        Command::Psk { file } => {
-            let key = PresharedKey::generate(&seed()?);
-            write(file, &key.to_text(), "it may be in use already; remove it first to replace it")?;
-            let text = format!(
-                "{}: copy this file to the other box by a way that nobody reads, and name it in \
-                 --psk at both\n",
+    match command {
+        Command::New { file } => {
+            let key = PrivateKey::generate(&seed()?);
+            let cure = format!(
+                "'longhaul key show {}' prints its public key; remove it first to replace it",
                 file.display()
             );
-            output::print(&text)?;
-            return Ok(ExitCode::SUCCESS);
+            make(file, &key.to_text(), &cure, &format!("{}\n", key.public()))?;
         }
-    };
-    output::print(&format!("{}\n", key.public()))?;
+        Command::Show { file } => {
+            let key: PrivateKey = read_key(file)?;
+            output::print(&format!("{}\n", key.public()))?;
+        }
+        Command::Psk { file } => {
+            let key = PresharedKey::generate(&seed()?);
+            let cure = "remove it first to replace it, unless a box uses it";
+            let next = format!(
+                "{}: copy this file to the other box over a secure channel, and name it in --psk \
+                 at both\n",
+                file.display()
+            );
+            make(file, &key.to_text(), cure, &next)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn make(file: &Path) -> Result<PrivateKey, Problem> {
-    let key = PrivateKey::generate(&seed()?);
-    let cure = format!(
-        "'longhaul key show {}' prints its public key; remove it first to replace it",
-        file.display()
-    );
-    write(file, &key.to_text(), &cure)?;
-    Ok(key)
-}
-
-/// Writes the text of a key to a new private file; `cure` is the remedy if the file exists.
-fn write(file: &Path, text: &str, cure: &str) -> Result<(), Problem> {
+/// Writes the text of a key to a new private file and prints `told`, or leaves no file; `cure` is
+/// the remedy if the file exists.
+fn make(file: &Path, text: &str, cure: &str, told: &str) -> Result<(), Problem> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
-    let written = opened.and_then(|mut opened| {
-        opened.write_all(text.as_bytes())?;
-        opened.write_all(b"\n")?;
-        opened.sync_all()
-    });
-    written.map_err(|e| match e.kind() {
+    let failed = |e: io::Error| Problem::io("write", file, &e);
+    let mut opened = opened.map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists if file.is_dir() => Problem::new(
+            format!("{} is a directory", file.display()),
+            "name the file to create in it",
+        ),
         io::ErrorKind::AlreadyExists => {
-            Problem::new(format!("{} is there already", file.display()), cure)
+            Problem::new(format!("{} already exists", file.display()), cure)
         }
-        _ => Problem::plain(format!("{}: {e}", file.display())),
+        io::ErrorKind::NotFound => {
+            let directory = file.parent().unwrap_or(file).display();
+            Problem::new(
+                format!("there is no directory {directory}"),
+                format!("create it with 'mkdir -p {directory}'"),
+            )
+        }
+        _ => failed(e),
+    })?;
+    let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
+    written.map_err(failed).and_then(|()| output::print(told)).inspect_err(|_| {
+        // The error is reported; a file that stays causes one at the next attempt.
+        let _ = fs::remove_file(file);
     })
 }
 
@@ -92,7 +103,6 @@ mod tests {
     use crate::problem::Problem;
     use longhaul_boxes::settings::{KeyFileError, Psk};
     use longhaul_seal::KeyError;
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::str::FromStr;
 
@@ -107,23 +117,43 @@ mod tests {
     #[test]
     fn a_key_is_made_once_and_for_its_owner_alone() {
         let file = place("new");
-        let made = make(&file).unwrap().public();
+        let new = || run(&Command::New { file: file.clone() });
+        new().unwrap();
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        let made = read::<PrivateKey>(&file).unwrap().public();
+        assert!(new().unwrap_err().to_string().contains("already exists"));
         assert_eq!(read::<PrivateKey>(&file).unwrap().public(), made);
-        assert!(make(&file).unwrap_err().to_string().contains("is there already"));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(read::<PrivateKey>(&file).unwrap_err().to_string().contains("chmod 600"));
         fs::remove_file(&file).unwrap();
     }
 
     #[test]
-    fn what_is_no_key_is_told() {
+    fn a_key_needs_a_directory_and_a_name_in_it() {
+        let refused = |file| run(&Command::New { file }).unwrap_err().to_string();
+        let directory = refused(std::env::temp_dir());
+        assert!(directory.contains("is a directory; name the file"), "{directory}");
+        let missing = place("missing");
+        let told = refused(missing.join("x.key"));
+        let missing = missing.display();
+        let expected =
+            format!("there is no directory {missing}; create it with 'mkdir -p {missing}'");
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_file_that_holds_no_key_is_told_without_advice_or_its_text() {
         let file = place("bad");
-        let mut opened =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).unwrap();
-        opened.write_all(b"secret\n").unwrap();
-        let told = read::<PrivateKey>(&file).unwrap_err().to_string();
-        assert!(told.contains("44 characters") && !told.contains("secret"), "{told}");
+        let not_a_key = format!("{}: not a key file", file.display());
+        for bytes in [&b"secret\n"[..], b"secret \xff", &[b'x'; 5000]] {
+            fs::write(&file, bytes).unwrap();
+            for mode in [0o600, 0o644] {
+                fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+                let told = read::<PrivateKey>(&file).unwrap_err().to_string();
+                assert!(told.starts_with(&not_a_key), "{told}");
+                assert!(!told.contains("secret") && !told.contains("chmod"), "{told}");
+            }
+        }
         fs::remove_file(&file).unwrap();
         assert!(read::<PrivateKey>(&file).unwrap_err().to_string().contains("No such file"));
     }
@@ -135,13 +165,15 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(
             *read::<PresharedKey>(&file).unwrap().to_text(),
-            fs::read_to_string(&file).unwrap().trim()
+            fs::read_to_string(&file).unwrap()
         );
+        let shown = run(&Command::Show { file: file.clone() }).unwrap_err().to_string();
+        assert!(shown.contains("a pre-shared key, not a private key; name it in --psk"), "{shown}");
         assert!(
             run(&Command::Psk { file: file.clone() })
                 .unwrap_err()
                 .to_string()
-                .contains("is there already")
+                .contains("already exists")
         );
         fs::remove_file(&file).unwrap();
         assert!("east".parse::<Psk>().is_err() && "=x".parse::<Psk>().is_err());

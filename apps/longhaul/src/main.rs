@@ -23,7 +23,8 @@ mod sim;
 mod sweep;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// RDMA that works over distance.
@@ -50,44 +51,44 @@ Examples:
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show what distance does to RDMA, and what accelerators do about it
+    /// Show the effect of distance on RDMA, and of accelerators on that
     Demo(demo::Args),
-    /// Run an unmodified verbs program on the software RNIC of a lab host
+    /// Run an unmodified verbs program on a software RNIC: in a lab, or on this machine's network
     Exec(exec::Args),
-    /// Hosts, accelerators and a fibre of any length on this machine
+    /// Run hosts, accelerators and a fibre of any length on this machine
     #[command(subcommand)]
     Lab(lab::Command),
-    /// Accelerate what passes between two ports: a transparent box in the wire
+    /// Accelerate the traffic between two ports: a transparent box in the wire
     Accelerate(accelerate::Args),
-    /// Put a fibre of any length between two ports: a transparent box in the wire
+    /// Emulate a fibre of any length between two ports: a transparent box in the wire
     Emulate(emulate::Args),
-    /// Boxes that run: their status and health, another configuration, draining
+    /// Control running boxes: status, health, reload, drain
     #[command(subcommand)]
     Box(boxes::Command),
-    /// Boxes, flows and paths of this machine, live
+    /// Show boxes, flows and paths of this machine, live
     Top(boxes::Top),
-    /// Keys by which boxes know each other
+    /// Manage the keys by which boxes authenticate each other
     #[command(subcommand)]
     Key(key::Command),
-    /// Print what the devices of a lab's hosts have counted
+    /// Print the counters of a lab's devices
     Counters(counters::Args),
     /// Print a capture of RoCEv2 traffic, one line per packet
     Decode(decode::Args),
-    /// Explain a capture of RoCEv2 traffic: what limits each flow, where it stalls, what to change
+    /// Explain a capture of RoCEv2 traffic: the limit and the stalls of each flow, and cures
     Doctor(doctor::Args),
-    /// Plan a path: what it will give, what limits it, what to set
+    /// Plan a path: predict its goodput and limit, and choose settings
     Plan(Box<plan::Args>),
     /// Simulate a scenario file in virtual time
     Sim(sim::Args),
     /// Simulate a scenario file over ranges of its parameters
     Sweep(sweep::Args),
-    /// Reproduce published tables and figures: predicted, simulated, and how far off
+    /// Reproduce published tables and figures: predict, simulate, and compare
     Reproduce(reproduce::Args),
-    /// Make tables, plots and an HTML report from files of results
+    /// Create tables, plots and an HTML report from result files
     Report(report::Args),
-    /// Hold two files of results against each other
+    /// Compare two result files
     Compare(compare::Args),
-    /// Measure on this machine: what a packet costs in a box
+    /// Measure this machine: cost of a packet in a box, speed of the software RNIC
     #[command(subcommand)]
     Bench(bench::Command),
 }
@@ -95,15 +96,33 @@ enum Command {
 /// Exit code for an invalid command line.
 const USAGE: u8 = 2;
 
+/// Parses the command line. The parser takes `-5km` for an option: the second attempt passes it to
+/// the option before it, so that the error is about the value.
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = output::with_flowing_epilogues(Cli::command());
+    let mut parse = |arguments: Vec<OsString>| {
+        let found = command.try_get_matches_from_mut(arguments)?;
+        Cli::from_arg_matches(&found)
+    };
+    let given: Vec<OsString> = std::env::args_os().collect();
+    parse(given.clone()).map_err(|error| match error.kind() {
+        ErrorKind::UnknownArgument => match parse(problem::with_negative_values(given)) {
+            Err(of_value) if of_value.kind() == ErrorKind::ValueValidation => of_value,
+            _ => error,
+        },
+        _ => error,
+    })
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
             _ => {
-                eprintln!("longhaul: {}", problem::on_one_line(&error.to_string()));
+                eprintln!("longhaul: {}", problem::of_command_line(&error));
                 return ExitCode::from(USAGE);
             }
         },

@@ -9,11 +9,12 @@ mod text;
 use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::quantity::{Distance, probability};
+use longhaul_planner::figures::{rate, size};
 use longhaul_planner::{
-    Accelerator, Invalid, MTUS, NicError, NicProfile, Op, Path, Plan, Request, UseCase,
+    Accelerator, Invalid, MTUS, NicError, NicProfile, Op, Path, Plan, Request, Row, UseCase,
     interface_mtu, roce_mtu,
 };
-use longhaul_units::{BitRate, Duration as Span};
+use longhaul_units::{BitRate, Duration as Span, QuantityError};
 use probe::Measured;
 use serde::Serialize;
 use sizes::Sizes;
@@ -27,16 +28,22 @@ Examples:
   longhaul plan --distance 1000km --rate 10G --nic rxe --loss 1e-5 --svg goodput.svg
   longhaul plan --distance 380km --nic mynic.toml \\
       --json | jq '.rows[] | {size, limit: .prediction.limit}'
-  longhaul plan --answer                                   at the far host, then here:
+  longhaul plan --answer                 at the far host, then here:
   longhaul plan --probe far.example.org --rate 100G
 
-The model, its constants and their sources: docs/planner.md. NIC profiles: connectx6, connectx6-apn,
-rxe, longhaul, ideal, or a TOML file with the same keys. --use is one of cps, storage, database,
-migration, telescope, training.";
+The model, its constants and their sources: docs/spec/planner.md. NIC profiles: connectx6,
+connectx6-apn, rxe, longhaul, ideal, or a changed copy of labs/nics/connectx6.toml. --use is one
+of cps, storage, database, migration, telescope, training.";
+
+const USAGE_LINES: &str = "\
+longhaul plan --distance <DISTANCE> [OPTIONS]
+       longhaul plan --rtt <TIME> [OPTIONS]
+       longhaul plan --probe <HOST[:PORT]> [OPTIONS]
+       longhaul plan --answer [<PORT>]";
 
 /// Command line of `longhaul plan`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE_LINES)]
 #[command(
     group = clap::ArgGroup::new("path")
         .required(true)
@@ -46,36 +53,37 @@ pub struct Args {
     /// Length of the fibre, at 5 µs per km one way
     #[arg(long)]
     distance: Option<Distance>,
-    /// Round-trip time, instead of a distance
-    #[arg(long, value_name = "TIME")]
+    /// Round-trip time, instead of --distance
+    #[arg(long, value_name = "TIME", value_parser = round_trip)]
     rtt: Option<Span>,
-    /// Measure round trip, loss and MTU to a host where 'longhaul plan --answer' runs
+    /// Measure RTT, loss and MTU to a host that runs 'longhaul plan --answer'
     #[arg(long, value_name = "HOST[:PORT]")]
     probe: Option<String>,
-    /// Answer the probes of another 'longhaul plan --probe'; ends with Ctrl-C
+    /// Answer the probes of another host's 'longhaul plan --probe', until Ctrl-C
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = probe::PORT_TEXT)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     answer: Option<u16>,
-    /// Probes that measure round trip and loss, ten milliseconds apart
+    /// Number of probes for RTT and loss, ten milliseconds apart
     #[arg(long, value_name = "N", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u32).range(10..=100_000))]
     probes: u32,
     /// Rate of the path [default: the NIC's]
     #[arg(long)]
     rate: Option<BitRate>,
-    /// What equipment adds to the fibre, one way
+    /// One-way delay of equipment beyond the fibre
     #[arg(long, value_name = "TIME", default_value = "0")]
     extra: Span,
     /// Probability that a packet is lost [default: 0, or as measured]
-    #[arg(long, value_parser = probability)]
+    #[arg(long, value_parser = loss)]
     loss: Option<f64>,
     /// Path MTU of RDMA: 256, 512, 1024, 2048 or 4096 [default: 4096, or as measured]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// The path is IPv6
+    /// Use IPv6 headers
     #[arg(long)]
     ipv6: bool,
-    /// What the program does: write, send, read or atomic [default: write, or what --use does most]
+    /// Operation of the program: write, send, read or atomic [default: write, or the main one of
+    /// --use]
     #[arg(long)]
     op: Option<Op>,
     /// Message sizes, in steps of two [default: 4K..8M, or those of --use]
@@ -84,31 +92,29 @@ pub struct Args {
     /// NIC profile, by name or as a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "connectx6")]
     nic: String,
-    /// Queue pairs that the program has
+    /// Number of queue pairs
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     qps: u32,
-    /// Messages of each that it keeps posted
+    /// Messages that each queue pair keeps posted
     #[arg(long, value_name = "N", default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     tx_depth: u32,
-    /// Messages per completion [default: as perftest does it: 100, at most the depth, and 1 above 8
-    /// KiB]
+    /// Messages per completion [default: perftest's: 100, at most the depth, and 1 above 8 KiB]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     cq_mod: Option<u32>,
-    /// Messages of each queue pair in all, as perftest's -n [default: endless]
+    /// Total messages per queue pair, as perftest's -n [default: unlimited]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     iterations: Option<u64>,
-    /// Goodput to reach [default: 90 % of what headers leave of the rate]
+    /// Target goodput [default: 90 % of the rate less headers]
     #[arg(long, value_name = "RATE")]
     target: Option<BitRate>,
-    /// What it is for: its operation, sizes and target, and settings of the programs that do it
+    /// Purpose: implies operation, sizes and target, and prints settings of its programs
     #[arg(long = "use", value_name = "USE")]
     use_case: Option<UseCase>,
-    /// Round trip between a host and an accelerator beside it [default: 20.6us, as in NTT's
-    /// measurements]
+    /// RTT between a host and an accelerator beside it [default: 20.6us, as in NTT's measurements]
     #[arg(long, value_name = "TIME")]
     lan_rtt: Option<Span>,
     /// Print one JSON object instead of text
@@ -119,6 +125,8 @@ pub struct Args {
     svg: Option<PathBuf>,
 }
 
+/// Length of an atomic's operand.
+const ATOMIC_BYTES: u64 = 8;
 /// Exit code for invalid values.
 const USAGE: u8 = 2;
 
@@ -169,16 +177,40 @@ pub fn run(args: &Args) -> ExitCode {
     code
 }
 
+/// Round trip over the longest `--distance`.
+const ROUND_TRIP_MAX: Span = Span::of_fibre_m(80_000_000).times(2);
+
+fn round_trip(text: &str) -> Result<Span, String> {
+    let rtt: Span = text.parse().map_err(|e: QuantityError| e.to_string())?;
+    if rtt > ROUND_TRIP_MAX {
+        return Err(format!(
+            "longer than {ROUND_TRIP_MAX}, the round trip over 80000 km of fibre, twice around the \
+             Earth"
+        ));
+    }
+    Ok(rtt)
+}
+
+fn loss(text: &str) -> Result<f64, &'static str> {
+    let loss = probability(text).ok().filter(|loss| *loss < 1.0);
+    loss.ok_or("not the loss of a path: write a number from 0 to below 1, as in 1e-4 or 0.01%")
+}
+
 fn plan(args: &Args) -> Result<(), Failure> {
     let nic = profile(&args.nic)?;
     let request = request(args)?;
+    let plan = |measured: Option<&Measured>| {
+        let plan = Plan::new(&path(args, &nic, measured)?, &nic, &request)?;
+        refuse_target_beyond_path(args, &plan)?;
+        Ok::<_, Failure>(plan)
+    };
     // Validate all values before measuring.
-    Plan::new(&path(args, &nic, None)?, &nic, &request)?;
+    plan(None)?;
     let measured = match &args.probe {
         Some(peer) => Some(probe::measure(peer, args.probes)?),
         None => None,
     };
-    let plan = Plan::new(&path(args, &nic, measured.as_ref())?, &nic, &request)?;
+    let plan = plan(measured.as_ref())?;
     if let Some(file) = &args.svg {
         plot::write(&plan, file)?;
     }
@@ -189,9 +221,42 @@ fn plan(args: &Args) -> Result<(), Failure> {
         json.push('\n');
         output::print(&json)?;
     } else {
-        output::print(&text::render(&plan, measured.as_ref()))?;
+        output::print(&text::render(&plan, measured.as_ref(), output::columns()))?;
     }
     Ok(())
+}
+
+/// Refuses a target above the rate that headers leave at every size.
+fn refuse_target_beyond_path(args: &Args, plan: &Plan) -> Result<(), Failure> {
+    let ceiling = |row: &&Row| row.prediction.ceiling_bps;
+    let most = plan.rows.iter().max_by(|a, b| ceiling(a).total_cmp(&ceiling(b)));
+    let (Some(target), Some(most)) = (plan.request.target_bps, most) else { return Ok(()) };
+    if target <= ceiling(&most) {
+        return Ok(());
+    }
+    let name = match (args.target, args.use_case) {
+        (None, Some(case)) => format!("the target of --use {case}, {},", rate(target)),
+        _ => format!("--target {}", rate(target)),
+    };
+    let cause = format!(
+        "{name} is more than the path carries: headers leave at most {} of {}, with messages of {}",
+        rate(rounded_down(ceiling(&most))),
+        rate(plan.path.rate_bps),
+        size(most.size)
+    );
+    let cure = match (target < plan.path.rate_bps, args.target) {
+        (true, Some(_)) => "lower it, or plan larger messages or a larger MTU",
+        (true, None) => "give a --target, or plan larger messages or a larger MTU",
+        (false, Some(_)) => "lower it, or raise --rate",
+        (false, None) => "give a --target, or raise --rate",
+    };
+    Err(Failure::Value(Problem::new(cause, cure)))
+}
+
+/// `value` with three significant digits, not rounded up.
+fn rounded_down(value: f64) -> f64 {
+    let unit = 10_f64.powf(value.log10().floor() - 2.0);
+    (value / unit).floor() * unit
 }
 
 /// Returns a profile by name, or from a file if the name looks like one.
@@ -217,12 +282,16 @@ fn request(args: &Args) -> Result<Request, Failure> {
             args.cq_mod.unwrap_or(0),
             args.tx_depth
         );
-        let cure = "the queue would fill before a completion is asked for";
+        let cure = "the queue would fill before it requests a completion";
         return Err(Failure::Value(Problem::new(cause, cure)));
+    }
+    if op == Op::Atomic && args.sizes.is_some_and(|sizes| sizes.all() != [ATOMIC_BYTES]) {
+        let cause = "--sizes does not go with --op atomic: atomics are 8 bytes";
+        return Err(Failure::Value(Problem::new(cause, "leave --sizes out")));
     }
     Ok(Request {
         op,
-        sizes: if op == Op::Atomic { vec![8] } else { sizes.all() },
+        sizes: if op == Op::Atomic { vec![ATOMIC_BYTES] } else { sizes.all() },
         qps: args.qps,
         tx_depth: args.tx_depth,
         cq_mod: args.cq_mod,
@@ -264,5 +333,30 @@ fn path(args: &Args, nic: &NicProfile, measured: Option<&Measured>) -> Result<Pa
         vlan: false,
     };
     path.check()?;
+    if path.rate_bps > nic.rate_bps as f64 {
+        let (rate, most) = (path.rate_bps / 1e9, nic.rate_bps as f64 / 1e9);
+        let cause = format!("--rate {rate}G is more than the {most}G of --nic {}", args.nic);
+        let cure = "lower it, or give a faster --nic: a copy of labs/nics/connectx6.toml with its \
+                    rate_bps";
+        return Err(Failure::Value(Problem::new(cause, cure)));
+    }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_end_where_distances_do() {
+        assert!("80000km".parse::<Distance>().is_ok() && "80001km".parse::<Distance>().is_err());
+        assert_eq!(round_trip("800ms"), Ok(ROUND_TRIP_MAX));
+        assert!(round_trip("801ms").unwrap_err().contains("longer than 800 ms"));
+    }
+
+    #[test]
+    fn the_largest_target_that_is_named_is_accepted() {
+        assert_eq!(rounded_down(9.796_6e9).round(), 9.79e9);
+        assert_eq!(rounded_down(285_714.3).round(), 285e3);
+    }
 }

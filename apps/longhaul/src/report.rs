@@ -8,33 +8,34 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul report results.jsonl                       tables and the outcome, as text
+  longhaul report results.jsonl                       tables and summary, as text
   longhaul report results.jsonl --out report.html     one HTML file: tables, plots, assumptions
   longhaul report a.jsonl b.jsonl --only iown2-c1 --markdown
   longhaul report results.jsonl --csv tables --svg plots
   longhaul report results.jsonl --json | jq '.experiments[] | {name, tally}'
 
 Files hold one JSON object per line, as 'longhaul reproduce' and 'longhaul sweep' write them:
-docs/results.md. Several are read as one. Exit code: 0, the report is made, whatever it says;
-with --check, 1 when something in it is off or missing; 2, files that cannot be read.";
+docs/results.md. Several are merged. Exit code: 0, the report is complete, whatever it says; with
+--check, 1 if a figure in it is off or missing; 2, files that cannot be read, or an experiment of
+--only that is not in them.";
 
 /// Command line of `longhaul report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files of results; - reads standard input
+    /// Result files; - reads standard input
     #[arg(required = true, value_name = "RESULTS")]
     results: Vec<PathBuf>,
-    /// Write one HTML file with everything in it
+    /// Write one self-contained HTML file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write a table of each experiment's cells into this folder
+    /// Write a CSV table of each experiment's cells into this folder
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
     /// Write each plot into this folder
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Only this experiment; may be given several times
+    /// Report only this experiment; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Title of the report
@@ -46,24 +47,28 @@ pub struct Args {
     /// Print tables as Markdown
     #[arg(long)]
     markdown: bool,
-    /// Exit with 1 when something is off or missing
+    /// Exit with 1 if a figure is off or missing
     #[arg(long)]
     check: bool,
 }
 
-/// Exit code for files that cannot be read.
+/// Exit code for files that cannot be read, or that lack an experiment of `--only`.
 pub const UNREADABLE: u8 = 2;
 
-/// Makes the report.
+/// Creates the report.
 pub fn run(args: &Args) -> ExitCode {
-    let files = match read(&args.results, "report") {
+    let mut files = match read(&args.results, "report") {
         Ok(files) => files,
         Err(problem) => {
             eprintln!("longhaul report: {problem}");
             return ExitCode::from(UNREADABLE);
         }
     };
-    match report(args, files) {
+    if let Err(problem) = keep_only(&mut files, &args.only) {
+        eprintln!("longhaul report: {problem}");
+        return ExitCode::from(UNREADABLE);
+    }
+    match report(args, &files) {
         Ok(code) => code,
         Err(problem) => {
             eprintln!("longhaul report: {problem}");
@@ -78,7 +83,7 @@ pub fn read(paths: &[PathBuf], command: &str) -> Result<Vec<(PathBuf, ResultFile
         ReadError::Io { .. } => Problem::plain(error.to_string()),
         ReadError::Schema { .. } => Problem::new(
             error.to_string(),
-            "use the version of longhaul that wrote it, or run it again",
+            "use the version of longhaul that wrote it, or rerun it",
         ),
         ReadError::Line { .. } => {
             Problem::new(error.to_string(), "files of results: docs/results.md")
@@ -132,9 +137,8 @@ pub fn keep_only(files: &mut [(PathBuf, ResultFile)], names: &[String]) -> Resul
     Ok(())
 }
 
-fn report(args: &Args, mut files: Vec<(PathBuf, ResultFile)>) -> Result<ExitCode, Problem> {
-    keep_only(&mut files, &args.only)?;
-    let report = Report::of_files(&args.title, &files);
+fn report(args: &Args, files: &[(PathBuf, ResultFile)]) -> Result<ExitCode, Problem> {
+    let report = Report::of_files(&args.title, files);
     let plain = |error: &dyn std::fmt::Display| Problem::plain(error.to_string());
     let mut wrote = Vec::new();
     if let Some(file) = &args.out {

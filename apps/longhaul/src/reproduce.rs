@@ -3,6 +3,8 @@
 
 mod declared;
 mod execute;
+#[cfg(test)]
+mod pictures;
 mod predict;
 
 use crate::output;
@@ -22,11 +24,11 @@ Examples:
   longhaul reproduce --reduced --check
   longhaul reproduce --check --csv tables --results results.jsonl
 
-An experiment holds the planner's predictions and the simulated protocol code against a document's
-figures, a formula, or a goal of this project. Only the first count as reproduced. Cells that a
-constant was fitted on are marked and counted apart.
-A run that ends in an error is a cell that says so, and missing where something was expected.
-Exit code: 0; 1 with --check when a cell is off or missing; 2 when something cannot be done.";
+An experiment compares the planner's predictions and the simulated protocol code with a document's
+figures, a formula, or a goal of this project. Only the first count as reproduced. Cells to which a
+constant was fitted are marked and counted separately. The cell of a failed run shows the error, and
+counts as missing if a figure was expected. Exit code: 0; 1 with --check if a cell is off or
+missing; 2 on an error.";
 
 /// Exit code if a cell is off.
 const OFF: u8 = 1;
@@ -39,12 +41,12 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Experiments, by name or as files like those in labs/experiments; without any, all
+    /// Experiments, by name or as files like those in labs/experiments [default: all]
     names: Vec<String>,
-    /// List the experiments and end
+    /// List the experiments and exit
     #[arg(long)]
     list: bool,
-    /// The report, one HTML file
+    /// File of the report, one HTML file
     #[arg(long, value_name = "FILE", default_value = "reproduction.html")]
     out: PathBuf,
     /// Write each table as CSV into this directory
@@ -56,13 +58,13 @@ pub struct Args {
     /// Print the report as JSON instead of text
     #[arg(long)]
     json: bool,
-    /// End with exit code 1 when a cell is off or missing
+    /// Exit with 1 if a cell is off or missing
     #[arg(long)]
     check: bool,
-    /// Run a part of each experiment that takes seconds
+    /// Run a part of each experiment, which takes seconds
     #[arg(long)]
     reduced: bool,
-    /// Points that run at the same time [default: the number of processors]
+    /// Points that run in parallel [default: the number of processors]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
@@ -93,6 +95,13 @@ fn reproduce(args: &Args) -> Result<bool, Problem> {
             output::print(&format!("{:16} {}\n", experiment.name, experiment.title))?;
         }
         return Ok(true);
+    }
+    if args.names.is_empty() && !args.reduced {
+        eprintln!(
+            "longhaul reproduce: all {} experiments take about ten minutes on two cores; --reduced \
+             takes seconds",
+            experiments.len()
+        );
     }
     let mut writer = args.results.as_deref().map(open).transpose()?;
     let jobs = args.jobs.map_or_else(

@@ -56,14 +56,13 @@ fn whole(config: &Config) -> Option<&Whole> {
 const OF_ALL: &[Difference] = &[
     Difference {
         what: "seed",
-        why: "real boxes are seeded by the operating system, runs that are repeated by their \
-              scenario",
+        why: "the operating system seeds real boxes; the scenario seeds repeatable runs",
         is_there: |from, to| from.near.seed != to.near.seed,
         mend: |from, to| halves(|to, from| to.seed = from.seed, from, to),
     },
     Difference {
         what: "transport.box_id, transport.seed",
-        why: "real boxes are named at random, those of a scenario by their number",
+        why: "real boxes have random names, those of a scenario their number",
         is_there: |from, to| {
             whole(from).map(|it| it.transport.box_id) != whole(to).map(|it| it.transport.box_id)
         },
@@ -76,8 +75,7 @@ const OF_ALL: &[Difference] = &[
 const OF_LAB: &[Difference] = &[
     Difference {
         what: "burst_bytes",
-        why: "one thread drives all of a lab: what a late turn lets go at once, the link's queue \
-              takes",
+        why: "one thread drives a whole lab: the link's queue takes the burst of a late turn",
         is_there: |from, to| from.near.burst_bytes < to.near.burst_bytes,
         mend: |from, to| {
             halves(|to, from| to.burst_bytes = from.burst_bytes, from, to);
@@ -86,7 +84,7 @@ const OF_LAB: &[Difference] = &[
     },
     Difference {
         what: "rto_min",
-        why: "the lab's programs share processors, and answer when it is their turn",
+        why: "the lab's programs share processors, and answer when they are scheduled",
         is_there: |from, to| match (whole(from), whole(to)) {
             (Some(from), Some(to)) => from.far.rto_min < to.far.rto_min,
             _ => from.near.rto_min < to.near.rto_min,
@@ -112,8 +110,8 @@ const OF_SIM: &[Difference] = &[
         },
     },
     Difference {
-        what: "ack_window_bytes, and what follows from it",
-        why: "the simulator counts the way to the hosts: 25 ns of LAN at each end",
+        what: "ack_window_bytes, and values derived from it",
+        why: "the simulator includes the path to the hosts: 25 ns of LAN at each end",
         is_there: |from, to| {
             let (from, to) = (from.near.ack_window_bytes, to.near.ack_window_bytes);
             from < to && to - from < from / 10_000

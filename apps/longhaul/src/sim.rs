@@ -28,10 +28,9 @@ Examples:
   longhaul sim mine.toml --pcap wan=wan.pcap && longhaul doctor wan.pcap
   longhaul sim mine.toml --json | jq '.outcome.flows[] | {name, goodput_bps}'
 
-The same file and seed give the same output to the byte, on any number of threads. Keys and worked
-examples: docs/simulator.md.
-Exit code: 0, all flows ended well; 1, a flow failed or did not end, or the simulation found a
-defect; 2, the file makes no sense.";
+The same file and seed give byte-identical output, on any number of threads. Keys and worked
+examples: docs/simulator.md. Exit code: 0, all flows succeeded; 1, a flow failed or did not end, or
+the simulation found a defect; 2, the file is invalid.";
 
 /// Command line of `longhaul sim`.
 #[derive(Debug, clap::Args)]
@@ -40,16 +39,16 @@ pub struct Args {
     /// A scenario file
     #[arg(required_unless_present = "example")]
     file: Option<PathBuf>,
-    /// Print a scenario file with comments, to begin with
+    /// Print a commented example of a scenario file
     #[arg(long, exclusive = true)]
     example: bool,
-    /// Change a key of the file: TABLE.KEY in all tables of that kind, TABLE.NAME.KEY in one
+    /// Set a key of the file: TABLE.KEY in all tables of that kind, TABLE.NAME.KEY in one
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Seed of all chance, instead of the file's
+    /// Seed of all random decisions, instead of the file's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Threads; more than one help where long links part the network
+    /// Number of threads; more than one help if long links divide the network
     #[arg(
         long,
         value_name = "N",
@@ -57,13 +56,13 @@ pub struct Args {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     threads: u16,
-    /// Record what passes an end of a link: its first one, or the one at STATION
+    /// Record the frames at one end of a link: its first, or the one at STATION
     #[arg(long, value_name = "LINK[@STATION]=FILE")]
     pcap: Vec<String>,
-    /// Record what passes both ends of every link, as LINK@STATION.pcap in this directory
+    /// Record the frames at both ends of every link, as LINK@STATION.pcap in this directory
     #[arg(long, value_name = "DIR")]
     pcap_dir: Option<PathBuf>,
-    /// Bytes of each frame that are recorded
+    /// Recorded bytes per frame
     #[arg(
         long,
         value_name = "BYTES",
@@ -74,7 +73,7 @@ pub struct Args {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Append the results to this file, as one JSON object on a line
+    /// Append the results to this file, as one JSON object per line
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -147,6 +146,9 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     for warning in scenario.warnings() {
         eprintln!("longhaul sim: warning: {warning}");
     }
+    if let Some(directory) = &args.pcap_dir {
+        std::fs::create_dir_all(directory).map_err(|e| Problem::io("create", directory, &e))?;
+    }
     let mut captures = Captures::create(points, args.snap_len)?;
     let mut writer = match &args.out {
         Some(out) => Some(ResultWriter::resume(out).map_err(|e| Problem::plain(e.to_string()))?.0),
@@ -175,7 +177,7 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
                 record(&opened.experiment, &opened.parameters, &scenario, &outcome, provenance);
             writer.record(&record).map_err(|e| Problem::plain(e.to_string()))?;
         } else {
-            eprintln!("longhaul sim: the run did not end; nothing was added to the results");
+            eprintln!("longhaul sim: the run did not end; no results were added");
         }
     }
     captures.finish()?;

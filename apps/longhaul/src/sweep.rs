@@ -21,9 +21,9 @@ Examples:
       --tasks 20
 
 VALUES are separated by commas; FROM..TO doubles unless followed by its step: x10 multiplies, +4K
-adds. Points are the product of all --vary. Results go to results.jsonl in --out, one line as each
-point ends. Whatever ends a sweep, the same command goes on with what is missing. Results are kept
-apart by the file's text: another file needs another --out.";
+adds. Points are the product of all --vary. Results go to results.jsonl in --out, one line when a
+point ends. If a sweep is interrupted, the same command continues with the missing points. A result
+directory belongs to one text of the file: another file needs another --out.";
 
 /// Command line of `longhaul sweep`.
 #[derive(Debug, clap::Args)]
@@ -31,13 +31,13 @@ apart by the file's text: another file needs another --out.";
 pub struct Args {
     /// A scenario file; 'longhaul sim --example' prints one
     file: PathBuf,
-    /// Values that a key of the file takes, one after the other
+    /// Values of a key of the file, one per point
     #[arg(long, value_name = "KEY=VALUES", required = true)]
     vary: Vec<String>,
-    /// Change a key of the file for all points
+    /// Set a key of the file for all points
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Run each point this many times, each time with the next seed
+    /// Number of runs per point, each with the next seed
     #[arg(
         long,
         value_name = "N",
@@ -48,13 +48,13 @@ pub struct Args {
     /// Seed of the first run of each point, instead of the file's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Points at a time [default: one for each core; with Slurm one for each task]
+    /// Points that run in parallel [default: one per core; with Slurm one per task]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     jobs: Option<u16>,
     /// Directory of the results [default: out/ and the experiment's name]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Refuse to begin when there are more points
+    /// Maximum number of points; more are refused
     #[arg(
         long,
         value_name = "N",
@@ -62,16 +62,16 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(1..=10_000_000)
     )]
     max_points: u64,
-    /// Where points run: on this machine, or as a job array of Slurm
+    /// Where points run: on this machine, or as a Slurm job array
     #[arg(long, value_enum, default_value_t = Executor::Local)]
     executor: Executor,
-    /// Slurm tasks that share the points [default: 16, or as many as points]
+    /// Number of Slurm tasks [default: 16, or the number of points if smaller]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     tasks: Option<u16>,
     /// Option for sbatch, such as --sbatch=--partition=long; may be repeated
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     sbatch: Vec<String>,
-    /// Which share of the points a task runs
+    /// Run only this share of the points, in a task
     #[arg(long, value_name = "I/N", hide = true, value_parser = share)]
     share: Option<Share>,
 }
@@ -123,7 +123,7 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     let base = opened.load()?;
     if base.links.iter().any(|link| link.record.is_some()) && args.share.is_none() {
         eprintln!(
-            "longhaul sweep: the file's 'record' is left out: all points would record to the same \
+            "longhaul sweep: the file's 'record' is ignored: all points would record to the same \
              file"
         );
     }
@@ -142,7 +142,7 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     let missing: Vec<_> = points.iter().filter(|point| !store.has(point)).cloned().collect();
     let there = points.len() - missing.len();
     if there > 0 {
-        eprintln!("longhaul sweep: {there} of {} points are there already", points.len());
+        eprintln!("longhaul sweep: {there} of {} points already have results", points.len());
     }
     match slurm {
         None => {
@@ -172,8 +172,9 @@ fn submit(
     let (left, total) = (points.iter().filter(|point| !store.has(point)).count(), points.len());
     if left > 0 {
         let logs = job.directory.join("slurm-*.out");
-        let cause = format!("{left} of {total} points are missing when the job has ended");
-        let cure = format!("{} say why; the same command goes on with them", logs.display());
+        let cause = format!("the job ended, and {left} of {total} points are missing");
+        let cure =
+            format!("{} contain the reasons; the same command continues with them", logs.display());
         return Err(Failure::Other(Problem::new(cause, cure)));
     }
     output::print(&format!(
@@ -205,8 +206,8 @@ fn finish(
     let path = store.path().display();
     if interrupt.came() {
         eprintln!(
-            "longhaul sweep: stopped; {} new points of {} are in {path}, and the same command goes \
-             on with the rest",
+            "longhaul sweep: stopped; {} new points of {} are in {path}; the same command \
+             continues with the rest",
             tally.finished,
             missing.len()
         );
@@ -218,8 +219,7 @@ fn finish(
         return Err(Failure::Other(Problem::plain(cause)));
     }
     if tally.violations > 0 {
-        let cause =
-            format!("in {} points something happened that must never happen", tally.violations);
+        let cause = format!("{} points violated an invariant", tally.violations);
         return Err(Failure::Other(Problem::new(
             cause,
             "their results have a note; please report this",

@@ -1,4 +1,4 @@
-//! The control socket of a box: what can be asked there, and who asks. Answers are JSON.
+//! The control socket of a box: its requests, and the clients that make them. Answers are JSON.
 
 use crate::error::{Error, PathError};
 use crate::operation::Operated;
@@ -16,65 +16,65 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A box that does not answer for this long is stuck.
+/// A box that does not answer within this time is stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Puts what went wrong into words, for whoever asked.
+/// Turns an error into the message that the client sees.
 pub type Phrase = fn(&Error) -> String;
 
 /// Why a box cannot be controlled.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// The socket or its directory cannot be had.
+    /// The socket or its directory cannot be accessed.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The directory around it cannot be used.
     #[error(transparent)]
     RuntimeDir(#[from] RuntimeDirError),
-    /// A box cannot be called so.
-    #[error("'{0}' is no name for a box")]
+    /// The name is not valid for a box.
+    #[error("'{0}' is not a valid name for a box")]
     NoName(String),
-    /// Something else stands where the socket is to be.
-    #[error("{} is there and is no socket", .0.display())]
+    /// The socket's path is taken by another file.
+    #[error("{} exists and is not a socket", .0.display())]
     NoSocket(PathBuf),
-    /// Another box has the name.
-    #[error("a box called '{0}' runs already")]
+    /// Another box has this name.
+    #[error("a box named '{0}' is already running")]
     RunsAlready(String),
-    /// The socket cannot be shared with the thread that answers.
+    /// The socket cannot be passed to the control thread.
     #[error("cannot serve the control socket: {0}")]
     Serve(io::Error),
-    /// That thread cannot be started.
+    /// The control thread cannot be started.
     #[error("cannot start the control thread: {0}")]
     Thread(io::Error),
-    /// There is no box of this name, or none at all.
-    #[error("no box {}runs here", called(.0.as_deref()))]
+    /// No box has this name, or none runs.
+    #[error("no box {}is running here", called(.0.as_deref()))]
     Nobody(Option<String>),
-    /// There is more than one to choose from.
-    #[error("several boxes run here: {}", .0.join(", "))]
+    /// Several boxes match.
+    #[error("several boxes are running here: {}", .0.join(", "))]
     Several(Vec<String>),
     /// The box does not answer.
     #[error("the box at {} does not answer: {error}", path.display())]
     NoAnswer {
-        /// Its socket.
+        /// The socket.
         path: PathBuf,
-        /// What the system answers.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// The box hung up without an answer.
-    #[error("the box at {} is ending, or hangs", .0.display())]
+    /// The box closed the connection without an answer.
+    #[error("the box at {} is shutting down or hangs", .0.display())]
     Ending(PathBuf),
-    /// Its answer breaks off.
-    #[error("the box at {} stopped halfway", .0.display())]
+    /// The answer is truncated.
+    #[error("the answer of the box at {} is truncated", .0.display())]
     Halfway(PathBuf),
-    /// Its answer cannot be understood.
+    /// The answer cannot be parsed.
     #[error("the box at {} is of another version ({error})", path.display())]
     OtherVersion {
-        /// Its socket.
+        /// The socket.
         path: PathBuf,
-        /// What cannot be understood.
+        /// The parser's error.
         error: serde_json::Error,
     },
-    /// The box says why it does not do what it was told.
+    /// The box refuses the request, with this reason.
     #[error("{0}")]
     Refused(String),
 }
@@ -83,45 +83,45 @@ fn called(name: Option<&str>) -> String {
     name.map(|name| format!("called '{name}' ")).unwrap_or_default()
 }
 
-/// What a client wants. It is written as a line of JSON: its name in quotes.
+/// A client's request. On the socket it is a line of JSON: its name in quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
-    /// The box's state: a [`BoxStatus`]. So is an empty line, and none.
+    /// The box's state: a [`BoxStatus`]. An empty line, or none, means the same.
     Status,
-    /// Whether it does what it is there for. This and what follows get an [`Outcome`].
+    /// Whether the box is ready. The answer to this and the following requests is an [`Outcome`].
     Health,
-    /// To read its configuration again.
+    /// Reread the configuration.
     Reload,
-    /// To let its flows go.
+    /// Start draining.
     Drain,
-    /// To take flows in again.
+    /// Stop draining.
     Undrain,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What was done, in words.
+    /// Actions that were taken.
     pub done: Vec<String>,
-    /// What went wrong.
+    /// The error, if there was one.
     pub error: Option<String>,
 }
 
-/// Where services have their directories, with a directory for each of their boxes.
+/// Directory in which services have their runtime directories, with one subdirectory per box.
 const OF_SERVICES: &str = "/run/longhaul";
 
-/// Where a control socket is.
+/// Path of a control socket.
 pub(crate) struct SocketPath {
     box_name: String,
     path: PathBuf,
-    /// The directory that the socket has for itself.
+    /// The directory that belongs to the socket alone.
     own_dir: Option<PathBuf>,
 }
 
 impl SocketPath {
-    /// The socket that was asked for; otherwise one in the directory that the service manager made
-    /// for this box, or in that of this user's boxes.
+    /// Returns the requested path; by default one in the runtime directory that the service manager
+    /// created for this box, or in that of this user's boxes.
     pub fn decide(box_name: &str, path: Option<&Path>) -> Result<Self, ControlError> {
         let fits = !box_name.is_empty()
             && box_name.len() <= 40
@@ -134,7 +134,7 @@ impl SocketPath {
         if let Some(path) = path {
             return Ok(SocketPath { box_name, path: path.to_owned(), own_dir: None });
         }
-        // A service may have several, of which the first will do.
+        // A service may have several; the first one is used.
         let of_service = std::env::var_os("RUNTIME_DIRECTORY");
         let of_service = of_service.and_then(|dirs| std::env::split_paths(&dirs).next());
         let dir = match of_service {
@@ -149,7 +149,7 @@ impl SocketPath {
         SocketPath { box_name, path: own_dir.join("control"), own_dir: Some(own_dir) }
     }
 
-    /// Removes the socket that a killed box left behind, and nothing else.
+    /// Removes the socket of a killed box; refuses to remove any other file.
     fn clear(&self) -> Result<(), ControlError> {
         let path = &self.path;
         match fs::symlink_metadata(path) {
@@ -168,14 +168,14 @@ impl SocketPath {
     }
 }
 
-/// The box's end of the socket. The socket is removed when this is dropped, where that is allowed.
+/// The box's end of the socket. Dropping it removes the socket, if permitted.
 pub(crate) struct Control {
     listener: UnixListener,
     socket_path: SocketPath,
 }
 
 impl Control {
-    /// Listens; what a box left behind that was killed is removed.
+    /// Binds and listens. Removes the stale socket of a killed box.
     pub fn listen(socket_path: SocketPath) -> Result<Self, ControlError> {
         let path = &socket_path.path;
         socket_path.clear()?;
@@ -187,8 +187,8 @@ impl Control {
         Ok(Control { listener, socket_path })
     }
 
-    /// Starts the thread that answers, which lives as long as the process, and puts what goes wrong
-    /// into words by `phrase`.
+    /// Starts the control thread, which runs as long as the process and turns errors into messages
+    /// by `phrase`.
     pub fn serve(&self, of: Arc<dyn Operated>, phrase: Phrase) -> Result<(), ControlError> {
         let listener = self.listener.try_clone().map_err(ControlError::Serve)?;
         socket::serve(listener, move |line| answer(line, &*of, phrase))
@@ -198,8 +198,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Not allowed where privileges were given up: nobody listens there any more, which can be
-        // told.
+        // Fails if privileges were dropped. Clients then find a socket without a listener.
         let _ = fs::remove_file(&self.socket_path.path);
         let _ = self.socket_path.own_dir.as_ref().map(fs::remove_dir);
     }
@@ -221,31 +220,32 @@ fn answer(line: &[u8], of: &dyn Operated, phrase: Phrase) -> Option<Vec<u8>> {
         Some(Request::Drain) => outcome(of.set_draining(true).map(|()| vec![])),
         Some(Request::Undrain) => outcome(of.set_draining(false).map(|()| vec![])),
         None => {
-            let error = "it does not know this request: longhaul is of another version";
+            let error = "it does not know this request: this longhaul is of another version";
             Outcome { done: vec![], error: Some(error.to_string()) }
         }
     };
     serde_json::to_vec(&outcome).ok()
 }
 
-/// What a client wants; `None` for what is no request.
+/// Parses a client's request; `None` if it is not one.
 fn read_request(line: &[u8]) -> Option<Request> {
     if line.is_empty() { Some(Request::Status) } else { serde_json::from_slice(line).ok() }
 }
 
-/// What became of asking a box.
+/// The result of asking one box.
 #[derive(Debug)]
 pub struct Asked {
-    /// That by which it was found.
+    /// Name by which the box was found.
     pub name: String,
-    /// Its state, or why there is none.
+    /// The box's state, or the error.
     pub state: Result<BoxStatus, ControlError>,
 }
 
-/// The state of the box with this name, of the one at this socket, or of all that are found.
+/// Asks the box with this name, the one at this socket, or all that are found.
 ///
 /// # Errors
-/// When there is none, or the one that was asked for does not answer. Among all, that is an answer.
+/// If there is none, or the named box does not answer. When all are asked, a box's failure is part
+/// of the result.
 pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Asked>, ControlError> {
     if let Some(path) = control {
         let state = Reached(path.to_owned()).status()?;
@@ -264,7 +264,7 @@ pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Asked>, Con
     Ok(asked)
 }
 
-/// Directories of boxes with this name, or of all.
+/// Directories of the boxes with this name, or of all boxes.
 fn found(name: Option<&str>) -> Result<Vec<PathBuf>, ControlError> {
     let services = within(Path::new(OF_SERVICES));
     let mut found: Vec<PathBuf> = services.iter().flat_map(|service| within(service)).collect();
@@ -283,10 +283,10 @@ fn nobody(name: Option<&str>) -> ControlError {
 pub struct Reached(PathBuf);
 
 impl Reached {
-    /// The box with this name, or at this socket, or the only one that runs here.
+    /// The box with this name, the one at this socket, or the only one that runs here.
     ///
     /// # Errors
-    /// When there is none, or more than one to choose from.
+    /// If no box matches, or several do.
     pub fn find(name: Option<&str>, control: Option<&Path>) -> Result<Self, ControlError> {
         if let Some(path) = control {
             return Ok(Reached(path.to_owned()));
@@ -309,31 +309,30 @@ impl Reached {
         collect(&self.0, stream, request)
     }
 
-    /// The box's state.
+    /// Requests the box's state.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the box does not answer.
     pub fn status(&self) -> Result<BoxStatus, ControlError> {
         self.ask(Request::Status)
     }
 
-    /// Has it do something. What it did, in words.
+    /// Sends a request, and returns the actions that the box took.
     ///
     /// # Errors
-    /// When it does not answer, or why it does not do it.
+    /// If the box does not answer, or refuses.
     pub fn order(&self, request: Request) -> Result<Vec<String>, ControlError> {
         let Outcome { done, error } = self.ask(request)?;
         error.map_or(Ok(done), |error| Err(ControlError::Refused(error)))
     }
 }
 
-/// What is in a directory, if it is one.
+/// Entries of a directory; none if it is not a directory.
 fn within(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// The answers of the boxes that have these directories. What a killed box left behind answers
-/// nobody.
+/// Asks the boxes with these directories. Directories that killed boxes left are skipped.
 fn ask_each(dirs: &[PathBuf]) -> Vec<Asked> {
     let one = |dir: &PathBuf| {
         let path = dir.join("control");
@@ -370,7 +369,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::thread;
 
-    /// A directory for one test, removed in the end.
+    /// A temporary directory of one test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -401,7 +400,7 @@ mod tests {
         let path = scratch.0.join("here");
         fs::write(&path, "dear").unwrap();
         let refusal = at(&path).err().unwrap().to_string();
-        assert!(refusal.contains("is there and is no socket"), "{refusal}");
+        assert!(refusal.contains("exists and is not a socket"), "{refusal}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "dear");
         let link = scratch.0.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
@@ -410,7 +409,7 @@ mod tests {
 
         let alive = UnixListener::bind(&path).unwrap();
         let refusal = at(&path).err().unwrap().to_string();
-        assert!(refusal.contains("a box called 'west' runs already"), "{refusal}");
+        assert!(refusal.contains("a box named 'west' is already running"), "{refusal}");
         drop(alive);
         assert!(path.exists());
         drop(at(&path).unwrap());
@@ -440,7 +439,7 @@ mod tests {
             let control = Control::listen(scratch.socket_path(name)).unwrap();
             thread::spawn(move || {
                 let mut stream = control.listener.accept().unwrap().0;
-                let line = socket::read_line(&stream).unwrap();
+                let line = socket::read_line(&stream, Duration::from_secs(20)).unwrap();
                 assert_eq!(read_request(&line), Some(Request::Status));
                 stream.write_all(says.as_bytes()).unwrap()
             })
@@ -458,7 +457,7 @@ mod tests {
         assert_eq!(old.name, "old");
     }
 
-    /// A box that does as it is told.
+    /// A box that obeys every request.
     struct Obedient;
 
     impl Operated for Obedient {

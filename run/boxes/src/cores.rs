@@ -1,4 +1,4 @@
-//! The cores that a pair of ports is shared by: how many, where they run, and whether its ports can
+//! The cores that share a pair of ports: their number, their processors, and whether the ports can
 //! be shared.
 
 use crate::error::{Cause, Error};
@@ -12,62 +12,64 @@ use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use thiserror::Error;
 
-/// The rings to a core from all others together, for each side, in bytes: what comes within
-/// milliseconds, while it waits for its processor, as a socket of its own holds it. More costs its
-/// frames their place in the processor's caches.
+/// Total bytes of the rings into one core, per side: the frames of several milliseconds, as many as
+/// a socket buffers while its core waits for a processor. Larger rings would evict the frames from
+/// the processor's caches.
 const RINGS_BYTES: usize = 4 << 20;
-/// A ring between two cores at least: a hundred frames of 4 KiB, thousands of ACKs.
+/// Minimum bytes of a ring between two cores: a hundred frames of 4 KiB, or thousands of ACKs.
 const RING_BYTES_MIN: usize = 512 << 10;
 
-/// Why a pair cannot have the cores that it asks for.
+/// Why a pair cannot have the cores that its settings ask for.
 #[derive(Debug, Error)]
 pub enum CoresError {
-    /// The processors of a list cannot be used.
+    /// Processors of a list cannot be used.
     #[error("--cores {list}: {error}")]
     List {
         /// The list.
         list: CoreList,
-        /// Why.
+        /// The cause.
         error: Cause,
     },
-    /// A node is named beside the processors themselves.
-    #[error("--numa beside --cores {0}, which says which processors")]
+    /// A NUMA node beside a list of processors.
+    #[error("--numa with --cores {0}, which already names the processors")]
     NodeBeside(CoreList),
-    /// The processors of a node cannot be told.
+    /// The processors of a node cannot be listed.
     #[error("--numa {node}: {error}")]
     Node {
         /// The node's number.
         node: u32,
-        /// What the system answers.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// There is no such node.
     #[error("there is no NUMA node {0}")]
     NoNode(u32),
-    /// The node has fewer processors for this process.
-    #[error("{count} cores on NUMA node {node}, of whose processors this process may use {has}")]
+    /// This process may use fewer processors of the node than there are cores.
+    #[error(
+        "{count} cores on NUMA node {node}, of which this process may use only processors {has}"
+    )]
     TooFew {
-        /// How many cores there are to be.
+        /// Number of cores.
         count: NonZeroUsize,
         /// The node's number.
         node: u32,
-        /// Those that it may use.
+        /// Processors that it may use.
         has: String,
     },
 }
 
-/// What is said of the cores of a pair.
+/// The settings of a pair's cores.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cores {
     pub list: Option<CoreList>,
-    /// The NUMA node whose processors they run on.
+    /// NUMA node of their processors.
     pub numa: Option<u32>,
 }
 
-/// A list of cores in a file: a number, or a text as on the command line.
+/// Parses a file's list of cores: a number, or text as on the command line.
 pub fn cores_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CoreList>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "a number of cores, or a list of processors as in '4-7'")]
     enum Written {
         Number(u64),
         Text(String),
@@ -80,20 +82,19 @@ pub fn cores_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CoreLi
 }
 
 impl Cores {
-    /// How many.
+    /// Number of cores.
     pub fn count(&self) -> NonZeroUsize {
         self.list.as_ref().map_or(NonZeroUsize::MIN, CoreList::count)
     }
 }
 
-/// The processors that each of a pair's cores may run on; none: wherever the system puts it.
+/// Processors that each of a pair's cores may run on; none: any.
 pub type Places = Vec<Option<Vec<usize>>>;
 
-/// Decides where the cores of a pair run, before anything is opened.
+/// Decides where the cores of a pair run, before any port is opened.
 ///
 /// # Errors
-/// When there are too few processors, its ports cannot be shared, or its settings rule several
-/// cores out.
+/// If there are too few processors, or the ports or the settings do not allow several cores.
 pub fn decide<S: BoxKind>(pair: &Pair<S>) -> Result<Places, Error> {
     let asked = pair.settings.cores();
     let count = asked.count();
@@ -125,14 +126,14 @@ pub fn decide<S: BoxKind>(pair: &Pair<S>) -> Result<Places, Error> {
         }
         CoreList::Any(_) => {
             let node = asked.numa.map(|node| of_node(node, count)).transpose()?;
-            // Where the device's node has too few, any will do.
+            // Falls back to any processors if the device's node has too few.
             let processors = node.or_else(|| of_node(near?, count).ok());
             Ok(vec![processors; count.get()])
         }
     }
 }
 
-/// The processors of a NUMA node that this process may use.
+/// Processors of a NUMA node that this process may use.
 fn of_node(node: u32, count: NonZeroUsize) -> Result<Vec<usize>, CoresError> {
     let failed = |error: std::io::Error| CoresError::Node { node, error };
     let of_node = placement::processors_of_node(node).map_err(|e| match e.kind() {
@@ -162,15 +163,15 @@ fn warn_of_node<S>(pair: &Pair<S>, node: u32, processors: &[usize]) {
     }
 }
 
-/// Which core a frame of the pair belongs to: where all of its ports' devices spread by addresses
-/// alike, they decide.
+/// How frames map to cores: by the devices' hash if the devices of all ports spread by addresses
+/// alike, by [`BoxKind::SPREAD`] otherwise.
 pub fn spread<S: BoxKind>(pair: &Pair<S>, dpdk: &Dpdk) -> Spread {
     let cores = pair.settings.cores().count();
     let devices_decide = pair.ports.iter().all(|port| port.spreads_by_addresses(dpdk, cores));
     if S::SPREAD == Spread::ByPair && devices_decide { Spread::AsItArrives } else { S::SPREAD }
 }
 
-/// Joins the queues of each core, `queues[core][side]`. One core has them as they are.
+/// Joins the queues of each core, `queues[core][side]`. A single core gets its queues unchanged.
 pub fn join(queues: Vec<Vec<BoxPort>>, spread: Spread) -> std::io::Result<Vec<Vec<BoxPort>>> {
     let others = queues.len().saturating_sub(1);
     if others == 0 {

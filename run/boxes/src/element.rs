@@ -1,4 +1,4 @@
-//! What can be between two ports, and what it says about itself.
+//! Elements: nodes between two ports, and the state that they report.
 
 use crate::state::{LinkStatus, ReadAheadState, SealState, TransportState, named};
 use crate::status::{AcceleratorState, FibreState, Tenant};
@@ -10,84 +10,84 @@ use longhaul_units::Instant;
 use longhaul_wan_box::{Halves, WanBox};
 use std::convert::Infallible;
 
-/// Flows that [`Element::flows`] gives at once: no frame waits for more than these to be copied,
-/// however many there are.
+/// Maximum number of flows that [`Element::flows`] returns at once; bounds the time for which
+/// copying them delays frames.
 pub const FLOWS_AT_ONCE: usize = 256;
 
-/// Tenants that a status lists of each accelerator.
+/// Maximum number of tenants that a status lists per accelerator.
 const TENANTS_LISTED: usize = 64;
 
-/// A node with two sides that a box is made of.
+/// A node with two sides that can be the core of a box.
 pub trait Element: Node + Send + 'static {
-    /// What its sides are called.
+    /// Names of its sides.
     const SIDES: [&'static str; 2];
 
-    /// What it is told when its configuration changes while it runs.
+    /// A change of configuration that a running element can apply.
     type Change: Clone + Send + 'static;
 
-    /// Goes by `change` from here on.
+    /// Applies `change`.
     ///
     /// # Errors
-    /// Why it does not; nothing has changed then.
+    /// The reason for a refusal; nothing has changed then.
     fn apply(&mut self, change: Self::Change) -> Result<(), String>;
 
-    /// Lets its flows go as soon as it owes them nothing, and takes in no others; or takes them in
-    /// again. False: it never has any.
+    /// Starts or stops draining: releases flows as soon as all their packets are delivered, and
+    /// accepts no new ones. Returns `false` if it never has flows.
     fn set_draining(&mut self, _now: Instant, _draining: bool) -> bool {
         false
     }
 
-    /// As an accelerator, without its flows.
+    /// The state of an accelerator, without its flows.
     fn accelerator(&self) -> Option<AcceleratorState> {
         None
     }
 
-    /// Of a whole box, the half for the responders of this site, without its flows.
+    /// The state of a whole box's far half, without its flows.
     fn responders(&self) -> Option<AcceleratorState> {
         None
     }
 
-    /// What is between it and other boxes.
+    /// The state of its transport.
     fn transport(&self, _now: Instant) -> Option<TransportState> {
         None
     }
 
-    /// What it reads ahead.
+    /// The state of its read-ahead.
     fn read_ahead(&self) -> Option<ReadAheadState> {
         None
     }
 
-    /// QPs of its established flows, by side: packets to them are served first. `None`: as when
-    /// `told` was last set, which is brought up to date.
+    /// QPs of its established flows, by side: ports serve packets to them first. Returns `None` if
+    /// they are the same as when `told` was last updated; updates it otherwise.
     fn preferred(&self, _told: &mut u64) -> Option<[PreferredQps; 2]> {
         None
     }
 
-    /// What there is to say of flows that pass although their mode is another, since `told` was
-    /// last set, which is brought up to date.
+    /// Messages about flows that pass although their mode is another, since `told` was last
+    /// updated; updates it.
     fn news_of_flows(&self, _told: &mut FlowsTold) -> Vec<String> {
         Vec::new()
     }
 
-    /// Its flows in the slots from `first` on, with their slots, [`FLOWS_AT_ONCE`] at most.
+    /// Its flows in the slots from `first` on, with their slots: at most [`FLOWS_AT_ONCE`].
     fn flows(&self, _first: u32) -> Vec<(u32, FlowStatus)> {
         Vec::new()
     }
 
-    /// As a fibre.
+    /// The state of a fibre.
     fn fibre(&self) -> Option<FibreState> {
         None
     }
 }
 
-/// How many flows the journal has been told of, by the reason why they pass.
+/// Number of passing flows that the journal has reported, by reason.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowsTold {
     one_way: u64,
     alternate_path: u64,
 }
 
-/// Added to the slots of a box's half for responders, which come behind those of the other one.
+/// Offset of the far half's slots, which follow those of the near half.
 const RESPONDERS: u32 = 1 << 31;
 
 impl Element for WanBox {
@@ -127,8 +127,7 @@ impl Element for WanBox {
             return None;
         }
         let mut sides = [PreferredQps::default(), PreferredQps::default()];
-        // The sides that requests and responses come in by; those of the transport are preferred as
-        // they are.
+        // Sides on which requests and responses arrive. QPs of the transport are added unchanged.
         for (accelerator, [requests, responses]) in [(near, [0, 1]), (far, [1, 0])] {
             for (responder, requester) in accelerator.into_iter().flat_map(Accelerator::established)
             {
@@ -171,11 +170,11 @@ impl Element for WanBox {
     }
 }
 
-/// That so many more flows pass, of which `first` is one.
+/// Message that `count` more flows pass, with `first` as an example.
 fn passing(count: u64, reason: PassReason, first: Option<FlowStatus>) -> String {
     let why = match reason {
         PassReason::AlternatePath => "their connections have an alternate path (APM)",
-        _ => "no answers of their responders come by: these take another way, or there are none",
+        _ => "no responses pass this box: they take another path, or there are none",
     };
     let name = |flow: FlowStatus| {
         let key = flow.key;

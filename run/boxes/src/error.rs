@@ -1,38 +1,38 @@
-//! What can go wrong with a box, from its plan to its end.
+//! Errors of a box, from its plan to its end.
 
 use crate::control::ControlError;
 use crate::cores::CoresError;
+use crate::http::Address;
 use crate::plan::PlanError;
 use crate::port::PortError;
 use crate::privileges::PrivilegesError;
 use crate::settings::SettingsError;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// An error of somebody else's.
+/// An error of another crate.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a box does not run, or does not do what it is told. A message names the cause; what a user
-/// can do about it is for the program to say.
+/// Why a box does not run, or refuses a request. A message names the cause; the program adds the
+/// cure.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Its plan cannot be made.
+    /// The plan cannot be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Its settings make no sense together.
+    /// The settings contradict each other.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A pair of it cannot be made.
+    /// A pair cannot be made.
     #[error("pair {pair}: {error}")]
     OfPair {
         /// The pair's name.
         pair: String,
-        /// Why.
+        /// The cause.
         error: Box<Error>,
     },
-    /// Its cores cannot be had.
+    /// The cores are unavailable.
     #[error(transparent)]
     Cores(#[from] CoresError),
     /// A port cannot be opened or recorded.
@@ -43,18 +43,18 @@ pub enum Error {
     Share {
         /// The pair's name.
         pair: String,
-        /// What the system answers.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A pair's thread cannot be started.
+    /// A thread of a pair cannot be started.
     #[error("pair {pair}: cannot run: {error}")]
     Run {
         /// The pair's name.
         pair: String,
-        /// What the system answers.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// Privileges cannot be given up.
+    /// Privileges cannot be dropped.
     #[error(transparent)]
     Privileges(#[from] PrivilegesError),
     /// The control socket cannot be served.
@@ -63,37 +63,37 @@ pub enum Error {
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(io::Error),
-    /// The address for health and metrics cannot be had.
+    /// The address for health and metrics cannot be bound.
     #[error("cannot answer at --health {address}: {error}")]
     Health {
         /// The address.
-        address: SocketAddr,
-        /// What the system answers.
+        address: Address,
+        /// The error of the operating system.
         error: io::Error,
     },
     /// Health and metrics cannot be served.
     #[error("cannot answer by HTTP: {0}")]
     Http(io::Error),
     /// The box has no configuration file.
-    #[error("'{0}' was started without --config: there is no file to read again")]
+    #[error("'{0}' was started without --config: there is no file to reread")]
     NoFile(String),
-    /// A configuration differs in what cannot change while the box runs.
-    #[error("nothing was changed, because this takes a restart: {}", .0.join(", "))]
+    /// The new configuration differs in keys that need a restart.
+    #[error("nothing was changed, because this needs a restart: {}", .0.join(", "))]
     TakesRestart(Vec<String>),
-    /// A configuration makes no sense for a pair that runs.
+    /// The new configuration is invalid for a running pair.
     #[error("nothing was changed: pair {pair}: {error}")]
     NothingChanged {
         /// The pair's name.
         pair: String,
-        /// Why.
+        /// The cause.
         error: SettingsError,
     },
-    /// A running element refuses a configuration.
+    /// A running element refuses the new configuration.
     #[error("pair {pair}: {why}")]
     Refused {
         /// The pair's name.
         pair: String,
-        /// What it says.
+        /// The element's reason.
         why: String,
     },
     /// The box has no flows to drain.
@@ -111,7 +111,7 @@ pub struct PathError {
 }
 
 impl PathError {
-    /// `error` while trying to `action` what is at `path`.
+    /// An error of `action` on the file at `path`.
     pub fn new(action: &'static str, path: &Path, error: io::Error) -> Self {
         PathError { action, path: path.to_owned(), error }
     }

@@ -1,6 +1,6 @@
-//! What a fibre is like, for whoever emulates one or stands in front of one.
+//! The properties of a fibre, for programs that emulate one or plan for one.
 
-use crate::quantity::{NoProbability, Size, probability};
+use crate::quantity::{Size, probability};
 use longhaul_link::{
     Bursts, Change, Cut, Impairments, Link, LinkConfig, LinkError, RedConfig, Rule,
 };
@@ -10,48 +10,48 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A fibre with the queue in front of it, both directions alike.
+/// A fibre with the queues before it; both directions are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fibre {
-    /// One way.
+    /// One-way delay.
     pub delay: Span,
-    /// Both ways.
+    /// Rate per direction.
     pub rate: BitRate,
     /// Probability that a frame is lost.
     pub loss: f64,
-    /// How losses come together.
+    /// How losses cluster.
     pub bursts: Option<Bursts>,
-    /// When it is cut.
+    /// Periodic cuts.
     pub cut: Option<Cut>,
-    /// What else befalls frames.
+    /// Other impairments.
     pub impairments: Impairments,
-    /// What is done to some frames alone.
+    /// Actions on selected frames.
     pub rules: Vec<Rule>,
-    /// What changes while it runs.
+    /// Changes over time.
     pub changes: Vec<Change>,
-    /// In front of it, each way.
+    /// Queue per direction.
     pub queue: Size,
-    /// What that does before it drops.
+    /// Marking by the queue.
     pub ecn: Ecn,
-    /// For all frames on the way.
+    /// Memory for all frames in flight.
     pub memory: Size,
-    /// Of the losses and the marks.
+    /// Seed of losses and marks.
     pub seed: u64,
 }
 
 impl Fibre {
-    /// Its rate unless told otherwise.
+    /// Default rate.
     pub const RATE: BitRate = BitRate::from_gbps(10).unwrap();
-    /// Its queue unless told otherwise.
+    /// Default queue.
     pub const QUEUE: Size = Size::from_bytes(16 << 20);
-    /// Its memory unless told otherwise.
+    /// Default memory.
     pub const MEMORY: Size = Size::from_bytes(4 << 30);
 
     /// The emulated fibre.
     ///
     /// # Errors
-    /// When the memory does not hold what can be under way: with the longest delay that it is
-    /// enough for.
+    /// If the memory cannot hold the frames that can be in flight; the error names the longest
+    /// delay that it suffices for.
     pub fn link(&self) -> Result<Link, LinkError> {
         Link::new(self.config())
     }
@@ -73,15 +73,15 @@ impl Fibre {
         }
     }
 
-    /// What it is like, and the longest delay that its memory is enough for.
+    /// One line: the fibre's properties, and the longest delay that its memory suffices for.
     pub fn summary(&self) -> String {
         let config = self.config();
         let held = |delay: Option<Span>| {
-            delay.map_or_else(String::new, |delay| format!("{:.1} ms", delay.as_secs_f64() * 1e3))
+            delay.map_or_else(String::new, |delay| delay.rounded_down().to_string())
         };
         format!(
-            "{} one way at {}; {} of memory are lossless up to a delay of {} whatever the frames, \
-             of {} with payloads of 1 KiB and of {} with 4 KiB",
+            "{} one way at {}; {} of memory suffices for a delay of {} with frames of any size, of \
+             {} with payloads of 1 KiB and of {} with 4 KiB",
             self.delay,
             self.rate,
             self.memory,
@@ -92,32 +92,33 @@ impl Fibre {
     }
 }
 
-/// Bursts of losses, if their mean length is given, in which every frame is lost unless a part is.
+/// Loss bursts of this mean length, if given. Every frame in a burst is lost, unless `loss` is
+/// given.
 pub fn bursts(frames: Option<f64>, loss: Option<f64>) -> Option<Bursts> {
     frames.map(|frames| Bursts { frames, loss: loss.unwrap_or(1.0) })
 }
 
-/// Cuts of this length, if one is given, from one to the next; the first after as long.
+/// Cuts of this length, if given, at this interval; the first one after one interval.
 pub fn cuts(lasts: Option<Span>, every: Option<Span>) -> Option<Cut> {
     let every = every.unwrap_or(Span::from_ms(10_000));
     lasts.map(|lasts| Cut { at: Instant::ZERO + every, lasts, every: Some(every) })
 }
 
-/// What the queues do before they drop.
+/// ECN marking by the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Ecn {
-    /// Nothing.
+    /// No marking.
     Off,
-    /// They mark by thresholds that go with their length.
+    /// Thresholds derived from the queue's length.
     OfQueue,
-    /// They mark by these thresholds.
+    /// Explicit thresholds.
     Of {
-        /// Below it, never.
+        /// Packets are never marked below it.
         kmin: Size,
-        /// Above it, always.
+        /// Packets are always marked above it.
         kmax: Size,
-        /// The probability at `kmax`.
+        /// Probability of a mark at `kmax`.
         pmax: f64,
     },
 }
@@ -125,7 +126,7 @@ pub enum Ecn {
 impl Ecn {
     const PMAX: f64 = 0.1;
 
-    /// When a queue of this length marks; `None`: never.
+    /// The marking of a queue of this length; `None`: none.
     pub fn of_queue(self, queue: Size) -> Option<RedConfig> {
         match self {
             Ecn::Off => None,
@@ -147,24 +148,21 @@ impl fmt::Display for Ecn {
     }
 }
 
-/// Why a text does not say when a queue marks.
+/// Why a text does not describe marking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EcnError {
     /// It does not have two or three parts.
     #[error("not thresholds: write Kmin:Kmax or Kmin:Kmax:Pmax, as in 1M:4M:0.1")]
     NoThresholds,
-    /// A threshold is no size.
+    /// A threshold is not a size, or Pmax not a probability.
     #[error(transparent)]
-    Size(#[from] QuantityError),
-    /// Pmax is no probability.
-    #[error(transparent)]
-    Probability(#[from] NoProbability),
+    Quantity(#[from] QuantityError),
     /// The thresholds are in the wrong order.
     #[error("Kmin, {kmin}, is above Kmax, {kmax}")]
     Order {
-        /// The lower one.
+        /// Lower threshold.
         kmin: Size,
-        /// The upper one.
+        /// Upper threshold.
         kmax: Size,
     },
 }
@@ -206,19 +204,19 @@ impl From<Ecn> for String {
     }
 }
 
-/// Rules or changes as the texts that they are read from.
+/// Serialises rules and changes as the texts that they are parsed from.
 pub mod as_texts {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
     use std::fmt::Display;
     use std::str::FromStr;
 
-    /// Writes each as its text.
+    /// Serialises each as text.
     pub fn serialize<T: Display, S: Serializer>(all: &[T], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(all.iter().map(T::to_string))
     }
 
-    /// Reads each from its text.
+    /// Parses each from text.
     pub fn deserialize<'de, T, D>(from: D) -> Result<Vec<T>, D::Error>
     where
         T: FromStr<Err: Display>,

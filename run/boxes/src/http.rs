@@ -1,49 +1,92 @@
-//! Health, metrics and state of a box by plain HTTP: what a probe or a scraper asks for, and no
-//! more.
+//! Health, metrics and state of a box over plain HTTP, for probes and scrapers.
 //!
-//! GET and HEAD of four paths, one request per connection. A request has [`HEAD_BYTES_MAX`] and
-//! [`CLIENT_PATIENCE`] to come in, its body is not looked at, and [`SERVERS`] threads answer:
-//! whoever dawdles on as many connections keeps others from their answers, never a frame from its
-//! way. Who asks is not checked, and nothing here changes anything.
+//! Serves GET and HEAD of four paths, one request per connection. A request must arrive within
+//! [`CLIENT_PATIENCE`] and [`HEAD_BYTES_MAX`]; its body is ignored. [`SERVERS`] threads answer: a
+//! client that holds as many connections open delays other clients, but never a frame. There is no
+//! authentication, and no request changes any state.
 
 use crate::error::Error;
 use crate::operation::Operated;
 use crate::{journal, prometheus};
+use serde::Deserialize;
+use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
-/// The longest head of a request, in bytes: several times what probes and scrapers send.
+/// Maximum bytes of a request's head: several times the length of those of probes and scrapers.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// How long a client may take for its request, and again for our answer.
+/// Time limit for a client to send its request, and again to read the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Threads that answer.
 const SERVERS: usize = 4;
 
-/// Bytes that are thrown away so that a client that sends more than it should hears our answer, and
-/// how long that may take.
+/// Limits of the input that is discarded so that a client that sends too much still reads the
+/// answer: bytes, and time.
 const SPILL_BYTES_MAX: usize = 64 << 10;
 const SPILL_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Listens; opened while the box still may use any port.
-///
-/// # Errors
-/// When that address cannot be had.
-pub fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).map_err(|error| Error::Health { address, error })
+/// Default port.
+const PORT: u16 = 9187;
+
+/// Address to listen at, with [`PORT`] by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Address(SocketAddr);
+
+/// The text is not an address.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "'{0}' is not an address of this machine: write one as 127.0.0.1, [::1] or 127.0.0.1:{PORT}"
+)]
+pub struct AddressError(String);
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let ip = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        let alone = || ip.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT));
+        let address = text.parse().or_else(|_| alone());
+        address.map(Address).map_err(|_| AddressError(text.to_string()))
+    }
 }
 
-/// Starts the threads that answer, which live as long as the process.
+impl TryFrom<String> for Address {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Listens. Called while the box may still bind privileged ports.
 ///
 /// # Errors
-/// When they cannot be started.
+/// If the address cannot be bound.
+pub fn listen(address: Address) -> Result<TcpListener, Error> {
+    TcpListener::bind(address.0).map_err(|error| Error::Health { address, error })
+}
+
+/// Starts the threads that answer; they run as long as the process.
+///
+/// # Errors
+/// If they cannot be started.
 pub fn serve(listener: TcpListener, of: &Arc<dyn Operated>) -> Result<(), Error> {
     journal::line(&format!(
-        "answers http://{}/healthz",
+        "serving http://{}/healthz",
         listener.local_addr().map_err(Error::Http)?
     ));
     for _ in 0..SERVERS {
@@ -51,9 +94,9 @@ pub fn serve(listener: TcpListener, of: &Arc<dyn Operated>) -> Result<(), Error>
         let serve = move || {
             for stream in listener.incoming() {
                 match stream {
-                    // A client that goes away early is its own concern.
+                    // Errors of a client that disconnects early are ignored.
                     Ok(stream) => drop(serve_one(stream, &*of)),
-                    // Out of descriptors, say; not to be met again at full speed.
+                    // For example, no free descriptors: retry at a bounded rate.
                     Err(_) => thread::sleep(CLIENT_PATIENCE),
                 }
             }
@@ -78,7 +121,7 @@ fn serve_one(mut stream: TcpStream, of: &dyn Operated) -> io::Result<()> {
     spill(&mut stream)
 }
 
-/// What lies unread when a connection is closed takes the answer with it.
+/// Discards unread input, because closing a connection with unread input discards the answer too.
 fn spill(stream: &mut TcpStream) -> io::Result<()> {
     let deadline = Instant::now() + SPILL_PATIENCE;
     let mut bytes = [0; 4 << 10];
@@ -96,7 +139,7 @@ fn left_until(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Everything up to the empty line behind the headers, or as much of it as is taken.
+/// Reads up to the empty line that ends the headers, or up to the limit.
 fn read_head(stream: &mut impl ReadWithin) -> io::Result<Vec<u8>> {
     let deadline = Instant::now() + CLIENT_PATIENCE;
     let mut head = Vec::new();
@@ -111,7 +154,7 @@ fn read_head(stream: &mut impl ReadWithin) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// A stream with a time limit for each read.
+/// A stream whose reads have a deadline.
 trait ReadWithin {
     fn read_within(&mut self, bytes: &mut [u8], limit: Duration) -> io::Result<usize>;
 }
@@ -127,24 +170,24 @@ fn is_whole(head: &[u8]) -> bool {
     head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n")
 }
 
-/// What a request asks for.
+/// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     path: String,
-    /// Without the body.
+    /// HEAD: without the body.
     is_head: bool,
 }
 
 impl Asked {
-    /// From the head of a request. What is wrong with it is an answer.
+    /// Parses the head of a request. The error is the response.
     fn read(head: &[u8]) -> Result<Self, Response> {
         if !is_whole(head) {
             let is_long = head.len() > HEAD_BYTES_MAX;
             let status =
                 if is_long { "431 Request Header Fields Too Large" } else { "400 Bad Request" };
-            return Err(Response::text(status, "the request does not end where it should\n"));
+            return Err(Response::text(status, "the request's head is truncated or too long\n"));
         }
-        let bad = || Response::text("400 Bad Request", "this is no HTTP/1 request\n");
+        let bad = || Response::text("400 Bad Request", "this is not an HTTP/1 request\n");
         let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let line = str::from_utf8(line.trim_ascii_end()).map_err(|_| bad())?;
         let mut words = line.split(' ');
@@ -180,7 +223,7 @@ fn answer(asked: &Asked, of: &dyn Operated) -> Response {
         "/healthz" => judged(of.stuck()),
         "/readyz" => judged(of.not_ready()),
         "/metrics" | "/state" => match of.status() {
-            None => judged(vec!["it is ending, or hangs: see /healthz".to_string()]),
+            None => judged(vec!["the box is shutting down or hangs: see /healthz".to_string()]),
             Some(state) if asked.path == "/state" => match serde_json::to_string_pretty(&state) {
                 Ok(json) => Response {
                     kind: "application/json",
@@ -193,7 +236,7 @@ fn answer(asked: &Asked, of: &dyn Operated) -> Response {
                 Response { kind: "text/plain; version=0.0.4", ..Response::text("200 OK", &text) }
             }
         },
-        _ => Response::text("404 Not Found", "there are /healthz, /readyz, /metrics and /state\n"),
+        _ => Response::text("404 Not Found", "paths: /healthz, /readyz, /metrics, /state\n"),
     };
     Response { without_body: asked.is_head, ..response }
 }
@@ -229,6 +272,23 @@ impl Response {
 mod tests {
     use super::*;
     use crate::status::BoxStatus;
+
+    #[test]
+    fn an_address_has_a_port_unless_it_is_given_one() {
+        for (text, address) in [
+            ("127.0.0.1", "127.0.0.1:9187"),
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("::1", "[::1]:9187"),
+            ("[::1]", "[::1]:9187"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), address);
+        }
+        for text in ["", "here", "127.0.0.1:", ":80", "[127.0.0.1]:80:90"] {
+            let refusal = text.parse::<Address>().unwrap_err().to_string();
+            assert!(refusal.contains("write one as 127.0.0.1, "), "{refusal}");
+        }
+    }
 
     struct Fake {
         stuck: Vec<String>,
@@ -271,8 +331,7 @@ mod tests {
         Fake { stuck: vec![], not_ready: vec![] }
     }
 
-    /// What a client reads that sends `request` over a real connection, and closes its end if
-    /// `ends`.
+    /// Sends `request` over a real connection, closes its end if `ends`, and returns the answer.
     fn exchange(of: &Fake, request: &[u8], ends: bool) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -353,7 +412,7 @@ mod tests {
         }
     }
 
-    /// Bytes that come one at a time, each in half the time that a whole request has.
+    /// A stream that delivers one byte at a time, each after half the time limit of a request.
     struct Drip(usize);
 
     impl ReadWithin for Drip {

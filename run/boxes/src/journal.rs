@@ -1,33 +1,32 @@
-//! What a running box has to say, on standard error: lines for people, or JSON objects, one to a
-//! line.
+//! The journal of a running box on standard error: text lines, or JSON objects, one per line.
 
 use crate::status::BoxStatus;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How lines are written.
+/// Format of the lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// The time and a sentence.
+    /// Time and message.
     #[default]
     Text,
-    /// An object with time, level, box, message and, where it is about one, pair.
+    /// An object with time, level, box, message and, for a line about a pair, pair.
     Json,
 }
 
-/// Of what weight a line is.
+/// Severity of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// Normal operation.
     Info,
-    /// Somebody should look.
+    /// An operator should act.
     Warning,
 }
 
-/// A line.
+/// One line.
 #[derive(Serialize)]
 struct Entry<'a> {
     time: String,
@@ -41,20 +40,20 @@ struct Entry<'a> {
     state: Option<&'a BoxStatus>,
 }
 
-/// The form, and the box's name.
+/// Format, and name of the box.
 static WRITTEN: OnceLock<(Form, String)> = OnceLock::new();
 
-/// Writes all further lines in this form, as the box of this name. The first call holds.
+/// Sets the format and the box's name for all further lines. Only the first call has an effect.
 pub fn write_as(form: Form, box_name: &str) {
     let _ = WRITTEN.set((form, box_name.to_owned()));
 }
 
-/// Writes a line.
+/// Writes an informational line.
 pub fn line(text: &str) {
     write(Level::Info, None, text, None);
 }
 
-/// Writes a line that somebody should look at.
+/// Writes a warning.
 pub fn warn(text: &str) {
     write(Level::Warning, None, text, None);
 }
@@ -79,7 +78,7 @@ fn write(level: Level, pair: Option<&str>, message: &str, state: Option<&BoxStat
 }
 
 impl Entry<'_> {
-    /// One line or more.
+    /// Formats the entry, as one or more lines.
     fn text(&self, form: Form) -> String {
         match (form, self.state) {
             (Form::Json, _) => serde_json::to_string(self).unwrap_or_default() + "\n",
@@ -94,7 +93,7 @@ impl Entry<'_> {
     }
 }
 
-/// Milliseconds since 1970 as UTC, in the form of RFC 3339.
+/// Formats milliseconds since 1970 as UTC (RFC 3339).
 fn utc(ms: u128) -> String {
     let days = ms / 86_400_000;
     let (hour, minute, second) = (ms / 3_600_000 % 24, ms / 60_000 % 60, ms / 1000 % 60);
@@ -102,8 +101,8 @@ fn utc(ms: u128) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// The date so many days after 1 January 1970. The year begins in March here, so that the day that
-/// comes and goes is its last one, and 400 years are always as long.
+/// Year, month and day of a day count since 1 January 1970. Years start in March here, so that leap
+/// days are last and every 400 years have equal length.
 fn date(days: u128) -> (u128, u128, u128) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

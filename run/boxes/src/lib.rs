@@ -1,18 +1,20 @@
 //! Transparent boxes: an accelerator or a fibre between two ports of this machine.
 //!
-//! Each pair of ports has a thread of its own, or one for each of the cores that share it. An idle
-//! one sleeps in the kernel, so that many pairs cost nothing; busy ones share the processors as the
-//! scheduler sees fit, and none waits for another's frames.
+//! Each pair of ports has its own thread, or one thread per core if several cores share it. An idle
+//! thread sleeps in the kernel. Threads share processors by the system's scheduler, and none waits
+//! for the frames of another.
 //!
-//! [`run`] runs a box by what a command line and a file say, until it is told to stop. [`control`]
-//! reaches boxes that run. Errors are types: what a user can do about one is for the program to
-//! say.
+//! [`run`] runs a box with the settings of a command line and a file, until it is told to stop.
+//! [`control`] reaches running boxes. Errors are types that name the cause; the program adds the
+//! cure.
 
+mod claim;
 pub mod control;
 mod cores;
 mod element;
 mod error;
 pub mod fibre;
+pub mod figures;
 mod http;
 mod journal;
 mod merge;
@@ -25,6 +27,7 @@ pub mod prometheus;
 pub mod quantity;
 mod run;
 pub mod runtime_dir;
+mod session_news;
 pub mod settings;
 pub mod socket;
 pub mod state;
@@ -41,7 +44,7 @@ pub use xdp::{Xdp, XdpNameError};
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A seed that nobody knows.
+/// A random seed, unpredictable to other processes.
 pub fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

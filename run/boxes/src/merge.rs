@@ -1,4 +1,4 @@
-//! The state of a pair from those of the cores that share it.
+//! Merges the states of the cores that share a pair into the state of the pair.
 
 use crate::state::{LinkStatus, Named, ReadAheadState, SealState, TransportState};
 use crate::status::{
@@ -6,7 +6,7 @@ use crate::status::{
 };
 
 impl PairStatus {
-    /// The state of the pair whose cores are in these states, of which there is at least one.
+    /// The state of a pair whose cores are in these states, of which there must be at least one.
     pub fn of_cores(cores: Vec<PairStatus>) -> Option<PairStatus> {
         cores.into_iter().reduce(|mut sum, one| {
             sum.add(one);
@@ -42,7 +42,7 @@ impl PairStatus {
 impl PortStatus {
     fn add(&mut self, other: PortStatus) {
         self.link_is_up &= other.link_is_up;
-        // The link is one.
+        // All cores see the same link.
         self.link_ups = self.link_ups.max(other.link_ups);
         self.rx_frames += other.rx_frames;
         self.rx_bytes += other.rx_bytes;
@@ -103,8 +103,7 @@ impl Tenant {
 }
 
 impl TransportState {
-    /// Each core has sessions of its own, with that one of a far box's cores which has the same
-    /// hosts.
+    /// Each core has its own sessions, each with the far box's core that serves the same hosts.
     fn add(&mut self, other: TransportState) {
         add_named(&mut self.counters, other.counters);
         add_named(&mut self.drops, other.drops);
@@ -130,7 +129,7 @@ impl SealState {
         for (peer, other) in self.peers.iter_mut().zip(other.peers) {
             peer.handshakes += other.handshakes;
             peer.is_shaking_hands |= other.is_shaking_hands;
-            // The oldest keys are those to ask about.
+            // The oldest keys are reported.
             if peer.key_age_s < other.key_age_s {
                 (peer.cipher, peer.key_age_s) = (other.cipher, other.key_age_s);
             }
@@ -148,7 +147,7 @@ impl ReadAheadState {
 }
 
 impl FibreState {
-    /// Each core has one direction, and its part of the memory.
+    /// Each core serves one direction, with its share of the memory.
     fn add(&mut self, other: FibreState) {
         self.memory_bytes += other.memory_bytes;
         for (direction, other) in self.directions.iter_mut().zip(other.directions) {

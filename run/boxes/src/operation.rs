@@ -1,4 +1,4 @@
-//! A running box as its operator sees it: its state, another configuration, draining.
+//! Operation of a running box: state, reconfiguration, draining.
 
 use crate::element::Element;
 use crate::error::Error;
@@ -9,36 +9,36 @@ use crate::status::{BoxStatus, PairStatus};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Makes a box's plan from its command line and its file, as they are at the time.
+/// Makes a box's plan from its command line and the current contents of its file.
 pub type Planner<S> = Box<dyn Fn() -> Result<Plan<S>, PlanError> + Send + Sync>;
 
-/// What can be asked of a running box, from any thread.
+/// Requests to a running box, from any thread.
 pub trait Operated: Send + Sync {
-    /// Its state; `None` once a pair has stopped or hangs.
+    /// The box's state; `None` once a pair has stopped or hangs.
     fn status(&self) -> Option<BoxStatus>;
 
-    /// Why it does not do what it is there for, in words; empty: it does.
+    /// Reasons why the box is not ready; empty if it is.
     fn not_ready(&self) -> Vec<String>;
 
-    /// What weakens it by its configuration, in words.
+    /// Warnings about its configuration.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Which of its pairs hang, in words.
+    /// Descriptions of the pairs that hang.
     fn stuck(&self) -> Vec<String>;
 
-    /// Reads the configuration file again and goes by it, or changes nothing. Says what has
-    /// changed.
+    /// Rereads the configuration file, and applies all of it or nothing. Returns descriptions of
+    /// the changes.
     ///
     /// # Errors
-    /// What is wrong with the file, or what of it takes a restart.
+    /// The file's fault, or the changes that need a restart.
     fn reload(&self) -> Result<Vec<String>, Error>;
 
-    /// Lets its flows go, or takes them in again.
+    /// Starts or stops draining.
     ///
     /// # Errors
-    /// When it never has flows.
+    /// If the box never has flows.
     fn set_draining(&self, draining: bool) -> Result<(), Error>;
 }
 
@@ -48,14 +48,14 @@ pub struct Operation<S: BoxKind> {
     user: String,
     started: Instant,
     pairs: Vec<pair::Observer<S::Element>>,
-    /// What it goes by.
+    /// The plan in effect.
     plan: Mutex<Plan<S>>,
-    /// `None`: it has no file.
+    /// `None`: the box has no file.
     planner: Option<Planner<S>>,
 }
 
 impl<S: BoxKind> Operation<S> {
-    /// Of a box that was started with `plan`, one observer for each pair of it.
+    /// The operation of a box that was started with `plan`, with one observer per pair.
     pub fn new(
         plan: Plan<S>,
         planner: Option<Planner<S>>,
@@ -66,12 +66,12 @@ impl<S: BoxKind> Operation<S> {
         Operation { name, user, started: Instant::now(), pairs, plan: Mutex::new(plan), planner }
     }
 
-    /// True when it can read a file again.
+    /// True if the box has a file to reread.
     pub fn has_file(&self) -> bool {
         self.planner.is_some()
     }
 
-    /// The state of the box, with pairs in this state.
+    /// The box's state, with these states of its pairs.
     pub fn with(&self, pairs: Vec<PairStatus>) -> BoxStatus {
         BoxStatus {
             name: self.name.clone(),
@@ -103,7 +103,10 @@ impl<S: BoxKind> Operated for Operation<S> {
         }
         let pairs =
             self.pairs.iter().map(pair::Observer::brief).collect::<Option<Vec<PairStatus>>>();
-        pairs.map_or_else(|| vec!["it is ending".to_string()], |pairs| self.with(pairs).not_ready)
+        pairs.map_or_else(
+            || vec!["it is shutting down".to_string()],
+            |pairs| self.with(pairs).not_ready,
+        )
     }
 
     fn notes(&self) -> Vec<String> {
@@ -117,7 +120,7 @@ impl<S: BoxKind> Operated for Operation<S> {
 
     fn stuck(&self) -> Vec<String> {
         let stuck = self.pairs.iter().filter(|pair| !pair.is_turning());
-        stuck.map(|pair| format!("pair {}: its thread does not come round", pair.name())).collect()
+        stuck.map(|pair| format!("pair {}: its thread is stuck", pair.name())).collect()
     }
 
     fn reload(&self) -> Result<Vec<String>, Error> {
@@ -148,8 +151,8 @@ impl<S: BoxKind> Operated for Operation<S> {
         }
         *plan = to;
         journal::line(&match &told[..] {
-            [] => "read the configuration again: nothing differs".to_string(),
-            told => format!("read the configuration again; changed: {}", told.join(", ")),
+            [] => "configuration reread: nothing differs".to_string(),
+            told => format!("configuration reread; changed: {}", told.join(", ")),
         });
         Ok(told)
     }
@@ -160,15 +163,15 @@ impl<S: BoxKind> Operated for Operation<S> {
         if told.len() < self.pairs.len() {
             return Err(Error::NoFlows(self.name.clone()));
         }
-        let what = if draining { "drains: takes in no more flows" } else { "takes in flows again" };
+        let what = if draining { "draining: accepts no new flows" } else { "accepting flows" };
         journal::line(&format!("'{}' {what}", self.name));
         Ok(())
     }
 }
 
-/// What of `to` takes a restart, in words.
+/// Descriptions of the differences that need a restart.
 fn fixed_differences<S: BoxKind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
-    // Without `..`: a key that is missing here does not compile.
+    // Without `..`, so that a missing key does not compile.
     let Plan { name, user, keep_privileges, control, health, log, pcap_frames, dpdk, pairs } = from;
     let mut fixed: Vec<String> = [
         ("name", *name == to.name),

@@ -1,5 +1,4 @@
-//! One pair of ports with what is between them, on a thread of its own, or on one for each of the
-//! cores that share it.
+//! A pair of ports with the element between them, on one thread, or on one per core that shares it.
 
 use crate::cores::Places;
 use crate::element::{Element, FLOWS_AT_ONCE, FlowsTold};
@@ -7,6 +6,7 @@ use crate::error::Error;
 use crate::journal::{self, Level};
 use crate::plan::{BoxKind, Pair};
 use crate::port::{BoxPort, PortName, mtu};
+use crate::session_news::SessionNews;
 use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use crate::status::{
     AcceleratorState, CoreStatus, FibreState, LoopStatus, PairStatus, PortStatus, Rates,
@@ -25,40 +25,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// How soon a link that goes down is noticed, and how old the ports' state may be that a status
-/// shows.
+/// Interval at which threads check links; also the maximum age of the ports' state in a status.
 const HOOK_INTERVAL: Span = Span::from_ms(50);
 
-/// What rates are averaged over.
+/// Interval over which rates are averaged.
 const RATE_INTERVAL: Span = Span::from_ms(1000);
 
-/// An error of a port that stays is told again after this long, and another one not before the
-/// shorter time.
+/// Interval after which a persistent error of a port is reported again, and minimum interval
+/// between two different errors.
 const SAME_ERROR_AGAIN: Span = Span::from_ms(60_000);
 const OTHER_ERROR_AFTER: Span = Span::from_ms(1000);
 
-/// A thread that has not come round for this long is stuck.
+/// A thread that completes no turn within this time is stuck.
 const TURNS_WITHIN: Duration = Duration::from_secs(1);
 
-/// A pair at work.
+/// A running pair.
 pub struct Running<E> {
-    /// Of each core.
+    /// One per core.
     threads: Vec<JoinHandle<Option<ElementState>>>,
     observer: Observer<E>,
 }
 
-/// Sees a pair from any thread.
+/// Observes a pair from any thread.
 pub struct Observer<E> {
     name: String,
     cores: Vec<Core<E>>,
 }
 
-/// Sees one of the cores that share a pair's ports.
+/// Observes one of the cores that share a pair's ports.
 struct Core<E> {
     handle: Handle<E>,
     seen: Arc<Mutex<Seen>>,
-    /// The last question whether the thread turns, while it is not answered: more than one would
-    /// pile up.
+    /// The last probe of the thread, until it is answered: at most one is outstanding.
     asked: Arc<Mutex<Option<Receiver<()>>>>,
 }
 
@@ -73,7 +71,7 @@ impl<E> Clone for Observer<E> {
     }
 }
 
-/// What the element says of itself.
+/// The state that the element reports.
 struct ElementState {
     accelerator: Option<AcceleratorState>,
     responders: Option<AcceleratorState>,
@@ -83,7 +81,7 @@ struct ElementState {
 }
 
 impl ElementState {
-    /// Without flows.
+    /// Reads the state, without flows.
     fn of(element: &impl Element, now: Moment) -> Self {
         ElementState {
             accelerator: element.accelerator(),
@@ -95,18 +93,18 @@ impl ElementState {
     }
 }
 
-/// What a core's thread last said of its ports and of itself.
+/// The state that a core's thread last published about its ports and itself.
 #[derive(Clone, Default)]
 struct Seen {
     ports: Vec<PortStatus>,
     frame_loop: LoopStatus,
-    /// Where several share the ports.
+    /// Present if several cores share the ports.
     core: Option<CoreStatus>,
 }
 
 impl<E: Element> Running<E> {
-    /// Starts a thread for each core, which has an element and a queue of each port. `when_over` is
-    /// called on each when it ends, however it ends.
+    /// Starts a thread per core, each with its element and its queue of each port. Each thread
+    /// calls `when_over` when it ends, even by a panic.
     pub fn start<S: BoxKind>(
         pair: &Pair<S>,
         cores: Vec<(E, Vec<BoxPort>)>,
@@ -135,6 +133,7 @@ impl<E: Element> Running<E> {
                 core: CoreStatus { core: number, processors, ..CoreStatus::default() },
                 is_shared,
                 told: Vec::new(),
+                sessions: SessionNews::default(),
                 watches: pair
                     .named_ports(E::SIDES)
                     .map(|(side, port)| Watch::new(side, port.clone()))
@@ -149,10 +148,10 @@ impl<E: Element> Running<E> {
             let thread = Builder::new().name(format!("pair {name}")).spawn(move || {
                 let _over = over;
                 if let Some(Err(error)) = place.map(|processors| run_on(&processors)) {
-                    let text = format!("core {number} runs anywhere: {error}");
+                    let text = format!("core {number} runs on any processor: {error}");
                     journal::of_pair(Level::Warning, &name, &text);
                 }
-                // The ports end with it, and their recordings are complete.
+                // Dropping the driver closes the ports and completes their recordings.
                 let element = driver.run(keeper).node;
                 with_flows(ElementState::of(&element, clock.now()), |first| {
                     Some(element.flows(first))
@@ -164,15 +163,15 @@ impl<E: Element> Running<E> {
         Ok(running)
     }
 
-    /// What sees it.
+    /// An observer of this pair.
     pub fn observer(&self) -> Observer<E> {
         self.observer.clone()
     }
 
-    /// Ends it, recordings included: its last state.
+    /// Ends the pair, recordings included, and returns its last state.
     ///
     /// # Errors
-    /// When a thread of it had died.
+    /// If one of its threads had died.
     pub fn end(self) -> Result<PairStatus, ()> {
         for core in &self.observer.cores {
             core.handle.stop();
@@ -186,7 +185,7 @@ impl<E: Element> Running<E> {
     }
 }
 
-/// Calls its function when dropped: also when the thread panics.
+/// Calls its function when dropped, even by a panic.
 struct WhenOver<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for WhenOver<F> {
@@ -198,21 +197,21 @@ impl<F: FnOnce()> Drop for WhenOver<F> {
 }
 
 impl<E: Element> Observer<E> {
-    /// What its pair is called.
+    /// The pair's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// True when its threads come round.
+    /// True if its threads complete turns.
     pub fn is_turning(&self) -> bool {
         self.cores.iter().all(Core::is_turning)
     }
 
-    /// Has the element of each core go by `change`. They are alike, so that all of them do, or
+    /// Applies `change` to the element of each core. The elements are alike, so all apply it or
     /// none.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason for a refusal.
     pub fn apply(&self, change: &E::Change) -> Result<(), String> {
         for core in &self.cores {
             let change = change.clone();
@@ -222,7 +221,7 @@ impl<E: Element> Observer<E> {
         Ok(())
     }
 
-    /// Lets its flows go, or takes them in again. `None` when it has none, or has stopped.
+    /// Starts or stops draining. `None` if the pair has no flows, or has stopped.
     pub fn set_draining(&self, draining: bool) -> Option<()> {
         let told = |core: &Core<E>| {
             let told =
@@ -232,13 +231,13 @@ impl<E: Element> Observer<E> {
         self.cores.iter().map(told).collect()
     }
 
-    /// Its state without flows, which may be many; `None` once it has stopped.
+    /// The pair's state without flows, of which there may be many; `None` once it has stopped.
     pub fn brief(&self) -> Option<PairStatus> {
         let states = self.cores.iter().map(|core| Some(core.with(&self.name, core.state()?)));
         PairStatus::of_cores(states.collect::<Option<_>>()?)
     }
 
-    /// Its state; `None` once it has stopped.
+    /// The pair's state; `None` once it has stopped.
     pub fn status(&self) -> Option<PairStatus> {
         let states = self.cores.iter().map(|core| {
             let flows =
@@ -257,7 +256,7 @@ impl<E: Element> Core<E> {
             None => {
                 let (answer, answered) = sync_channel(1);
                 let asked = self.handle.request(move |_, _| {
-                    // Nobody may wait for it any more.
+                    // The receiver may be gone.
                     let _ = answer.send(());
                 });
                 if asked.is_err() {
@@ -273,7 +272,7 @@ impl<E: Element> Core<E> {
         answer.is_ok()
     }
 
-    /// Without flows.
+    /// Reads the element's state, without flows.
     fn state(&self) -> Option<ElementState> {
         self.handle.ask(|now, element: &mut E| ElementState::of(element, now)).ok()
     }
@@ -294,8 +293,8 @@ impl<E: Element> Core<E> {
     }
 }
 
-/// Adds an accelerator's flows. The thread that moves frames copies a few of them each time that it
-/// is asked; they are put into words here. A flow that comes or goes meanwhile may be left out.
+/// Adds an accelerator's flows. The thread that moves frames copies a bounded number per request;
+/// this thread formats them. A flow that is created or removed meanwhile may be missing.
 fn with_flows(
     mut state: ElementState,
     flows: impl Fn(u32) -> Option<Vec<(u32, FlowStatus)>>,
@@ -306,8 +305,8 @@ fn with_flows(
     Some(state)
 }
 
-/// All that there is, of which `from` gives what is in the slots from one on, with them,
-/// [`FLOWS_AT_ONCE`] at most at once.
+/// Collects all items through `from`, which returns those in the slots from its argument on, with
+/// their slots, at most [`FLOWS_AT_ONCE`] per call.
 fn in_parts<T>(from: impl Fn(u32) -> Option<Vec<(u32, T)>>) -> Option<Vec<T>> {
     let mut all = Vec::new();
     let mut first = Some(0);
@@ -320,36 +319,37 @@ fn in_parts<T>(from: impl Fn(u32) -> Option<Vec<(u32, T)>>) -> Option<Vec<T>> {
     Some(all)
 }
 
-/// What a core's thread does beside moving frames.
+/// Tasks of a core's thread other than moving frames.
 struct Keeper {
     pair: String,
-    /// Which core it is of.
+    /// The core's number, processors and counters.
     core: CoreStatus,
     is_shared: bool,
-    /// What is not as it should be between this box and others, as was told last.
+    /// Warnings about other boxes and paths that were last reported.
     told: Vec<String>,
+    sessions: SessionNews,
     watches: Vec<Watch>,
     rates_since: Moment,
-    /// Changes of flows that ports were last told of.
+    /// Version of the preferred QPs that the ports were last given.
     preferred: u64,
     flows_told: FlowsTold,
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What is remembered of a port.
+/// State that is kept about a port.
 struct Watch {
     side: String,
     name: PortName,
     link: Option<LinkState>,
     link_ups: u64,
-    /// That a frame did not fit was told.
+    /// A frame that is too long was reported.
     told_too_long: bool,
-    /// That a frame cannot be split was told.
+    /// A frame that cannot be split was reported.
     told_not_splittable: bool,
-    /// Frames that the port refused without counting them.
+    /// Frames that the port refused as too long without counting them.
     refused_too_long: u64,
     complaints: Complaints,
-    /// When rates were last computed.
+    /// Counters when rates were last computed.
     then: PortCounters,
     rates: Rates,
 }
@@ -370,12 +370,20 @@ impl Watch {
         }
     }
 
-    /// The line that says what became of the link, if anything did.
+    /// A line about a change of the link, if it changed.
     fn link_news(&mut self, port: &BoxPort, link_ups: u64) -> Option<String> {
         let link = port.link_state();
         let (before, ups) = (self.link.replace(link), link_ups - self.link_ups);
         self.link_ups = link_ups;
-        let why = || port.last_disconnect().map_or_else(String::new, |why| format!(" ({why})"));
+        let not_connected = match &self.name {
+            PortName::Memif { is_master: true, .. } => Some("no slave has connected"),
+            PortName::Memif { is_master: false, .. } => Some("no master listens at this path"),
+            _ => None,
+        };
+        let why = || {
+            let why = port.last_disconnect().or(not_connected);
+            why.map_or_else(String::new, |why| format!(" ({why})"))
+        };
         match (before, link) {
             (Some(LinkState::Up), LinkState::Up) if ups > 0 => {
                 Some("was down for a moment".to_string())
@@ -387,7 +395,7 @@ impl Watch {
         }
     }
 
-    /// The line that says that frames do not fit, once.
+    /// The first time that a frame is too long, a line about it.
     fn too_long_news(&mut self, counters: &PortCounters) -> Option<String> {
         let came = counters.rx_drops.get(DropReason::FrameTooLong);
         let went = counters.tx_drops.get(DropReason::FrameTooLong) + self.refused_too_long;
@@ -397,34 +405,34 @@ impl Watch {
         self.told_too_long = true;
         let (limit, cure) = match (mtu(&self.name), self.name.interface()) {
             _ if went == 0 => (
-                format!("the {} bytes that a box takes in", self.name.frame_bytes_max()),
+                format!("the box's limit of {} bytes", self.name.frame_bytes_max()),
                 "lower the hosts' MTU".to_string(),
             ),
             (Some(mtu), Some(interface)) => (
                 format!("its MTU of {mtu} allows"),
                 format!(
-                    "raise it to the hosts' MTU with 'ip link set dev {interface} mtu 9000' or so, \
+                    "raise it to the hosts' MTU, as with 'ip link set dev {interface} mtu 9000', \
                      or lower theirs"
                 ),
             ),
-            _ => ("what its peer takes".to_string(), "lower the hosts' MTU".to_string()),
+            _ => ("its peer accepts".to_string(), "lower the hosts' MTU".to_string()),
         };
         Some(format!(
-            "a frame is longer than {limit}; it and its like are dropped and counted as \
+            "a frame is longer than {limit}; such frames are dropped and counted as \
              frame_too_long: {cure}"
         ))
     }
 
-    /// The line that says that senders on this machine leave too much to do, once.
+    /// The first time that a frame cannot be split, a line about it.
     fn not_splittable_news(&mut self, port: &BoxPort) -> Option<String> {
         let dropped = port.xdp_counters()?.rx_not_splittable;
         if dropped == 0 || std::mem::replace(&mut self.told_not_splittable, true) {
             return None;
         }
         Some(
-            "a frame came that is longer than the MTU and no TCP, left by a host on this machine \
-             for a device to split; it and its like are dropped and counted as not_splittable: \
-             'ethtool -K eth0 tx-udp-segmentation off' at that host"
+            "a frame exceeds the MTU and is not TCP: a host on this machine left its segmentation \
+             to a device; such frames are dropped and counted as not_splittable: run 'ethtool -K \
+             eth0 tx-udp-segmentation off' on that host"
                 .to_string(),
         )
     }
@@ -499,7 +507,7 @@ impl Watch {
     }
 }
 
-/// Adds the drops of an AF_XDP port to the others, and returns what it counts beside them.
+/// Adds the drops of an AF_XDP port to the others, and returns its other counters.
 fn xdp_counters(xdp: &XdpCounters, rx_drops: &mut Named, tx_drops: &mut Named) -> Named {
     rx_drops.insert("ring_full".to_string(), xdp.rx_ring_full);
     rx_drops.insert("kernel".to_string(), xdp.rx_dropped);
@@ -565,7 +573,7 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
                 watch.too_long_news(&counted),
                 watch.not_splittable_news(port),
             ];
-            // The link is one: the first core tells of it.
+            // All cores see the same link: the first core reports it.
             let news = news.into_iter().skip(usize::from(self.core.core > 0));
             for text in news.flatten() {
                 let level =
@@ -581,7 +589,16 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
         }
         if has_rates {
             self.rates_since = now;
-            let news = element.transport(now).map(|state| state.news()).unwrap_or_default();
+            let transport = element.transport(now);
+            let sessions = transport.iter().flat_map(|state| self.sessions.since_last(now, state));
+            for (level, text) in sessions {
+                let text = match self.is_shared {
+                    true => format!("core {}: {text}", self.core.core),
+                    false => text,
+                };
+                journal::of_pair(level, &self.pair, &text);
+            }
+            let news = transport.map(|state| state.news()).unwrap_or_default();
             for text in news.iter().filter(|text| !self.told.contains(text)) {
                 journal::of_pair(Level::Warning, &self.pair, text);
             }
@@ -612,7 +629,7 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
     }
 }
 
-/// Keeps an error that is met over and over from filling the journal.
+/// Limits the journal lines of recurring errors.
 #[derive(Default)]
 struct Complaints {
     last: Option<(std::time::Instant, String)>,
@@ -630,7 +647,7 @@ impl Complaints {
         }
         let untold = std::mem::take(&mut self.untold);
         let told = if untold > 0 {
-            format!("{text} ({untold} more since the last one told)")
+            format!("{text} ({untold} more since the last line)")
         } else {
             text.clone()
         };
@@ -667,7 +684,7 @@ mod tests {
         for count in
             [0, 1, FLOWS_AT_ONCE - 1, FLOWS_AT_ONCE, FLOWS_AT_ONCE + 1, 3 * FLOWS_AT_ONCE + 7]
         {
-            // Every third slot has one.
+            // Every third slot is occupied.
             let slots = || (0..).step_by(3).take(count).map(|slot: u32| (slot, slot / 3));
             let from =
                 |first| slots().filter(|(slot, _)| *slot >= first).take(FLOWS_AT_ONCE).collect();
@@ -689,11 +706,8 @@ mod tests {
         assert_eq!(at(0, "down").as_deref(), Some("down"));
         assert_eq!(at(1, "down"), None);
         assert_eq!(at(2, "broken"), None, "one line a second");
-        assert_eq!(at(1002, "broken").as_deref(), Some("broken (2 more since the last one told)"));
+        assert_eq!(at(1002, "broken").as_deref(), Some("broken (2 more since the last line)"));
         assert_eq!(at(61_001, "broken"), None);
-        assert_eq!(
-            at(61_002, "broken").as_deref(),
-            Some("broken (1 more since the last one told)")
-        );
+        assert_eq!(at(61_002, "broken").as_deref(), Some("broken (1 more since the last line)"));
     }
 }

@@ -1,20 +1,24 @@
-//! What a box is to do: pairs of ports with their settings, from the command line and from a file.
+//! The plan of a box: pairs of ports with their settings, from the command line and a file.
+
+mod file;
+
+pub use file::{Fault, Section};
 
 use crate::cores::Cores;
 use crate::element::Element;
 use crate::error::PathError;
+use crate::http;
 use crate::journal::Form;
 use crate::port::{Dpdk, PortName};
 use crate::settings::SettingsError;
 use crate::settings::table::{Changes, Key, Table};
+use file::File;
 use longhaul_host::Spread;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
-use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -24,43 +28,35 @@ pub enum PlanError {
     /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] PathError),
-    /// The file is no TOML, or has values of other types.
+    /// The file is invalid.
     #[error("{}:{line}: {message}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where in it, from 1 on.
-        line: usize,
-        /// What is wrong there.
-        message: String,
-    },
-    /// The file says something that cannot be.
-    #[error("{}: {detail}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What.
-        detail: String,
+        /// Line number, from 1.
+        line: usize,
+        /// The fault.
+        message: String,
     },
     /// One side has more ports than the other.
     #[error(
-        "--{} is given {} times and --{} {} times",
-        .sides[0], .counts[0], .sides[1], .counts[1]
+        "--{} is given {} and --{} {}",
+        .sides[0], times(.counts[0]), .sides[1], times(.counts[1])
     )]
     Unpaired {
-        /// What the sides are called.
+        /// Names of the sides.
         sides: [String; 2],
-        /// How many ports each has.
+        /// Number of ports per side.
         counts: [usize; 2],
     },
-    /// The second side has several ports, and may not.
-    #[error("--{} is given once and --{} {count} times", .sides[0], .sides[1])]
+    /// The second side has several ports, which these settings do not allow.
+    #[error("--{} is given once and --{} {}", .sides[0], .sides[1], times(*.count))]
     Several {
-        /// What the sides are called.
+        /// Names of the sides.
         sides: [String; 2],
-        /// How many ports the second has.
+        /// Number of ports of the second side.
         count: usize,
-        /// What rules that out.
+        /// The reason.
         why: String,
     },
     /// A side has more recordings than ports.
@@ -69,68 +65,86 @@ pub enum PlanError {
     /// There is no pair.
     #[error("no ports")]
     NoPorts {
-        /// What the sides are called.
+        /// Names of the sides.
+        sides: [String; 2],
+    },
+    /// The file has no pair, and neither has the command line.
+    #[error("{} has no [[pair]]", path.display())]
+    NoPairs {
+        /// The file.
+        path: PathBuf,
+        /// Names of the sides.
         sides: [String; 2],
     },
     /// A port is in two pairs.
     #[error("port {0} is named twice")]
     PortTwice(PortName),
-    /// Two pairs have a name.
+    /// Two pairs have the same name.
     #[error("two pairs are called '{0}'")]
     NameTwice(String),
-    /// Two recordings have a file.
+    /// Two recordings have the same file.
     #[error("two recordings go to {}", .0.display())]
     PcapTwice(PathBuf),
 }
 
-/// What is said once for all pairs.
+fn times(count: usize) -> String {
+    match count {
+        0 => "not at all".to_string(),
+        1 => "once".to_string(),
+        2 => "twice".to_string(),
+        count => format!("{count} times"),
+    }
+}
+
+/// Settings of the whole process.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct Process {
-    /// Pairs and settings from a TOML file as well. What the command line says holds for the file's
+    /// Read pairs and settings from a TOML file. Options of the command line apply to the file's
     /// pairs too
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Name of this box, for 'longhaul box status' [default: the command's]
+    /// Name of this box, for 'longhaul box status' [default: name of the command]
     #[arg(long)]
     pub name: Option<String>,
-    /// Whom to run as once the ports are open, when started as root: best a user that nothing else
-    /// runs as, which nobody is not [default: nobody]
+    /// User to become once the ports are open, if started as root; use one that runs nothing else
+    /// [default: nobody]
     #[arg(long, conflicts_with = "keep_privileges")]
     pub user: Option<String>,
-    /// Stay what it was started as: a TAP that is deleted is then made again, and receive merging
-    /// (GRO) turned off on an interface that is
+    /// Keep the privileges, so that the box can recreate a deleted TAP device and turn receive
+    /// merging (GRO) off on a recreated interface
     #[arg(long)]
     pub keep_privileges: bool,
-    /// Socket that 'longhaul box status' asks [default: in the runtime directory, by the name]
+    /// Path of the control socket, for 'longhaul box status' [default: in the runtime directory, by
+    /// name]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Answer GET /healthz, /readyz, /metrics and /state by plain HTTP at this address, without
-    /// asking who asks: a loopback or management one
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub health: Option<SocketAddr>,
-    /// How to write what happens to standard error: as text, or as JSON, an object to a line
-    /// [default: text]
+    /// Serve GET /healthz, /readyz, /metrics and /state over plain HTTP at this address, without
+    /// authentication: use a loopback or management address [default port: 9187]
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    pub health: Option<http::Address>,
+    /// Format of the journal on standard error: text, or json with one object per line [default:
+    /// text]
     #[arg(long, value_name = "FORM")]
     pub log: Option<Form>,
-    /// How many frames each recording takes, both directions together; 0: no limit [default: 1000]
+    /// Maximum frames per recording, both directions together; 0: no limit [default: 1000]
     #[arg(long, value_name = "N")]
     pub pcap_frames: Option<u64>,
-    /// How ports of DPDK's are opened.
+    /// Options of DPDK ports.
     #[command(flatten)]
     pub dpdk: Dpdk,
 }
 
-/// Settings of a pair, each of which may be left out.
+/// Settings of a pair, all optional.
 pub trait Settings: Table + Clone + Default + DeserializeOwned {
-    /// How many ports a pair may have on its second side.
+    /// Checks whether a pair may have this number of ports on its second side.
     ///
     /// # Errors
-    /// Why so many are too many, and what to do.
+    /// The reason for a refusal, and the cure.
     fn allows(&self, ports: usize) -> Result<(), String> {
         if ports == 1 { Ok(()) } else { Err("ports go in pairs".to_string()) }
     }
 
-    /// These, and what they leave out from `below`.
+    /// These settings, completed with those of lower precedence, `below`.
     fn over(&self, below: &Self) -> Self {
         let mut all = self.clone();
         for key in Self::KEYS {
@@ -139,12 +153,12 @@ pub trait Settings: Table + Clone + Default + DeserializeOwned {
         all
     }
 
-    /// Whether a box of these has a transport.
+    /// True if a box with these settings has a transport.
     fn has_transport(&self) -> bool {
         false
     }
 
-    /// In what `to` is not the same.
+    /// The keys in which `to` differs.
     fn differences(&self, to: &Self) -> Vec<Difference> {
         let has_transport = self.has_transport() || to.has_transport();
         let differing = Self::KEYS.iter().filter(|key| !(key.is_same)(self, to));
@@ -162,100 +176,99 @@ pub trait Settings: Table + Clone + Default + DeserializeOwned {
     /// The cores that share a pair's ports.
     fn cores(&self) -> Cores;
 
-    /// Takes a file's `[[policy]]` tables, which hold for all pairs.
+    /// Takes a file's `[[policy]]` tables, at least one, which apply to all pairs.
     ///
     /// # Errors
-    /// What is wrong with them. A box without modes has none.
-    fn take_policy(&mut self, _rules: Vec<toml::Table>) -> Result<(), String> {
-        Err("[[policy]] is for 'longhaul accelerate': take it out".to_string())
+    /// Their first fault. Boxes without modes take none.
+    fn take_policy(&mut self, rules: Vec<Section<'_>>) -> Result<(), Fault> {
+        Err(rules[0].place.fault("[[policy]] is for 'longhaul accelerate': remove it"))
     }
 
-    /// Takes a file's `[[far]]` tables, which hold for all pairs.
+    /// Takes a file's `[[far]]` tables, at least one, which apply to all pairs.
     ///
     /// # Errors
-    /// What is wrong with them. A box without a transport has none.
-    fn take_far(&mut self, _boxes: Vec<toml::Table>) -> Result<(), String> {
-        Err("[[far]] is for 'longhaul accelerate': take it out".to_string())
+    /// Their first fault. Boxes without a transport take none.
+    fn take_far(&mut self, boxes: Vec<Section<'_>>) -> Result<(), Fault> {
+        Err(boxes[0].place.fault("[[far]] is for 'longhaul accelerate': remove it"))
     }
 }
 
-/// A setting that is not the same in two configurations.
+/// A setting that differs between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// As files have it.
+    /// Name in files.
     pub key: &'static str,
-    /// It can change while a box runs.
+    /// True if it can change while a box runs.
     pub is_live: bool,
 }
 
-/// Settings of a kind of box: what they make, and what of it can change.
+/// A kind of box: its settings, and the elements that they configure.
 pub trait BoxKind: Settings + Send + Sync + 'static {
-    /// What is between the ports of a pair.
+    /// Element between the ports of a pair.
     type Element: Element;
     /// `accelerate` or `emulate`.
     const COMMAND: &'static str;
-    /// Which core a frame belongs to where several share the ports.
+    /// How frames map to cores that share the ports.
     const SPREAD: Spread;
-    /// Whether it counts when a frame arrived, and not only when it is taken from its port.
+    /// True if the element uses the arrival times of frames, rather than the times of their
+    /// reception from the port.
     const STAMPS: bool;
 
-    /// Whether its settings allow for so many cores, more than one.
+    /// Checks whether the settings allow `count` cores, which is more than one.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// The reason for a refusal, and the cure.
     fn allows_cores(&self, count: NonZeroUsize) -> Result<(), SettingsError>;
 
-    /// Makes one for each core, with its part of what is bounded for all, and a side for each of
-    /// these ports behind the first.
+    /// Creates an element per core, with its share of the limits, and with a side for each port in
+    /// `behind`, those after the first.
     ///
     /// # Errors
-    /// When the settings make no sense together.
+    /// If the settings contradict each other.
     fn build(&self, behind: &[PortName]) -> Result<Vec<Self::Element>, SettingsError>;
 
-    /// Writes to the journal what will not work as it should.
+    /// Writes warnings about the pairs to the journal.
     fn warn(_pairs: &[Pair<Self>]) {}
 
-    /// What in these settings weakens what they ask for, for health and status.
+    /// Warnings about these settings, for health and status.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What stands between the ports of a pair, for the journal, where there is something to say
-    /// about it.
+    /// A journal line about the element, if there is something to say.
     fn summary(&self) -> Option<String> {
         None
     }
 
-    /// True when frames are to be met at the moment that they are due, at the price of a processor.
+    /// True if the driver must busy-poll, so that frames leave at their deadlines.
     fn is_precise(&self) -> bool {
         false
     }
 
-    /// What a running element with these ports behind the first is told so that it goes by these
-    /// settings. Asked for when all differences are live.
+    /// The change that makes a running element with the ports `behind` its first apply these
+    /// settings. Called if all differences are live.
     ///
     /// # Errors
-    /// When the settings make no sense together.
+    /// If the settings contradict each other.
     fn change(
         &self,
         behind: &[PortName],
     ) -> Result<<Self::Element as Element>::Change, SettingsError>;
 }
 
-/// Two ports and what is between them; more than two where the second side has several paths.
+/// Two ports and the element between them; more than two if the second side has several paths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair<S> {
     pub name: String,
-    /// That of the first side, and those of the second.
+    /// The first side's port, then those of the second side.
     pub ports: Vec<PortName>,
-    /// Where to record what passes each of them.
+    /// Recording of each port.
     pub pcaps: Vec<Option<PathBuf>>,
     pub settings: S,
 }
 
 impl<S> Pair<S> {
-    /// Its ports with what their sides are called: of several on the second side, each has a
-    /// number.
+    /// The ports with the names of their sides, numbered if the second side has several.
     pub fn named_ports(
         &self,
         sides: [&'static str; 2],
@@ -268,37 +281,37 @@ impl<S> Pair<S> {
     }
 }
 
-/// Everything that a box is started with.
+/// A box's complete configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<S> {
     pub name: String,
     pub user: Option<String>,
     pub keep_privileges: bool,
     pub control: Option<PathBuf>,
-    /// Where health and metrics are asked for by HTTP.
-    pub health: Option<SocketAddr>,
-    /// How the journal is written.
+    /// Address of health and metrics.
+    pub health: Option<http::Address>,
+    /// Format of the journal.
     pub log: Form,
     pub pcap_frames: u64,
-    /// How ports of DPDK's are opened.
+    /// Options of DPDK ports.
     pub dpdk: Dpdk,
     pub pairs: Vec<Pair<S>>,
 }
 
-/// What the command line says of ports, by side and in order.
+/// Ports on the command line, by side and in order.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// The ports of each side.
+    /// Ports per side.
     pub ports: [Vec<PortName>; 2],
-    /// Where to record what passes them.
+    /// Their recordings.
     pub pcaps: [Vec<PathBuf>; 2],
 }
 
-/// What recordings take unless told otherwise: as in a lab.
+/// Default number of frames per recording, as in a lab.
 const PCAP_FRAMES: u64 = 1000;
 
-/// Puts together what the command line and its file say. `command` is the box's name unless it is
-/// given another, `sides` what its two sides are called.
+/// Combines the command line with its file. `command` is the default name of the box; `sides` are
+/// the names of its sides.
 pub fn plan<S: Settings>(
     command: &str,
     sides: [&str; 2],
@@ -307,42 +320,27 @@ pub fn plan<S: Settings>(
     settings: &S,
 ) -> Result<Plan<S>, PlanError> {
     let mut pairs = pairs_given(sides, given, settings)?;
-    let mut file: File<S> = match &process.config {
-        Some(path) => read(path)?,
+    let file = match &process.config {
+        Some(path) => file::read(path, sides, settings)?,
         None => File::default(),
     };
-    if let Some(path) = &process.config {
-        let of_file = |detail: String| PlanError::File { path: path.clone(), detail };
-        if let Some(key) = file.defaults.unknown.keys().next() {
-            return Err(of_file(format!("[defaults] has no key '{key}'")));
-        }
-        if !file.policy.is_empty() {
-            file.defaults
-                .settings
-                .take_policy(std::mem::take(&mut file.policy))
-                .map_err(of_file)?;
-        }
-        if !file.far.is_empty() {
-            file.defaults.settings.take_far(std::mem::take(&mut file.far)).map_err(of_file)?;
-        }
-        let below = settings.over(&file.defaults.settings);
-        for (number, table) in (1..).zip(file.pair) {
-            let pair = table.into_pair(sides, settings, &below);
-            pairs.push(pair.map_err(|detail| of_file(format!("pair {number}: {detail}")))?);
-        }
-    }
+    pairs.extend(file.pairs);
+    let of_file = file.process;
     let plan = Plan {
-        name: process.name.clone().or(file.name).unwrap_or_else(|| command.to_string()),
-        user: process.user.clone().or(file.user),
+        name: process.name.clone().or(of_file.name).unwrap_or_else(|| command.to_string()),
+        user: process.user.clone().or(of_file.user),
         keep_privileges: process.keep_privileges
-            || (file.keep_privileges && process.user.is_none()),
-        control: process.control.clone().or(file.control),
-        health: process.health.or(file.health),
-        log: process.log.or(file.log).unwrap_or_default(),
-        pcap_frames: process.pcap_frames.or(file.pcap_frames).unwrap_or(PCAP_FRAMES),
+            || (of_file.keep_privileges && process.user.is_none()),
+        control: process.control.clone().or(of_file.control),
+        health: process.health.or(of_file.health),
+        log: process.log.or(of_file.log).unwrap_or_default(),
+        pcap_frames: process.pcap_frames.or(of_file.pcap_frames).unwrap_or(PCAP_FRAMES),
         dpdk: process.dpdk.over(file.dpdk),
         pairs,
     };
+    if let (true, Some(path)) = (plan.pairs.is_empty(), &process.config) {
+        return Err(PlanError::NoPairs { path: path.clone(), sides: sides.map(str::to_string) });
+    }
     check(&plan, sides)?;
     Ok(plan)
 }
@@ -391,13 +389,13 @@ fn pairs_given<S: Settings>(
     Ok(pairs)
 }
 
-/// What a pair with these ports on its sides is called unless it is given another name.
+/// Default name of a pair with these ports.
 fn pair_name(first: &PortName, second: &[PortName]) -> String {
     let second: Vec<String> = second.iter().map(short).collect();
     format!("{}-{}", short(first), second.join("+"))
 }
 
-/// A port in the name of its pair.
+/// Short form of a port, for the name of its pair.
 fn short(port: &PortName) -> String {
     match port {
         PortName::Interface(name)
@@ -436,168 +434,47 @@ fn twice<T: PartialEq>(all: &[T]) -> Option<&T> {
     all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)).map(|(_, one)| one)
 }
 
-/// A configuration file.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct File<S: Settings> {
-    name: Option<String>,
-    user: Option<String>,
-    keep_privileges: bool,
-    control: Option<PathBuf>,
-    health: Option<SocketAddr>,
-    log: Option<Form>,
-    pcap_frames: Option<u64>,
-    dpdk: Dpdk,
-    policy: Vec<toml::Table>,
-    far: Vec<toml::Table>,
-    #[serde(bound(deserialize = ""))]
-    defaults: Section<S>,
-    #[serde(bound(deserialize = ""))]
-    pair: Vec<Section<S>>,
-}
-
-impl<S: Settings> Default for File<S> {
-    fn default() -> Self {
-        File {
-            name: None,
-            user: None,
-            keep_privileges: false,
-            control: None,
-            health: None,
-            log: None,
-            pcap_frames: None,
-            dpdk: Dpdk::default(),
-            policy: Vec::new(),
-            far: Vec::new(),
-            defaults: Section::default(),
-            pair: Vec::new(),
-        }
-    }
-}
-
-/// Settings, and other keys.
-#[derive(Deserialize)]
-#[serde(bound(deserialize = ""))]
-struct Section<S: Settings> {
-    #[serde(flatten)]
-    settings: S,
-    #[serde(flatten)]
-    unknown: BTreeMap<String, toml::Value>,
-}
-
-impl<S: Settings> Default for Section<S> {
-    fn default() -> Self {
-        Section { settings: S::default(), unknown: BTreeMap::new() }
-    }
-}
-
-impl<S: Settings> Section<S> {
-    fn into_pair(mut self, sides: [&str; 2], above: &S, below: &S) -> Result<Pair<S>, String> {
-        let (first, second) = (self.port(sides[0])?, self.ports(sides[1])?);
-        let mut pcaps = vec![self.pcap(sides[0])?];
-        pcaps.extend(self.pcaps(sides[1], second.len())?);
-        let name = self.text("name")?;
-        let settings = above.over(&self.settings).over(below);
-        settings
-            .allows(second.len())
-            .map_err(|why| format!("'{}' has {} ports: {why}", sides[1], second.len()))?;
-        if let Some(key) = self.unknown.keys().next() {
-            return Err(format!("there is no key '{key}'"));
-        }
-        Ok(Pair {
-            name: name.unwrap_or_else(|| pair_name(&first, &second)),
-            ports: std::iter::once(first).chain(second).collect(),
-            pcaps,
-            settings,
-        })
-    }
-
-    fn port(&mut self, side: &str) -> Result<PortName, String> {
-        let text = self.text(side)?.ok_or_else(|| format!("it has no '{side}': name a port"))?;
-        text.parse().map_err(|e| format!("{side}: {e}"))
-    }
-
-    /// Of the second side: a port, or a list.
-    fn ports(&mut self, side: &str) -> Result<Vec<PortName>, String> {
-        let Some(toml::Value::Array(_)) = self.unknown.get(side) else {
-            return Ok(vec![self.port(side)?]);
-        };
-        let texts = self.texts(side)?;
-        let read = |text: String| text.parse().map_err(|e| format!("{side}: {e}"));
-        texts.into_iter().map(read).collect()
-    }
-
-    /// Recordings of the second side's ports, of which there are so many: a path, which is the
-    /// first one's, or a list.
-    fn pcaps(&mut self, side: &str, ports: usize) -> Result<Vec<Option<PathBuf>>, String> {
-        let key = format!("pcap_{side}");
-        let Some(toml::Value::Array(_)) = self.unknown.get(&key) else {
-            let mut pcaps = vec![None; ports];
-            if let (Some(first), Some(path)) = (pcaps.first_mut(), self.pcap(side)?) {
-                *first = Some(path);
-            }
-            return Ok(pcaps);
-        };
-        let paths = self.texts(&key)?;
-        if paths.len() != ports {
-            return Err(format!("'{key}' has {} paths and '{side}' {ports} ports", paths.len()));
-        }
-        Ok(paths.into_iter().map(|path| Some(path.into())).collect())
-    }
-
-    fn texts(&mut self, key: &str) -> Result<Vec<String>, String> {
-        let values = match self.unknown.remove(key) {
-            Some(toml::Value::Array(values)) => values,
-            _ => Vec::new(),
-        };
-        let text = |value: toml::Value| match value {
-            toml::Value::String(text) => Ok(text),
-            other => {
-                Err(format!("'{key}' is to be a list of strings, not of type {}", other.type_str()))
-            }
-        };
-        values.into_iter().map(text).collect()
-    }
-
-    fn pcap(&mut self, side: &str) -> Result<Option<PathBuf>, String> {
-        Ok(self.text(&format!("pcap_{side}"))?.map(PathBuf::from))
-    }
-
-    fn text(&mut self, key: &str) -> Result<Option<String>, String> {
-        match self.unknown.remove(key) {
-            Some(toml::Value::String(text)) => Ok(Some(text)),
-            Some(other) => {
-                Err(format!("'{key}' is to be a string, not of type {}", other.type_str()))
-            }
-            None => Ok(None),
-        }
-    }
-}
-
-fn read<S: Settings>(path: &Path) -> Result<File<S>, PlanError> {
-    let text = std::fs::read_to_string(path).map_err(|e| PathError::new("read", path, e))?;
-    toml::from_str(&text).map_err(|e| {
-        let line =
-            e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        let message = e.message().lines().collect::<Vec<_>>().join("; ");
-        PlanError::Syntax { path: path.to_owned(), line, message }
-    })
-}
-
-/// A setting that is written in a file as on the command line.
+/// Deserialises a setting that a file writes as on the command line.
 pub fn written<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
     from: D,
 ) -> Result<Option<T>, D::Error> {
     by(from, str::parse)
 }
 
-/// As [`written`], read by `parse`.
+/// As [`written`], for a mandatory setting.
+pub fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
+    text(from, str::parse)
+}
+
+/// As [`written`], parsed by `parse`.
 pub fn by<'de, D: Deserializer<'de>, T, E: Display>(
     from: D,
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<Option<T>, D::Error> {
-    let text = String::deserialize(from)?;
-    parse(&text).map(Some).map_err(serde::de::Error::custom)
+    text(from, parse).map(Some)
+}
+
+/// Parses text. A number is refused with what it lacks: its unit, or only its quotes.
+fn text<'de, D: Deserializer<'de>, T, E: Display>(
+    from: D,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "write the value in quotes")]
+    enum Written {
+        Text(String),
+        Whole(i64),
+        Real(f64),
+    }
+    let number = match Written::deserialize(from)? {
+        Written::Text(text) => return parse(&text).map_err(D::Error::custom),
+        Written::Whole(number) => number.to_string(),
+        Written::Real(number) => number.to_string(),
+    };
+    Err(match parse(&number) {
+        Ok(_) => D::Error::custom(format!("write the value in quotes, as '{number}'")),
+        Err(error) => D::Error::custom(format!("write the value in quotes; {error}")),
+    })
 }
 
 #[cfg(test)]
@@ -636,7 +513,7 @@ mod tests {
         Given { ports: [ports(left), ports(right)], ..Given::default() }
     }
 
-    /// A plan from `file`, with `given` and `settings` on the command line.
+    /// The plan of `file`, with `given` and `settings` on the command line.
     fn planned(
         file: Option<&str>,
         given: Given,
@@ -701,27 +578,20 @@ mod tests {
 
     #[test]
     fn a_list_of_ports_is_several_where_that_is_allowed() {
-        let mut table: Section<Numbers> =
-            toml::from_str("lan = 'eth1'\nwan = ['eth2', 'eth3']\npcap_wan = ['x', 'y']").unwrap();
-        let ports: Vec<String> =
-            table.ports("wan").unwrap().iter().map(PortName::to_string).collect();
-        assert_eq!(ports, ["eth2", "eth3"]);
-        assert!(table.pcaps("wan", 3).unwrap_err().contains("has 2 paths and 'wan' 3 ports"));
-        let mut one: Section<Numbers> =
-            toml::from_str("lan = 'eth1'\nwan = 'eth2'\npcap_wan = 'x'").unwrap();
-        assert_eq!(one.ports("wan").unwrap().len(), 1);
-        assert_eq!(one.pcaps("wan", 2).unwrap(), [Some("x".into()), None]);
-        let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 'eth3']";
-        let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
-        assert_eq!(refusal, "FILE: pair 1: 'wan' has 2 ports: ports go in pairs");
+        let with = |wan: &str| format!("[[pair]]\nlan = 'eth1'\nwan = {wan}");
+        for (file, told) in [
+            (with("['eth2', 'eth3']"), "FILE:3: 'wan' has 2 ports: ports go in pairs"),
+            (with("['eth2', 3]"), "FILE:3: wan: invalid type: integer `3`, expected a string"),
+            (with("['eth2']\npcap_wan = ['x', 'y']"), "FILE:4: pcap_wan: 2 paths for 1 of 'wan'"),
+        ] {
+            let refusal = planned(Some(&file), Given::default(), Numbers::default()).unwrap_err();
+            assert_eq!(refusal, told);
+        }
+        let file = with("['eth2']\npcap_wan = 'x'");
+        let plan = planned(Some(&file), Given::default(), Numbers::default()).unwrap();
+        assert_eq!(plan.pairs[0].pcaps, [None, Some("x".into())]);
         let refusal = planned(None, given("eth1", "eth2 eth3"), Numbers::default()).unwrap_err();
-        assert_eq!(refusal, "--lan is given once and --wan 2 times");
-        let file = "[[pair]]\nlan = 'eth1'\nwan = ['eth2', 3]";
-        let refusal = planned(Some(file), Given::default(), Numbers::default()).unwrap_err();
-        assert!(
-            refusal.contains("'wan' is to be a list of strings, not of type integer"),
-            "{refusal}"
-        );
+        assert_eq!(refusal, "--lan is given once and --wan twice");
     }
 
     #[test]
@@ -744,31 +614,43 @@ mod tests {
     fn what_makes_no_sense_is_refused_with_its_place() {
         let pair = "[[pair]]\nlan = \"eth1\"\nwan = \"eth2\"\n";
         for (file, part) in [
-            (String::new(), "no ports"),
-            ("[[pair]]\nlan = \"eth1\"".into(), "FILE: pair 1: it has no 'wan'"),
-            (format!("{pair}lam = \"x\""), "FILE: pair 1: there is no key 'lam'"),
-            (format!("{pair}one = \"x\""), "FILE:1: invalid digit"),
-            (format!("{pair}[defaults]\nthree = 3"), "FILE: [defaults] has no key 'three'"),
-            (format!("nam = \"x\"\n{pair}"), "FILE:1: unknown field `nam`"),
+            (String::new(), "FILE has no [[pair]]"),
+            (format!("{pair}one = 5"), "FILE:4: one: write the value in quotes, as '5'"),
+            (format!("{pair}one = -5.5"), "FILE:4: one: write the value in quotes; invalid digit"),
+            (format!("{pair}one = true"), "FILE:4: one: write the value in quotes"),
+            ("\n[[pair]]\nlan = \"eth1\"".into(), "FILE:2: [[pair]] has no 'wan': name a port"),
+            (
+                format!("{pair}lam = \"x\""),
+                "FILE:4: [[pair]] has no key 'lam'; did you mean 'lan'?",
+            ),
+            (format!("{pair}one = \"x\""), "FILE:4: one: invalid digit"),
+            (format!("{pair}two = \"x\""), "FILE:4: two: invalid type: string \"x\", expected u32"),
+            (
+                format!("{pair}[defaults]\nthree = 3"),
+                "FILE:5: [defaults] has no key 'three'; its keys are one, two, cores, numa",
+            ),
+            (format!("{pair}[defaults]\ntow = 3"), "FILE:5: [defaults] has no key 'tow'; did you"),
+            (format!("{pair}[defaults]\nhealth = '::1'"), "FILE:5: 'health' belongs in the file's"),
+            (format!("two = 2\n{pair}"), "FILE:1: 'two' belongs in [defaults] or [[pair]]"),
+            (format!("\nnam = \"x\"\n{pair}"), "FILE:2: the file's top has no key 'nam'; did you"),
+            (format!("{pair}[default]\n"), "FILE:4: the file's top has no key 'default'; did you"),
+            (format!("{pair}[dpdk]\nmtv = 9"), "FILE:5: [dpdk] has no key 'mtv'; did you mean"),
+            (format!("{pair}[dpdk]\nmtu = 'x'"), "FILE:5: mtu: invalid type: string"),
+            ("[pair]\nlan = \"eth1\"".into(), "FILE:1: write [[pair]]: there may be several"),
+            ("\n[[defaults]]\n".into(), "FILE:2: write [defaults] and its keys below it"),
             ("\n\nuser = [".into(), "FILE:3: "),
-            (format!("{pair}pcap_lan = 7"), "FILE: pair 1: 'pcap_lan' is to be a string"),
-            (
-                format!("{pair}[[policy]]\nmode = \"off\""),
-                "FILE: [[policy]] is for 'longhaul accelerate'",
-            ),
-            (
-                format!("{pair}[[far]]\nprefix = \"::/0\""),
-                "FILE: [[far]] is for 'longhaul accelerate'",
-            ),
+            (format!("{pair}pcap_lan = 7"), "FILE:4: pcap_lan: invalid type: integer `7`"),
+            (format!("{pair}[[policy]]\nmode = \"off\""), "FILE:4: [[policy]] is for 'longhaul"),
+            (format!("{pair}[[far]]\nprefix = \"::/0\""), "FILE:4: [[far]] is for 'longhaul"),
             (format!("{pair}{pair}"), "port eth1 is named twice"),
             (format!("{pair}pcap_lan = \"x\"\npcap_wan = \"x\""), "two recordings go to x"),
-            ("[[pair]]\nlan = \"eth1\"\nwan = \"udp:x\"".into(), "FILE: pair 1: wan: not a port"),
+            ("[[pair]]\nlan = \"eth1\"\nwan = \"udp:x\"".into(), "FILE:3: wan: not a port"),
         ] {
             let refusal = planned(Some(&file), Given::default(), Numbers::default()).unwrap_err();
             assert!(refusal.contains(part) && !refusal.contains('\n'), "{file}: {refusal}");
         }
         let refusal = planned(None, given("eth1 eth2", "eth3"), Numbers::default()).unwrap_err();
-        assert_eq!(refusal, "--lan is given 2 times and --wan 1 times");
+        assert_eq!(refusal, "--lan is given twice and --wan once");
         let too_many =
             Given { pcaps: [vec![], vec!["x".into(), "y".into()]], ..given("eth1", "eth2") };
         let refusal = planned(None, too_many, Numbers::default()).unwrap_err();

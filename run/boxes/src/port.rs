@@ -1,4 +1,4 @@
-//! The ports of a box: how they are named, opened and recorded.
+//! Ports of a box: names, opening, recording.
 
 use crate::error::Cause;
 use crate::journal;
@@ -25,15 +25,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Longest frame of a network interface's port, in bytes: about what links and accelerators take,
-/// and room for any interface's MTU but that of loopback.
+/// Maximum frame of an interface's port, in bytes: near the limit of links and accelerators, and
+/// above the MTU of any interface except loopback.
 const INTERFACE_FRAME_BYTES_MAX: usize = 16 << 10;
 
-/// Longest frame of a memif port and, unless told otherwise, of DPDK's, in bytes: an MTU of 9216
-/// with two VLAN tags. A memif slave allocates 4096 of them.
+/// Maximum frame of a memif port, and by default of a DPDK port, in bytes: an MTU of 9216 with two
+/// VLAN tags. A memif slave allocates 4096 such buffers.
 const JUMBO_FRAME_BYTES_MAX: usize = 9216 + 22;
 
-/// The interface of a memif socket that a box attaches to.
+/// Id of the memif interface that a box attaches to.
 const MEMIF_ID: u32 = 0;
 
 /// Why a port cannot be used.
@@ -44,88 +44,95 @@ pub enum PortError {
     Open {
         /// The port.
         port: PortName,
-        /// Why.
+        /// The cause.
         error: Cause,
     },
-    /// It is DPDK's, which this program was built without.
+    /// Another box has its interface.
+    #[error("cannot open port {port}: {holder} has it")]
+    InUse {
+        /// The port.
+        port: PortName,
+        /// The box, by name and PID.
+        holder: String,
+    },
+    /// A DPDK port, in a build without DPDK.
     #[error("cannot open port dpdk:{0}: this longhaul was built without DPDK")]
     NoDpdk(String),
-    /// It has one queue, and several cores are to share it.
+    /// The port has one queue, but several cores.
     #[error("{count} cores cannot share port {port}: {why}")]
     OneQueue {
-        /// How many cores.
+        /// Number of cores.
         count: NonZeroUsize,
         /// The port.
         port: PortName,
-        /// Why it has no more.
+        /// The reason.
         why: &'static str,
     },
-    /// What passes it cannot be recorded.
+    /// The port cannot be recorded.
     #[error("cannot record to {}: {error}", path.display())]
     Record {
         /// The capture file.
         path: PathBuf,
-        /// What the system answers.
+        /// The error of the operating system.
         error: io::Error,
     },
 }
 
-/// What a user calls a port.
+/// A port in a user's notation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum PortName {
-    /// `eth1`: an interface that exists.
+    /// `eth1`: an existing interface.
     Interface(String),
     /// `tap:NAME`: a TAP device.
     Tap(String),
-    /// `xdp:INTERFACE[,OPTION…]`: an interface that exists, by AF_XDP.
+    /// `xdp:INTERFACE[,OPTION…]`: an existing interface, through AF_XDP.
     Xdp(Xdp),
     /// `memif:PATH[,master|slave]`: shared memory.
     Memif {
-        /// Its socket.
+        /// The socket.
         path: PathBuf,
-        /// Whether this end makes it.
+        /// True if this end is the master, which creates the socket.
         is_master: bool,
     },
-    /// `ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]`: a layer-2 circuit to the station with that
+    /// `ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]`: a layer-2 circuit to the station with this
     /// address.
     Ethernet {
-        /// The interface that it begins at.
+        /// The local interface.
         interface: String,
         /// The station's address.
         peer: [u8; 6],
-        /// The VLAN that it is in.
+        /// VLAN of the circuit.
         vlan: Option<u16>,
-        /// That of its frames.
+        /// EtherType of its frames.
         ethertype: u16,
     },
-    /// `dpdk:DEVICE[,ARGUMENT=VALUE…]`: a device of DPDK's.
+    /// `dpdk:DEVICE[,ARGUMENT=VALUE…]`: a DPDK device.
     Dpdk {
         /// The device with its arguments.
         devargs: String,
     },
 }
 
-/// How ports of DPDK's are opened.
+/// Options of DPDK ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dpdk {
-    /// Arguments for DPDK itself, for dpdk: ports, as '--no-huge -m 1024' [default: huge pages, and
-    /// none]
+    /// Arguments of DPDK's EAL for dpdk: ports, as '--no-huge -m 1024' [default: huge pages, no
+    /// other arguments]
     #[arg(long = "dpdk-eal", value_name = "ARGUMENTS", allow_hyphen_values = true)]
     pub eal: Option<String>,
-    /// MTU that each dpdk: port must take, in bytes [default: as much as its device takes, up to
-    /// 9216]
+    /// MTU that each dpdk: port must support, in bytes [default: the device's maximum, up to 9216]
     #[arg(long = "dpdk-mtu", value_name = "BYTES")]
     pub mtu: Option<u16>,
-    /// Receive queues of each dpdk: port, over which its device spreads flows [default: 1]
+    /// Receive queues per dpdk: port, over which its device spreads flows [default: 1]
     #[arg(long = "dpdk-queues", value_name = "N")]
     pub queues: Option<u16>,
-    /// How a dpdk: port's device spreads frames over several queues [default: addresses]
+    /// Spreading of frames over the queues of a dpdk: port's device [default: addresses]
     #[arg(long = "dpdk-spread", value_name = "HOW")]
     pub spread: Option<DpdkSpread>,
-    /// Received frames of each dpdk: port that the box may keep in DPDK's memory; of more it keeps
-    /// copies [default: 4096]
+    /// Maximum received frames per dpdk: port that the box keeps in DPDK's memory; it copies
+    /// further ones [default: 4096]
     #[arg(long = "dpdk-lent", value_name = "FRAMES")]
     pub lent: Option<u16>,
 }
@@ -134,15 +141,14 @@ pub struct Dpdk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DpdkSpread {
-    /// By the two IP addresses, the same for both directions of a flow; a device that cannot is
-    /// refused
+    /// Spread by the pair of IP addresses, alike for both directions; fail if the device cannot
     Addresses,
-    /// However the device does it
+    /// Spread by the device's default
     Device,
 }
 
 impl Dpdk {
-    /// These, and what they leave out from `below`.
+    /// These options, completed with those of lower precedence, `below`.
     pub fn over(&self, below: Dpdk) -> Dpdk {
         Dpdk {
             eal: self.eal.clone().or(below.eal),
@@ -153,7 +159,7 @@ impl Dpdk {
         }
     }
 
-    /// Opens a queue of the device for each of so many cores.
+    /// Opens `count` queues of the device, one per core.
     #[cfg(feature = "dpdk")]
     fn open(&self, devargs: &str, count: NonZeroUsize) -> Result<Vec<BoxPort>, PortError> {
         use longhaul_dpdk::{DpdkConfig, Spread, eal, open_queues};
@@ -182,30 +188,30 @@ impl Dpdk {
 /// How the ports of a pair are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// The cores that share them.
+    /// Number of cores that share them.
     pub count: NonZeroUsize,
-    /// Which core a frame belongs to.
+    /// How frames map to cores.
     pub spread: Spread,
-    /// Ports that can tell when a frame arrived are to tell it.
+    /// True if ports that can record arrival times must do so.
     pub stamps: bool,
 }
 
 impl PortName {
-    /// How ports are named, for the help of commands that take them.
+    /// Help text about port names.
     pub const HELP: &str = "\
 PORT is one of
-  eth1                       an interface that exists
-  xdp:eth1[,OPTION...]       the same by AF_XDP, with less work for each frame
-  tap:NAME                   a TAP device, made if need be
+  eth1                       an existing interface
+  xdp:eth1[,OPTION...]       the same through AF_XDP, at a lower cost per frame
+  tap:NAME                   a TAP device, created if missing
   memif:PATH[,master|slave]  shared memory
-  dpdk:DEVICE                a device with arguments of its driver (dpdk:0000:3b:00.0), where
-                             longhaul was built with DPDK
+  dpdk:DEVICE                a device with arguments of its driver (dpdk:0000:3b:00.0), if longhaul
+                             was built with DPDK
   ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]
                              a layer-2 circuit between two stations: all frames go to MAC, the
-                             address of the port at the other end, under that EtherType (0x88b5)
+                             address of the port at the far end, with that EtherType (0x88b5)
 Give interfaces no addresses, and set their MTU to the hosts'.";
 
-    /// True when both cannot be open at once.
+    /// True if the two cannot be open at the same time.
     pub fn is_same_as(&self, other: &PortName) -> bool {
         use PortName::{Dpdk, Memif};
         match (self, other) {
@@ -217,7 +223,7 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         }
     }
 
-    /// The network interface that it stands for.
+    /// The port's network interface.
     pub fn interface(&self) -> Option<&str> {
         match self {
             PortName::Interface(name) | PortName::Tap(name) => Some(name),
@@ -228,7 +234,7 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         }
     }
 
-    /// The longest frame that its port takes in, in bytes.
+    /// Maximum length of a received frame, in bytes.
     pub fn frame_bytes_max(&self) -> usize {
         match self {
             PortName::Interface(_)
@@ -239,24 +245,24 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         }
     }
 
-    /// Whether so many cores, more than one, can share it so.
+    /// Checks whether `count` cores, more than one, can share the port.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// The reason for a refusal, and the cure.
     pub fn check_queues(&self, count: NonZeroUsize, spread: Spread) -> Result<(), PortError> {
         let why = match self {
             PortName::Interface(_) | PortName::Ethernet { .. } | PortName::Xdp(_) => return Ok(()),
             PortName::Dpdk { .. } if spread != Spread::BySide => return Ok(()),
             PortName::Tap(_) => "a TAP device has one queue here",
             PortName::Memif { .. } => "shared memory has one queue here",
-            PortName::Dpdk { .. } => "the queues of a device keep no order together",
+            PortName::Dpdk { .. } => "the queues of a device do not keep frames in order",
         };
         Err(PortError::OneQueue { count, port: self.clone(), why })
     }
 
-    /// Whether its device gives each of so many cores the frames of the same pairs of addresses as
-    /// other such devices do: tables of different lengths, all powers of two, name the same queue
-    /// when the number of queues is one too.
+    /// True if the device maps an address pair to the same core as other such devices do.
+    /// Indirection tables of different lengths agree on the queue if all lengths, and the number of
+    /// queues, are powers of two.
     pub fn spreads_by_addresses(&self, dpdk: &Dpdk, cores: NonZeroUsize) -> bool {
         let queues = cores.get() * usize::from(dpdk.queues.unwrap_or(1));
         matches!(self, PortName::Dpdk { .. })
@@ -264,7 +270,7 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
             && queues.is_power_of_two()
     }
 
-    /// Opens a queue of it for each core, on a side of a pair.
+    /// Opens one queue of the port per core.
     pub fn open_queues(
         &self,
         dpdk: &Dpdk,
@@ -304,7 +310,7 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         whole.map(|port| vec![port])
     }
 
-    /// Opens packet sockets at its interface for each core.
+    /// Opens packet sockets at the port's interface, one per core.
     fn open_sockets(
         &self,
         interface: &str,
@@ -313,8 +319,8 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
     ) -> Result<Vec<BoxPort>, PortError> {
         let Opening { count, spread, stamps } = opening;
         let frame_bytes_max = self.frame_bytes_max();
-        // A fibre keeps the order of all frames, and so stamps them; an accelerator may serve known
-        // flows first.
+        // A fibre keeps all frames in order and needs their arrival times. An accelerator may serve
+        // known flows first.
         let by_class = !stamps;
         let config =
             PacketConfig { frame_bytes_max, stamps, by_class, ..PacketConfig::new(interface) };
@@ -333,7 +339,7 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         queues.into_iter().map(|queue| self.around(queue)).collect()
     }
 
-    /// The port that a packet socket's is of.
+    /// Wraps a packet socket's port.
     fn around(&self, port: PacketPort) -> Result<BoxPort, PortError> {
         let PortName::Ethernet { interface: name, peer, vlan, ethertype } = self else {
             return Ok(BoxPort::Packet(port));
@@ -341,7 +347,8 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         let refused = |error: Cause| PortError::Open { port: self.clone(), error };
         let own = interface::mac(name).map_err(|e| refused(e.into()))?;
         if own == *peer {
-            let why = format!("{} is its own address: name the far station's", Mac(own));
+            let why =
+                format!("{} is the interface's own address: name the far station's", Mac(own));
             return Err(refused(why.into()));
         }
         let circuit = Circuit { own, peer: *peer, vlan: *vlan, ethertype: *ethertype };
@@ -378,39 +385,37 @@ impl fmt::Display for PortName {
     }
 }
 
-/// Why a text names no port.
+/// Why a text is not a port.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PortNameError {
-    /// It has none of the forms.
+    /// The form is unknown.
     #[error(
         "not a port: write eth1, xdp:INTERFACE[,OPTION...], tap:NAME, memif:PATH[,master|slave], \
          dpdk:DEVICE or ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE]"
     )]
     NoPort,
-    /// It names no AF_XDP port.
+    /// It is not a valid AF_XDP port.
     #[error(transparent)]
     Xdp(#[from] XdpNameError),
     /// The role of a memif port is unknown.
     #[error("a memif port is master or slave")]
     MemifRole,
-    /// It has not the form of a circuit.
+    /// It is not a valid circuit.
     #[error(
         "a circuit is ethernet:INTERFACE,MAC[@VLAN][,ETHERTYPE], as in \
          ethernet:eth2,02:00:00:00:00:07@100"
     )]
     NoCircuit,
-    /// No VLAN has this number.
+    /// The VLAN is out of range.
     #[error("'{0}' is no VLAN: they go from 1 to {VLAN_MAX}")]
     Vlan(String),
-    /// Other protocols use this EtherType.
-    #[error(
-        "'{0}' is no EtherType for a circuit: write one that nobody else uses there, as 0x88b5 is"
-    )]
+    /// Another protocol uses this EtherType.
+    #[error("'{0}' is no EtherType for a circuit: write an unused one, as 0x88b5")]
     Ethertype(String),
-    /// The Ethernet address is that of a group, or of nobody.
+    /// The Ethernet address is a group's, or zero.
     #[error("{0} is no address of one station")]
     NoStation(String),
-    /// It is no Ethernet address.
+    /// The Ethernet address cannot be parsed.
     #[error("'{0}' is no Ethernet address, as 02:00:00:00:00:07 is")]
     NoMac(String),
 }
@@ -448,7 +453,7 @@ impl FromStr for PortName {
     }
 }
 
-/// `INTERFACE,MAC[@VLAN][,ETHERTYPE]`.
+/// Parses `INTERFACE,MAC[@VLAN][,ETHERTYPE]`.
 fn circuit(text: &str) -> Result<PortName, PortNameError> {
     let mut parts = text.split(',');
     let (interface, station) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -476,7 +481,7 @@ fn circuit(text: &str) -> Result<PortName, PortNameError> {
     })
 }
 
-/// EtherTypes of what else is on circuits: IPv4, ARP, VLAN tags, IPv6, pause frames, LLDP.
+/// EtherTypes that other traffic on circuits uses: IPv4, ARP, VLAN tags, IPv6, pause frames, LLDP.
 const TAKEN: [u16; 8] = [0x0800, 0x0806, 0x8100, 0x88a8, 0x9100, 0x86dd, 0x8808, 0x88cc];
 
 fn mac_of(text: &str) -> Result<[u8; 6], PortNameError> {
@@ -498,7 +503,7 @@ fn mac_of(text: &str) -> Result<[u8; 6], PortNameError> {
     }
 }
 
-/// An Ethernet address for people.
+/// Formats an Ethernet address.
 struct Mac([u8; 6]);
 
 impl fmt::Display for Mac {
@@ -526,13 +531,13 @@ pub enum BoxPort {
     Dpdk(Box<longhaul_dpdk::DpdkPort>),
     Circuit(CircuitPort<PacketPort>),
     Recorded(Box<RecordingPort<BoxPort, Recording>>),
-    /// One core's queue of it.
+    /// One core's queue of a port.
     Shared(Box<CorePort<BoxPort>>),
 }
 
 impl BoxPort {
-    /// Has all that passes by the queues of a port, both ways, written to a capture file at `path`:
-    /// `frames` of it, 0 for no limit.
+    /// Records the frames of a port's queues, in both directions, to a capture file at `path`: at
+    /// most `frames`, 0 for no limit.
     pub fn recorded(
         queues: Vec<Self>,
         path: &Path,
@@ -547,10 +552,10 @@ impl BoxPort {
         Ok(recorded.into_iter().map(|port| BoxPort::Recorded(Box::new(port))).collect())
     }
 
-    /// Has packets to these QPs served before all other frames, where the port can.
+    /// Makes the port serve packets to these QPs before all other frames, if it can.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn prefer(&mut self, qps: &PreferredQps) -> std::io::Result<()> {
         match self {
             BoxPort::Packet(port) => port.prefer(qps),
@@ -560,7 +565,7 @@ impl BoxPort {
         }
     }
 
-    /// What only ports of network interfaces count.
+    /// Counters that only interface ports have.
     pub fn netdev_counters(&self) -> Option<NetdevCounters> {
         match self {
             BoxPort::Packet(port) => Some(port.netdev_counters()),
@@ -574,7 +579,7 @@ impl BoxPort {
         }
     }
 
-    /// What only AF_XDP ports count.
+    /// Counters that only AF_XDP ports have.
     pub fn xdp_counters(&self) -> Option<XdpCounters> {
         match self {
             BoxPort::Xdp(port) => Some(port.xdp_counters()),
@@ -584,7 +589,7 @@ impl BoxPort {
         }
     }
 
-    /// How it is attached, in words, where there are several ways.
+    /// How the port is attached, if there are several ways.
     pub fn manner(&self) -> Option<String> {
         match self {
             BoxPort::Xdp(port) => Some(port.manner().to_string()),
@@ -594,7 +599,7 @@ impl BoxPort {
         }
     }
 
-    /// What only ports of DPDK's count.
+    /// Counters that only DPDK ports have.
     #[cfg(feature = "dpdk")]
     pub fn dpdk_counters(&self) -> Option<longhaul_dpdk::DpdkCounters> {
         match self {
@@ -605,7 +610,7 @@ impl BoxPort {
         }
     }
 
-    /// Frames on a circuit that were not the far station's.
+    /// Frames on a circuit from other stations.
     pub fn foreign(&self) -> Option<u64> {
         match self {
             BoxPort::Circuit(port) => Some(port.foreign()),
@@ -615,7 +620,7 @@ impl BoxPort {
         }
     }
 
-    /// What it handed over to other cores, where several share it.
+    /// Counters of frames handed over to other cores, if several share the port.
     pub fn handed_over(&self) -> Option<HandedOver> {
         match self {
             BoxPort::Shared(port) => Some(port.handed_over()),
@@ -625,8 +630,8 @@ impl BoxPort {
     }
 }
 
-/// The MTU of a port, in bytes, as it is now; `None` where there is no such thing, or nobody tells.
-/// On a circuit the Ethernet header of what is carried, with a tag, is payload.
+/// MTU of a port, in bytes, at this moment; `None` if it has none or it is unknown. On a circuit,
+/// the carried frame's Ethernet header and tag are payload.
 pub fn mtu(name: &PortName) -> Option<u32> {
     let mtu = interface::mtu(name.interface()?).ok()?;
     let is_circuit = matches!(name, PortName::Ethernet { .. });
@@ -656,14 +661,14 @@ impl Port for BoxPort {
     forward_port!(|self| each_kind! => capabilities, counters);
 }
 
-/// A capture file. What goes wrong with it is told once, because the recording ends with it.
+/// A capture file. Its first error is logged and ends the recording.
 pub struct Recording {
     file: File,
     path: PathBuf,
 }
 
 impl Recording {
-    /// What is recorded is other people's: nobody else may read it, and a link leads nowhere.
+    /// Creates the file so that no other user can read it, and does not follow links.
     fn create(path: &Path, privileges: &Privileges) -> io::Result<Self> {
         let mut how = OpenOptions::new();
         how.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);

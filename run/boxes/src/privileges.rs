@@ -1,9 +1,9 @@
-//! What a box keeps of the rights that it was started with: none.
+//! Dropping the privileges with which a box was started.
 //!
-//! Opening interfaces takes CAP_NET_RAW or CAP_NET_ADMIN; moving frames takes nothing, nor does
-//! going over to an interface that is made anew under the same name. What cannot be done any more:
-//! make a TAP device again that was deleted, and turn receive merging off on a new interface, or
-//! back on in the end. Rights belong to threads, so they are given up before there is a second one.
+//! Opening interfaces needs CAP_NET_RAW or CAP_NET_ADMIN. Moving frames needs no privileges, nor
+//! does switching to a recreated interface of the same name. Without them, a box cannot recreate a
+//! deleted TAP device, turn receive merging off on a new interface, or restore it at the end.
+//! Privileges are per thread, so they are dropped before a second thread exists.
 
 use crate::error::{Cause, PathError};
 use nix::errno::Errno;
@@ -19,24 +19,24 @@ use std::os::unix::fs::{fchown, lchown};
 use std::path::Path;
 use thiserror::Error;
 
-/// Whom a box runs as unless told otherwise, when root starts it.
+/// User that root's box becomes by default.
 const NOBODY: &str = "nobody";
 
-/// Why rights cannot be given up.
+/// Why privileges cannot be dropped.
 #[derive(Debug, Error)]
 pub enum PrivilegesError {
-    /// A file cannot be handed over to the user.
+    /// A file cannot be given to the user.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Another user is asked for by one who is not root.
+    /// A caller other than root asks for another user.
     #[error("only root can become user '{0}'")]
     OnlyRoot(String),
-    /// Users cannot be looked up.
+    /// The user database cannot be read.
     #[error("cannot look up user '{name}': {error}")]
     LookUp {
         /// The user's name.
         name: String,
-        /// What the system answers.
+        /// The error of the operating system.
         error: Errno,
     },
     /// There is no such user.
@@ -47,30 +47,30 @@ pub enum PrivilegesError {
     Refused {
         /// The step.
         action: &'static str,
-        /// What the system answers.
+        /// The error of the operating system.
         error: Cause,
     },
-    /// The system did all steps, and the rights are there.
-    #[error("privileges are still there after they were given up")]
+    /// All steps succeeded, but privileges remain.
+    #[error("privileges remain after they were dropped")]
     StillThere,
 }
 
-/// What becomes of the rights.
+/// Treatment of privileges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Privileges {
-    /// They stay.
+    /// Keep them.
     Keep,
-    /// Given up, and root becomes this user.
+    /// Drop them, and become this user from root.
     Drop(User),
-    /// Given up; the user stays, who is not root.
+    /// Drop them, and stay the same unprivileged user.
     Clear,
 }
 
 impl Privileges {
-    /// Decides, before anything is opened.
+    /// Decides before any port is opened.
     ///
     /// # Errors
-    /// When there is no such user, or it is not for this one to choose.
+    /// If there is no such user, or the caller may not choose one.
     pub fn decide(user: Option<&str>, keep: bool) -> Result<Self, PrivilegesError> {
         match user {
             _ if keep => Ok(Privileges::Keep),
@@ -87,16 +87,14 @@ impl Privileges {
         }
     }
 
-    /// Lets the user that this process becomes, and others of that user, connect to the socket at
-    /// `path`.
+    /// Lets processes of the box's future user connect to the socket at `path`.
     pub fn hand_over(&self, path: &Path) -> Result<(), PrivilegesError> {
         let Privileges::Drop(user) = self else { return Ok(()) };
         lchown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .map_err(|e| PathError::new("hand over", path, e).into())
     }
 
-    /// Lets the user that this process becomes, and others of that user, have what is in `file`. A
-    /// device or a pipe stays whose it is.
+    /// Gives `file` to the box's future user. Devices and pipes keep their owner.
     pub fn hand_over_file(&self, file: &File) -> io::Result<()> {
         match self {
             Privileges::Drop(user) if file.metadata()?.is_file() => {
@@ -106,7 +104,7 @@ impl Privileges {
         }
     }
 
-    /// Carries it out for this thread and all that it starts.
+    /// Applies the decision to this thread and all threads that it starts.
     pub fn apply(&self) -> Result<(), PrivilegesError> {
         if *self == Privileges::Keep {
             return Ok(());
@@ -121,7 +119,7 @@ impl Privileges {
         }
         let none = CapabilitySet::empty();
         let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-        // A kernel without them has none to clear.
+        // Kernels without ambient capabilities have none to clear.
         let _ = clear_ambient_capability_set();
         set_capabilities(None, sets).map_err(|e| refused("clear capabilities", e.into()))?;
         set_no_new_privs(true).map_err(|e| refused("rule out new privileges", e.into()))?;
@@ -136,7 +134,7 @@ fn is_self(name: &str) -> bool {
     User::from_uid(geteuid()).is_ok_and(|user| user.is_some_and(|user| user.name == name))
 }
 
-/// The user that this process runs as.
+/// Name of the user that this process runs as.
 pub fn user_name() -> String {
     let uid: Uid = geteuid();
     match User::from_uid(uid) {
@@ -149,7 +147,7 @@ impl fmt::Display for Privileges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = user_name();
         match self {
-            Privileges::Keep => write!(f, "runs as {user} with the privileges that it was given"),
+            Privileges::Keep => write!(f, "runs as {user} with its initial privileges"),
             Privileges::Drop(_) | Privileges::Clear => {
                 write!(f, "runs as {user} without privileges")
             }

@@ -1,4 +1,4 @@
-//! What boxes count, in Prometheus' text format.
+//! A box's state in Prometheus' text format.
 
 use crate::state::{Flow, Named, PathState, ReadAheadState, SealState, TransportState};
 use crate::status::{
@@ -10,10 +10,10 @@ use longhaul_port::PortCounters;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Flows of a pair that have metrics of their own.
+/// Maximum number of flows per pair with metrics of their own.
 const FLOWS_LISTED: usize = 256;
 
-/// Metrics by name: each with its samples together, as the format wants it.
+/// Metrics by name, each with all of its samples, as the format requires.
 #[derive(Default)]
 struct Metrics(BTreeMap<String, Metric>);
 
@@ -23,7 +23,7 @@ struct Metric {
     samples: String,
 }
 
-/// All that boxes in these states count.
+/// The metrics of boxes in these states.
 pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String {
     let mut metrics = Metrics::default();
     let mut text = String::new();
@@ -36,8 +36,8 @@ pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String
         );
         metrics.gauge(
             "longhaul_box_ready",
-            "1 while the box does what it is there for: ports up, not draining, and a far box \
-             reached where there is a transport.",
+            "1 while the box is ready: ports up, not draining and, with a transport, a far box \
+             reached.",
             &labels(&[("box", &one.name)]),
             f64::from(u8::from(one.not_ready.is_empty())),
         );
@@ -63,7 +63,7 @@ fn labels(pairs: &[(&str, &str)]) -> String {
     parts.join(",")
 }
 
-/// The description with which a counter is declared.
+/// The description of a counter in its declaration.
 fn description(names: &[(&'static str, &'static str)], name: &str) -> &'static str {
     names.iter().find(|(declared, _)| *declared == name).map_or("", |(_, meaning)| meaning)
 }
@@ -86,7 +86,7 @@ impl Metrics {
         self.sample(&format!("{name}_total"), "counter", help, labels, value as f64);
     }
 
-    /// The counters of a part, declared as `names`.
+    /// Adds the counters of a part, declared as `names`.
     fn counters(
         &mut self,
         part: &str,
@@ -115,7 +115,7 @@ impl Metrics {
         let lateness = pair.frame_loop.lateness_us_max / 1e6;
         self.gauge(
             "longhaul_box_lateness_seconds_max",
-            "The latest that anything left after it was due.",
+            "Maximum delay of a frame or timer after its deadline.",
             &labels(&of_pair),
             lateness,
         );
@@ -147,12 +147,12 @@ impl Metrics {
         for (name, help, value) in [
             (
                 "received_frames",
-                "Frames from a core's own queues of the ports.",
+                "Frames received from the core's own queues of the ports.",
                 core.received_frames,
             ),
             (
                 "handed_over",
-                "Frames of them given to the cores that they belong to.",
+                "Received frames handed over to the cores to which they belong.",
                 core.handed_over,
             ),
             (
@@ -160,7 +160,7 @@ impl Metrics {
                 "Frames dropped because the ring to their core was full.",
                 core.ring_full,
             ),
-            ("sleeps", "Times that a core slept.", core.sleeps),
+            ("sleeps", "Times the core slept.", core.sleeps),
         ] {
             self.count(&format!("longhaul_box_core_{name}"), help, &of_core, value);
         }
@@ -192,28 +192,28 @@ impl Metrics {
         }
         for (way, drops) in [("rx", &port.rx_drops), ("tx", &port.tx_drops)] {
             let of_way = [&of_port[..], &[("direction", way)]].concat();
-            self.drops("box_port", "Frames dropped at a port.", &of_way, drops);
+            self.drops("box_port", "Frames dropped at the port.", &of_way, drops);
         }
     }
 
-    /// One half of a box: that for the requesters of its site, or that for the responders.
+    /// Adds one half of a box: near or far.
     fn accelerator(&mut self, of_half: &[(&str, &str)], state: &AcceleratorState) {
         let plain = labels(of_half);
         self.gauge(
             "longhaul_accelerator_draining",
-            "1 while no flows are taken in and those known are let go.",
+            "1 while the accelerator accepts no new flows and releases its flows.",
             &plain,
             f64::from(u8::from(state.is_draining)),
         );
         self.gauge(
             "longhaul_accelerator_store_bytes",
-            "Memory that stored requests take.",
+            "Memory of stored requests.",
             &plain,
             state.stored_bytes as f64,
         );
         self.gauge(
             "longhaul_accelerator_store_bytes_max",
-            "Memory that stored requests may take.",
+            "Limit of the memory of stored requests.",
             &plain,
             state.stored_bytes_max as f64,
         );
@@ -221,20 +221,20 @@ impl Metrics {
             self.tenant(of_half, tenant);
         }
         self.counters("accelerator", Counters::NAMES, of_half, &state.counters);
-        self.drops("accelerator", "Frames taken off the wire on purpose.", of_half, &state.drops);
+        self.drops("accelerator", "Frames that were not forwarded.", of_half, &state.drops);
     }
 
-    /// One of those that store most.
+    /// Adds one of the tenants that store most.
     fn tenant(&mut self, of_half: &[(&str, &str)], tenant: &Tenant) {
         let of_tenant = labels(&[of_half, &[("tenant", &*tenant.prefix)]].concat());
         for (name, help, value) in [
-            ("store_bytes", "Memory that a tenant's stored requests take.", tenant.stored_bytes),
+            ("store_bytes", "Memory of the tenant's stored requests.", tenant.stored_bytes),
             (
                 "share_bytes",
-                "Memory above which a tenant's requests are acknowledged no sooner than delivered.",
+                "Memory above which the tenant's requests are acknowledged only once delivered.",
                 tenant.share_bytes,
             ),
-            ("flows", "Flows of a tenant.", tenant.flows.into()),
+            ("flows", "Flows of the tenant.", tenant.flows.into()),
         ] {
             self.gauge(
                 &format!("longhaul_accelerator_tenant_{name}"),
@@ -245,13 +245,13 @@ impl Metrics {
         }
         self.count(
             "longhaul_accelerator_tenant_refused_packets",
-            "A tenant's request packets refused for lack of memory.",
+            "Request packets of the tenant refused for lack of memory.",
             &of_tenant,
             tenant.refused_packets,
         );
     }
 
-    /// Those of both halves.
+    /// Adds the flows of both halves.
     fn flows(&mut self, of_pair: [(&str, &str); 2], flows: &[Flow]) {
         for kind in FlowState::ALL.map(FlowState::name) {
             for mode in Mode::ALL.map(Mode::name) {
@@ -270,7 +270,7 @@ impl Metrics {
             let count =
                 flows.iter().filter(|flow| flow.pass_reason.as_deref() == Some(reason)).count();
             let with_reason = [&of_pair[..], &[("reason", reason)]].concat();
-            let help = "Flows that pass untouched, by the reason.";
+            let help = "Flows that pass unaccelerated, by reason.";
             self.gauge(
                 "longhaul_accelerator_passing_flows",
                 help,
@@ -284,8 +284,8 @@ impl Metrics {
         listed.truncate(FLOWS_LISTED);
         self.gauge(
             "longhaul_accelerator_flows_unlisted",
-            "Flows that have no metrics of their own: those beyond the first 256 by stored bytes \
-             and by bytes ever stored.",
+            "Flows without metrics of their own: those beyond the first 256 by stored bytes, then \
+             by total stored bytes.",
             &labels(&of_pair),
             (flows.len() - listed.len()) as f64,
         );
@@ -311,15 +311,15 @@ impl Metrics {
         let plain = labels(&of_flow);
         self.gauge(
             "longhaul_accelerator_flow_store_bytes",
-            "Memory that a flow's stored requests take.",
+            "Memory of the flow's stored requests.",
             &plain,
             flow.stored_bytes as f64,
         );
         for (name, help, value) in [
-            ("rtt_seconds", "Smoothed round trip from the box to the responder.", flow.rtt_us),
+            ("rtt_seconds", "Smoothed RTT from the box to the responder.", flow.rtt_us),
             (
                 "ack_delay_seconds",
-                "How long requests wait for their pseudo-ACK, smoothed.",
+                "Smoothed delay of pseudo-ACKs after their requests.",
                 flow.ack_delay_us,
             ),
         ] {
@@ -343,8 +343,7 @@ impl Metrics {
             ("timeout", flow.retransmits_timeout),
         ] {
             let with_cause = labels(&[&of_flow[..], &[("cause", cause)]].concat());
-            let help =
-                "Packets sent again, by what made the box do so: what the path has lost, and more.";
+            let help = "Retransmitted packets, by cause; not all of them were lost.";
             self.count("longhaul_accelerator_flow_retransmits", help, &with_cause, value);
         }
     }
@@ -352,7 +351,7 @@ impl Metrics {
     fn transport(&mut self, of_pair: [(&str, &str); 2], state: &TransportState) {
         let names = longhaul_wan::Counters::NAMES;
         self.counters("transport", names, &of_pair, &state.counters);
-        let help = "Frames that the transport did not pass on.";
+        let help = "Frames that the transport dropped.";
         self.drops("transport", help, &of_pair, &state.drops);
         if let Some(seal) = &state.seal {
             self.seal(of_pair, seal);
@@ -362,10 +361,14 @@ impl Metrics {
             for (name, help, value) in [
                 (
                     "send_bytes",
-                    "Memory of what the far box has not acknowledged.",
+                    "Memory of frames that the far box has not acknowledged.",
                     session.send_bytes,
                 ),
-                ("receive_bytes", "Memory of what waits for its turn.", session.receive_bytes),
+                (
+                    "receive_bytes",
+                    "Memory of received frames that wait for earlier ones or for room.",
+                    session.receive_bytes,
+                ),
             ] {
                 let name = format!("longhaul_transport_{name}");
                 self.gauge(&name, help, &labels(&of_session), value as f64);
@@ -380,26 +383,30 @@ impl Metrics {
     fn path(&mut self, of_path: &str, path: &PathState) {
         let rtt = path.rtt_us.unwrap_or(0.0) / 1e6;
         for (name, help, value) in [
-            ("up", "1 while the path answers.", f64::from(u8::from(path.is_up))),
-            ("rtt_seconds", "Smoothed round trip.", rtt),
-            ("loss", "Part that is lost, before repair.", path.loss),
-            ("residual_loss", "Part that stays lost after repair.", path.residual),
-            ("mtu_bytes", "Longest IP packet that is known to get through.", path.mtu.into()),
+            ("up", "1 while the path is up.", f64::from(u8::from(path.is_up))),
+            ("rtt_seconds", "Smoothed RTT.", rtt),
+            ("loss", "Fraction of transmissions that are lost, before repair.", path.loss),
+            (
+                "residual_loss",
+                "Fraction of transmissions that stay lost after repair.",
+                path.residual,
+            ),
+            ("mtu_bytes", "Longest IP packet that is known to fit the path.", path.mtu.into()),
         ] {
             self.gauge(&format!("longhaul_transport_path_{name}"), help, of_path, value);
         }
         for (name, help, value) in [
             (
                 "split",
-                "Frames and parts that were split because the path does not take them.",
+                "Frames and parts that were split because they exceed the path's MTU.",
                 path.split,
             ),
-            ("black_holes", "Times that long packets no longer got through.", path.black_holes),
+            ("black_holes", "Times the path stopped delivering long packets.", path.black_holes),
             ("sent", "Numbered transmissions.", path.sent),
-            ("lost", "Transmissions taken for lost.", path.lost),
-            ("outages", "Times that the path was taken for out.", path.outages),
+            ("lost", "Transmissions declared lost.", path.lost),
+            ("outages", "Outages of the path.", path.outages),
             ("parity_sent", "Parities sent.", path.parity_sent),
-            ("repaired", "Transmissions that parity brought at the far box.", path.repaired),
+            ("repaired", "Transmissions that the far box repaired by parity.", path.repaired),
         ] {
             self.count(&format!("longhaul_transport_path_{name}"), help, of_path, value);
         }
@@ -407,7 +414,7 @@ impl Metrics {
 
     fn read_ahead(&mut self, of_pair: [(&str, &str); 2], state: &ReadAheadState) {
         let plain = labels(&of_pair);
-        let help = "Memory set aside for what has been fetched ahead.";
+        let help = "Memory reserved for data that is fetched ahead.";
         self.gauge("longhaul_read_ahead_held_bytes", help, &plain, state.held_bytes as f64);
         let names = longhaul_readahead::Counters::NAMES;
         self.counters("read_ahead", names, &of_pair, &state.counters);
@@ -415,7 +422,7 @@ impl Metrics {
 
     fn seal(&mut self, of_pair: [(&str, &str); 2], state: &SealState) {
         self.counters("seal", longhaul_seal::Counters::NAMES, &of_pair, &state.counters);
-        self.drops("seal", "Frames that the seal did not pass on.", &of_pair, &state.drops);
+        self.drops("seal", "Frames that the seal dropped.", &of_pair, &state.drops);
         for peer in &state.peers {
             let of_peer = labels(&[&of_pair[..], &[("peer", &*peer.name)]].concat());
             let help = "1 while there are keys with a far box.";
@@ -429,17 +436,17 @@ impl Metrics {
                     age,
                 );
             }
-            let help = "Handshakes with a far box that came to keys.";
+            let help = "Completed handshakes with the far box.";
             self.count("longhaul_seal_peer_handshakes", help, &of_peer, peer.handshakes);
         }
     }
 
     fn fibre(&mut self, of_pair: [(&str, &str); 2], state: &FibreState) {
         let plain = labels(&of_pair);
-        self.gauge("longhaul_fibre_delay_seconds", "Delay one way.", &plain, state.delay_us / 1e6);
+        self.gauge("longhaul_fibre_delay_seconds", "One-way delay.", &plain, state.delay_us / 1e6);
         self.gauge(
             "longhaul_fibre_memory_bytes",
-            "Memory of the frames under way.",
+            "Memory of the frames in flight.",
             &plain,
             state.memory_bytes as f64,
         );
@@ -458,19 +465,19 @@ impl Metrics {
                 let help = description(LinkCounters::NAMES, name);
                 self.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
             }
-            self.drops("fibre", "Frames that did not get through.", &way, &direction.drops);
+            self.drops("fibre", "Frames that the fibre dropped.", &way, &direction.drops);
             for rule in &direction.rules {
                 let number = rule.number.to_string();
                 let of_rule =
                     labels(&[&way[..], &[("number", &*number), ("rule", &*rule.rule)]].concat());
-                let help = "Frames that a rule selected.";
+                let help = "Frames that the rule selected.";
                 self.count(
                     "longhaul_fibre_rule_selected_frames",
                     help,
                     &of_rule,
                     rule.selected_frames,
                 );
-                let help = "Frames that a rule did something to.";
+                let help = "Frames to which the rule was applied.";
                 self.count("longhaul_fibre_rule_struck_frames", help, &of_rule, rule.struck_frames);
             }
         }

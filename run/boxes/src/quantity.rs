@@ -1,12 +1,13 @@
-//! Distances and sizes as people write them.
+//! Distances and sizes in a user's notation.
 
+pub use longhaul_units::probability;
 use longhaul_units::{QuantityError, distance_m, size_bytes};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// No host has as many bytes of memory.
+/// Maximum size in bytes, above the memory of any host.
 const BYTES_MAX: u64 = 1_000_000_000_000_000;
 
 /// Length of a fibre in metres.
@@ -17,7 +18,7 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// `km` thousand metres.
+    /// A distance of `km` kilometres.
     pub const fn from_km(km: u64) -> Self {
         Distance { metres: km * 1000 }
     }
@@ -92,13 +93,13 @@ impl FromStr for Size {
     }
 }
 
-/// Why a text is no amount of memory for frames.
+/// Why a text is not an amount of memory for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MemoryError {
-    /// It is no size.
+    /// It is not a size.
     #[error(transparent)]
     Size(#[from] QuantityError),
-    /// It is too little for a frame, or more than any host has.
+    /// It is too small for a frame, or larger than any host's memory.
     #[error("memory goes from {MEMORY_LEAST} to {MEMORY_MOST}")]
     OutOfBounds,
 }
@@ -106,26 +107,13 @@ pub enum MemoryError {
 const MEMORY_LEAST: Size = Size::from_bytes(64 << 10);
 const MEMORY_MOST: Size = Size::from_bytes(1 << 40);
 
-/// Reads an amount of memory for frames.
+/// Parses an amount of memory for frames.
 pub fn memory(text: &str) -> Result<Size, MemoryError> {
     let size: Size = text.parse()?;
     if (MEMORY_LEAST..=MEMORY_MOST).contains(&size) {
         Ok(size)
     } else {
         Err(MemoryError::OutOfBounds)
-    }
-}
-
-/// The text is no probability.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not a probability: write a number from 0 to 1, as in 1e-4")]
-pub struct NoProbability;
-
-/// Reads a probability.
-pub fn probability(text: &str) -> Result<f64, NoProbability> {
-    match text.parse::<f64>() {
-        Ok(p) if (0.0..=1.0).contains(&p) => Ok(p),
-        _ => Err(NoProbability),
     }
 }
 
@@ -159,14 +147,6 @@ mod tests {
         assert_eq!(memory("64K").unwrap().to_string(), "64 KiB");
         for text in ["63K", "1025G", "100T", "x"] {
             assert!(memory(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn probabilities_stay_within_bounds() {
-        assert_eq!(probability("1e-4"), Ok(1e-4));
-        for text in ["-0.1", "1.1", "NaN", "x"] {
-            assert!(probability(text).is_err(), "{text}");
         }
     }
 }

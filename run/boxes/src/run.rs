@@ -1,6 +1,7 @@
-//! A box from its start to its end.
+//! Runs a box from start to end.
 
-use crate::control::{Control, Phrase, SocketPath};
+use crate::claim::Claim;
+use crate::control::{Control, ControlError, Phrase, SocketPath};
 use crate::cores::{self, Places};
 use crate::element::Element;
 use crate::error::Error;
@@ -9,7 +10,7 @@ use crate::journal::{self, Level};
 use crate::operation::{Operated, Operation, Planner};
 use crate::pair::Running;
 use crate::plan::{BoxKind, Given, Pair, Plan, Process, plan};
-use crate::port::{BoxPort, Opening, PortName};
+use crate::port::{BoxPort, Opening, PortError, PortName};
 use crate::privileges::{self, Privileges};
 use crate::status::{BoxStatus, PairStatus};
 use longhaul_host::Clock;
@@ -17,19 +18,19 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 
-/// What is left of a box.
+/// The result of a box's run.
 pub struct Ended {
-    /// Its last state, with the pairs that could be ended in order.
+    /// The last state, of the pairs that ended properly.
     pub summary: BoxStatus,
-    /// Nobody asked for its end, or a thread of it had died.
+    /// True if the box ended without being told to, or one of its threads had died.
     pub has_failed: bool,
 }
 
-/// Runs a box until it is told to stop: one with these ports and settings, and what the file of
-/// `process` has. What goes wrong on the way is put into words by `phrase`.
+/// Runs a box until it is told to stop, with these ports and settings and those of the file of
+/// `process`. `phrase` turns later errors into messages.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If the box cannot be started.
 pub fn run<S: BoxKind>(
     given: Given,
     process: Process,
@@ -49,12 +50,17 @@ pub fn run<S: BoxKind>(
         |pair: &Pair<S>| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, e.into()));
     let elements = plan.pairs.iter().map(build);
     let elements = elements.collect::<Result<Vec<Vec<S::Element>>, Error>>()?;
-    // From here on a signal ends the box in order.
+    // From here on a signal ends the box properly.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(Error::Signals)?;
     let control = Control::listen(SocketPath::decide(&plan.name, plan.control.as_deref())?)?;
     let health = plan.health.map(http::listen).transpose()?;
+    let claims = plan.pairs.iter().flat_map(|pair| &pair.ports).map(Claim::of);
+    let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
     let ports = ports(&plan, &privileges)?;
     privileges.apply()?;
+    for claim in claims.into_iter().flatten() {
+        claim.serve(&plan.name).map_err(ControlError::Thread)?;
+    }
     let clock = Clock::start();
     let mut running = Vec::new();
     for (((pair, elements), ports), places) in
@@ -86,7 +92,7 @@ pub fn run<S: BoxKind>(
     Ok(Ended { summary: operation.with(ended.into_iter().flatten().collect()), has_failed })
 }
 
-/// Waits until the box is to end. False: nobody asked for it, a pair's thread has died.
+/// Waits until the box is told to end. Returns `false` if a thread of a pair has died instead.
 fn wait_for_end<S: BoxKind>(
     signals: &mut Signals,
     operation: &Operation<S>,
@@ -102,11 +108,11 @@ fn wait_for_end<S: BoxKind>(
             SIGHUP if operation.has_file() => {
                 if let Err(error) = operation.reload() {
                     let why = phrase(&error);
-                    journal::warn(&format!("cannot go by the configuration: {why}"));
+                    journal::warn(&format!("cannot apply the configuration: {why}"));
                 }
             }
             _ => {
-                journal::line("told to end");
+                journal::line("ending on a signal");
                 return true;
             }
         }
@@ -114,7 +120,7 @@ fn wait_for_end<S: BoxKind>(
     false
 }
 
-/// Opens the ports of all pairs: of each pair, for each of its cores, a queue of each port.
+/// Opens the ports of all pairs: one queue of each port per core.
 fn ports<S: BoxKind>(
     plan: &Plan<S>,
     privileges: &Privileges,
@@ -137,14 +143,14 @@ fn ports<S: BoxKind>(
         cores::join(cores, cores::spread(pair, &plan.dpdk)).map_err(failed)
     };
     let mut ports = plan.pairs.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
-    // Not before it is known that there is something to record.
+    // Recordings start once all ports are open.
     for (pair, cores) in plan.pairs.iter().zip(&mut ports) {
         record(plan, pair, cores, privileges)?;
     }
     Ok(ports)
 }
 
-/// Has the ports of a pair recorded as it says: what all cores do at one goes to one file.
+/// Records the ports of a pair as its settings say. All cores of a port record to one file.
 fn record<S: BoxKind>(
     plan: &Plan<S>,
     pair: &Pair<S>,

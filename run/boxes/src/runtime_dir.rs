@@ -1,4 +1,4 @@
-//! The directory in which a user's boxes and labs have their sockets.
+//! The runtime directory, in which a user's boxes and labs have their sockets.
 
 use crate::error::PathError;
 use std::fs;
@@ -11,18 +11,18 @@ use thiserror::Error;
 /// Why a directory cannot be used.
 #[derive(Debug, Error)]
 pub enum RuntimeDirError {
-    /// It cannot be looked at, or made.
+    /// It cannot be inspected or created.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Others own it, or can look into it.
+    /// Another user owns it, or may read it.
     #[error("{} is not a directory of yours alone", .0.display())]
     NotPrivate(PathBuf),
 }
 
-/// A directory of this user's with this name; made where it is not there.
+/// Returns this user's directory of this name, and creates it if missing.
 ///
 /// # Errors
-/// When it cannot be made, or what is around it is open to others.
+/// If it cannot be created, or its parent is open to other users.
 pub fn private_dir(name: &str) -> Result<PathBuf, RuntimeDirError> {
     let base = base();
     check_private(&base)?;
@@ -35,7 +35,7 @@ pub fn private_dir(name: &str) -> Result<PathBuf, RuntimeDirError> {
     Ok(dir)
 }
 
-/// The directory of all that this user runs.
+/// Parent directory of the sockets of all that this user runs.
 pub fn base() -> PathBuf {
     if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         // Socket paths are limited to 107 bytes, of which a lab's own part takes up to 60.
@@ -51,11 +51,10 @@ fn uid() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-/// Refuses a directory that somebody else owns or can look into. One that is not there yet is in
-/// order.
+/// Refuses a directory that another user owns or may read. A missing one is accepted.
 ///
 /// # Errors
-/// When it is not this user's alone, or cannot be looked at.
+/// If it is not private to this user, or cannot be inspected.
 pub fn check_private(dir: &Path) -> Result<(), RuntimeDirError> {
     let found = match fs::symlink_metadata(dir) {
         Ok(found) => found,
@@ -68,7 +67,7 @@ pub fn check_private(dir: &Path) -> Result<(), RuntimeDirError> {
     Err(RuntimeDirError::NotPrivate(dir.to_owned()))
 }
 
-/// True when the dynamic linker takes `path` as it is, in a list that spaces and colons separate.
+/// True if `path` can stand in LD_PRELOAD, where spaces and colons are separators.
 pub fn is_preloadable(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte))
 }

@@ -1,5 +1,4 @@
-//! What boxes are given: an accelerator, a fibre, and the keys and far boxes that are named in
-//! them.
+//! Settings of boxes: an accelerator, a fibre, and the keys and far boxes that they name.
 
 mod acceleration;
 mod emulation;
@@ -17,6 +16,7 @@ pub use reference::reference;
 pub use wan_rate::{WanRate, WanRateError};
 
 use crate::error::Cause;
+use crate::quantity::Size;
 use longhaul_accel::{PolicyError, Prefix};
 use longhaul_link::LinkError;
 use longhaul_wan_box::ConfigError;
@@ -24,49 +24,49 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use thiserror::Error;
 
-/// Why settings make no sense together.
+/// Why settings contradict each other.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    /// A whole box cannot be made of them.
+    /// A whole box cannot be built from them.
     #[error(transparent)]
     Box(#[from] ConfigError),
-    /// The halves of a running box cannot go by them.
+    /// The halves of a running box cannot apply them.
     #[error(transparent)]
     Halves(longhaul_accel::ConfigError),
-    /// The rules of a file make no policy.
+    /// The rules of a file are not a valid policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A fibre cannot be made of them.
+    /// A fibre cannot be built from them.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// A key cannot be read.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// A far box has an address that stands for others, and there are several cores.
+    /// A far box with a representative address, on several cores.
     #[error(
         "--far {prefix}={via} with --cores {count}: each core asks for the addresses of its own \
          hosts"
     )]
     ViaWithCores {
-        /// The site's addresses.
+        /// The site's prefix.
         prefix: Prefix,
-        /// The one that is asked for.
+        /// The representative address.
         via: IpAddr,
-        /// How many cores.
+        /// Number of cores.
         count: NonZeroUsize,
     },
-    /// A core's part of what is bounded for all is too little.
-    #[error("a core's part of what {count} cores share: {error}")]
+    /// A core's share of the limits is too small.
+    #[error("the share of each of {count} cores: {error}")]
     PartOfCore {
-        /// How many cores.
+        /// Number of cores.
         count: NonZeroUsize,
-        /// What it is too little for.
+        /// The limit that is too small.
         error: Box<SettingsError>,
     },
-    /// A fibre has two directions, and there are more cores.
+    /// More than two cores for the two directions of a fibre.
     #[error("{0} cores for the two directions of a fibre")]
     MoreCoresThanDirections(NonZeroUsize),
-    /// Something needs a key of this box.
+    /// A setting requires a key of this box.
     #[error("{0} without --key")]
     WithoutKey(String),
     /// A key without a transport.
@@ -75,18 +75,18 @@ pub enum SettingsError {
     /// A key without a peer.
     #[error("--key without --peer")]
     KeyWithoutPeer,
-    /// A pre-shared key is for a peer that is not named.
-    #[error("--psk for '{0}', which no --peer names")]
+    /// A pre-shared key for an unknown peer.
+    #[error("--psk for '{0}' without a --peer of that name")]
     PskOfNobody(String),
-    /// Some traffic may be in the clear, and all may.
+    /// Prefixes in cleartext beside permission for all traffic.
     #[error("--clear {0} with --key-optional")]
     ClearWithKeyOptional(Prefix),
-    /// Addresses in the clear are those of a far box.
+    /// A cleartext prefix overlaps a far box's.
     #[error("--clear {clear} and --far {far} overlap")]
     ClearOverlapsFar {
-        /// Those in the clear.
+        /// The cleartext prefix.
         clear: Prefix,
-        /// The far box's.
+        /// The far box's prefix.
         far: Prefix,
     },
     /// Far boxes without a transport.
@@ -95,30 +95,41 @@ pub enum SettingsError {
     /// Read-ahead without a transport.
     #[error("--read-ahead without --transport")]
     ReadAheadWithoutTransport,
-    /// A rate of the transport without a transport.
+    /// A transport's rate without a transport.
     #[error("--wan-rate without --transport")]
     WanRateWithoutTransport,
-    /// This machine's addresses cannot be told.
+    /// This machine's addresses cannot be listed.
     #[error("cannot list this machine's addresses: {0}")]
     OwnAddresses(Cause),
-    /// A far box is asked for at an address of this machine.
+    /// A far box has an address of this machine.
     #[error("the far box for {prefix} has this machine's own address {via}")]
     FarIsHere {
-        /// The site's addresses.
+        /// The site's prefix.
         prefix: Prefix,
-        /// The one that is asked for.
+        /// The representative address.
         via: IpAddr,
     },
-    /// How long a fibre is, said twice.
+    /// A fibre with a length and a delay.
     #[error("a fibre has both a delay and a distance")]
     DelayAndDistance,
-    /// Bursts without a mean.
-    #[error("bursts of losses without a loss: give their mean, as loss 1e-3")]
+    /// Bursts without a mean loss.
+    #[error("bursts of losses without a loss probability: give their mean, as loss 1e-3")]
     BurstsWithoutLoss,
-    /// Losses within bursts without bursts.
+    /// Losses within bursts, without bursts.
     #[error("losses within bursts without bursts: give their mean length, as loss-burst 8")]
     InBurstWithoutBursts,
-    /// A fibre that runs is to become another.
-    #[error("a fibre does not change while it runs")]
+    /// A delay of reordered frames without their probability.
+    #[error("a delay of reordered frames without their probability: give it too, as reorder 1e-3")]
+    ReorderDelayWithoutReorder,
+    /// A flow could be acknowledged more than the memory holds.
+    #[error("--window {window} exceeds the memory of {memory}")]
+    WindowOverMemory {
+        /// The window given.
+        window: Size,
+        /// The memory, given or the default.
+        memory: Size,
+    },
+    /// A change of a running fibre.
+    #[error("a running fibre cannot change")]
     FixedFibre,
 }

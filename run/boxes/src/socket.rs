@@ -1,28 +1,26 @@
-//! A control socket: whoever connects writes one line, what is wanted, and gets an answer.
+//! Control sockets: a client connects, writes a one-line request and reads the answer.
 //!
-//! It is served on a thread of its own, one client after the other: a client that dawdles keeps
-//! other clients waiting, and no frame.
+//! One thread serves clients one after the other: a slow client delays other clients, but no frame.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a client may keep the others waiting, from its first byte to its last.
+/// Time limit of reading a request, and of writing its answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest line that a client writes, in bytes.
-const REQUEST_BYTES_MAX: u64 = 64;
+/// Maximum bytes of a request.
+const REQUEST_BYTES_MAX: usize = 64;
 
-/// Written at once, in bytes: little enough for the kernel to wait for room once, and not again for
-/// each part.
+/// Bytes per write: small enough that the kernel waits for buffer space at most once per write.
 const WRITE_BYTES: usize = 16 << 10;
 
-/// Starts the thread that answers, which lives as long as the process. `answer` is given a line
-/// without spaces around it; where it has none, the client is left without.
+/// Starts the thread that answers, which runs as long as the process. It passes `answer` each
+/// request line, trimmed; if `answer` returns none, the client gets no reply.
 ///
 /// # Errors
-/// When the thread cannot be started.
+/// If the thread cannot be started.
 pub fn serve(
     listener: UnixListener,
     answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,
@@ -30,9 +28,9 @@ pub fn serve(
     let serve = move || {
         for stream in listener.incoming() {
             match stream {
-                // A client that goes away early is its own concern.
+                // Errors of a client that disconnects early are ignored.
                 Ok(stream) => drop(serve_one(stream, &answer)),
-                // Out of descriptors, say; not to be met again at full speed.
+                // For example, no free descriptors: retry at a bounded rate.
                 Err(_) => thread::sleep(CLIENT_PATIENCE),
             }
         }
@@ -43,43 +41,50 @@ pub fn serve(
 /// Answers one client.
 ///
 /// # Errors
-/// When it goes away early, or dawdles.
+/// If the client disconnects early, or is too slow.
 pub(crate) fn serve_one(
     stream: UnixStream,
     answer: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
-    match answer(&read_line(&stream)?) {
+    match answer(&read_line(&stream, CLIENT_PATIENCE)?) {
         Some(answer) => write_within(stream, &answer, CLIENT_PATIENCE),
         None => Ok(()),
     }
 }
 
-pub(crate) fn read_line(stream: &UnixStream) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    // A read gives what there is, so that a client that writes byte by byte has as many times its
-    // patience.
-    BufReader::new(stream.take(REQUEST_BYTES_MAX)).read_until(b'\n', &mut line)?;
+/// Reads a request within `limit`, up to the end of its line.
+pub(crate) fn read_line(mut stream: &UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + limit;
+    let (mut bytes, mut len) = ([0; REQUEST_BYTES_MAX], 0);
+    while len < bytes.len() && !bytes[..len].contains(&b'\n') {
+        stream.set_read_timeout(Some(time_left(deadline)?))?;
+        match stream.read(&mut bytes[len..])? {
+            0 => break,
+            read => len += read,
+        }
+    }
+    let line = bytes[..len].split(|byte| *byte == b'\n').next().unwrap_or_default();
     Ok(line.trim_ascii().to_vec())
 }
 
 fn write_within(mut stream: UnixStream, bytes: &[u8], limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     for part in bytes.chunks(WRITE_BYTES) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_write_timeout(Some(left))?;
+        stream.set_write_timeout(Some(time_left(deadline)?))?;
         stream.write_all(part)?;
     }
     Ok(())
 }
 
-/// Writes `line` to who serves at the other end: the answer, empty where there is none.
+fn time_left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Sends the request `line` and returns the answer, which is empty if there is none.
 ///
 /// # Errors
-/// When it hangs up early, or writes nothing for as long as `patience`.
+/// If the server disconnects early, or writes nothing for `patience`.
 pub fn ask(mut stream: UnixStream, line: &[u8], patience: Duration) -> io::Result<String> {
     stream.set_read_timeout(Some(patience))?;
     stream.write_all(&[line, b"\n"].concat())?;
@@ -93,6 +98,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_client_that_writes_slowly_is_left_in_the_end() {
+        let (served, mut client) = UnixStream::pair().unwrap();
+        let writer = thread::spawn(move || {
+            while client.write_all(b"s").is_ok() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        // Each byte comes quickly, but all of them would take more than a second.
+        let read = read_line(&served, Duration::from_millis(100));
+        let timeouts = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(read.is_err_and(|e| timeouts.contains(&e.kind())));
+        drop(served);
+        writer.join().unwrap();
+    }
+
+    #[test]
     fn a_client_that_reads_slowly_is_left_in_the_end() {
         let (served, mut client) = UnixStream::pair().unwrap();
         let reader = thread::spawn(move || {
@@ -101,7 +122,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
             }
         });
-        // Each part is taken soon; all of them would take more than four seconds.
+        // Each part is taken quickly, but all of them would take more than four seconds.
         assert!(write_within(served, &vec![0; 64 << 20], Duration::from_millis(100)).is_err());
         reader.join().unwrap();
     }

@@ -1,23 +1,24 @@
-//! What the elements of a network say about themselves, for people and as JSON.
+//! States of the elements of a network, as text and as JSON.
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 mod read_ahead;
 mod transport;
 
 pub use read_ahead::{ReadAheadState, write_read_ahead};
-pub use transport::{PathState, SealState, TransportState, write_transport};
+pub use transport::{PathState, SealState, SessionState, TransportState, write_transport};
 
-use longhaul_accel::{FlowStatus, PassReason};
+use crate::figures::{bytes, count, microseconds};
+use longhaul_accel::{DropReason, FlowState, FlowStatus, Learnt, PassReason};
 use longhaul_link::{Link, LinkCounters};
 use longhaul_node::Side;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Counters by name; zeros are left out of texts, not of JSON.
+/// Counters by name. Texts omit zeros; JSON contains them.
 pub type Named = BTreeMap<String, u64>;
 
-/// Counters by name.
+/// Collects counters by name.
 pub fn named(values: impl Iterator<Item = (&'static str, u64)>) -> Named {
     values.map(|(name, n)| (name.to_string(), n)).collect()
 }
@@ -36,22 +37,22 @@ pub struct LinkStatus {
     pub corrupted_frames: u64,
     pub queue_bytes_max: u64,
     pub drops: Named,
-    /// Those for this direction.
+    /// Rules of this direction.
     #[serde(default)]
     pub rules: Vec<RuleStatus>,
 }
 
-/// What a rule of a fibre did in one direction.
+/// Counters of a fibre's rule in one direction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RuleStatus {
-    /// Its place among all rules of the fibre, from 1 on.
+    /// Number of the rule within the fibre, from 1.
     pub number: usize,
     pub rule: String,
     pub selected_frames: u64,
     pub struck_frames: u64,
 }
 
-/// One accelerated flow.
+/// An accelerated flow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Flow {
     pub requester: String,
@@ -61,16 +62,16 @@ pub struct Flow {
     /// 0: none.
     pub vlan: u16,
     pub state: String,
-    /// Why it passes, if it does.
+    /// Reason, if it passes.
     #[serde(default)]
     pub pass_reason: Option<String>,
-    /// What its completions say: `early`, `far`, `tail` or `off`.
+    /// Mode: `early`, `far`, `tail` or `off`.
     pub mode: String,
-    /// Which box of a pair this one is for it: `near` or `far`.
+    /// Role of this box for the flow: `near` or `far`.
     pub role: String,
     pub learnt: String,
     pub rtt_us: Option<f64>,
-    /// How long requests wait for their pseudo-ACK, smoothed.
+    /// Smoothed delay of pseudo-ACKs after their requests.
     #[serde(default)]
     pub ack_delay_us: Option<f64>,
     pub stored_bytes: u64,
@@ -90,7 +91,7 @@ pub struct Flow {
 }
 
 impl LinkStatus {
-    /// Both directions of `link`, that from side 0, called a, first.
+    /// Both directions of `link`, first the one from side 0, called a.
     pub fn of(link: &Link) -> Vec<Self> {
         ["a to b", "b to a"]
             .into_iter()
@@ -117,7 +118,7 @@ impl LinkStatus {
     }
 }
 
-/// What the rules of `link` did to frames that entered by `side`.
+/// Counters of the rules of `link` for frames that entered on `side`.
 fn rules(link: &Link, side: Side) -> Vec<RuleStatus> {
     let rules = (1..).zip(link.config().rules.iter().zip(link.rule_counters(side)));
     rules
@@ -132,17 +133,29 @@ fn rules(link: &Link, side: Side) -> Vec<RuleStatus> {
 }
 
 impl Flow {
-    /// Why it passes, if its mode is not the reason.
+    /// The reason why it passes, unless that is its mode.
     pub fn notable_reason(&self) -> Option<&str> {
         self.pass_reason.as_deref().filter(|reason| *reason != PassReason::Mode.name())
     }
 
-    fn state_and_reason(&self) -> String {
-        let reason = self.notable_reason().map_or_else(String::new, |reason| format!(": {reason}"));
-        format!("{}{reason}", self.state)
+    /// The state in texts for people; `terminated` is `accelerated`.
+    pub fn state_in_words(&self) -> &str {
+        let is_accelerated = self.state == FlowState::Terminated.name();
+        if is_accelerated { "accelerated" } else { &self.state }
     }
 
-    /// From what an accelerator says.
+    /// State, reason, and the source of its connection data.
+    fn treatment(&self) -> String {
+        let source = if self.learnt == Learnt::ConnectionManager.name() { "CM" } else { "traffic" };
+        if self.state == FlowState::Learning.name() {
+            return self.state.clone();
+        }
+        let state = self.state_in_words();
+        let reason = self.notable_reason().map_or_else(String::new, |reason| format!(": {reason}"));
+        format!("{state}{reason} (learnt from {source})")
+    }
+
+    /// Converts an accelerator's status.
     pub fn of(f: &FlowStatus) -> Self {
         Flow {
             requester: f.key.requester.to_string(),
@@ -170,7 +183,7 @@ impl Flow {
             retransmits_nak: f.counters.retransmits_nak,
             retransmits_rnr: f.counters.retransmits_rnr,
             retransmits_timeout: f.counters.retransmits_timeout,
-            // Only those that occurred: there may be thousands of flows.
+            // Only nonzero counters: there may be thousands of flows.
             drops: named(
                 f.drops.iter().filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.name(), n)),
             ),
@@ -178,14 +191,21 @@ impl Flow {
     }
 }
 
-/// The counters that are not zero, as `name 5, other 7`.
+/// The nonzero counters, as `name 5, other 7`.
 pub fn nonzero(named: &Named) -> String {
     let parts: Vec<String> =
         named.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if parts.is_empty() { "none".to_string() } else { parts.join(", ") }
 }
 
-/// How many frames a queue has marked, unless none.
+/// The drops of an accelerator; the ACKs that it absorbs are not losses, so they come apart.
+pub fn absorbed_and_drops(drops: &Named) -> String {
+    let mut drops = drops.clone();
+    let absorbed = drops.remove(DropReason::AckAbsorbed.name()).unwrap_or(0);
+    format!("{} absorbed; drops: {}", count(absorbed, "ACK"), nonzero(&drops))
+}
+
+/// Number of frames that a queue has marked; empty if none.
 pub fn marked(frames: u64) -> String {
     such(frames, "marked")
 }
@@ -194,62 +214,61 @@ fn such(frames: u64, what: &str) -> String {
     if frames == 0 { String::new() } else { format!(", {frames} {what}") }
 }
 
-/// A line about `link`, for people.
+/// Writes a text line about `link`.
 pub fn write_link(before: &str, link: &LinkStatus, text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "{before}{}: {} frames delivered, {} on the way{}{}{}{}, longest queue {} bytes; drops: {}",
+        "{before}{}: {} delivered, {} in flight{}{}{}{}, longest queue {}; drops: {}",
         link.direction,
-        link.delivered_frames,
+        count(link.delivered_frames, "frame"),
         link.in_flight_frames,
         marked(link.ecn_marked_frames),
         such(link.late_frames, "late"),
-        such(link.duplicated_frames, "twice"),
+        such(link.duplicated_frames, "duplicated"),
         such(link.corrupted_frames, "corrupted"),
-        link.queue_bytes_max,
+        bytes(link.queue_bytes_max),
         nonzero(&link.drops)
     )?;
+    let indent = &before[..before.len() - before.trim_start().len()];
     for RuleStatus { rule, selected_frames, struck_frames, .. } in &link.rules {
-        writeln!(text, "{before}  '{rule}': {struck_frames} of {selected_frames} frames")?;
+        let selected = count(*selected_frames, "selected frame");
+        writeln!(text, "{indent}  rule '{rule}': applied to {struck_frames} of {selected}")?;
     }
     Ok(())
 }
 
-/// Two lines about `flow`, for people.
+/// Writes two text lines about `flow`.
 pub fn write_flow(flow: &Flow, text: &mut String) -> std::fmt::Result {
     let qpn = flow.requester_qpn.map_or("?".to_string(), |q| format!("{q:#x}"));
-    let rtt = flow.rtt_us.map_or("unknown".to_string(), |us| format!("{us:.0} µs"));
-    let delay =
-        flow.ack_delay_us.map_or(String::new(), |us| format!(", pseudo-ACKs after {us:.0} µs"));
+    let rtt = flow.rtt_us.map_or("unknown".to_string(), microseconds);
+    let delay = flow
+        .ack_delay_us
+        .map_or(String::new(), |us| format!(", pseudo-ACKs after {}", microseconds(us)));
     let vlan = if flow.vlan == 0 { String::new() } else { format!(" in VLAN {}", flow.vlan) };
     writeln!(
         text,
-        "  {} QP {qpn} to {} QP {:#x}{vlan}: mode {}, {} (by {}), RTT {rtt}{delay}, stored {} \
-         bytes in {} frames{}",
+        "  {} QP {qpn} to {} QP {:#x}{vlan}: mode {}, {}, RTT {rtt}{delay}, {} stored in {}{}",
         flow.requester,
         flow.responder,
         flow.responder_qpn,
         flow.mode,
-        flow.state_and_reason(),
-        flow.learnt,
-        flow.stored_bytes,
-        flow.stored_frames,
-        if flow.back_pressure { ", holding ACKs back" } else { "" }
+        flow.treatment(),
+        bytes(flow.stored_bytes),
+        count(flow.stored_frames as u64, "frame"),
+        if flow.back_pressure { ", withholding pseudo-ACKs" } else { "" }
     )?;
     if flow.passed_packets > 0 {
-        writeln!(text, "    {} packets passed", flow.passed_packets)?;
+        writeln!(text, "    {} passed through", count(flow.passed_packets, "packet"))?;
     }
     writeln!(
         text,
-        "    {} packets stored, {} delivered, {} pseudo-ACKs, {} ACKs absorbed; retransmits: NAK \
-         {}, RNR {}, timeout {}; drops: {}",
-        flow.stored_packets,
+        "    {} stored, {} delivered, {}; retransmits: NAK {}, RNR {}, timeout {}; {}",
+        count(flow.stored_packets, "packet"),
         flow.delivered_packets,
-        flow.pseudo_acks,
-        flow.acks_absorbed,
+        count(flow.pseudo_acks, "pseudo-ACK"),
         flow.retransmits_nak,
         flow.retransmits_rnr,
         flow.retransmits_timeout,
-        nonzero(&flow.drops)
+        absorbed_and_drops(&flow.drops)
     )
 }

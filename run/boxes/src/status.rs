@@ -1,19 +1,19 @@
-//! What a box says about itself, for people and as JSON.
+//! State of a box, as text and as JSON.
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
-use crate::quantity::Size;
+use crate::figures::{bytes, count, gigabits, microseconds};
 use crate::state::{
-    Flow, LinkStatus, Named, ReadAheadState, TransportState, nonzero, write_flow, write_link,
-    write_read_ahead, write_transport,
+    Flow, LinkStatus, Named, ReadAheadState, TransportState, absorbed_and_drops, nonzero,
+    write_flow, write_link, write_read_ahead, write_transport,
 };
 use longhaul_accel::TenantStatus;
 use longhaul_host::{DriverCounters, HandedOver};
 use longhaul_port::PortCounters;
-use longhaul_units::Duration as Span;
+use longhaul_units::{BitRate, Duration as Span};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Result, Write};
 
-/// A box at one moment.
+/// State of a box at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BoxStatus {
     pub name: String,
@@ -22,33 +22,33 @@ pub struct BoxStatus {
     pub pid: u32,
     pub user: String,
     pub uptime_s: f64,
-    /// Why it does not do what it is there for, in words; empty: it does.
+    /// Reasons why it is not ready; empty if it is.
     #[serde(default)]
     pub not_ready: Vec<String>,
-    /// What weakens it by its configuration, in words.
+    /// Warnings about its configuration.
     #[serde(default)]
     pub notes: Vec<String>,
     pub pairs: Vec<PairStatus>,
 }
 
-/// Its ports and what is between them.
+/// A pair: its ports and the element between them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PairStatus {
     pub name: String,
     pub ports: Vec<PortStatus>,
     pub frame_loop: LoopStatus,
-    /// With the flows of both halves of a box.
+    /// With the flows of both halves.
     pub accelerator: Option<AcceleratorState>,
-    /// Of a whole box, its half for the responders of this site.
+    /// The far half of a whole box.
     #[serde(default)]
     pub responders: Option<AcceleratorState>,
     #[serde(default)]
     pub transport: Option<TransportState>,
-    /// Where it is on.
+    /// If read-ahead is on.
     #[serde(default)]
     pub read_ahead: Option<ReadAheadState>,
     pub fibre: Option<FibreState>,
-    /// What each core does, where several share the ports.
+    /// Counters of each core, if several share the ports.
     #[serde(default)]
     pub cores: Vec<CoreStatus>,
 }
@@ -57,11 +57,11 @@ pub struct PairStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CoreStatus {
     pub core: usize,
-    /// The processors that it may run on, as `4` or `0-3`; none: wherever the system puts it.
+    /// Processors that it may run on, as `4` or `0-3`; none: any.
     pub processors: Option<String>,
-    /// Frames from its own queues of the ports, those that belong to other cores among them.
+    /// Frames from its own queues of the ports, including those that belong to other cores.
     pub received_frames: u64,
-    /// Frames given to the cores that they belong to, and taken from others.
+    /// Frames handed over to the cores to which they belong, and frames taken over from others.
     pub handed_over: u64,
     pub taken_over: u64,
     /// Frames dropped because the ring to their core was full.
@@ -71,7 +71,7 @@ pub struct CoreStatus {
 }
 
 impl CoreStatus {
-    /// Adds what a port of the core handed over.
+    /// Adds the counters of one of the core's ports.
     pub fn add(&mut self, handed_over: HandedOver) {
         self.handed_over += handed_over.given;
         self.taken_over += handed_over.taken;
@@ -79,13 +79,13 @@ impl CoreStatus {
     }
 }
 
-/// A port. Bytes are those of frames, without FCS.
+/// A port. Bytes are frame bytes without FCS.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PortStatus {
     /// `lan`, `wan`, `a` or `b`.
     pub side: String,
     pub port: String,
-    /// How it moves frames, where there are several ways: `native, zero copy, 2 queues`.
+    /// How it is attached, if there are several ways: `native, zero copy, 2 queues`.
     #[serde(default)]
     pub manner: Option<String>,
     pub link_is_up: bool,
@@ -98,7 +98,7 @@ pub struct PortStatus {
     pub rx_drops: Named,
     pub tx_drops: Named,
     pub peer_violations: u64,
-    /// What only this kind of port counts.
+    /// Counters of this kind of port.
     pub other: Named,
 }
 
@@ -112,7 +112,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// From what was counted `elapsed` apart.
+    /// Rates between two snapshots `elapsed` apart.
     pub fn between(then: &PortCounters, now: &PortCounters, elapsed: Span) -> Self {
         let seconds = elapsed.as_secs_f64();
         let per_s = |then: u64, now: u64| now.wrapping_sub(then) as f64 / seconds;
@@ -125,22 +125,22 @@ impl Rates {
     }
 }
 
-/// The loop that moves the frames of a pair.
+/// The driver loop of a pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoopStatus {
     pub turns: u64,
     pub sleeps: u64,
-    /// Frames that claimed to be RoCEv2 and were not well formed; they were carried all the same.
+    /// Frames that claim to be RoCEv2 but are malformed; they are passed through.
     pub malformed_frames: u64,
-    /// Frames that no port took, those that were too long among them.
+    /// Frames that ports refused, including those that were too long.
     pub refused_frames: u64,
     pub port_errors: u64,
-    /// The latest that anything left after it was due.
+    /// Maximum delay of a frame or timer after its deadline.
     pub lateness_us_max: f64,
 }
 
 impl LoopStatus {
-    /// From what the loop counts.
+    /// Converts the loop's counters.
     pub fn of(counters: &DriverCounters) -> Self {
         LoopStatus {
             turns: counters.turns,
@@ -158,31 +158,31 @@ impl LoopStatus {
 pub struct AcceleratorState {
     pub stored_bytes: u64,
     pub stored_bytes_max: u64,
-    /// It takes in no flows and lets go of those that it has.
+    /// It accepts no new flows and releases its flows.
     #[serde(default)]
     pub is_draining: bool,
     pub counters: Named,
     pub drops: Named,
-    /// Those that store most.
+    /// The tenants that store most.
     #[serde(default)]
     pub tenants: Vec<Tenant>,
     pub flows: Vec<Flow>,
 }
 
-/// Requesters whose addresses begin alike, and what they have of the store.
+/// The requesters under one source prefix, and their share of the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tenant {
     pub prefix: String,
     pub flows: u32,
     pub stored_bytes: u64,
-    /// Above this its requests are acknowledged no sooner than delivered.
+    /// Stored bytes above which its requests are acknowledged only once delivered.
     pub share_bytes: u64,
     /// Request packets refused for lack of memory.
     pub refused_packets: u64,
 }
 
 impl Tenant {
-    /// From what an accelerator says.
+    /// Converts a tenant's status.
     pub fn of(tenant: &TenantStatus) -> Self {
         Tenant {
             prefix: tenant.prefix.to_string(),
@@ -194,47 +194,52 @@ impl Tenant {
     }
 }
 
-/// In words.
+/// A description.
 impl fmt::Display for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tenant { prefix, flows, stored_bytes, share_bytes, refused_packets } = self;
         write!(
             f,
-            "tenant {prefix}: {flows} flows, {stored_bytes} bytes stored of a share of \
-             {share_bytes}"
+            "tenant {prefix}: {}, {} stored of a share of {}",
+            count(u64::from(*flows), "flow"),
+            bytes(*stored_bytes),
+            bytes(*share_bytes)
         )?;
-        if *refused_packets > 0 { write!(f, ", {refused_packets} packets refused") } else { Ok(()) }
+        match *refused_packets {
+            0 => Ok(()),
+            packets => write!(f, ", {} refused", count(packets, "packet")),
+        }
     }
 }
 
 /// An emulated fibre.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FibreState {
-    /// One way.
+    /// One-way delay.
     pub delay_us: f64,
     pub rate_bits_per_s: u64,
-    /// Of the frames that are under way.
+    /// Memory of the frames in flight.
     pub memory_bytes: u64,
     pub memory_bytes_max: u64,
     pub directions: Vec<LinkStatus>,
 }
 
 impl PairStatus {
-    /// Memory of what its accelerators store, in bytes.
+    /// Bytes of memory that the accelerators' stored requests occupy.
     pub fn stored_bytes(&self) -> u64 {
         self.accelerator.iter().chain(&self.responders).map(|one| one.stored_bytes).sum()
     }
 
-    /// Why it does not do what it is there for, in words.
+    /// Reasons why the pair is not ready.
     pub fn not_ready(&self) -> Vec<String> {
         let mut reasons: Vec<String> = Vec::new();
         let (near, behind) = self.ports.split_at(self.ports.len().min(1));
-        // One path of several is enough.
+        // One of several paths is enough.
         let behind = if behind.iter().any(|port| port.link_is_up) { &[] } else { behind };
         let down = near.iter().chain(behind).filter(|port| !port.link_is_up);
         reasons.extend(down.map(|port| format!("{} port {} is down", port.side, port.port)));
         if self.accelerator.as_ref().is_some_and(|accelerator| accelerator.is_draining) {
-            reasons.push(format!("it drains, with {} bytes stored", self.stored_bytes()));
+            reasons.push(format!("draining, {} stored", bytes(self.stored_bytes())));
         }
         if let Some(transport) = &self.transport {
             reasons.extend(transport.not_ready());
@@ -244,7 +249,7 @@ impl PairStatus {
 }
 
 impl BoxStatus {
-    /// For people.
+    /// Formats the state as text.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         self.write(&mut text).map_or_else(|_| String::new(), |()| text)
@@ -280,11 +285,8 @@ impl BoxStatus {
                 write_fibre(fibre, pair.frame_loop.lateness_us_max, text)?;
             }
             if pair.frame_loop.malformed_frames > 0 {
-                writeln!(
-                    text,
-                    "  {} malformed RoCEv2 frames carried",
-                    pair.frame_loop.malformed_frames
-                )?;
+                let frames = count(pair.frame_loop.malformed_frames, "malformed RoCEv2 frame");
+                writeln!(text, "  {frames} passed through")?;
             }
         }
         Ok(())
@@ -294,11 +296,10 @@ impl BoxStatus {
 fn write_port(port: &PortStatus, text: &mut String) -> Result {
     let link = if port.link_is_up { "up" } else { "down" };
     let manner = port.manner.as_ref().map_or_else(String::new, |manner| format!(" ({manner})"));
-    let way = |frames: u64, bytes: u64, bits_per_s: f64, frames_per_s: f64| {
-        format!(
-            "{frames} frames, {bytes} bytes ({} Gbit/s, {frames_per_s:.0} frames/s)",
-            gigabits(bits_per_s)
-        )
+    let way = |frames: u64, octets: u64, bits_per_s: f64, frames_per_s: f64| {
+        let (frames, rate) = (count(frames, "frame"), gigabits(bits_per_s));
+        let per_s = count(frames_per_s.round() as u64, "frame");
+        format!("{frames}, {} ({rate}, {per_s}/s)", bytes(octets))
     };
     let r = &port.rates;
     writeln!(
@@ -324,21 +325,21 @@ fn write_core(core: &CoreStatus, text: &mut String) -> Result {
         sleeps,
         ..
     } = core;
-    let place = processors.as_ref().map_or_else(String::new, |of| format!(" on processor {of}"));
+    let place = processors.as_ref().map_or_else(String::new, |of| {
+        let one = of.parse::<u32>().is_ok();
+        format!(" on processor{} {of}", if one { "" } else { "s" })
+    });
     writeln!(
         text,
-        "  core {core}{place}: {received_frames} frames in, {handed_over} of them handed over, \
-         {taken_over} taken over, {ring_full} dropped at full rings; {sleeps} sleeps"
+        "  core {core}{place}: {} in, {handed_over} handed over, {taken_over} taken over, \
+         {ring_full} dropped at full rings; {}",
+        count(*received_frames, "frame"),
+        count(*sleeps, "sleep")
     )
 }
 
-/// Three digits behind the point, none for zero.
-fn gigabits(bits_per_s: f64) -> String {
-    if bits_per_s == 0.0 { "0".to_string() } else { format!("{:.3}", bits_per_s / 1e9) }
-}
-
 fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Result {
-    let count = |name: &str| accelerator.counters.get(name).copied().unwrap_or(0);
+    let counted = |name: &str| accelerator.counters.get(name).copied().unwrap_or(0);
     let retransmits: u64 = accelerator
         .counters
         .iter()
@@ -347,18 +348,19 @@ fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Resul
         .sum();
     writeln!(
         text,
-        "  store: {} bytes of {} in {} flows ({} learnt by cm, {} by traffic, {} failed); {} \
-         packets stored, {} pseudo-ACKs, {retransmits} retransmits, {} frames passed; drops: {}",
-        accelerator.stored_bytes,
-        Size::from_bytes(accelerator.stored_bytes_max),
-        accelerator.flows.len(),
-        count("flows_from_cm"),
-        count("flows_from_traffic"),
-        count("flows_failed"),
-        count("stored_packets"),
-        count("pseudo_acks"),
-        count("passed"),
-        nonzero(&accelerator.drops),
+        "  store: {} of {} in {} ({} learnt from CM, {} from traffic, {} failed); {} stored, {}, \
+         {}, {} passed through; {}",
+        bytes(accelerator.stored_bytes),
+        bytes(accelerator.stored_bytes_max),
+        count(accelerator.flows.len() as u64, "flow"),
+        counted("flows_from_cm"),
+        counted("flows_from_traffic"),
+        counted("flows_failed"),
+        count(counted("stored_packets"), "packet"),
+        count(counted("pseudo_acks"), "pseudo-ACK"),
+        count(retransmits, "retransmit"),
+        count(counted("passed"), "frame"),
+        absorbed_and_drops(&accelerator.drops),
     )?;
     for tenant in &accelerator.tenants {
         writeln!(text, "  {tenant}")?;
@@ -372,12 +374,13 @@ fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Resul
 fn write_fibre(fibre: &FibreState, lateness_us_max: f64, text: &mut String) -> Result {
     writeln!(
         text,
-        "  fibre: {} ms one way at {} Gbit/s; {} bytes under way of {}; at most \
-         {lateness_us_max:.0} µs late",
-        fibre.delay_us / 1e3,
-        fibre.rate_bits_per_s as f64 / 1e9,
-        fibre.memory_bytes,
-        Size::from_bytes(fibre.memory_bytes_max),
+        "  fibre: {} one way at {}; {} of {} in flight; at most {} late",
+        microseconds(fibre.delay_us),
+        BitRate::from_bps(fibre.rate_bits_per_s)
+            .map_or_else(|| "0 Gbit/s".to_string(), |rate| rate.to_string()),
+        bytes(fibre.memory_bytes),
+        bytes(fibre.memory_bytes_max),
+        microseconds(lateness_us_max),
     )?;
     for direction in &fibre.directions {
         write_link("  fibre ", direction, text)?;

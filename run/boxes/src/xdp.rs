@@ -1,4 +1,4 @@
-//! How AF_XDP ports are named:
+//! Names of AF_XDP ports:
 //! `xdp:INTERFACE[,native|generic][,copy|zerocopy][,queues=N][,frames=N][,only=roce]`.
 
 use longhaul_af_xdp::{Copying, Mode, Wanted, XdpConfig};
@@ -9,18 +9,18 @@ use thiserror::Error;
 /// An interface, and how to attach to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xdp {
-    /// Its name.
+    /// Name of the interface.
     pub interface: String,
     mode: Mode,
     copying: Copying,
     wanted: Wanted,
     queues: Option<u16>,
-    /// For each queue; `None`: the port's default.
+    /// Frames per queue; `None`: the port's default.
     frames: Option<u32>,
 }
 
 impl Xdp {
-    /// What its port is opened with.
+    /// Configuration of the port.
     pub fn config(&self, frame_bytes_max: usize) -> XdpConfig {
         XdpConfig {
             mode: self.mode,
@@ -59,25 +59,25 @@ impl Xdp {
     }
 }
 
-/// Why a text names no AF_XDP port.
+/// Why a text is not an AF_XDP port.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum XdpNameError {
-    /// It does not begin with an interface.
+    /// The interface is missing.
     #[error("an AF_XDP port is xdp:INTERFACE[,OPTION...], as in xdp:eth1,queues=4")]
     NoInterface,
     /// An option is unknown.
     #[error(
-        "'{0}' is no option of an xdp: port: write native or generic, copy or zerocopy, queues=N, \
-         frames=N, only=roce"
+        "'{0}' is not an option of an xdp: port: write native or generic, copy or zerocopy, \
+         queues=N, frames=N, only=roce"
     )]
     Option(String),
-    /// No port has as many queues.
-    #[error("'{0}' is no number of queues: they go from 1 to {most}", most = XdpConfig::QUEUES_MAX)]
+    /// The number of queues is invalid.
+    #[error("'{0}' is not a number of queues: write 1 to {most}", most = XdpConfig::QUEUES_MAX)]
     Queues(String),
-    /// No queue has as many frames.
-    #[error("'{0}' is no number of frames: write a power of two from 64 to 16384")]
+    /// The number of frames is invalid.
+    #[error("'{0}' is not a number of frames: write a power of two from 64 to 16384")]
     Frames(String),
-    /// Generic mode cannot do without copies.
+    /// Generic mode always copies.
     #[error("generic mode copies: leave out 'generic' or 'zerocopy'")]
     GenericZeroCopy,
 }
@@ -160,10 +160,10 @@ mod tests {
         for (text, part) in [
             ("", "an AF_XDP port is xdp:INTERFACE"),
             ("a b", "an AF_XDP port is xdp:INTERFACE"),
-            ("eth1,fast", "'fast' is no option"),
-            ("eth1,", "'' is no option"),
-            ("eth1,only=tcp", "'only=tcp' is no option"),
-            ("eth1,queues=0", "'0' is no number of queues"),
+            ("eth1,fast", "'fast' is not an option"),
+            ("eth1,", "'' is not an option"),
+            ("eth1,only=tcp", "'only=tcp' is not an option"),
+            ("eth1,queues=0", "'0' is not a number of queues"),
             ("eth1,queues=65", "1 to 64"),
             ("eth1,frames=100", "power of two"),
             ("eth1,generic,zerocopy", "generic mode copies"),

@@ -1,6 +1,6 @@
 //! The control socket: `status` answers with JSON, `down` ends the lab.
 
-use crate::dir::LabDir;
+use crate::dir::{LabDir, last_words};
 use crate::error::Error;
 use crate::status::LabStatus;
 use longhaul_boxes::{PathError, socket};
@@ -9,16 +9,17 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What a user asks of a running lab.
+/// A request to a running lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Status,
     Down,
 }
 
-/// A lab that does not answer for this long is stuck.
+/// A lab that does not answer within this time is stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// From one question to the next, of a client that was too slow to ask.
+/// Interval between attempts of a client whose connection the lab closed before the request
+/// arrived.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The daemon's end of the socket.
@@ -27,7 +28,8 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens at the lab's control socket; the lab's lock says that nobody else does.
+    /// Binds and listens at the lab's control socket. The lab's lock guarantees that nobody else
+    /// does.
     pub fn listen(dir: &LabDir) -> Result<Self, Error> {
         let path = dir.control_socket();
         match std::fs::remove_file(&path) {
@@ -41,8 +43,8 @@ impl Control {
         Ok(Control { listener })
     }
 
-    /// Starts the control thread, which lives as long as the process: `status` is the lab's state,
-    /// `None` once it has stopped, and `stop` has it end, without waiting for that.
+    /// Starts the control thread, which runs as long as the process. `status` returns the lab's
+    /// state, or `None` once it has stopped; `stop` asks it to end, without waiting.
     pub fn serve(
         self,
         status: impl Fn() -> Option<LabStatus> + Send + 'static,
@@ -68,8 +70,8 @@ fn ask(dir: &LabDir, request: Request) -> Result<String, Error> {
     loop {
         match ask_once(&dir.control_socket(), request) {
             Ok(answer) if !answer.is_empty() => return Ok(answer),
-            // The lab has hung up: on a busy machine its patience with us may be shorter than our
-            // turn takes.
+            // The lab closed the connection: on a busy machine its time limit may expire before
+            // this process is scheduled.
             Err(e) if !is_hung_up(&e) => return Err(no_answer(dir, &e.to_string())),
             _ if request == Request::Down && !dir.is_up() => return Ok(String::new()),
             ended if Instant::now() > deadline || !dir.is_up() => {
@@ -99,25 +101,27 @@ fn no_answer(dir: &LabDir, why: &str) -> Error {
     Error::NoAnswer { lab: dir.name().clone(), log: dir.log(), why: why.to_string() }
 }
 
-/// The state of a running lab.
+/// Requests the state of a running lab.
 ///
 /// # Errors
-/// When it is not up, or does not answer.
+/// If the lab is not up, or does not answer.
 pub fn ask_status(dir: &LabDir) -> Result<LabStatus, Error> {
     let answer = ask(dir, Request::Status)?;
     serde_json::from_str(&answer).map_err(|e| {
         if e.is_eof() {
-            return no_answer(dir, "its answer breaks off");
+            return no_answer(dir, "its answer is truncated");
         }
         Error::OtherVersion { lab: dir.name().clone(), error: e }
     })
 }
 
-/// Ends a running lab and waits until it is gone.
+/// Ends a running lab, and waits until it is gone. Returns the last lines of its log, which is
+/// deleted with it.
 ///
 /// # Errors
-/// When it is not up, does not answer, or does not end.
-pub fn ask_down(dir: &LabDir) -> Result<(), Error> {
+/// If the lab is not up, does not answer, or does not end.
+pub fn ask_down(dir: &LabDir) -> Result<Option<String>, Error> {
+    let log = dir.open_log();
     ask(dir, Request::Down)?;
     let deadline = Instant::now() + ANSWER_WITHIN;
     while dir.is_up() {
@@ -126,5 +130,5 @@ pub fn ask_down(dir: &LabDir) -> Result<(), Error> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok(())
+    Ok(log.and_then(last_words))
 }

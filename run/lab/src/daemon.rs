@@ -1,11 +1,11 @@
-//! The process behind a lab: it drives accelerators and fibre between the hosts' ports until it is
-//! told to stop.
+//! The daemon of a lab: drives accelerators and fibre between the hosts' ports until it is told to
+//! stop.
 
 use crate::control::Control;
 use crate::dir::LabDir;
 use crate::error::Error;
 use crate::fabric::{Fabric, Sites, Wire};
-use crate::log::{Log, Recording};
+use crate::log::{Log, Recording, Stderr};
 use crate::node::{LabNode, Sides};
 use crate::spec::{Accelerate, HostName, Spec};
 use crate::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
@@ -29,11 +29,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The daemon's word that the hosts can be used.
+/// Message that the hosts can be used.
 pub(crate) const READY: &str = "ready";
 
-/// The main function of a daemon: the spec comes on standard input, readiness or a refusal, put
-/// into words by `phrase`, goes to standard output.
+/// Main function of a daemon. Reads the spec from standard input, and writes readiness or an error,
+/// formatted by `phrase`, to standard output.
 pub fn serve(phrase: fn(Error) -> String) -> ExitCode {
     let say = |line: &str| writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
     let daemon = match read_spec().and_then(|spec| Daemon::open(&spec, Stderr::ToLog)) {
@@ -47,7 +47,7 @@ pub fn serve(phrase: fn(Error) -> String) -> ExitCode {
     match say(READY) {
         Ok(()) => daemon.run(),
         Err(_) => {
-            // Whoever wanted the lab was interrupted, and would not know of it.
+            // The program that started the lab has ended, so nobody would stop it.
             daemon.close();
             ExitCode::FAILURE
         }
@@ -60,30 +60,21 @@ fn read_spec() -> Result<Spec, Error> {
     serde_json::from_str(&text).map_err(Error::NoSpec)
 }
 
-/// Where a daemon's standard error goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Stderr {
-    /// Where it went.
-    AsItIs,
-    /// Once there is a log.
-    ToLog,
-}
-
-/// How soon a program that attaches is seen, and a stop is obeyed.
+/// Interval at which the daemon detects attached programs and requests to stop.
 const HOOK_INTERVAL: Span = Span::from_ms(10);
 
-/// What a host's receive buffer takes beyond all that an accelerator stores of one flow.
+/// Bytes of a host's receive buffer beyond the maximum that an accelerator stores of one flow.
 const RECEIVE_BUFFER_SPARE_BYTES: u64 = 64 << 20;
 
-/// Everything that a running lab holds.
+/// The resources of a running lab.
 pub struct Daemon {
     spec: Spec,
     dir: LabDir,
-    /// Held until the end: it says that the lab is up.
+    /// Held until the end: a locked lab is up.
     lock: File,
     control: Control,
     log: Log,
-    /// Keep the sockets in place.
+    /// Own the sockets' files.
     listeners: Vec<Listener>,
     driver: Driver<LabNode<Fabric>, Box<dyn Port>>,
     handle: Handle<LabNode<Fabric>>,
@@ -92,20 +83,16 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A lab that is ready to run.
+    /// Opens a lab, ready to run.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot run.
     pub fn open(spec: &Spec, stderr: Stderr) -> Result<Self, Error> {
         let node = build_node(spec)?;
         let dir = LabDir::of(&spec.name)?;
         let lock = dir.claim()?;
-        let opened = Log::open(&dir).and_then(|log| {
-            if stderr == Stderr::ToLog {
-                log.take_over_stderr()?;
-            }
-            Self::open_claimed(spec, &dir, lock, log, node)
-        });
+        let opened =
+            Log::open(&dir, stderr).and_then(|log| Self::open_claimed(spec, &dir, lock, log, node));
         if opened.is_err() {
             dir.remove();
         }
@@ -147,15 +134,17 @@ impl Daemon {
         })
     }
 
-    /// Runs it until it is told to stop.
+    /// Runs the lab until it is told to stop.
     pub fn run(self) -> ExitCode {
         let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } =
             self;
         let slots = spec.slots();
         let asked = handle.clone();
+        let logged = dir.clone();
         let status = move || {
-            let spec = spec.clone();
-            asked.ask(move |_, node| status_of(spec, started, node)).ok()
+            let (spec, log) = (spec.clone(), logged.last_words());
+            let status = asked.ask(move |_, node| status_of(spec, started, node)).ok()?;
+            Some(LabStatus { log, ..status })
         };
         let stopped = handle.clone();
         let served = control.serve(status, move || stopped.stop());
@@ -181,10 +170,10 @@ impl Daemon {
     }
 }
 
-/// The port of each program that may come, in the order of the node's sides.
+/// The port of each program slot, in the order of the node's sides.
 type Ports = Vec<Box<dyn Port>>;
 
-/// Offers the ports of all hosts, and records at one of them if that is wanted.
+/// Offers the ports of all hosts, one of them recorded if the spec says so.
 fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Ports), Error> {
     let mut listeners = Vec::new();
     let mut ports = Ports::new();
@@ -212,7 +201,7 @@ fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Po
     Ok((listeners, ports))
 }
 
-/// What the daemon does beside moving frames.
+/// Tasks of the daemon other than moving frames.
 struct Keeper {
     sides: Sides,
     handle: Handle<LabNode<Fabric>>,
@@ -240,7 +229,7 @@ impl Hook<LabNode<Fabric>, Box<dyn Port>> for Keeper {
     }
 }
 
-/// Tells the hosts' switches which programs are there.
+/// Tells the hosts' switches which slots have programs.
 fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
     let sides = node.sides();
     for (side, port) in ports.iter().enumerate() {
@@ -249,8 +238,7 @@ fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
     }
 }
 
-/// The hosts, the fibre between the sites, an accelerator at each site that is to have one, and
-/// switches when there are more than two hosts.
+/// Builds the hosts, the fibre, the sites' accelerators and, for more than two hosts, the switches.
 fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Error> {
     let fibre = spec.fibre();
     let link = fibre.link()?;
@@ -272,8 +260,8 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Error> {
             Fabric::Switched(Box::new(sites?))
         }
     };
-    // A store may empty itself at once into a program that is off its core; the rest is for a
-    // turn's worth of others.
+    // A store may be sent at once to a program that is not scheduled; the spare bytes hold other
+    // frames of a turn.
     let stored = sizing(spec).accelerator().flow_bytes_max;
     let receive_buffer_bytes = stored.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize;
     Ok(LabNode::new(spec.hosts(), Sides::new(spec.slots()), fabric, receive_buffer_bytes))
@@ -288,13 +276,13 @@ fn sizing(spec: &Spec) -> Sizing {
     }
 }
 
-/// The box of a site: 0 or 1.
+/// Configuration of the box at a site, 0 or 1.
 pub fn box_config(spec: &Spec, site: u64) -> longhaul_wan_box::Config {
     let sizing = sizing(spec);
     let accelerator = longhaul_accel::Config {
-        // The link's queue takes what a turn of this thread that came late lets go at once.
+        // The link's queue holds the burst of one late turn of this thread.
         burst_bytes: spec.queue.bytes() / 4,
-        // Programs that share a core with others answer when it is their turn.
+        // Programs that share a processor answer only when they are scheduled.
         rto_min: Span::from_ms(30),
         seed: spec.seed,
         ..sizing.accelerator()
@@ -330,6 +318,7 @@ fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus 
                 Some(AcceleratorStatus::of(site, whole.near(), whole.transport()))
             })
             .collect(),
+        log: None,
         spec,
     }
 }

@@ -1,8 +1,7 @@
-//! A lab's directory: its description, its sockets and its locks.
+//! A lab's directory: its spec, its sockets and its locks.
 //!
-//! The daemon holds `lock` as long as it lives, so that a directory without a lock holder is debris
-//! of a killed daemon, whatever files it still has. Each program that runs on a host holds that
-//! host's lock for its slot.
+//! The daemon holds `lock` while it lives, so a directory without a lock holder is left over from a
+//! killed daemon, whatever files it contains. Each program on a host holds the lock of its slot.
 
 use crate::error::Error;
 use crate::spec::{HostName, LabName, Spec};
@@ -14,25 +13,48 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where a lab keeps its files.
+/// The directory of one lab.
 #[derive(Clone, Debug)]
 pub struct LabDir {
     name: LabName,
-    /// Of all labs of this user, and of nobody else.
+    /// Directory of all labs of this user, private to the user.
     base: PathBuf,
     path: PathBuf,
 }
 
 impl LabDir {
-    /// The directory of the lab called `name`, whether or not it exists.
+    /// The directory of the lab `name`, which need not exist.
     ///
     /// # Errors
-    /// When the directory around it is open to others: what lies in it decides which memory
-    /// programs share.
+    /// If other users can access its parent: its files decide which memory programs share.
     pub fn of(name: &LabName) -> Result<Self, Error> {
         let base = base();
         check_private(&base)?;
         Ok(LabDir { name: name.clone(), path: base.join(name.as_str()), base })
+    }
+
+    /// Directories of this user's running labs, by name.
+    ///
+    /// # Errors
+    /// If other users can access their parent.
+    pub fn all_up() -> Result<Vec<Self>, Error> {
+        let base = base();
+        if !base.exists() {
+            return Ok(Vec::new());
+        }
+        check_private(&base)?;
+        let entries = fs::read_dir(&base).map_err(|e| PathError::new("read", &base, e))?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut labs: Vec<LabDir> = names
+            .map(|name: LabName| LabDir {
+                path: base.join(name.as_str()),
+                name,
+                base: base.clone(),
+            })
+            .filter(LabDir::is_up)
+            .collect();
+        labs.sort_by(|one, other| one.name.as_str().cmp(other.name.as_str()));
+        Ok(labs)
     }
 
     /// The lab's name.
@@ -40,17 +62,17 @@ impl LabDir {
         &self.name
     }
 
-    /// The memif socket that programs on `host` attach to.
+    /// The memif socket for programs on `host`.
     pub fn memif_socket(&self, host: HostName) -> PathBuf {
         self.path.join(format!("host-{host}.memif"))
     }
 
-    /// Where the device of the program in `slot` of `host` keeps its counters.
+    /// Directory of the counters of the device of the program in `slot` of `host`.
     pub fn counters(&self, host: HostName, slot: usize) -> PathBuf {
         self.path.join("counters").join(host.to_string()).join(slot.to_string())
     }
 
-    /// Where the devices of all programs that run or have run on `host` keep their counters.
+    /// Directories of the counters of all programs that run or have run on `host`.
     pub fn counter_dirs(&self, host: HostName) -> Vec<PathBuf> {
         let of_host = self.path.join("counters").join(host.to_string());
         let mut dirs: Vec<PathBuf> = fs::read_dir(of_host)
@@ -64,32 +86,33 @@ impl LabDir {
         dirs
     }
 
-    /// The socket that `status` and `down` use.
+    /// The socket of `status` and `down`.
     pub(crate) fn control_socket(&self) -> PathBuf {
         self.path.join("control")
     }
 
-    /// Where the daemon writes what it has to say.
+    /// The daemon's log.
     pub fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// The end of the log, on one line; `None` where there is none.
+    /// The end of the log on one line; `None` if it is missing or empty.
     pub(crate) fn last_words(&self) -> Option<String> {
-        const LINES: usize = 4;
-        let text = fs::read_to_string(self.log()).ok()?;
-        let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(LINES)..];
-        (!last.is_empty()).then(|| last.join("; "))
+        self.open_log().and_then(last_words)
+    }
+
+    /// Opens the log, so that its [`last_words`] can be read after the lab's directory is deleted.
+    pub(crate) fn open_log(&self) -> Option<File> {
+        File::open(self.log()).ok()
     }
 
     fn description(&self) -> PathBuf {
         self.path.join("lab.json")
     }
 
-    /// Creates the directory and takes its lock: done once per lab, by its daemon.
+    /// Creates the directory and takes its lock. Called once per lab, by its daemon.
     pub(crate) fn claim(&self) -> Result<File, Error> {
-        // A daemon that ends at this moment removes the directory, and its lock with it.
+        // A daemon that is just ending deletes the directory with its lock.
         const PATIENCE: Duration = Duration::from_millis(100);
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
         let deadline = Instant::now() + PATIENCE;
@@ -105,7 +128,7 @@ impl LabDir {
         }
     }
 
-    /// The lock, or `None` while somebody else has it.
+    /// Takes the lock; `None` if another process holds it.
     fn try_claim(&self) -> Result<Option<File>, Error> {
         for path in [&self.base, &self.path] {
             match fs::DirBuilder::new().mode(0o700).create(path) {
@@ -121,7 +144,7 @@ impl LabDir {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(e)) => return Err(PathError::new("lock", &self.path, e).into()),
         }
-        // The lock of a file that is no longer there keeps nobody out.
+        // A lock on an unlinked file excludes nobody.
         let held = lock.metadata().map_err(|e| PathError::new("lock", &self.path, e))?;
         let there =
             fs::metadata(self.path.join("lock")).is_ok_and(|there| there.ino() == held.ino());
@@ -134,7 +157,7 @@ impl LabDir {
         else {
             return false;
         };
-        // Shared, so that those who ask at the same time do not see each other.
+        // A shared lock, so that concurrent callers do not mistake each other for a daemon.
         matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
@@ -150,17 +173,17 @@ impl LabDir {
             .map_err(|e| PathError::new("open", &path, e).into())
     }
 
-    /// Writes the description that [`LabDir::spec`] reads.
+    /// Writes the spec for [`LabDir::spec`].
     pub(crate) fn describe(&self, spec: &Spec) -> Result<(), Error> {
         let path = self.description();
         let text = serde_json::to_string_pretty(spec).map_err(Error::Describe)?;
         Ok(fs::write(&path, text).map_err(|e| PathError::new("write", &path, e))?)
     }
 
-    /// What the lab consists of.
+    /// Reads the lab's spec.
     ///
     /// # Errors
-    /// When it is not up, or its description cannot be read.
+    /// If the lab is not up, or its spec cannot be read.
     pub fn spec(&self) -> Result<Spec, Error> {
         if !self.is_up() {
             return Err(self.not_up());
@@ -170,16 +193,16 @@ impl LabDir {
         serde_json::from_str(&text).map_err(|error| Error::OtherSpec { path, error })
     }
 
-    /// For whoever wants something from a lab that is not there.
+    /// The error of operations on a lab that is not up.
     pub(crate) fn not_up(&self) -> Error {
         Error::NotUp(self.name.clone())
     }
 
-    /// Takes a free slot of the `slots` of `host`: one per running program. The lock lives as long
-    /// as the file is open.
+    /// Takes a free slot of the `slots` of `host`, one per running program. The slot is taken while
+    /// the returned file is open.
     ///
     /// # Errors
-    /// When all are taken.
+    /// If all are taken.
     pub fn take_slot(&self, host: HostName, slots: usize) -> Result<(usize, File), Error> {
         for slot in 0..slots {
             let lock = self.open_lock(&format!("host-{host}.slot-{slot}"))?;
@@ -190,18 +213,17 @@ impl LabDir {
         Err(Error::HostIsFull { host, slots })
     }
 
-    /// Where a link to the library that programs load can stand, for the program in `slot` of
-    /// `host`.
+    /// Path of a link to the library that the program in `slot` of `host` loads.
     pub fn preload_link(&self, host: HostName, slot: usize) -> PathBuf {
         self.path.join(format!("host-{host}.preload-{slot}.so"))
     }
 
-    /// Removes the directory with everything in it, the lock last: the next daemon of this name
-    /// waits for that.
+    /// Deletes the directory and its files, the lock last: the next daemon of this name waits for
+    /// it.
     pub(crate) fn remove(&self) {
         let lock = self.path.join("lock");
         let others = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        // Nothing is left to do about what will not go.
+        // Files that cannot be deleted are left.
         for path in others.map(|entry| entry.path()).filter(|path| *path != lock) {
             let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }
@@ -210,11 +232,20 @@ impl LabDir {
     }
 }
 
-/// A path to `library` that LD_PRELOAD can hold: the library's own where that will do, and
-/// otherwise `link`, which is made to lead there.
+/// The end of a log on one line; `None` if it is empty.
+pub(crate) fn last_words(log: File) -> Option<String> {
+    const LINES: usize = 4;
+    let text = io::read_to_string(log).ok()?;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    (!last.is_empty()).then(|| last.join("; "))
+}
+
+/// A path to `library` that LD_PRELOAD can hold: the library's own if possible, otherwise `link`,
+/// which is created.
 ///
 /// # Errors
-/// When the link cannot be made.
+/// If the link cannot be created.
 pub fn preloadable(library: PathBuf, link: &Path) -> Result<PathBuf, PathError> {
     if is_preloadable(&library) {
         return Ok(library);

@@ -1,4 +1,4 @@
-//! What can go wrong with a lab.
+//! Errors of a lab.
 
 use crate::spec::{HostName, LabName};
 use longhaul_boxes::runtime_dir::RuntimeDirError;
@@ -10,44 +10,44 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a lab does not run, or does not do what it is told. A message names the cause; what a user
-/// can do about it is for the program to say.
+/// Why a lab does not run, or refuses a request. A message names the cause; the program adds the
+/// cure.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// A file of its directory cannot be had.
+    /// A file of its directory cannot be accessed.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The directory around it cannot be used.
     #[error(transparent)]
     RuntimeDir(#[from] RuntimeDirError),
-    /// The program that is to be its daemon cannot be found.
+    /// The executable for the daemon cannot be found.
     #[error("cannot find this program: {0}")]
     FindProgram(io::Error),
     /// The daemon cannot be started.
     #[error("cannot start the lab: {0}")]
     Start(io::Error),
-    /// The spec cannot be written.
-    #[error("cannot describe the lab: {0}")]
+    /// The spec cannot be serialised.
+    #[error("cannot write the lab's spec: {0}")]
     Describe(serde_json::Error),
-    /// The daemon ended before it was up: its last words, if it had any.
+    /// The daemon ended before it was up; the end of its log, if it wrote one.
     #[error("the lab ended before it was up{}", after_colon(.0.as_deref()))]
     EndedEarly(Option<String>),
-    /// The daemon says why it cannot run.
+    /// The daemon's reason why it cannot run.
     #[error("{0}")]
     Refused(String),
     /// The spec cannot be read.
     #[error("cannot read the lab's spec: {0}")]
     ReadSpec(io::Error),
-    /// What was read is no spec.
+    /// The input is not a spec.
     #[error("not a lab's spec: {0}")]
     NoSpec(serde_json::Error),
-    /// The fibre cannot be made.
+    /// The fibre cannot be created.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// A site's box cannot be made.
+    /// A site's box cannot be created.
     #[error(transparent)]
     Box(#[from] ConfigError),
-    /// The sites' switches cannot be made.
+    /// The sites' switches cannot be created.
     #[error(transparent)]
     Switch(#[from] SwitchError),
     /// Signals cannot be handled.
@@ -58,72 +58,72 @@ pub enum Error {
     OfferPort {
         /// The host.
         host: HostName,
-        /// Why.
+        /// The cause.
         error: Cause,
     },
-    /// What passes a port cannot be recorded.
+    /// A port cannot be recorded.
     #[error("cannot record to {}: {error}", path.display())]
     Record {
         /// The capture file.
         path: PathBuf,
-        /// What the system answers.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// The loop that moves frames cannot be made.
+    /// The driver loop cannot be created.
     #[error("cannot run: {0}")]
     Run(io::Error),
-    /// The thread that answers at the control socket cannot be started.
+    /// The control thread cannot be started.
     #[error("cannot start the control thread: {0}")]
     ControlThread(io::Error),
-    /// Standard error stays where it was.
+    /// Standard error cannot be redirected.
     #[error("cannot send standard error to the log: {0}")]
     Stderr(io::Error),
-    /// Another lab has the name.
+    /// Another lab has this name.
     #[error("a lab called '{0}' is up already")]
     UpAlready(LabName),
-    /// There is no lab of this name.
+    /// No lab of this name is up.
     #[error("no lab called '{0}' is up")]
     NotUp(LabName),
-    /// The spec of a running lab cannot be understood.
+    /// The spec of a running lab cannot be parsed.
     #[error("{} was written by another version: {error}", path.display())]
     OtherSpec {
-        /// Where it is.
+        /// Path of the spec.
         path: PathBuf,
-        /// What cannot be understood.
+        /// The parser's error.
         error: serde_json::Error,
     },
     /// A host has no slot for another program.
-    #[error("host {host} runs {slots} programs already")]
+    #[error("host {host} already runs {slots} programs")]
     HostIsFull {
         /// The host.
         host: HostName,
-        /// How many it can run.
+        /// Number of programs that it can run.
         slots: usize,
     },
     /// The lab does not answer.
     #[error("the lab '{lab}' does not answer ({why})")]
     NoAnswer {
-        /// Its name.
+        /// Name of the lab.
         lab: LabName,
-        /// Its log.
+        /// The log.
         log: PathBuf,
-        /// What it does instead.
+        /// The reason.
         why: String,
     },
-    /// The lab's answer cannot be understood.
+    /// The lab's answer cannot be parsed.
     #[error("the lab '{lab}' is of another version ({error})")]
     OtherVersion {
-        /// Its name.
+        /// Name of the lab.
         lab: LabName,
-        /// What cannot be understood.
+        /// The parser's error.
         error: serde_json::Error,
     },
-    /// The lab was told to end, and does not.
+    /// The lab did not end when told to.
     #[error("the lab '{lab}' does not end; see {}", log.display())]
     DoesNotEnd {
-        /// Its name.
+        /// Name of the lab.
         lab: LabName,
-        /// Its log.
+        /// The log.
         log: PathBuf,
     },
 }

@@ -1,4 +1,4 @@
-//! What joins the hosts of a lab: the wire between two hosts, or a switch at each end of it.
+//! The fabric between the hosts of a lab: a wire between two hosts, or a switch at each end of it.
 
 use crate::spec::HostName;
 use longhaul_link::Link;
@@ -7,18 +7,15 @@ use longhaul_switch::{PortCounters, Switch, SwitchConfig, SwitchError};
 use longhaul_units::Instant;
 use longhaul_wan_box::WanBox;
 
-/// From the first site to the second. A box's LAN side is toward its own site.
+/// Side 0 leads to the first site. Each box's LAN side faces its own site.
 pub type Wire = Chain<WanBox, Chain<Link, Mirrored<WanBox>>>;
 
-/// A node with a side for each host, in their order.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a lab has one, and the wire is nearer without a pointer"
-)]
+/// A node with one side per host, in the order of the hosts.
+#[expect(clippy::large_enum_variant, reason = "a lab has one, and an unboxed wire saves a pointer")]
 pub enum Fabric {
     /// Two hosts at the ends of the wire.
     Direct(Wire),
-    /// More.
+    /// More than two.
     Switched(Box<Sites<Wire>>),
 }
 
@@ -31,7 +28,7 @@ impl Fabric {
         }
     }
 
-    /// The switches, unless the hosts need none.
+    /// The switches, if there are any.
     pub fn sites(&self) -> Option<&Sites<Wire>> {
         match self {
             Fabric::Direct(_) => None,
@@ -74,20 +71,19 @@ impl Node for Fabric {
     }
 }
 
-/// Frames that a switch and the wire pass each other before the other gets to act.
+/// Frames that a switch and the wire pass to each other before the other one runs.
 const BATCH: usize = 64;
-/// Rounds of passing to and fro in one call.
+/// Rounds of passing frames back and forth per call.
 const ROUNDS_MAX: usize = 64;
 
-/// Two sites with a switch each, joined by `wire`, whose side 0 is toward the first.
+/// Two sites with one switch each, joined by `wire`, whose side 0 faces the first site.
 ///
-/// A switch has its site's hosts at its first ports, in their order, and the wire at the one
-/// behind.
+/// A switch has its site's hosts on its first ports, in order, and the wire on the next one.
 pub struct Sites<W> {
     switches: [Switch; 2],
     wire: W,
     hosts: usize,
-    /// Work was left over at this moment because the nodes had too much to say to each other.
+    /// Time at which a call left work over because it reached the limit of rounds.
     unfinished_at: Option<Instant>,
 }
 
@@ -98,19 +94,19 @@ pub enum SitePort {
     Wire,
 }
 
-/// The port of the switch of its site that `host` is at.
+/// Port of `host` at its site's switch.
 fn port_of(host: HostName) -> Side {
     host.index() / 2
 }
 
-/// Hosts at `site` of a lab of `hosts`.
+/// Number of hosts at `site` of a lab of `hosts`.
 fn hosts_at(site: usize, hosts: usize) -> usize {
     (hosts + 1 - site) / 2
 }
 
 impl<W: Node> Sites<W> {
-    /// Sites for `hosts` hosts, 3 or more, whose addresses the switches know. Of `config` the
-    /// number of ports is not looked at, and each switch draws from its own seed.
+    /// Sites for `hosts` hosts, at least 3, whose addresses the switches know. Ignores the number
+    /// of ports in `config`; each switch has its own seed.
     pub fn new(hosts: usize, config: &SwitchConfig, wire: W) -> Result<Self, SwitchError> {
         let site = |site: usize| {
             let uplink = hosts_at(site, hosts);
@@ -140,13 +136,13 @@ impl<W: Node> Sites<W> {
     }
 }
 
-/// Where the frames of the switch at `site` go.
+/// Sink of the frames of the switch at `site`.
 struct FromSwitch<'a, W> {
     now: Instant,
     site: usize,
     uplink: Side,
     wire: &'a mut W,
-    /// Frames that the wire takes in this round.
+    /// Frames that the wire accepts in this round.
     room: usize,
     out: &'a mut dyn Transmit,
 }
@@ -167,12 +163,12 @@ impl<W: Node> Transmit for FromSwitch<'_, W> {
     }
 }
 
-/// Where the frames of the wire go: to the site's switch.
+/// Sink of the frames of the wire: the site's switch.
 struct FromWire<'a> {
     now: Instant,
     switches: &'a mut [Switch; 2],
     uplinks: [Side; 2],
-    /// Frames that the switches take in this round.
+    /// Frames that the switches accept in this round.
     room: usize,
 }
 
@@ -190,7 +186,7 @@ impl Transmit for FromWire<'_> {
 }
 
 impl<W: Node> Node for Sites<W> {
-    /// A frame from the host whose number is `side`.
+    /// Handles a frame from host number `side`.
     #[inline]
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         self.switches[side % 2].handle_frame(now, side / 2, frame);
@@ -318,7 +314,7 @@ mod tests {
             send(&mut sites, Instant::ZERO, 0, host(1).mac());
         }
         let mut out = Arrivals { now: Instant::ZERO + Duration::from_ms(100), at: Vec::new() };
-        // A frame loop that was held up finds everything due.
+        // A driver loop that was delayed finds all frames due at once.
         for _ in 0..100 {
             sites.poll_transmit(out.now, &mut out);
             out.now += Duration::from_ms(1);

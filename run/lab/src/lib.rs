@@ -1,8 +1,8 @@
 //! Labs: hosts, accelerators and a fibre of any length on this machine.
 //!
-//! A [`Lab`] starts a daemon that drives accelerators and link between the hosts' ports, with
-//! [`serve`] as its main function; [`Daemon`] is one in this process. Programs attach to those
-//! ports by what its [`LabDir`] says, and [`control`] asks the daemon over its socket.
+//! A [`Lab`] starts a daemon, whose main function is [`serve`] and which drives accelerators and
+//! link between the hosts' ports; a [`Daemon`] runs in this process. Programs find their ports
+//! through a [`LabDir`], and [`control`] sends requests to the daemon's socket.
 
 pub mod control;
 mod daemon;
@@ -15,9 +15,10 @@ mod process;
 mod spec;
 mod status;
 
-pub use daemon::{Daemon, Stderr, box_config, serve};
+pub use daemon::{Daemon, box_config, serve};
 pub use dir::{LabDir, preloadable};
 pub use error::Error;
+pub use log::Stderr;
 pub use node::HostCounters;
 pub use process::{Lab, Lifetime, die_with_parent};
 pub use spec::{Accelerate, HostName, HostNameError, LabName, LabNameError, NoSuchHost, Spec};

@@ -1,4 +1,4 @@
-//! The daemon's log: what goes wrong in a running lab.
+//! The daemon's log of errors.
 
 use crate::dir::LabDir;
 use crate::error::Error;
@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Lines that one daemon writes: a fault that keeps coming back must not fill the disk.
+/// Maximum lines per daemon, so that a recurring error cannot fill the disk.
 const LINES_MAX: u32 = 1000;
 
 /// An open log; clones write to the same one.
@@ -17,21 +17,28 @@ const LINES_MAX: u32 = 1000;
 pub struct Log {
     file: Arc<File>,
     lines: Arc<AtomicU32>,
+    stderr: Stderr,
+}
+
+/// Destination of a daemon's standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stderr {
+    /// Unchanged; the log's lines go there too.
+    AsItIs,
+    /// The log, once it is open, so that it contains panics.
+    ToLog,
 }
 
 impl Log {
-    /// Opens the log of the lab in `dir`, after what a daemon that was killed left in it.
-    pub fn open(dir: &LabDir) -> Result<Self, Error> {
+    /// Opens the log of the lab in `dir` for appending.
+    pub fn open(dir: &LabDir, stderr: Stderr) -> Result<Self, Error> {
         let path = dir.log();
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
         let file = Arc::new(file.map_err(|e| PathError::new("open", &path, e))?);
-        Ok(Log { file, lines: Arc::default() })
-    }
-
-    /// Has everything that this process writes to standard error from here on go to the log: a
-    /// panic leaves a trace.
-    pub fn take_over_stderr(&self) -> Result<(), Error> {
-        rustix::stdio::dup2_stderr(&self.file).map_err(|e| Error::Stderr(e.into()))
+        if stderr == Stderr::ToLog {
+            rustix::stdio::dup2_stderr(&file).map_err(|e| Error::Stderr(e.into()))?;
+        }
+        Ok(Log { file, lines: Arc::default(), stderr })
     }
 
     /// Adds a line.
@@ -46,10 +53,13 @@ impl Log {
         };
         // A log that cannot be written must not stop the lab.
         let _ = (&*self.file).write_all(text.as_bytes());
+        if self.stderr == Stderr::AsItIs {
+            let _ = write!(io::stderr(), "longhaul: {text}");
+        }
     }
 }
 
-/// A file whose write errors are logged, once: whoever records into it stops there.
+/// A recording's file. Its first write error is logged and ends the recording.
 pub struct Recording {
     file: File,
     path: String,
@@ -57,7 +67,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// A new file at `path`, replacing what was there.
+    /// Creates `path`, replacing any previous file.
     pub fn create(path: &std::path::Path, log: Log) -> io::Result<Self> {
         Ok(Recording { file: File::create(path)?, path: path.display().to_string(), log })
     }
@@ -83,10 +93,15 @@ impl Write for Recording {
 mod tests {
     use super::*;
 
+    fn log_at(path: &std::path::Path) -> Log {
+        let file = Arc::new(File::create(path).unwrap());
+        Log { file, lines: Arc::default(), stderr: Stderr::ToLog }
+    }
+
     #[test]
     fn a_fault_that_keeps_coming_back_does_not_fill_the_disk() {
         let path = std::env::temp_dir().join(format!("longhaul-log-{}", std::process::id()));
-        let log = Log { file: Arc::new(File::create(&path).unwrap()), lines: Arc::default() };
+        let log = log_at(&path);
         for _ in 0..3 * LINES_MAX {
             log.line("again");
         }
@@ -100,7 +115,7 @@ mod tests {
     fn a_recording_that_breaks_off_is_logged() {
         let path =
             std::env::temp_dir().join(format!("longhaul-recording-log-{}", std::process::id()));
-        let log = Log { file: Arc::new(File::create(&path).unwrap()), lines: Arc::default() };
+        let log = log_at(&path);
         let mut recording = Recording::create(std::path::Path::new("/dev/full"), log).unwrap();
         assert!(recording.write_all(b"frames").is_err());
         let text = std::fs::read_to_string(&path).unwrap();

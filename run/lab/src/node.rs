@@ -1,4 +1,4 @@
-//! The lab as one node: its hosts, and what joins them.
+//! A lab as one node: its hosts and the fabric between them.
 
 use crate::spec::HostName;
 use longhaul_eswitch::{DropReason, EmbeddedSwitch, Route};
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-/// The sides of a lab's node: those of one host's programs follow each other.
+/// Numbering of a lab node's sides: consecutive slots per host.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides {
     slot_bits: u32,
@@ -22,7 +22,7 @@ impl Sides {
         Sides { slot_bits: slots.ilog2() }
     }
 
-    /// Programs of a host.
+    /// Program slots per host.
     pub fn slots(self) -> usize {
         1 << self.slot_bits
     }
@@ -40,44 +40,44 @@ impl Sides {
     }
 }
 
-/// Hosts joined by `fabric`, a node with a side for each of them.
+/// Hosts joined by `fabric`, a node with one side per host.
 pub struct LabNode<F> {
     hosts: Vec<Host>,
     sides: Sides,
     pub fabric: F,
 }
 
-/// A host's embedded switch and what waits for its programs.
+/// A host: its embedded switch, and frames that wait for its programs.
 struct Host {
     eswitch: EmbeddedSwitch,
     pool: FramePool,
     /// By slot.
     waiting: Vec<Waiting>,
-    /// Slots with something waiting.
+    /// Number of slots with waiting frames.
     backlog: usize,
     receive_buffer_bytes: usize,
     counters: HostCounters,
 }
 
-/// What waits for one program.
+/// Frames that wait for one program.
 #[derive(Default)]
 struct Waiting {
     frames: VecDeque<FrameBuf>,
     bytes: usize,
 }
 
-/// What a host's switch did; counters run freely.
+/// Counters of a host's switch, cumulative.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct HostCounters {
     /// Frames that programs sent.
     pub tx_frames: u64,
     /// Frames that went to programs.
     pub rx_frames: u64,
-    /// Frames for numbers that no running program has.
+    /// Frames to a function number without a running program.
     pub drops_no_function: u64,
     /// Frames that are not RoCEv2.
     pub drops_not_roce: u64,
-    /// Frames for a program that takes none.
+    /// Frames dropped because a program's receive buffer was full.
     pub drops_receive_buffer: u64,
 }
 
@@ -85,8 +85,7 @@ impl Host {
     fn new(host: HostName, slots: usize, receive_buffer_bytes: usize) -> Self {
         let ip = IpAddr::V4(host.ip());
         Host {
-            // From the system's randomness: nothing that runs reproducibly depends on the order of
-            // a hash.
+            // Random; the order of a hash table affects no reproducible run.
             eswitch: EmbeddedSwitch::new(ip, RandomState::new().hash_one(ip)),
             pool: FramePool::new(),
             waiting: (0..slots).map(|_| Waiting::default()).collect(),
@@ -114,7 +113,7 @@ impl Host {
     /// Takes a frame for every program.
     fn deliver_to_all(&mut self, frame: &Frame<'_>) {
         let slots = self.waiting.len();
-        // One copy for all of them.
+        // All programs share one copy.
         let held = self.pool.hold(frame);
         for slot in self.eswitch.attached().filter(|slot| *slot < slots) {
             self.counters.rx_frames += 1;
@@ -122,7 +121,7 @@ impl Host {
         }
     }
 
-    /// Takes a frame along `route`, which stays inside the host.
+    /// Delivers a frame along `route`, which stays inside the host.
     fn deliver(&mut self, route: Route, frame: &Frame<'_>, direct: &mut impl FnMut(usize) -> bool) {
         match route {
             Route::Function(slot) if slot < self.waiting.len() => {
@@ -140,7 +139,7 @@ impl Host {
         }
     }
 
-    /// Sends what waits, as far as the programs take it.
+    /// Sends waiting frames, as far as the programs accept them.
     fn drain(&mut self, first_side: Side, out: &mut dyn Transmit) {
         if self.backlog == 0 {
             return;
@@ -164,9 +163,8 @@ impl Host {
 }
 
 impl<F: Node> LabNode<F> {
-    /// A lab of `hosts` around `fabric`, with no programs yet. Up to `receive_buffer_bytes` of
-    /// frames wait for each program, which may be off its core for a while; further ones are
-    /// dropped.
+    /// A lab of `hosts` around `fabric`, without programs. Up to `receive_buffer_bytes` of frames
+    /// wait for each program, which may not be scheduled for a while; further frames are dropped.
     pub fn new(
         hosts: impl Iterator<Item = HostName>,
         sides: Sides,
@@ -178,12 +176,12 @@ impl<F: Node> LabNode<F> {
         LabNode { hosts, sides, fabric }
     }
 
-    /// Which side is whose.
+    /// The numbering of its sides.
     pub fn sides(&self) -> Sides {
         self.sides
     }
 
-    /// Tells the lab that a program runs in `slot` of `host`, or no longer does.
+    /// Records whether a program runs in `slot` of `host`.
     pub fn set_attached(&mut self, host: HostName, slot: usize, attached: bool) {
         let host = &mut self.hosts[host.index()];
         if host.eswitch.is_attached(slot) == attached {
@@ -191,7 +189,7 @@ impl<F: Node> LabNode<F> {
         }
         host.eswitch.set_attached(slot, attached);
         if !attached && !host.waiting[slot].frames.is_empty() {
-            // The next program in this slot is another one.
+            // The next program in this slot starts with an empty buffer.
             host.waiting[slot] = Waiting::default();
             host.backlog -= 1;
         }
@@ -213,8 +211,7 @@ impl<F: Node> LabNode<F> {
     }
 }
 
-/// Takes what the fabric sends: its sides lead to the hosts, whose embedded switches know the
-/// program.
+/// Sink of the fabric's frames: each side leads to a host, whose embedded switch knows the program.
 struct ToPrograms<'a> {
     hosts: &'a mut [Host],
     sides: Sides,
@@ -222,7 +219,7 @@ struct ToPrograms<'a> {
 }
 
 impl Transmit for ToPrograms<'_> {
-    /// A host's receive buffer takes what its programs do not.
+    /// A host's receive buffer holds frames that its programs do not accept.
     fn room(&mut self, _side: Side) -> usize {
         usize::MAX
     }
@@ -247,7 +244,7 @@ impl<F: Node> Node for LabNode<F> {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         let (name, slot) = self.sides.program_at(side);
         let host = &mut self.hosts[name.index()];
-        // Who sends is there, even before anybody has looked at its port.
+        // A program that sends is attached, even if the next check of its port is still to come.
         host.eswitch.set_attached(slot, true);
         host.counters.tx_frames += 1;
         let route = host.eswitch.from_function(slot, frame);
@@ -285,7 +282,7 @@ mod tests {
     use longhaul_wire::{Bth, Deth, Head, MacAddr, Opcode, Path, PathTemplate};
     use std::net::Ipv4Addr;
 
-    /// Two hosts with four programs each, joined by a link without length.
+    /// Two hosts with four programs each, joined by a link of zero delay.
     fn lab() -> LabNode<Link> {
         let hosts = [HostName::A, HostName::B];
         let link = Link::new(LinkConfig::default()).unwrap();
@@ -323,7 +320,7 @@ mod tests {
         }
     }
 
-    /// The sides that something is sent to. A second poll sends what waits for programs.
+    /// The sides that receive frames. A second poll sends the frames that wait for programs.
     fn reached(lab: &mut LabNode<Link>) -> Vec<Side> {
         let mut out = Reached(Vec::new());
         for _ in 0..2 {

@@ -1,7 +1,7 @@
 //! A lab's daemon as a child of this process.
 
 use crate::daemon::READY;
-use crate::dir::LabDir;
+use crate::dir::{LabDir, last_words};
 use crate::error::Error;
 use crate::spec::Spec;
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,22 +15,22 @@ use std::time::{Duration, Instant};
 pub enum Lifetime {
     /// Until `longhaul lab down`.
     UntilDown,
-    /// Until the process that started it ends, however it ends.
+    /// Until the process that started it ends, even by a signal.
     OfParent,
 }
 
-/// A lab that this process has started; stopped when dropped, unless detached.
+/// A lab that this process has started. Dropping it stops the lab, unless it is detached.
 pub struct Lab {
     dir: LabDir,
     child: Option<Child>,
 }
 
 impl Lab {
-    /// Starts the daemon, which is this program as `lab serve`, and waits until its hosts can be
+    /// Starts the daemon, which is this executable as `lab serve`, and waits until the hosts can be
     /// used.
     ///
     /// # Errors
-    /// Why it is not up.
+    /// The reason why it is not up.
     pub fn start(spec: &Spec, lifetime: Lifetime) -> Result<Self, Error> {
         let dir = LabDir::of(&spec.name)?;
         let program = std::env::current_exe().map_err(Error::FindProgram)?;
@@ -38,7 +38,7 @@ impl Lab {
         command.args(["lab", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         match lifetime {
             Lifetime::OfParent => die_with_parent(&mut command),
-            // A group of its own: the terminal's Ctrl-C is not for it.
+            // Its own process group, so that Ctrl-C in the terminal does not reach it.
             Lifetime::UntilDown => drop(command.process_group(0)),
         }
         let mut child = command.spawn().map_err(Error::Start)?;
@@ -59,6 +59,13 @@ impl Lab {
         &self.dir
     }
 
+    /// Stops the lab. Returns the last lines of its log, which is deleted.
+    pub fn end(mut self) -> Option<String> {
+        let log = self.dir.open_log();
+        self.stop();
+        log.and_then(last_words)
+    }
+
     /// Leaves it running.
     pub fn detach(mut self) {
         self.child = None;
@@ -66,12 +73,12 @@ impl Lab {
 
     fn stop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        // The child was not waited for yet, so that its number is still its own.
+        // The child has not been waited for, so its pid cannot have been reused.
         let _ = kill_process(Pid::from_child(&child), Signal::TERM);
         let deadline = Instant::now() + ENDS_WITHIN;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
-                // There is nothing to do about a child that cannot be killed.
+                // A failure to kill the child is ignored.
                 let _ = child.kill().and_then(|()| child.wait());
                 self.dir.remove();
                 return;
@@ -87,10 +94,10 @@ impl Drop for Lab {
     }
 }
 
-/// A daemon that is told to stop and runs for longer is stuck.
+/// A daemon that runs for longer after it was told to stop is stuck.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Has the kernel kill the child when this process goes, however it goes.
+/// Makes the kernel kill the child when this process ends, even by a signal.
 pub fn die_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
     unsafe {

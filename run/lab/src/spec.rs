@@ -1,10 +1,11 @@
-//! What a lab consists of.
+//! The spec of a lab.
 
 use longhaul_boxes::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
+use longhaul_boxes::figures::{count, fraction};
 use longhaul_boxes::quantity::{Distance, Size, memory, probability};
 use longhaul_host::PORTS_MAX;
 use longhaul_link::{Change, Impairments, RedConfig, Rule};
-use longhaul_units::{BitRate, Duration as Span};
+use longhaul_units::{BitRate, Duration as Span, ParseBitRateError};
 use longhaul_wire::MacAddr;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,90 +14,117 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Everything that defines a lab; written to its directory and echoed into results.
+/// The complete spec of a lab; written to its directory and echoed in results.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct Spec {
-    /// Name, where several labs run side by side
-    #[arg(long, default_value_t)]
+    /// Name, to run several labs side by side [default: default]
+    #[arg(long, default_value_t, hide_default_value = true)]
     pub name: LabName,
     /// Hosts, 2 to 26: a, c, e ... at one end of the fibre, b, d, f ... at the other. With more
-    /// than two, each end has a switch
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=HOSTS_MAX))]
+    /// than two, each end has a switch [default: 2]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(2..=HOSTS_MAX),
+        hide_default_value = true
+    )]
     pub hosts: u8,
-    /// Length of the fibre between the sites, at 5 µs per km one way
-    #[arg(long, default_value = "0km")]
+    /// Length of the fibre between the sites, at 5 µs per km one way [default: 0km]
+    #[arg(long, default_value = "0km", hide_default_value = true)]
     pub distance: Distance,
-    /// Rate of the hosts' ports, of the switches' and of the fibre
-    #[arg(long, default_value = "10G")]
+    /// Rate of the hosts' ports, of the switches' and of the fibre [default: 10G]
+    #[arg(long, default_value = "10G", value_parser = rate, hide_default_value = true)]
     #[serde(with = "rate_as_bps")]
     pub rate: BitRate,
-    /// Put accelerators into the wire: at both sites, or at one; or boxes with the WAN transport
-    /// between them, which repairs what the fibre loses
+    /// Put accelerators into the wire: at both sites, or at one; or whole boxes, whose WAN
+    /// transport repairs the fibre's losses. Without a value: both [default: none]
     #[arg(
         long,
         value_enum,
+        value_name = "none|both|transport|a|b",
+        hide_possible_values = true,
+        hide_default_value = true,
         num_args = 0..=1,
         default_value = "none",
         default_missing_value = "both"
     )]
     pub accelerate: Accelerate,
-    /// Probability that the fibre loses a frame
-    #[arg(long, default_value = "0", value_parser = probability)]
+    /// Probability that the fibre loses a frame [default: 0]
+    #[arg(
+        long,
+        value_name = "PROBABILITY",
+        default_value = "0",
+        value_parser = probability,
+        hide_default_value = true
+    )]
     pub loss: f64,
-    /// Have losses come in bursts of this mean length, in frames (Gilbert and Elliott's model);
-    /// --loss is the mean over all
+    /// Mean length of loss bursts, in frames (Gilbert-Elliott model); --loss is the overall mean
     #[arg(long, value_name = "FRAMES", requires = "loss")]
     pub loss_burst: Option<f64>,
-    /// Cut the fibre again and again for so long: what is sent in between is lost
+    /// Duration of periodic cuts; frames sent during a cut are lost
     #[arg(long, value_name = "TIME")]
     #[serde(with = "time_as_ps", default)]
     pub cut_for: Option<Span>,
-    /// From one cut to the next [default: 10s]
+    /// Time from the start of one cut to the next [default: 10s]
     #[arg(long, value_name = "TIME", requires = "cut_for")]
     #[serde(with = "time_as_ps", default)]
     pub cut_every: Option<Span>,
-    /// Do something to some frames on the fibre alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]',
-    /// as in 'read-response from a: lose 1%'. May be given several times; docs/emulator.md has all
-    /// of it
+    /// Apply an action to selected frames on the fibre: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]',
+    /// as in 'read-response from a: lose 1%'. May be repeated; docs/emulator.md has the syntax
     #[arg(long, value_name = "RULE")]
     #[serde(with = "as_texts", default)]
     pub rule: Vec<Rule>,
-    /// Have the fibre change at a time from the start of the lab: '10s cut 50ms', '5s-20s loss
-    /// 1e-3', '30s rate 1G', '60s delay 20ms'. May be given several times
+    /// Change the fibre at a time after the start of the lab: '10s cut 50ms', '5s-20s loss 1e-3',
+    /// '30s rate 1G', '60s delay 20ms'. May be repeated
     #[arg(long, value_name = "CHANGE")]
     #[serde(with = "as_texts", default)]
     pub at: Vec<Change>,
-    /// Queue in front of the fibre, each way, and of each port of a switch; what does not fit is
-    /// dropped
-    #[arg(long, default_value = "16M")]
+    /// Queue before the fibre, per direction, and of each switch port; frames beyond it are dropped
+    /// [default: 16M]
+    #[arg(long, value_name = "SIZE", default_value = "16M", hide_default_value = true)]
     pub queue: Size,
-    /// Have these queues mark packets whose sender reacts to it (ECN): never up to Kmin, always
-    /// beyond Kmax, in between with a probability that rises to Pmax, 0.1 unless given. Without a
-    /// value, Kmin is a sixteenth of the queue and Kmax a quarter
+    /// Mark ECN-capable packets by the length of these queues: never up to Kmin, always above Kmax,
+    /// in between with a probability that rises to Pmax (0.1 unless given). Without a value, Kmin
+    /// is 1/16 of the queue and Kmax 1/4 [default: off]
     #[arg(
         long,
+        hide_default_value = true,
         num_args = 0..=1,
         default_value = "off",
         default_missing_value = "on",
         value_name = "KMIN:KMAX[:PMAX]"
     )]
     pub ecn: Ecn,
-    /// Memory for frames: this much for the fibre, and as much again for each accelerator's store
-    #[arg(long, default_value = "4G", value_parser = memory)]
+    /// Memory for frames: this much for the fibre, and the same for each accelerator's store
+    /// [default: 4G]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "4G",
+        value_parser = memory,
+        hide_default_value = true
+    )]
     pub memory: Size,
-    /// Seed of everything random: losses, PSNs, ids
-    #[arg(long, default_value_t = 1)]
+    /// Seed of all random values: losses, PSNs, ids [default: 1]
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true)]
     pub seed: u64,
     /// Record the first frames at host a's port into this file
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// How many frames to record
-    #[arg(long, default_value_t = 1000)]
+    /// Maximum frames to record [default: 1000]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "pcap",
+        default_value_t = 1000,
+        hide_default_value = true
+    )]
     pub pcap_frames: u64,
 }
 
 impl Spec {
-    /// A line for people.
+    /// A one-line description.
     pub fn summary(&self) -> String {
         let accelerators = match self.accelerate {
             Accelerate::None => "no accelerators".to_string(),
@@ -117,41 +145,45 @@ impl Spec {
         };
         let bursts =
             self.loss_burst.map(|frames| format!(" in bursts of {frames}")).unwrap_or_default();
-        let loss =
-            if self.loss > 0.0 { format!(", loss {}{bursts}", self.loss) } else { String::new() };
+        let loss = if self.loss > 0.0 {
+            format!(", loss {}{bursts}", fraction(self.loss))
+        } else {
+            String::new()
+        };
         let cuts =
             self.cut_for.map(|lasts| format!(", cut for {lasts} at a time")).unwrap_or_default();
-        let rules = match self.rule.len() + self.at.len() {
+        let given = |n: usize, noun| match n {
             0 => String::new(),
-            count => format!(", {count} rules and changes"),
+            n => format!(", {}", count(n as u64, noun)),
         };
+        let rules = given(self.rule.len(), "rule") + &given(self.at.len(), "change");
         format!(
             "{hosts}{} of fibre at {}{loss}{cuts}{rules}{ecn}, {accelerators}",
             self.distance, self.rate
         )
     }
 
-    /// The lab's hosts, from a on.
+    /// The lab's hosts, in order.
     pub fn hosts(&self) -> impl Iterator<Item = HostName> + use<> {
         (0..self.hosts).map(HostName)
     }
 
-    /// `host`, when the lab has it.
+    /// Returns `host` if the lab has it.
     ///
     /// # Errors
-    /// [`NoSuchHost`], which names the hosts that it has.
+    /// [`NoSuchHost`], which names the lab's hosts.
     pub fn check_host(&self, host: HostName) -> Result<(), NoSuchHost> {
         if host.0 < self.hosts { Ok(()) } else { Err(NoSuchHost { host, hosts: self.hosts }) }
     }
 
-    /// Programs that each host can run at a time, a power of two: fewer when there are many hosts,
-    /// since all of them together are looked after by one loop.
+    /// Programs that each host can run at a time, a power of two. One loop serves all of them, so
+    /// it is lower for many hosts.
     pub fn slots(&self) -> usize {
         let most = (PORTS_MAX / usize::from(self.hosts).max(1)).clamp(1, SLOTS_MAX);
         1 << most.ilog2()
     }
 
-    /// When the queues mark; `None`: never.
+    /// Marking by the queues; `None`: none.
     pub fn ecn(&self) -> Option<RedConfig> {
         self.ecn.of_queue(self.queue)
     }
@@ -173,6 +205,15 @@ impl Spec {
             seed: self.seed,
         }
     }
+}
+
+/// Highest rate of a lab, far above what one machine forwards.
+const RATE_MAX: BitRate = BitRate::from_gbps(10_000).unwrap();
+
+/// Parses a rate.
+fn rate(text: &str) -> Result<BitRate, String> {
+    let rate: BitRate = text.parse().map_err(|e: ParseBitRateError| e.to_string())?;
+    if rate <= RATE_MAX { Ok(rate) } else { Err("a lab's rate is at most 10T".to_string()) }
 }
 
 mod time_as_ps {
@@ -201,29 +242,29 @@ mod rate_as_bps {
     }
 }
 
-/// Which sites have an accelerator.
+/// The sites with accelerators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accelerate {
-    /// Neither.
+    /// None.
     None,
     /// Both.
     Both,
-    /// Both, with the WAN transport between them.
+    /// Both, as whole boxes with the WAN transport between them.
     Transport,
-    /// Host a's alone.
+    /// Host a's.
     A,
-    /// Host b's alone.
+    /// Host b's.
     B,
 }
 
 impl Accelerate {
-    /// True when host a's site has one.
+    /// True if host a's site has an accelerator.
     pub fn at_a(self) -> bool {
         matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::A)
     }
 
-    /// True when host b's site has one.
+    /// True if host b's site has an accelerator.
     pub fn at_b(self) -> bool {
         matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::B)
     }
@@ -241,9 +282,9 @@ impl fmt::Display for Accelerate {
     }
 }
 
-/// Hosts have the letters for names.
+/// Host names are letters.
 const HOSTS_MAX: i64 = 26;
-/// Programs that a host of a small lab can run.
+/// Program slots of a host in a small lab.
 const SLOTS_MAX: usize = 16;
 
 /// A host of a lab, by its number: a is 0.
@@ -257,28 +298,28 @@ impl HostName {
     /// The first host at the second site, 10.77.0.2.
     pub const B: HostName = HostName(1);
 
-    /// Its number.
+    /// The number.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The host with this number, which is below 26.
+    /// The host with this number, which must be below 26.
     pub fn of_index(index: usize) -> Self {
         debug_assert!(index < HOSTS_MAX as usize);
         HostName(index as u8)
     }
 
-    /// Its address.
+    /// IPv4 address.
     pub const fn ip(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, self.0 + 1)
     }
 
-    /// Its Ethernet address.
+    /// Ethernet address.
     pub fn mac(self) -> MacAddr {
         longhaul_rdma::attach::mac_of(self.ip().into())
     }
 
-    /// Which site it is at: 0 for a, c, e ..., 1 for b, d, f ...
+    /// Site: 0 for a, c, e ..., 1 for b, d, f ...
     pub const fn site(self) -> usize {
         self.index() % 2
     }
@@ -290,11 +331,11 @@ impl fmt::Display for HostName {
     }
 }
 
-/// A lab does not have this host.
+/// A lab without this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub struct NoSuchHost {
     host: HostName,
-    /// Hosts of the lab, at least 2.
+    /// Number of hosts of the lab, at least 2.
     hosts: u8,
 }
 
@@ -308,7 +349,7 @@ impl fmt::Display for NoSuchHost {
     }
 }
 
-/// The text names no host of any lab.
+/// The text is not a host of any lab.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "no host '{0}' in any lab: hosts are a ({a}), b ({b}), c and so on",
@@ -350,9 +391,14 @@ impl From<HostName> for String {
 pub struct LabName(String);
 
 impl LabName {
-    /// As text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The part ` OPTION NAME` of a command on this lab; empty for the default name.
+    pub fn option(&self, option: &str) -> String {
+        if *self == LabName::default() { String::new() } else { format!(" {option} {self}") }
     }
 }
 
@@ -368,7 +414,7 @@ impl fmt::Display for LabName {
     }
 }
 
-/// The text cannot be the name of a lab.
+/// The text is not a valid name of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a lab's name is 1 to 32 letters, digits, - or _")]
 pub struct LabNameError;

@@ -1,30 +1,34 @@
-//! What a lab says about itself, for people and as JSON.
+//! State of a lab, as text and as JSON.
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 use crate::fabric::SitePort;
 use crate::node::HostCounters;
 use crate::spec::{HostName, Spec};
 use longhaul_accel::Accelerator;
+use longhaul_boxes::figures::{bytes, count};
 use longhaul_boxes::state::{
-    Flow, LinkStatus, Named, TransportState, marked, nonzero, write_flow, write_link,
-    write_transport,
+    Flow, LinkStatus, Named, TransportState, absorbed_and_drops, marked, named, nonzero,
+    write_flow, write_link, write_transport,
 };
 use longhaul_switch::PortCounters;
 use longhaul_wan::Transport;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// A lab at one moment.
+/// State of a lab at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LabStatus {
     pub spec: Spec,
     pub pid: u32,
     pub uptime_s: f64,
     pub hosts: Vec<HostStatus>,
-    /// Empty when there are two hosts.
+    /// Empty with two hosts.
     pub switches: Vec<SwitchStatus>,
     pub link: Vec<LinkStatus>,
     pub accelerators: Vec<AcceleratorStatus>,
+    /// The last lines of its log.
+    #[serde(default)]
+    pub log: Option<String>,
 }
 
 /// A host.
@@ -46,26 +50,26 @@ pub struct SwitchStatus {
     pub ports: Vec<SwitchPort>,
 }
 
-/// A port of a switch: what came in by it, and what its output did.
+/// A switch port: counters of its input and of its output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SwitchPort {
     /// `host c`, or `fibre`.
     pub leads_to: String,
     pub received_frames: u64,
     pub received_bytes: u64,
-    /// Of those received, frames that went to all other ports.
+    /// Received frames that were flooded to all other ports.
     pub flooded_frames: u64,
     pub unlearnt_frames: u64,
-    /// Of frames received.
+    /// Drops of received frames.
     pub drops: Named,
-    /// Frames that came to the output.
+    /// Frames for the output.
     pub output_frames: u64,
     pub delivered_frames: u64,
     pub delivered_bytes: u64,
     pub queued_frames: u64,
     pub ecn_marked_frames: u64,
     pub queue_bytes_max: u64,
-    /// Of frames that came to the output.
+    /// Drops of frames for the output.
     pub output_drops: Named,
 }
 
@@ -76,13 +80,13 @@ pub struct AcceleratorStatus {
     pub counters: Named,
     pub drops: Named,
     pub flows: Vec<Flow>,
-    /// What is between it and the other site's.
+    /// The transport to the other site.
     #[serde(default)]
     pub transport: Option<TransportState>,
 }
 
 impl SwitchStatus {
-    /// Of the switch at `site` with these ports.
+    /// Converts the counters of the switch at `site`.
     pub fn of(site: HostName, ports: impl Iterator<Item = (SitePort, PortCounters)>) -> Self {
         SwitchStatus {
             site,
@@ -120,7 +124,7 @@ impl SwitchPort {
 }
 
 impl AcceleratorStatus {
-    /// Of the accelerator at `site`, and the transport behind it if there is one.
+    /// Converts the status of the accelerator at `site`, and of its transport if there is one.
     pub fn of(site: HostName, accelerator: &Accelerator, transport: Option<&Transport>) -> Self {
         let counters = accelerator.counters();
         AcceleratorStatus {
@@ -138,7 +142,7 @@ impl AcceleratorStatus {
 }
 
 impl LabStatus {
-    /// For people.
+    /// Formats the state as text.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         write_text(self, &mut text).map_or_else(|_| String::new(), |()| text)
@@ -155,6 +159,9 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
         status.pid,
         spec.summary()
     )?;
+    if let Some(log) = &status.log {
+        writeln!(text, "log: {log}")?;
+    }
     for host in &status.hosts {
         write_host(host, text)?;
     }
@@ -169,9 +176,9 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
     for accelerator in &status.accelerators {
         writeln!(
             text,
-            "accelerator at site {}: drops: {}",
+            "accelerator at site {}: {}",
             accelerator.site,
-            nonzero(&accelerator.drops)
+            absorbed_and_drops(&accelerator.drops)
         )?;
         for flow in &accelerator.flows {
             write_flow(flow, text)?;
@@ -185,26 +192,28 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
 
 fn write_host(host: &HostStatus, text: &mut String) -> std::fmt::Result {
     let c = &host.counters;
+    let drops = [
+        ("no such QP", c.drops_no_function),
+        ("receive buffer", c.drops_receive_buffer),
+        ("not RoCE", c.drops_not_roce),
+    ];
     writeln!(
         text,
-        "host {} {}: {} programs, sent {} frames, received {}, {} waiting; drops: no such QP {}, \
-         receive buffer {}, not RoCE {}",
+        "host {} {}: {}, {} sent, {} received, {} waiting; drops: {}",
         host.name,
         host.name.ip(),
-        host.programs,
-        c.tx_frames,
+        count(host.programs as u64, "program"),
+        count(c.tx_frames, "frame"),
         c.rx_frames,
         host.waiting_frames,
-        c.drops_no_function,
-        c.drops_receive_buffer,
-        c.drops_not_roce
+        nonzero(&named(drops.into_iter()))
     )
 }
 
 fn write_switch_port(site: HostName, port: &SwitchPort, text: &mut String) -> std::fmt::Result {
     let flooded = match port.flooded_frames {
         0 => String::new(),
-        frames => format!(" ({frames} to all)"),
+        frames => format!(" ({frames} flooded)"),
     };
     let mut drops = port.drops.clone();
     for (reason, count) in &port.output_drops {
@@ -212,14 +221,14 @@ fn write_switch_port(site: HostName, port: &SwitchPort, text: &mut String) -> st
     }
     writeln!(
         text,
-        "switch at site {site}, {}: {} frames in{flooded}, {} out, {} queued{}, longest queue {} \
-         bytes; drops: {}",
+        "switch at site {site}, {}: {} in{flooded}, {} out, {} queued{}, longest queue {}; drops: \
+         {}",
         port.leads_to,
-        port.received_frames,
+        count(port.received_frames, "frame"),
         port.delivered_frames,
         port.queued_frames,
         marked(port.ecn_marked_frames),
-        port.queue_bytes_max,
+        bytes(port.queue_bytes_max),
         nonzero(&drops)
     )
 }

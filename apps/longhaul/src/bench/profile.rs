@@ -1,10 +1,10 @@
 //! A flame graph of the measurement, recorded by perf.
 
-use super::pinning;
 use crate::problem::Problem;
 use inferno::collapse::Collapse as _;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph::{self, Options};
+use longhaul_measure::start_unpinned;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Profile {
         ]);
         command.args(["-p", &std::process::id().to_string(), "-o"]).arg(&self.data);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let recorder = pinning::start_unpinned(&mut command);
+        let recorder = start_unpinned(&mut command);
         self.recorder =
             Some(recorder.map_err(|e| Problem::plain(format!("cannot start {PROGRAM}: {e}")))?);
         Ok(self)

@@ -1,57 +1,43 @@
 //! The common part of all table measurements: start, progress, interruption and reports.
 
-use super::machine::Machine;
-use super::pinning;
 use super::profile::Profile;
 use crate::output;
 use crate::problem::Problem;
-use crate::sim::{Failure, INTERRUPTED, Interrupt, Progress};
+use crate::sim::{self, Failure, INTERRUPTED, Interrupt};
 use longhaul_bench::{Point, Record, ResultWriter, Source, Started};
 use longhaul_boxes::quantity::Size;
-use longhaul_datapath::Ticks;
+use longhaul_measure::{Figures, Machine, Progress, Tell, pin};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-/// How what came of it is told.
+/// Output options.
 #[derive(Debug, clap::Args)]
 pub struct Reporting {
-    /// Fail when memory grows by more than this while it is measured
+    /// Fail if memory grows by more than this during a measurement
     #[arg(long, value_name = "SIZE")]
     memory_growth_max: Option<Size>,
-    /// Write a flame graph of all that is measured; needs perf
+    /// Write a flame graph of all measurements; needs perf
     #[arg(long, value_name = "FILE")]
     flamegraph: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Append the results to this file, as one JSON object on a line
+    /// Append the results to this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-/// Results of one row of a table.
-pub trait Outcome: Sized {
-    /// Parameters of the row.
-    type Cell: Display;
+/// Results of one row of a table, as reports contain them.
+pub trait Report: Figures + Sized {
     /// Name of the measurement in the command and in results.
     const WHAT: &'static str;
 
-    /// The row's parameters.
-    fn cell(&self) -> &Self::Cell;
     /// The row's parameters, by their names in results.
     fn point(&self) -> Point;
-    /// Figures by name, with units as suffixes.
-    fn values(&self, machine: &Machine) -> BTreeMap<String, f64>;
     /// Further fields of `--json`, as an object.
     fn details(&self) -> Value;
-    /// Maximum growth of memory during the measurement, in bytes.
-    fn memory_growth(&self) -> u64;
-    /// Faults other than growth of memory.
-    fn faults(&self) -> Vec<String>;
     /// All results as text, with the properties of the machine.
     fn table(machine: &Machine, outcomes: &[Self]) -> String;
 
@@ -64,14 +50,12 @@ pub trait Outcome: Sized {
 }
 
 impl Reporting {
-    /// Measures each cell, on one processor if given, and reports the results.
-    ///
-    /// `one` gets the run, a cell, and a description of its position.
-    pub fn measure<O: Outcome>(
+    /// Measures each cell by `one`, on one processor if given, and reports the results.
+    pub fn measure<O: Report, E: Into<Problem>>(
         &self,
         cells: &[O::Cell],
         core: Option<usize>,
-        one: impl FnMut(&mut Run, &O::Cell, &str) -> Result<O, Failure>,
+        one: impl FnMut(&O::Cell, &mut Tell<'_>) -> Result<O, E>,
     ) -> Result<ExitCode, Failure> {
         let profile = self.flamegraph.as_deref().map(Profile::check).transpose()?;
         let mut writer = match &self.out {
@@ -80,27 +64,26 @@ impl Reporting {
             }
             None => None,
         };
-        core.map(pinning::pin).transpose()?;
+        core.map(pin).transpose().map_err(Problem::from)?;
         let interrupt = Interrupt::listen()?;
-        let machine = Machine::look(&Ticks::new());
+        let machine = Machine::look();
         let started = Started::now();
         let profile = profile.map(Profile::start).transpose()?;
-        let mut run = Run { machine, interrupt, progress: Progress::new() };
+        let mut run = Run { interrupt, progress: sim::Progress::new() };
         let outcomes = run.each(cells, one);
         let profiled = profile.map(Profile::finish).transpose();
         let outcomes = match outcomes {
             Err(_) if run.interrupt.came() => return Ok(ExitCode::from(INTERRUPTED)),
-            outcomes => outcomes?,
+            outcomes => outcomes.map_err(Into::into)?,
         };
-        let machine = &run.machine;
         output::print(&if self.json {
-            json(machine, &outcomes)?
+            json(&machine, &outcomes)?
         } else {
-            O::table(machine, &outcomes)
+            O::table(&machine, &outcomes)
         })?;
         if let Some(writer) = &mut writer {
             for outcome in &outcomes {
-                let record = outcome.record(machine).from_run(started.provenance(None, 1));
+                let record = outcome.record(&machine).from_run(started.provenance(None, 1));
                 writer.record(&record).map_err(|e| Problem::plain(e.to_string()))?;
             }
         }
@@ -111,7 +94,7 @@ impl Reporting {
         Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn faults<O: Outcome>(&self, outcome: &O) -> Vec<String> {
+    fn faults<O: Report>(&self, outcome: &O) -> Vec<String> {
         let mut faults = outcome.faults();
         let growth = outcome.memory_growth();
         if let Some(most) = self.memory_growth_max.filter(|most| growth > most.bytes()) {
@@ -123,7 +106,7 @@ impl Reporting {
 }
 
 /// Output of `--json`.
-fn json<O: Outcome>(machine: &Machine, outcomes: &[O]) -> Result<String, Problem> {
+fn json<O: Report>(machine: &Machine, outcomes: &[O]) -> Result<String, Problem> {
     let result = |outcome: &O| {
         let mut result = outcome.details();
         result["point"] = json!(outcome.point());
@@ -138,39 +121,36 @@ fn json<O: Outcome>(machine: &Machine, outcomes: &[O]) -> Result<String, Problem
 }
 
 /// One run of a command.
-pub struct Run {
-    /// The measured machine.
-    pub machine: Machine,
+struct Run {
     interrupt: Interrupt,
-    progress: Progress,
+    progress: sim::Progress,
 }
 
 impl Run {
-    fn each<C: Display, O>(
+    fn each<C: Display, O, E>(
         &mut self,
         cells: &[C],
-        mut one: impl FnMut(&mut Run, &C, &str) -> Result<O, Failure>,
-    ) -> Result<Vec<O>, Failure> {
+        mut one: impl FnMut(&C, &mut Tell<'_>) -> Result<O, E>,
+    ) -> Result<Vec<O>, E> {
         let mut outcomes = Vec::new();
         for (at, cell) in cells.iter().enumerate() {
-            outcomes.push(one(self, cell, &format!("{} of {}: {cell}", at + 1, cells.len()))?);
+            let place = format!("{} of {}: {cell}", at + 1, cells.len());
+            outcomes.push(one(cell, &mut |progress| self.goes_on(&place, progress))?);
         }
         self.progress.done();
         Ok(outcomes)
     }
 
-    /// Reports progress of the measurement at `place` when due; returns whether to continue.
-    pub fn goes_on(
-        &mut self,
-        place: &str,
-        [elapsed, whole]: [Duration; 2],
-        done: impl Display,
-        resident_bytes: u64,
-    ) -> bool {
+    /// Shows progress of the measurement at `place` when due; returns whether to continue.
+    fn goes_on(&mut self, place: &str, at: &Progress) -> bool {
         if self.progress.is_due() {
-            let memory = Size::from_bytes(resident_bytes >> 20 << 20);
-            let [elapsed, whole] = [elapsed, whole].map(|time| time.as_secs_f64());
-            self.progress.show(&format!("{place}: {elapsed:.0} of {whole:.0} s, {done}, {memory}"));
+            let pass = at.pass.name().map(|name| format!(", {name}")).unwrap_or_default();
+            let memory = Size::from_bytes(at.resident_bytes >> 20 << 20);
+            let [elapsed, whole] = [at.elapsed, at.whole].map(|time| time.as_secs_f64());
+            self.progress.show(&format!(
+                "{place}{pass}: {elapsed:.0} of {whole:.0} s, {}, {memory}",
+                at.work
+            ));
         }
         !self.interrupt.came()
     }
@@ -179,27 +159,19 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     struct Grown(u64);
 
-    impl Outcome for Grown {
+    impl Figures for Grown {
         type Cell = &'static str;
-        const WHAT: &'static str = "growth";
 
         fn cell(&self) -> &&'static str {
             &"here"
         }
 
-        fn point(&self) -> Point {
-            Point::new().with("qps", 1_u32)
-        }
-
         fn values(&self, _machine: &Machine) -> BTreeMap<String, f64> {
             BTreeMap::from([("memory_growth_bytes".to_owned(), self.0 as f64)])
-        }
-
-        fn details(&self) -> Value {
-            json!({ "drops": 0 })
         }
 
         fn memory_growth(&self) -> u64 {
@@ -208,6 +180,18 @@ mod tests {
 
         fn faults(&self) -> Vec<String> {
             vec!["it is wrong".to_owned()]
+        }
+    }
+
+    impl Report for Grown {
+        const WHAT: &'static str = "growth";
+
+        fn point(&self) -> Point {
+            Point::new().with("qps", 1_u32)
+        }
+
+        fn details(&self) -> Value {
+            json!({ "drops": 0 })
         }
 
         fn table(_machine: &Machine, _outcomes: &[Self]) -> String {
@@ -231,7 +215,7 @@ mod tests {
 
     #[test]
     fn json_names_schema_machine_and_all_of_an_outcome() {
-        let text = json(&Machine::look(&Ticks::new()), &[Grown(7)]).unwrap();
+        let text = json(&Machine::look(), &[Grown(7)]).unwrap();
         let output: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(output["schema"], "longhaul-growth/1");
         assert!(output["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0));

@@ -1,34 +1,29 @@
 //! `longhaul bench rnic`: speed of the software RNIC, and the breakdown of its cost.
 
-mod figures;
-mod line;
-mod outcome;
-mod peer;
+mod results;
 mod text;
 
 use super::datapath::seconds;
-use super::pinning;
-use super::reporting::{Reporting, Run};
+use super::reporting::Reporting;
 use crate::problem::Problem;
 use crate::sim::Failure;
 use clap::ValueEnum;
-use figures::{EndFigures, Start};
-use line::Line;
 use longhaul_boxes::Xdp;
 use longhaul_boxes::quantity::Size;
-use longhaul_datapath::{End, EndError, Operation, Role, TransferConfig, resident_bytes};
-use longhaul_port::{LinkState, Port};
+use longhaul_datapath::Operation;
+use longhaul_measure::pin;
+use longhaul_measure::rnic::{self, Bench, Cell, CellError, Line, Responder, Settings};
 use longhaul_rnic::Mtu;
-use outcome::{Cell, Outcome};
-use std::path::PathBuf;
-use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   longhaul bench rnic
   longhaul bench rnic --over rings,memif --size 4K,64K,1M --op write,send,read
-  longhaul bench rnic --over memif --cores 0,1 --parts          what the cycles of each end go into
+  longhaul bench rnic --over memif --cores 0,1 --parts          a cycle breakdown of each end
   longhaul bench rnic --over xdp --interfaces veth0 veth1        as root, over an existing pair
   longhaul bench rnic --over rings --seconds 600 --memory-growth-max 8M
   longhaul bench rnic --out results.jsonl && longhaul report results.jsonl
@@ -42,7 +37,7 @@ Exit code: 0, measured; 1, something failed, or memory grew; 2, values that make
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Between the two ends; several are separated by commas
+    /// Connections of the two ends (comma-separated list)
     #[arg(
         long,
         value_enum,
@@ -51,7 +46,7 @@ pub struct Args {
         value_name = "LINE"
     )]
     over: Vec<Over>,
-    /// What requesters do; several are separated by commas
+    /// Operations of the requester (comma-separated list)
     #[arg(
         long = "op",
         value_enum,
@@ -60,19 +55,19 @@ pub struct Args {
         value_name = "OP"
     )]
     operations: Vec<OperationName>,
-    /// Length of each message; several are separated by commas
+    /// Message lengths (comma-separated list)
     #[arg(long, value_delimiter = ',', default_value = "64K", value_name = "SIZE")]
     size: Vec<Size>,
     /// Path MTU
     #[arg(long, value_parser = mtu, default_value = "4096", value_name = "BYTES")]
     mtu: Mtu,
-    /// Queue pairs; several are separated by commas
+    /// Numbers of queue pairs (comma-separated list)
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N")]
     qps: Vec<u32>,
-    /// Messages of a queue pair that are under way
+    /// Messages in flight per queue pair
     #[arg(long, default_value_t = 16, value_name = "N")]
     depth: u32,
-    /// Frames of each ring, of 'rings' and 'memif'
+    /// Frames per ring, for 'rings' and 'memif'
     #[arg(
         long,
         default_value_t = 512,
@@ -80,74 +75,52 @@ pub struct Args {
         value_name = "N"
     )]
     ring: u32,
-    /// The two ends of a cable for 'xdp', the requester's first, each as in
-    /// xdp:INTERFACE[,OPTION...]
+    /// Both ends of a cable for 'xdp', the requester's first, each as in xdp:INTERFACE[,OPTION...]
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     interfaces: Vec<Xdp>,
-    /// Time for which each is measured
+    /// Measured time per row, in seconds
     #[arg(long, default_value_t = 2.0, value_parser = seconds, value_name = "S")]
     seconds: f64,
-    /// Messages after which it ends, if that is earlier
+    /// Number of messages after which a measurement ends early
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     messages: Option<u64>,
-    /// Time under load before it is measured
+    /// Time under load before the measurement, in seconds
     #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]
     warm_up: f64,
-    /// Measure each once more with a watch, and tell what the cycles go into
+    /// Also run an instrumented pass, and print a cycle breakdown
     #[arg(long)]
     parts: bool,
-    /// Processors to run on: the requester's, and over memif and xdp the responder's [default: any]
+    /// Processors to run on: the requester's and, over memif and xdp, the responder's [default:
+    /// any]
     #[arg(long, value_delimiter = ',', value_name = "CPU,CPU")]
     cores: Vec<usize>,
     #[command(flatten)]
     reporting: Reporting,
-    /// Be the responder of another process, by the memif socket in this folder
+    /// Run as the responder of another process, over the memif socket in this folder
     #[arg(long, hide = true, value_name = "DIR")]
     serve: Option<PathBuf>,
 }
 
-/// What is between the two ends.
+/// Connection of the two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Over {
+enum Over {
     /// Rings in one process, whose ends take turns
     Rings,
     /// Shared memory between two processes
     Memif,
-    /// AF_XDP at both ends of a cable, in two processes
+    /// AF_XDP at both ends of a cable, two processes
     Xdp,
 }
 
-impl Over {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Over::Rings => "rings",
-            Over::Memif => "memif",
-            Over::Xdp => "xdp",
-        }
-    }
-}
-
-/// What requesters do.
+/// Operation of the requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum OperationName {
+enum OperationName {
     /// RDMA WRITE
     Write,
     /// SEND
     Send,
     /// RDMA READ; the responder sends
     Read,
-}
-
-impl OperationName {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            OperationName::Write => "write",
-            OperationName::Send => "send",
-            OperationName::Read => "read",
-        }
-    }
 }
 
 impl From<OperationName> for Operation {
@@ -169,7 +142,7 @@ fn mtu(text: &str) -> Result<Mtu, String> {
 /// Measures, and prints the results.
 pub fn run(args: &Args) -> ExitCode {
     let done = match &args.serve {
-        Some(folder) => args.serve(folder.clone()),
+        Some(folder) => args.serve(folder),
         None => measure(args),
     };
     done.unwrap_or_else(|failure| failure.report("bench rnic"))
@@ -177,63 +150,87 @@ pub fn run(args: &Args) -> ExitCode {
 
 impl Args {
     /// Runs the responder for another process.
-    fn serve(&self, folder: PathBuf) -> Result<ExitCode, Failure> {
-        self.check()?;
-        if let Some(&core) = self.cores.first() {
-            pinning::pin(core)?;
-        }
-        let cells = self.cells();
+    fn serve(&self, folder: &Path) -> Result<ExitCode, Failure> {
+        let cells = self.cells()?;
+        self.cores.first().copied().map(pin).transpose().map_err(Problem::from)?;
         let cell = cells.first().ok_or_else(|| Problem::plain("nothing to serve"))?;
-        let config = cell.transfer(self.parts);
-        match self.line(cell.over, folder) {
-            Line::Memif { folder, ring } => peer::serve(line::memif_slave(&folder, ring)?, config),
-            Line::Xdp { responder, .. } => peer::serve(line::xdp(&responder)?, config),
-            Line::Rings { .. } => {
-                Err(Problem::plain("--serve: over rings there is one process").into())
-            }
+        let responder = Responder { cell, is_watched: self.parts, folder };
+        rnic::serve(&responder).map_err(Problem::from)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Command line of the process that [`Args::serve`]s a responder for this one.
+    fn server(&self, responder: &Responder<'_>) -> io::Result<Command> {
+        let Responder { cell, is_watched, folder } = responder;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "rnic", "--serve"]).arg(folder);
+        command.args(["--over", cell.line.name(), "--op", cell.operation.name()]);
+        let (size, mtu) = (cell.message_bytes.to_string(), cell.mtu.bytes().to_string());
+        command.args(["--size", &size, "--mtu", &mtu]);
+        command.args(["--qps", &cell.qps.to_string(), "--depth", &cell.depth.to_string()]);
+        command.args(["--ring", &self.ring.to_string()]);
+        if let Line::Xdp { requester, responder } = &cell.line {
+            let bare =
+                |interface: &Xdp| interface.to_string().trim_start_matches("xdp:").to_owned();
+            command.args(["--interfaces", &bare(requester), &bare(responder)]);
+        }
+        if *is_watched {
+            command.arg("--parts");
+        }
+        command.args(self.cores.get(1).map(|core| format!("--cores={core}")));
+        Ok(command)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            warm_up: Duration::from_secs_f64(self.warm_up),
+            lasts: Duration::from_secs_f64(self.seconds),
+            messages_max: self.messages,
+            has_parts: self.parts,
         }
     }
 
-    fn line(&self, over: Over, folder: PathBuf) -> Line {
+    fn line(&self, over: Over) -> Result<Line, Failure> {
         match (over, self.interfaces.as_slice()) {
-            (Over::Rings, _) => Line::Rings { frames: self.ring },
+            (Over::Rings, _) => Ok(Line::Rings { frames: self.ring }),
+            (Over::Memif, _) => Ok(Line::Memif { frames: self.ring }),
             (Over::Xdp, [requester, responder]) => {
-                Line::Xdp { requester: requester.clone(), responder: responder.clone() }
+                Ok(Line::Xdp { requester: requester.clone(), responder: responder.clone() })
             }
-            (Over::Memif | Over::Xdp, _) => Line::Memif { folder, ring: self.ring },
+            (Over::Xdp, _) => {
+                let why = "--over xdp: name both ends of a cable: --interfaces A B";
+                Err(Failure::value(why))
+            }
         }
     }
 
     /// The cells to measure, in the order of the table.
-    fn cells(&self) -> Vec<Cell> {
+    fn cells(&self) -> Result<Vec<Cell>, Failure> {
         let mut cells = Vec::new();
         for &over in &self.over {
             for &operation in &self.operations {
                 for size in &self.size {
                     for &qps in &self.qps {
-                        let message_bytes = u32::try_from(size.bytes()).unwrap_or(u32::MAX);
-                        let (mtu, depth) = (self.mtu, self.depth);
-                        cells.push(Cell { over, operation, message_bytes, mtu, qps, depth });
+                        let cell = Cell {
+                            line: self.line(over)?,
+                            operation: operation.into(),
+                            message_bytes: u32::try_from(size.bytes()).unwrap_or(u32::MAX),
+                            mtu: self.mtu,
+                            qps,
+                            depth: self.depth,
+                        };
+                        cell.check().map_err(refusal)?;
+                        cells.push(cell);
                     }
                 }
             }
         }
-        cells
+        Ok(cells)
     }
 
-    fn check(&self) -> Result<(), Failure> {
-        for cell in self.cells() {
-            cell.transfer(false).check().map_err(Failure::value)?;
-            if cell.over == Over::Xdp && self.interfaces.is_empty() {
-                let why = "--over xdp: name both ends of a cable: --interfaces A B";
-                return Err(Failure::value(why));
-            }
-        }
-        if !self.ring.is_power_of_two() {
-            return Err(Failure::value(format!("--ring {}: write a power of two", self.ring)));
-        }
+    fn check_cores(&self) -> Result<(), Failure> {
         let wanted = if self.over.iter().all(|over| *over == Over::Rings) { 1 } else { 2 };
-        if !self.cores.is_empty() && self.cores.len() != wanted && self.serve.is_none() {
+        if !self.cores.is_empty() && self.cores.len() != wanted {
             let given = self.cores.len();
             return Err(Failure::value(format!("--cores: {given} given; it takes {wanted} here")));
         }
@@ -241,133 +238,19 @@ impl Args {
     }
 }
 
+/// Names the option to change.
+fn refusal(error: CellError) -> Failure {
+    match error {
+        CellError::Transfer(_) => Failure::value(error),
+        CellError::Ring(frames) => Failure::value(format!("--ring {frames}: write a power of two")),
+    }
+}
+
 fn measure(args: &Args) -> Result<ExitCode, Failure> {
-    args.check()?;
-    args.reporting.measure(&args.cells(), args.cores.first().copied(), |run, cell, place| {
-        Bench { args, run }.whole(cell, place)
-    })
-}
-
-/// Time limit for links to come up, and for messages to end.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Steps between two checks of the clock.
-const STEPS: u32 = 64;
-/// Interval of progress reports and memory samples.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// The measurement of a cell.
-struct Bench<'a> {
-    args: &'a Args,
-    run: &'a mut Run,
-}
-
-impl Bench<'_> {
-    /// Measures a cell, with a second, instrumented run if requested.
-    fn whole(&mut self, cell: &Cell, place: &str) -> Result<Outcome, Failure> {
-        let mut outcome = self.one(cell, false, place)?;
-        if self.args.parts {
-            outcome.watched = Some(self.one(cell, true, &format!("{place}, watched"))?.ends);
-        }
-        Ok(outcome)
-    }
-
-    fn one(&mut self, cell: &Cell, is_watched: bool, place: &str) -> Result<Outcome, Failure> {
-        let config = cell.transfer(is_watched);
-        let sockets = super::datapath::served::Sockets::new()?;
-        let ends = match self.args.line(cell.over, sockets.folder().to_owned()) {
-            Line::Rings { frames } => {
-                let (near, far) = line::rings(frames)?;
-                let far = line::InOneThread::new(config, far)?;
-                self.between(config, near, far, place)?
-            }
-            Line::Memif { folder, ring } => {
-                let near = line::memif_master(&folder, ring)?;
-                let far = peer::Child::start(self.args, cell, is_watched, &folder)?;
-                self.between(config, near, far, place)?
-            }
-            Line::Xdp { requester, .. } => {
-                let near = line::xdp(&requester)?;
-                let far = peer::Child::start(self.args, cell, is_watched, sockets.folder())?;
-                self.between(config, near, far, place)?
-            }
-        };
-        Ok(Outcome::new(*cell, ends, &self.run.machine))
-    }
-
-    /// Measures a requester at `port` with a responder in this thread or elsewhere.
-    fn between<P: Port, F: line::FarEnd>(
-        &mut self,
-        config: TransferConfig,
-        port: P,
-        mut far: F,
-        place: &str,
-    ) -> Result<[EndFigures; 2], Failure> {
-        let mut near = End::new(Role::Requester, config, port).map_err(failure)?;
-        near.connect(&far.introduce(&near.introduction())?).map_err(failure)?;
-        let deadline = Instant::now() + PATIENCE;
-        while near.service().map_err(failure)? == LinkState::Down {
-            far.step()?;
-            if Instant::now() >= deadline {
-                return Err(Problem::plain("nobody came to the other end within 20 s").into());
-            }
-        }
-        let [warm_up, lasts] = [self.args.warm_up, self.args.seconds].map(Duration::from_secs_f64);
-        let whole = (Instant::now(), warm_up + lasts, place);
-        self.work(&mut near, &mut far, warm_up, None, whole)?;
-        far.begin()?;
-        let start = Start::of(&mut near);
-        let messages_max = self.args.messages.map(|more| near.counters().messages + more);
-        let most = self.work(&mut near, &mut far, lasts, messages_max, whole)?;
-        let near_figures = start.until_now(&near, most);
-        let far_figures = far.end()?;
-        near.stop();
-        let deadline = Instant::now() + PATIENCE;
-        while !near.is_quiet() {
-            near.step().map_err(failure)?;
-            far.step()?;
-            if Instant::now() >= deadline {
-                return Err(Problem::plain("messages did not end within 20 s").into());
-            }
-        }
-        Ok([near_figures, far_figures])
-    }
-
-    /// Runs both ends for a time; returns the peak memory meanwhile.
-    fn work<P: Port, F: line::FarEnd>(
-        &mut self,
-        near: &mut End<P>,
-        far: &mut F,
-        lasts: Duration,
-        messages_max: Option<u64>,
-        (began, whole, place): (Instant, Duration, &str),
-    ) -> Result<u64, Failure> {
-        let deadline = Instant::now() + lasts;
-        let (mut look_at, mut most) = (Instant::now() + LOOK_EVERY, 0);
-        loop {
-            for _ in 0..STEPS {
-                let is_busy = near.step().map_err(failure)? | far.step()?;
-                if !is_busy {
-                    std::thread::yield_now();
-                }
-            }
-            let now = Instant::now();
-            if now >= look_at {
-                look_at = now + LOOK_EVERY;
-                most = resident_bytes().max(most);
-                let thousands = near.counters().messages as f64 / 1e3;
-                let done = format_args!("{thousands:.0} thousand messages");
-                if !self.run.goes_on(place, [now - began, whole], done, most) {
-                    return Err(Problem::plain("interrupted").into());
-                }
-            }
-            if now >= deadline || messages_max.is_some_and(|most| near.counters().messages >= most)
-            {
-                return Ok(most);
-            }
-        }
-    }
-}
-
-fn failure(error: EndError) -> Failure {
-    Failure::Other(Problem::plain(error.to_string()))
+    let cells = args.cells()?;
+    args.check_cores()?;
+    let launch = |responder: &Responder<'_>| args.server(responder);
+    let bench = Bench::new(args.settings(), &launch);
+    let core = args.cores.first().copied();
+    args.reporting.measure(&cells, core, |cell, tell| bench.measure(cell, tell))
 }

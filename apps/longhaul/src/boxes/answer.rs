@@ -1,7 +1,7 @@
 //! Replies of boxes, and their output forms.
 
 use crate::problem::Problem;
-use longhaul_boxes::control::{self, Asked};
+use longhaul_boxes::control::{self, Asked, ControlError};
 use longhaul_boxes::prometheus;
 use longhaul_boxes::status::BoxStatus;
 use serde::Serialize;
@@ -44,7 +44,7 @@ impl Answer {
 }
 
 /// Returns the replies of the box with this name, of the one at this socket, or of all boxes found.
-pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Answer>, Problem> {
+pub fn ask(name: Option<&str>, control: Option<&Path>) -> Result<Vec<Answer>, ControlError> {
     Ok(control::ask(name, control)?.into_iter().map(Answer::of).collect())
 }
 
@@ -60,13 +60,12 @@ pub fn exposition(answers: &[Answer]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_boxes::control::ControlError;
 
     #[test]
     fn a_box_that_does_not_answer_is_a_comment() {
         let failed =
-            Answer::Failed { name: "west".to_string(), error: "it\nis ending".to_string() };
-        assert_eq!(exposition(&[failed]), "# 'west' has no status: it is ending\n");
+            Answer::Failed { name: "west".to_string(), error: "it\nis shutting down".to_string() };
+        assert_eq!(exposition(&[failed]), "# 'west' has no status: it is shutting down\n");
     }
 
     #[test]
@@ -80,7 +79,7 @@ mod tests {
         let json = serde_json::to_value(&answers).unwrap();
         assert_eq!(
             json[0]["error"],
-            "the box at /x is ending, or hangs; ask again; 'longhaul box health' tells which"
+            "the box at /x is shutting down or hangs; ask again; 'longhaul box health' shows which"
         );
         assert!(json[1]["error"].is_null(), "{json}");
         assert!(answers[0].to_text().starts_with("'ending' has no status: "));

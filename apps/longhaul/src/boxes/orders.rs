@@ -3,6 +3,7 @@
 use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::control::{Reached, Request};
+use longhaul_boxes::figures::count;
 use longhaul_boxes::state::Flow;
 use longhaul_boxes::status::BoxStatus;
 use longhaul_units::Duration as Span;
@@ -14,12 +15,12 @@ use std::time::{Duration, Instant};
 pub const RELOAD_EXAMPLES: &str = "\
 Examples:
   longhaul box reload                       the only box that runs here
-  longhaul box reload --box accelerate-west
-  kill -HUP PID                             the same; what comes of it is in the box's journal
+  longhaul box reload accelerate-west
+  kill -HUP PID                             the same; the result is in the box's journal
 
-The whole file is read and checked first. What can change while the box runs: policy rules, mode,
-window, memory, give_up; and without a transport rate and distance. Where anything else differs,
-that is named, and nothing changes. Flows that are known keep their mode: docs/semantics.md.";
+The box first reads and checks the whole file. It can change policy rules, mode, window, memory,
+give_up and, without a transport, rate and distance while it runs. If anything else differs, it
+names the difference and changes nothing. Known flows keep their mode: docs/semantics.md.";
 
 pub const DRAIN_EXAMPLES: &str = "\
 Examples:
@@ -27,19 +28,18 @@ Examples:
   longhaul accelerate drain west --timeout 30s && systemctl restart longhaul-accelerate@west
   longhaul accelerate drain west --undo
 
-The box takes in no more flows, acknowledges nothing further early, and delivers what it has
-acknowledged. Each flow then passes, and lives on without the box. Exit code 0: the stores are
-empty. 3: the time is over; the flows that still hold data are named, and the box goes on
-draining.";
+The box accepts no new flows, sends no more early acknowledgements, and delivers all data that it
+has acknowledged. Each flow then passes, and continues without the box. Exit code 0: the stores are
+empty. 3: the timeout expired; the flows with stored data are listed, and the box keeps draining.";
 
 pub const HEALTH_EXAMPLES: &str = "\
 Examples:
   longhaul box health                  of the only box that runs here
   longhaul box health accelerate-west && echo well
 
-Exit code 0: its ports are up, its threads come round, it does not drain, and with a transport a far
-box is reached. 1: not so, with the reason. The same by HTTP, for probes: --health of 'longhaul
-accelerate'.";
+Exit code 0: the box is ready: its ports are up, its threads run, it is not draining and, with a
+transport, a far box is reached. 1: it is not ready; the reason is printed. Over HTTP, for probes:
+--health of 'longhaul accelerate'.";
 
 /// Exit code of a drain that timed out.
 const TIME_IS_OVER: u8 = 3;
@@ -53,36 +53,39 @@ const NAMED_MAX: usize = 20;
 
 #[derive(clap::Args)]
 pub struct Reload {
-    /// Which box [default: the only one]
-    #[arg(long = "box", value_name = "NAME", conflicts_with = "control")]
+    /// Name of the box [default: the only one]
+    #[arg(conflicts_with = "control")]
     name: Option<String>,
-    /// The box that was given this --control
+    /// Name of the box, as NAME
+    #[arg(long = "box", value_name = "NAME", hide = true, conflicts_with_all = ["name", "control"])]
+    same_name: Option<String>,
+    /// Control socket of the box, if it was started with --control
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
 pub struct Health {
-    /// Which box [default: the only one]
+    /// Name of the box [default: the only one]
     #[arg(conflicts_with = "control")]
     name: Option<String>,
-    /// The box that was given this --control
+    /// Control socket of the box, if it was started with --control
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
 pub struct Drain {
-    /// Which box [default: the only one]
+    /// Name of the box [default: the only one]
     #[arg(conflicts_with = "control")]
     name: Option<String>,
-    /// The box that was given this --control
+    /// Control socket of the box, if it was started with --control
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// How long to wait for the stores to be empty [default: as long as it takes]
+    /// Maximum time to wait for empty stores [default: unlimited]
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
-    /// Take in flows again
+    /// Stop draining: accept flows again
     #[arg(long, conflicts_with = "timeout")]
     undo: bool,
 }
@@ -92,7 +95,8 @@ pub struct Drain {
 /// # Errors
 /// The configuration is invalid, or the box does not reply.
 pub fn reload(args: &Reload) -> Result<ExitCode, Problem> {
-    let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
+    let name = args.name.as_ref().or(args.same_name.as_ref());
+    let reached = Reached::find(name.map(String::as_str), args.control.as_deref())?;
     let changed = reached.order(Request::Reload)?;
     let text = match &changed[..] {
         [] => "nothing differs\n".to_string(),
@@ -122,7 +126,7 @@ pub fn drain(args: &Drain) -> Result<ExitCode, Problem> {
     let reached = Reached::find(args.name.as_deref(), args.control.as_deref())?;
     if args.undo {
         reached.order(Request::Undrain)?;
-        output::print("it takes in flows again\n")?;
+        output::print("accepting flows again\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     reached.order(Request::Drain)?;
@@ -141,7 +145,8 @@ pub fn drain(args: &Drain) -> Result<ExitCode, Problem> {
             return Ok(ExitCode::from(TIME_IS_OVER));
         }
         if told.is_none_or(|told| told.elapsed() >= TELL_AGAIN) {
-            eprintln!("{stored} bytes stored, in {} flows", holding(&status).count());
+            let flows = count(holding(&status).count() as u64, "flow");
+            eprintln!("{stored} bytes stored, in {flows}");
             told = Some(Instant::now());
         }
         sleep(LOOK_AGAIN);
@@ -160,20 +165,24 @@ fn holding(status: &BoxStatus) -> impl Iterator<Item = &Flow> {
 
 fn what_is_left(status: &BoxStatus) -> String {
     let mut text = format!(
-        "{} bytes are still stored, and '{}' goes on draining; '--undo' takes flows in again, and \
-         what ends the box now loses what these hold:\n",
+        "{} bytes are still stored, and '{}' keeps draining; '--undo' accepts flows again; \
+         stopping the box now loses the data of these flows:\n",
         stored_bytes(status),
         status.name
     );
     for flow in holding(status).take(NAMED_MAX) {
         text += &format!(
             "  {} to {} QP {:#x}: {} bytes, {}\n",
-            flow.requester, flow.responder, flow.responder_qpn, flow.stored_bytes, flow.state
+            flow.requester,
+            flow.responder,
+            flow.responder_qpn,
+            flow.stored_bytes,
+            flow.state_in_words()
         );
     }
     let more = holding(status).count().saturating_sub(NAMED_MAX);
     if more > 0 {
-        text += &format!("  and {more} more flows\n");
+        text += &format!("  and {}\n", count(more as u64, "more flow"));
     }
     text
 }

@@ -1,5 +1,5 @@
-//! `longhaul top`: a live view of boxes with their ports, flows by rate, and the paths between
-//! boxes.
+//! `longhaul top`: a live view of boxes and labs with their ports, flows by rate, and the paths
+//! between boxes.
 
 mod sample;
 mod view;
@@ -7,12 +7,15 @@ mod view;
 use super::answer::{self, Answer};
 use crate::output;
 use crate::problem::Problem;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
+use longhaul_boxes::control::ControlError;
+use longhaul_lab::{LabDir, control as lab_control};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use sample::{Sample, Snapshot};
-use std::io::IsTerminal;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,20 +26,19 @@ Examples:
   longhaul top accelerate-west --interval 5
   longhaul top --once                  one frame as plain text, for pipes and scripts
 
-Keys: q ends it, s sorts flows by rate, stored bytes, delay or name, p or space pauses. A flow's
-rate is that of the payload that its box stores; one that passes by its mode has packets per second
-alone. What columns mean:
-  share     of the store, for a tenant: above it, requests are acknowledged no sooner than delivered
-  store     bytes of requests that the responder is not known to have
-  ack       how long requests wait for their pseudo-ACK
-  resent    packets per second that the box sends again
-  parity    parities per second that a path carries
-  repaired  packets per second that parity brings at the far box
-  lost      packets per second that a path loses; what is not repaired is sent again";
+Keys: q quits, s sorts flows by rate, stored bytes, delay or name, p or space pauses. A flow's rate
+is the rate of payload that its box stores; a flow that passes by its mode only has packets per
+second. Columns:
+  share     of the store, for a tenant: above it, requests are acknowledged only once delivered
+  store     bytes of requests that the responder has not acknowledged
+  ack       delay of pseudo-ACKs after their requests
+  resent    packets per second that the box retransmits
+  parity    parities per second on a path
+  repaired  packets per second that the far box repairs by parity
+  lost      packets per second that a path loses; unrepaired ones are retransmitted";
 
-/// Maximum columns and rows of the single frame of `--once`.
-const ONCE_COLUMNS: u16 = 140;
-const ONCE_ROWS_MAX: u16 = 2000;
+/// Columns of the single frame of `--once` where there is no terminal.
+const ONCE_COLUMNS: usize = 140;
 
 /// Poll interval of keys.
 const KEYS_EVERY: Duration = Duration::from_millis(100);
@@ -44,9 +46,9 @@ const KEYS_EVERY: Duration = Duration::from_millis(100);
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Top {
-    /// Which box [default: all]
+    /// Name of the box or lab [default: all]
     name: Option<String>,
-    /// Seconds between two looks
+    /// Seconds between updates
     #[arg(
         long,
         value_name = "SECONDS",
@@ -123,28 +125,72 @@ pub fn top(args: &Top) -> Result<ExitCode, Problem> {
     if args.once {
         thread::sleep(interval);
         let snapshot = Snapshot::between(Some(&first), &look(args.name.as_deref())?);
-        output::print(&as_text(&snapshot, Choice::default())?)?;
+        let columns = if stdout().is_terminal() { output::columns() } else { ONCE_COLUMNS };
+        output::print(&view::text(&snapshot, columns))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !std::io::stdout().is_terminal() {
+    if !stdout().is_terminal() {
         return Err(Problem::new(
-            "standard output is no terminal",
-            "say --once for one frame as text",
+            "standard output is not a terminal",
+            "use --once for one frame as text",
         ));
     }
     let samples = keep_looking(args.name.clone(), interval);
+    let signal = signals()?;
     let failed =
         |e: std::io::Error| Problem::plain(format!("cannot show anything on this terminal: {e}"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let shown = show(&mut terminal, first, &samples);
+    let shown = show(&mut terminal, first, &samples, &signal);
     ratatui::restore();
+    // Shows the cursor again.
+    drop(terminal);
+    if let Some(signal) = taken(&signal) {
+        // Ends the process, unless the parent ignores the signal.
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
     shown.map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// The last signal to end, 0 if none: it ends the process once the terminal is restored.
+fn signals() -> Result<Arc<AtomicUsize>, Problem> {
+    let last = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register_usize(signal, Arc::clone(&last), signal as usize)
+            .map_err(|e| Problem::plain(format!("cannot handle signals: {e}")))?;
+    }
+    Ok(last)
+}
+
+fn taken(signal: &AtomicUsize) -> Option<i32> {
+    i32::try_from(signal.load(Ordering::Relaxed)).ok().filter(|signal| *signal != 0)
+}
+
+/// Asks all boxes and labs, or the one with this name.
 fn look(name: Option<&str>) -> Result<Sample, Problem> {
-    let boxes = answer::ask(name, None)?;
-    Ok(Sample { at: Instant::now(), boxes })
+    let mut labs = LabDir::all_up()?;
+    labs.retain(|lab| name.is_none_or(|name| lab.name().as_str() == name));
+    let labs: Vec<_> = labs.iter().filter_map(|lab| lab_control::ask_status(lab).ok()).collect();
+    let boxes = match answer::ask(name, None) {
+        Err(_) if !labs.is_empty() => Vec::new(),
+        Err(ControlError::Nobody(_)) => return Err(nothing_runs(name)),
+        boxes => boxes?,
+    };
+    Ok(Sample { at: Instant::now(), boxes, labs })
+}
+
+fn nothing_runs(name: Option<&str>) -> Problem {
+    match name {
+        Some(name) => Problem::new(
+            format!("no box or lab called '{name}' is running here"),
+            "'longhaul top' without a name shows all that this user runs",
+        ),
+        None => Problem::new(
+            "no box or lab is running here",
+            "start one with 'longhaul accelerate', 'longhaul emulate' or 'longhaul lab up', or run \
+             top as the user who did",
+        ),
+    }
 }
 
 /// Samples on a separate thread, so that a box that does not reply does not delay key handling.
@@ -158,6 +204,7 @@ fn keep_looking(name: Option<String>, interval: Duration) -> Receiver<Sample> {
                 Sample {
                     at: Instant::now(),
                     boxes: vec![Answer::Failed { name, error: problem.to_string() }],
+                    labs: Vec::new(),
                 }
             });
             if give.send(sample).is_err() {
@@ -172,11 +219,12 @@ fn show(
     terminal: &mut ratatui::DefaultTerminal,
     first: Sample,
     samples: &Receiver<Sample>,
+    signal: &AtomicUsize,
 ) -> std::io::Result<()> {
     let mut choice = Choice::default();
     let mut before = first;
     let mut snapshot = Snapshot::between(None, &before);
-    while !choice.has_ended {
+    while !choice.has_ended && taken(signal).is_none() {
         terminal.draw(|frame| view::draw(frame, &snapshot, choice))?;
         if event::poll(KEYS_EVERY)?
             && let Event::Key(key) = event::read()?
@@ -193,41 +241,41 @@ fn show(
     Ok(())
 }
 
-/// Formats one frame as text, with as many rows as needed.
-fn as_text(snapshot: &Snapshot, choice: Choice) -> Result<String, Problem> {
-    let rows = view::rows(snapshot).min(ONCE_ROWS_MAX);
-    let lines = lines_of(snapshot, choice, ONCE_COLUMNS, rows)?;
-    Ok(lines.iter().map(|line| line.trim_end().to_string() + "\n").collect())
-}
-
-/// The lines that a terminal of this size shows.
-fn lines_of(
-    snapshot: &Snapshot,
-    choice: Choice,
-    columns: u16,
-    rows: u16,
-) -> Result<Vec<String>, Problem> {
-    let failed = |e: &dyn std::fmt::Display| Problem::plain(format!("cannot draw: {e}"));
-    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).map_err(|e| failed(&e))?;
-    terminal.draw(|frame| view::draw(frame, snapshot, choice)).map_err(|e| failed(&e))?;
-    let buffer = terminal.backend().buffer();
-    let line = |row| (0..columns).map(|column| buffer[(column, row)].symbol()).collect::<String>();
-    Ok((0..rows).map(line).collect())
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::sample::tests::{later, sample};
     use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
 
     fn key(code: KeyCode) -> KeyEvent {
         KeyEvent::new(code, KeyModifiers::NONE)
     }
 
+    /// The lines that a terminal of this size shows.
+    fn lines_of(snapshot: &Snapshot, choice: Choice, columns: u16, rows: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+        terminal.draw(|frame| view::draw(frame, snapshot, choice)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line =
+            |row| (0..columns).map(|column| buffer[(column, row)].symbol()).collect::<String>();
+        (0..rows).map(line).collect()
+    }
+
     fn shown(choice: Choice, columns: u16, rows: u16) -> String {
         let first = sample();
         let snapshot = Snapshot::between(Some(&first), &later(&first));
-        lines_of(&snapshot, choice, columns, rows).unwrap().join("\n")
+        lines_of(&snapshot, choice, columns, rows).join("\n")
+    }
+
+    /// A frame of this size.
+    pub fn view(columns: usize, rows: u16) -> String {
+        shown(Choice::default(), columns.try_into().unwrap(), rows)
+    }
+
+    /// The status of the boxes in the sample.
+    pub fn status() -> String {
+        sample().boxes.iter().map(Answer::to_text).collect()
     }
 
     #[test]
@@ -264,7 +312,7 @@ mod tests {
             "8.000",
             "100 µs",
             "10.000 ms",
-            "1.0e-2",
+            "0.01",
             "does not answer",
         ] {
             assert!(frame.contains(part), "{part}:\n{frame}");
@@ -293,13 +341,41 @@ mod tests {
     }
 
     #[test]
+    fn flows_have_their_names_states_and_delays_at_any_width() {
+        for columns in [80, 100, 140] {
+            let frame = view(columns, 30);
+            for part in ["10.000 ms", "accelerated", "10.0.0.1 > 10.0.0.2 QP 0x11"] {
+                assert!(frame.contains(part), "{columns}, {part}:\n{frame}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_names_what_a_box_does_in_words_that_agree_with_their_counts() {
+        let text = status();
+        for part in [
+            "QP 0x11: mode early, accelerated (learnt from CM), RTT 10.000 ms, pseudo-ACKs after \
+             100 µs, 5 B stored in 1 frame\n",
+            "10 packets stored, 1 delivered, 1 pseudo-ACK; retransmits: NAK 0, RNR 0, timeout 0; \
+             7 ACKs absorbed; drops: psn_gap 2\n",
+            "tenant 10.0.0.1: 2 flows, 505 B stored of a share of 2.9 KiB\n",
+            "repaired by 0 parities (20+2), 1 outage\n",
+            "wan eth2, down: in 1 frame, 1.5 KiB (0 Gbit/s, 0 frames/s); out ",
+        ] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+    }
+
+    #[test]
     fn one_frame_as_text_has_everything() {
         let first = sample();
-        let text =
-            as_text(&Snapshot::between(Some(&first), &later(&first)), Choice::default()).unwrap();
+        let text = view::text(&Snapshot::between(Some(&first), &later(&first)), 140);
         for part in ["QP 0x11", "QP 0x22", "10.000 ms", "does not answer", "not ready"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
+        assert!(text.contains("\n\nflows by rate\n") && !text.contains("quit"), "{text}");
+        let idle = Snapshot { boxes: vec!["emulate west".to_string()], ..Snapshot::default() };
+        assert_eq!(view::text(&idle, 140), "emulate west\n");
     }
 }

@@ -1,8 +1,8 @@
 //! throughput.svg: goodput against message size, with its bounds.
 
-use super::results::Results;
+use super::results::{Provenance, Results};
 use crate::problem::Problem;
-use longhaul_bench::{Line, Marker, Plot, PlotAxis, Scale, Style};
+use longhaul_bench::{Line, Marker, Plot, PlotAxis, Quantity, Scale, Style, rfc3339};
 use longhaul_units::BitRate;
 use std::path::Path;
 
@@ -80,18 +80,110 @@ fn draw(results: &Results, rate: BitRate) -> Plot {
     let named = |(style, marker), name: &str| (style, marker, name.to_owned());
     Plot {
         title: "RDMA WRITE over distance (ib_write_bw)".to_owned(),
-        x: PlotAxis::of(
-            "message_bytes",
-            "message size",
-            points().map(|point| point.0),
-            Some(Scale::Log),
-        ),
+        x: PlotAxis::of("message_bytes", "message size", sizes.iter().copied(), Some(Scale::Log)),
         y: PlotAxis::of("goodput_bps", "goodput", points().map(|point| point.1), Some(Scale::Log)),
         key: vec![
-            named(PLAIN, "plain"),
+            named(PLAIN, "plain RC"),
             named(ACCELERATED, "accelerated"),
-            named(WINDOW, &format!("bound: {TX_DEPTH} messages per round trip")),
+            named(WINDOW, &format!("bound: {TX_DEPTH} messages per RTT")),
         ],
         lines,
+        note: note(&results.provenance, rate),
+    }
+}
+
+/// The tool, its settings, and the date.
+fn note(provenance: &Provenance, rate: BitRate) -> String {
+    let version = provenance.perftest.as_deref().map(|text| text.trim_start_matches("Version: "));
+    let rate = Quantity::of("rate_bps").humanised(rate.as_bps() as f64);
+    let at = rfc3339(provenance.unix_time_s);
+    format!(
+        "perftest {}, tx-depth {TX_DEPTH}, memif, {rate} · longhaul demo, {}",
+        version.unwrap_or("of unknown version"),
+        at.split('T').next().unwrap_or_default()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::Run;
+    use super::*;
+    use std::fs;
+
+    const README: &str = include_str!("../../../../README.md");
+    const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/throughput.svg");
+    /// 2026-11-20, the day of the README's run.
+    const DAY_S: u64 = 1_795_132_800;
+
+    /// The run that the README's table has.
+    fn published() -> Results {
+        let provenance = Provenance {
+            longhaul: "",
+            perftest: Some("4.5-0.17".to_owned()),
+            kernel: None,
+            cpu: None,
+            cores: 2,
+            rate_bps: 10_000_000_000,
+            seed: 1,
+            command_line: Vec::new(),
+            unix_time_s: DAY_S,
+        };
+        let mut results = Results::new(provenance);
+        let (_, table) = README.split_once("| message | accelerated |").unwrap();
+        for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let (number, unit) = cells[0].split_once(' ').unwrap();
+            let unit =
+                [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)].into_iter().find(|u| u.0 == unit);
+            let message_bytes = number.parse::<u64>().unwrap() * unit.unwrap().1;
+            for (distance_km, cell) in [0.0, 10.0, 100.0, 1000.0].into_iter().zip(&cells[2..]) {
+                results.runs.push(Run {
+                    distance_km,
+                    message_bytes,
+                    accelerated: cells[1] == "yes",
+                    goodput_gbps: cell.split(' ').next().unwrap().parse().unwrap(),
+                    messages_per_second: 0.0,
+                    command: String::new(),
+                });
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn the_readmes_picture_shows_its_table() {
+        let results = published();
+        assert_eq!(results.runs.len(), 32);
+        assert_eq!(results.goodput(1000.0, 4096, true), Some(9.73));
+        assert_eq!(results.goodput(1000.0, 4096, false), Some(0.32));
+        assert!(README.contains(&rfc3339(DAY_S)[..10]));
+        let svg = draw(&results, BitRate::from_gbps(10).unwrap()).svg().unwrap();
+        if std::env::var_os("LONGHAUL_WRITE_DOCS").is_some() {
+            fs::write(PICTURE, &svg).unwrap();
+        }
+        let again = "draw it again: LONGHAUL_WRITE_DOCS=1 cargo test -p longhaul picture";
+        let picture = fs::read_to_string(PICTURE).unwrap_or_default();
+        assert!(picture == svg, "docs/throughput.svg is not as README.md has it; {again}");
+    }
+
+    #[test]
+    fn sizes_have_a_tick_each_and_series_a_name() {
+        let svg = draw(&published(), BitRate::from_gbps(10).unwrap()).svg().unwrap();
+        let texts: Vec<&str> = svg.lines().filter(|line| !line.starts_with('<')).collect();
+        let expected = [
+            "512 B",
+            "4 KiB",
+            "64 KiB",
+            "1 MiB",
+            "message size",
+            "goodput (Gbit/s)",
+            "plain RC",
+            "accelerated",
+            "0 km",
+            "1000 km",
+        ];
+        for text in expected {
+            assert!(texts.contains(&text), "{text}: {texts:?}");
+        }
     }
 }

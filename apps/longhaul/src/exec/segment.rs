@@ -8,6 +8,8 @@ use longhaul_netdev::{NetdevError, interface};
 use longhaul_rdma::attach;
 use longhaul_wire::MacAddr;
 use nix::ifaddrs::getifaddrs;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, socket};
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::process::Command;
@@ -87,6 +89,9 @@ pub fn command(attachment: &Attachment<'_>, program: &[OsString]) -> Result<Comm
     let name = attachment.line.name();
     let path_mtu = path_mtu(&attachment.line)?;
     let identity = identity(attachment)?;
+    if let Line::Interface(name) = attachment.line {
+        may_open(name)?;
+    }
     let dir = private_dir(&format!("{name}-{}", identity.ip.to_string().replace(':', "_")))?;
     let mut command = program.command(&dir.join("preload.so"))?;
     let variable = match attachment.line {
@@ -115,6 +120,21 @@ pub fn command(attachment: &Attachment<'_>, program: &[OsString]) -> Result<Comm
     Ok(command)
 }
 
+/// Refuses an interface on which the caller may not open a packet socket: programs open their port
+/// late, and would wait for peers that cannot reach them.
+fn may_open(interface: &str) -> Result<(), Problem> {
+    match socket(AddressFamily::PACKET, SocketType::RAW, None) {
+        Err(Errno::PERM) => Err(Problem::new(
+            format!("{interface}: a packet socket needs CAP_NET_RAW"),
+            "run this as root, or with that capability: 'sudo setpriv --reuid $USER --init-groups \
+             --inh-caps +net_raw --ambient-caps +net_raw longhaul exec …'. A capability on the \
+             program's file does not work: the loader then preloads no library",
+        )),
+        // The device reports any other error when it opens its port.
+        _ => Ok(()),
+    }
+}
+
 /// The program's addresses on its segment. Without a prefix length they are this machine's.
 struct Identity {
     ip: IpAddr,
@@ -131,15 +151,15 @@ fn identity(attachment: &Attachment<'_>) -> Result<Identity, Problem> {
             mac: attachment.mac.map(|mac| mac.0),
         }),
         None => Err(Problem::new(
-            format!("how large the network of {} is has to be said", address.ip),
-            format!("use --ip {}/24, or as many bits as its addresses share", address.ip),
+            format!("the prefix length of {} is missing", address.ip),
+            format!("use --ip {}/24, or the network's prefix length", address.ip),
         )),
     };
     match (attachment.line, attachment.address) {
         (Line::Tap(_), Some(address)) => own(address),
         (Line::Tap(_), None) => Err(Problem::new(
             "a program on a TAP device needs an address of its own",
-            "use --ip ADDRESS/BITS, of the network that the device's other end is in",
+            "use --ip ADDRESS/BITS, in the network of the device's other end",
         )),
         (Line::Interface(_), address) => {
             let mac = mac_of(name)?;
@@ -153,9 +173,9 @@ fn identity(attachment: &Attachment<'_>) -> Result<Identity, Problem> {
             if attachment.mac.is_some() || attachment.vlan.is_some() || attachment.gateway.is_some()
             {
                 return Err(Problem::new(
-                    "with this machine's own address go its own MAC address, VLANs and routes",
-                    "give the program another address with --ip, or leave --mac, --vlan and \
-                     --gateway out",
+                    "this machine's own address requires its MAC address, VLANs and routes",
+                    "give the program another address with --ip, or omit --mac, --vlan and \
+                     --gateway",
                 ));
             }
             let ip = address.map(|address| address.ip).or_else(|| addresses.first().copied());

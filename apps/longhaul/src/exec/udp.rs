@@ -30,6 +30,7 @@ pub fn command(address: Option<IpAddr>, program: &[OsString]) -> Result<Command,
     };
     let interface = interface_of(address)?;
     let path_mtu = path_mtu(&interface)?;
+    is_free(address)?;
     let dir = private_dir(&format!("udp-{}", address.to_string().replace(':', "_")))?;
     let mut command = program.command(&dir.join("preload.so"))?;
     command
@@ -57,11 +58,22 @@ fn own_address() -> Result<IpAddr, Problem> {
         Ok(socket.local_addr()?.ip())
     };
     ELSEWHERE.into_iter().find_map(|elsewhere| from(elsewhere).ok()).ok_or_else(|| {
-        Problem::new(
-            "this machine has no default route, so no address of its own to prefer",
-            "use --udp=ADDRESS",
-        )
+        Problem::new("this machine has no default route to select an address", "use --udp=ADDRESS")
     })
+}
+
+/// Refuses an address at which another process receives RoCEv2: programs open their port late, and
+/// would wait for peers that cannot reach them.
+fn is_free(address: IpAddr) -> Result<(), Problem> {
+    match UdpSocket::bind(SocketAddr::new(address, PORT)) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse => Err(Problem::new(
+            format!("another process uses UDP port {PORT} of {address}"),
+            "end it ('ss -ulpn' names it), or give each program its own address, as \
+             --udp=127.0.0.2; kernel rxe uses the port on all addresses: 'modprobe -r rdma_rxe'",
+        )),
+        // The device reports any other error when it opens its port.
+        _ => Ok(()),
+    }
 }
 
 /// The interface that has `address`.
@@ -82,7 +94,7 @@ fn interface_of(address: IpAddr) -> Result<String, Problem> {
     found.ok_or_else(|| {
         Problem::new(
             format!("{address} is not an address of this machine"),
-            "'ip address' lists those that are",
+            "'ip address' lists its addresses",
         )
     })
 }
@@ -117,6 +129,15 @@ mod tests {
             [Some(4096), Some(4096), Some(4096), Some(2048)]
         );
         assert_eq!([of(1500), of(576), of(340), of(339)], [Some(1024), Some(256), Some(256), None]);
+    }
+
+    #[test]
+    fn an_address_that_another_process_has_is_refused_with_what_to_do() {
+        let address = IpAddr::from([127, 0, 77, 9]);
+        assert!(is_free(address).is_ok());
+        let _other = UdpSocket::bind(SocketAddr::new(address, PORT)).unwrap();
+        let refusal = is_free(address).unwrap_err().to_string();
+        assert!(refusal.contains("another process uses UDP port 4791 of 127.0.77.9"), "{refusal}");
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub fn to(datagram: &[u8]) -> Option<[u8; Header::LEN]> {
 
 /// Answers on `port` until the process ends.
 pub fn run(port: u16) -> Result<(), Problem> {
-    // Linux takes IPv4 too on an unspecified IPv6 address; without IPv6 there is IPv4 alone.
+    // On an unspecified IPv6 address Linux also receives IPv4; without IPv6 only IPv4 remains.
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|e| match e.kind() {
             ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(e),
@@ -70,13 +70,13 @@ pub fn run(port: u16) -> Result<(), Problem> {
         })
         .map_err(|e| match e.kind() {
             ErrorKind::AddrInUse => {
-                Problem::new(format!("UDP port {port} is taken"), "give another: --answer PORT")
+                Problem::new(format!("UDP port {port} is taken"), "choose another: --answer PORT")
             }
             _ => Problem::plain(format!("cannot listen on UDP port {port}: {e}")),
         })?;
     eprintln!("answering probes on UDP port {port}; Ctrl-C ends");
     let e = serve(&socket);
-    Err(Problem::plain(format!("cannot answer any more: {e}")))
+    Err(Problem::plain(format!("cannot continue to answer: {e}")))
 }
 
 /// Answers until the socket fails.

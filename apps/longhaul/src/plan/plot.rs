@@ -1,14 +1,17 @@
 //! Expected goodput over message size, with the limit in the curve's colour.
 
 use crate::problem::Problem;
-use longhaul_bench::{Line, Marker, Plot, PlotAxis, Scale, Style};
+use longhaul_bench::{Line, Marker, Plot, PlotAxis, Quantity, Scale, Style};
 use longhaul_planner::{Limit, Plan, Prediction, Workload};
 use std::path::Path;
 
 /// Points per doubling of the size: goodput has a step at each additional packet.
 const POINTS_PER_OCTAVE: u32 = 16;
+/// Factor by which curves extend below and above a single size.
+const AROUND: f64 = 16.0;
 /// Colours below these two are those of limits.
-const ACCELERATED: usize = 5;
+const ACCELERATED: usize = 4;
+const TRANSPORT: usize = 5;
 const CEILING: usize = 6;
 
 /// A point of a curve.
@@ -24,9 +27,16 @@ pub fn write(plan: &Plan, file: &Path) -> Result<(), Problem> {
     std::fs::write(file, svg).map_err(|error| Problem::io("write", file, &error))
 }
 
-/// Sizes to draw, between the first and the last of the plan.
+/// Ends of the curves: the first and the last size of the plan. A single size gets some on both
+/// sides of it.
+fn ends(first: u64, last: u64) -> (f64, f64) {
+    let (first, last) = (first as f64, last as f64);
+    if first == last { ((first / AROUND).max(1.0), first * AROUND) } else { (first, last) }
+}
+
+/// Sizes to draw, between the ends of the plan.
 fn sizes(plan: &Plan) -> Vec<u64> {
-    let (first, last) = (plan.rows[0].size as f64, plan.rows[plan.rows.len() - 1].size as f64);
+    let (first, last) = ends(plan.rows[0].size, plan.rows[plan.rows.len() - 1].size);
     let steps = ((last / first).log2() * f64::from(POINTS_PER_OCTAVE)).ceil().max(1.0);
     let mut sizes: Vec<u64> = (0..=steps as u32)
         .map(|step| (first * (last / first).powf(f64::from(step) / steps)).round() as u64)
@@ -63,10 +73,11 @@ fn lines(plan: &Plan) -> Vec<Line> {
         Some(Prediction { goodput_bps: prediction.ceiling_bps, ..prediction })
     });
     let mut lines = vec![line("line rate less headers", CEILING, Style::Dotted, &ceiling)];
-    if !request.op.is_answered() {
-        let accelerated = curve(plan, |work| request.accelerator.predict(path, nic, work).ok());
-        lines.push(line("with an accelerator", ACCELERATED, Style::Dashed, &accelerated));
-    }
+    let boxes = &request.accelerator;
+    let alone = curve(plan, |work| boxes.predict(path, nic, work).ok());
+    lines.push(line("with accelerators alone", ACCELERATED, Style::Dashed, &alone));
+    let transport = curve(plan, |work| boxes.predict_transport(path, nic, work).ok());
+    lines.push(line("with a transport as well", TRANSPORT, Style::Dashed, &transport));
     let mut known = Vec::new();
     let mut coloured = |limit: Limit, style, points: &[Point]| {
         let series = known.iter().position(|one| *one == limit).unwrap_or_else(|| {
@@ -92,10 +103,12 @@ fn lines(plan: &Plan) -> Vec<Line> {
 fn draw(plan: &Plan) -> Plot {
     let lines = lines(plan);
     let points = || lines.iter().flat_map(|line| &line.points);
-    let (op, rtt_ms, gbps) =
-        (plan.request.op.to_string().to_uppercase(), plan.rtt_ns / 1e6, plan.path.rate_bps / 1e9);
+    let op = plan.request.op.to_string().to_uppercase();
+    let rtt = Quantity::of("rtt_ns").humanised(plan.rtt_ns);
+    let rate = Quantity::of("rate_bps").humanised(plan.path.rate_bps);
+    let (qps, tx_depth) = (plan.request.qps, plan.request.tx_depth);
     Plot {
-        title: format!("{op}, round trip {rtt_ms:.3} ms, {gbps} Gbit/s, {}", plan.nic.name),
+        title: format!("{op} over an RTT of {rtt}, {rate}, {}", plan.nic.name),
         x: PlotAxis::of(
             "size_bytes",
             "message size",
@@ -105,6 +118,10 @@ fn draw(plan: &Plan) -> Plot {
         y: PlotAxis::of("goodput_bps", "goodput", points().map(|point| point.1), Some(Scale::Log)),
         key: Vec::new(),
         lines,
+        note: format!(
+            "predicted by longhaul {} · QPs: {qps} · tx-depth: {tx_depth}",
+            env!("CARGO_PKG_VERSION")
+        ),
     }
 }
 
@@ -123,7 +140,47 @@ fn parts(points: &[Point]) -> Vec<(Limit, &[Point])> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Args, path, profile, request};
     use super::*;
+
+    #[test]
+    fn a_single_size_has_curves_on_both_sides() {
+        assert_eq!(ends(65_536, 65_536), (4096.0, 1_048_576.0));
+        assert_eq!(ends(4, 4), (1.0, 64.0));
+        assert_eq!(ends(4096, 8192), (4096.0, 8192.0));
+    }
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn planned(args: &str) -> Plan {
+        let words = std::iter::once("plan").chain(args.split(' '));
+        let Command { args } = <Command as clap::Parser>::try_parse_from(words).unwrap();
+        let nic = profile(&args.nic).ok().unwrap();
+        let path = path(&args, &nic, None).ok().unwrap();
+        Plan::new(&path, &nic, &request(&args).ok().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_plan_of_a_single_size_has_visible_lines_and_a_mark_at_its_size() {
+        let plot = draw(&planned("--distance 1000km --rate 10G --nic rxe --sizes 64K"));
+        let curves = || plot.lines.iter().filter(|line| line.style != Style::Points);
+        assert!(curves().count() >= 4, "{plot:?}");
+        for name in ["line rate less headers", "with accelerators alone", "limit: packet window"] {
+            let points = curves().filter(|line| line.label == name).map(|line| line.points.len());
+            assert!(points.sum::<usize>() > 10, "{name}");
+        }
+        let marked = plot.lines.iter().filter(|line| line.style == Style::Points);
+        let marked: Vec<_> = marked.map(|line| (line.marker, line.points[0].0)).collect();
+        assert_eq!(marked, [(Marker::Filled, 65_536.0)]);
+        let svg = plot.svg().unwrap();
+        for text in ["4 KiB", "64 KiB", "1 MiB", "message size", "goodput (Gbit/s)"] {
+            assert!(svg.contains(&format!(">\n{text}\n<")), "{text}");
+        }
+    }
 
     #[test]
     fn a_part_begins_where_the_one_before_ends_and_has_its_own_limit() {

@@ -30,7 +30,7 @@ const LENGTH_ATTEMPTS: u32 = 3;
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Maximum MTU to probe: jumbo frames.
 const MTU_MAX: u32 = 9_216;
-/// Jumbo frames, RDMA's 4096, Ethernet, and the least that IPv6 and IPv4 promise.
+/// Jumbo frames, RDMA's 4096, Ethernet, and the minimum of IPv6 and IPv4.
 const USUAL_MTUS: [u32; 6] = [MTU_MAX, 9_000, 4_200, 1_500, 1_280, 576];
 
 /// Measurements of a path.
@@ -211,14 +211,17 @@ impl Prober {
         self.progress("");
         let waited = FIRST_WAIT * ATTEMPTS;
         Err(Problem::new(
-            format!("no answer from {peer} within {waited:?}"),
-            format!("{start}, and let UDP port {} pass the firewalls both ways", peer.port()),
+            format!("no answer from {peer} within {} s", waited.as_secs_f64()),
+            format!(
+                "{start}, and open UDP port {} in the firewalls in both directions",
+                peer.port()
+            ),
         ))
     }
 
     /// Returns the number of probes sent, and the round-trip times of those answered.
     fn round_trips(&mut self, probes: u32) -> Result<(u32, Vec<Duration>), Problem> {
-        let lost_socket = |e: io::Error| Problem::plain(format!("the probes failed half-way: {e}"));
+        let lost_socket = |e: io::Error| Problem::plain(format!("probing failed: {e}"));
         let first = self.next;
         let mut asked: Vec<Instant> = Vec::with_capacity(probes as usize);
         let mut times: Vec<Option<Duration>> = vec![None; probes as usize];
@@ -261,7 +264,7 @@ impl Prober {
         Ok((probes, times.into_iter().flatten().collect()))
     }
 
-    /// Bytes of the longest IP packet that gets through.
+    /// Bytes of the longest IP packet that arrives.
     fn path_mtu(&mut self, wait: Duration) -> Result<Option<u32>, Problem> {
         let headers = if self.peer.is_ipv6() { 48 } else { 28 };
         if let Err(e) = forbid_fragments(&self.socket, self.peer.is_ipv6()) {
@@ -293,7 +296,7 @@ impl Prober {
     /// Returns whether a request of `payload` bytes is answered.
     fn passes(&mut self, payload: u32, wait: Duration) -> bool {
         for _ in 0..LENGTH_ATTEMPTS {
-            // Too long for this end's interface, or for a router that said so.
+            // Exceeds the MTU of this end's interface, or of a router that reported it.
             let Ok(number) = self.ask(payload as usize) else { return false };
             let deadline = Instant::now() + wait;
             loop {

@@ -6,6 +6,8 @@ use longhaul_boxes::runtime_dir::RuntimeDirError;
 use longhaul_boxes::settings::{KeyFileError, SettingsError};
 use longhaul_boxes::{CoresError, Error, PathError, PlanError, PortError, PrivilegesError};
 use longhaul_lab::{LabName, LabNameError, NoSuchHost};
+use longhaul_measure::{PinError, boxes, rnic};
+use longhaul_seal::KeyError;
 
 impl Problem {
     /// The text of an error in a box's journal and replies.
@@ -66,6 +68,40 @@ impl From<RuntimeDirError> for Problem {
     }
 }
 
+impl From<PinError> for Problem {
+    fn from(error: PinError) -> Self {
+        match error {
+            PinError::NoSuchProcessor(core) => {
+                Problem::plain(format!("--cores {core}: no processor has that number"))
+            }
+            PinError::Refused { .. } => {
+                Problem::new(error.to_string(), "'nproc' prints the number of allowed processors")
+            }
+        }
+    }
+}
+
+impl From<boxes::Error> for Problem {
+    fn from(error: boxes::Error) -> Self {
+        match error {
+            boxes::Error::NoTestpmd => Problem::new(
+                format!("--beside testpmd: {error}"),
+                "on Debian: apt-get install dpdk-dev librte-net-memif23",
+            ),
+            _ => Problem::of(&error, None),
+        }
+    }
+}
+
+impl From<rnic::Error> for Problem {
+    fn from(error: rnic::Error) -> Self {
+        match error {
+            rnic::Error::ServedOverRings => Problem::plain(format!("--serve: {error}")),
+            _ => Problem::of(&error, None),
+        }
+    }
+}
+
 fn of_box(error: &Error) -> Option<String> {
     let cure = match error {
         Error::Plan(error) => return of_plan(error),
@@ -78,9 +114,9 @@ fn of_box(error: &Error) -> Option<String> {
         Error::NothingChanged { error, .. } => return of_settings(error),
         Error::Health { .. } => "choose another",
         Error::NoFile(_) => "restart it with other options",
-        Error::TakesRestart(_) => "put it back, or restart the box",
+        Error::TakesRestart(_) => "restore it, or restart the box",
         Error::NoFlows(_) => {
-            "only 'longhaul accelerate' has; an emulated fibre can be ended at any time"
+            "only 'longhaul accelerate' has; an emulated fibre can be stopped at any time"
         }
         Error::Share { .. }
         | Error::Run { .. }
@@ -93,22 +129,28 @@ fn of_box(error: &Error) -> Option<String> {
 
 fn of_plan(error: &PlanError) -> Option<String> {
     let cure = match error {
-        PlanError::Read(_) | PlanError::Syntax { .. } | PlanError::File { .. } => return None,
+        PlanError::Read(_) | PlanError::File { .. } => return None,
         PlanError::Unpaired { .. } => "they go in pairs",
         PlanError::Several { why, .. } => why,
         PlanError::PcapsLeft(_) => {
-            "each recording belongs to a port of the command line; a file's pairs name theirs"
+            "each recording needs a port on the command line; in a file, write pcap_SIDE = 'FILE' \
+             below its [[pair]]"
         }
         PlanError::NoPorts { sides: [one, other] } => {
             return Some(format!(
                 "name two, as in --{one} eth1 --{other} eth2, or a file of pairs with --config"
             ));
         }
+        PlanError::NoPairs { sides: [one, other], .. } => {
+            return Some(format!(
+                "add one with {one} = 'eth1' and {other} = 'eth2', or give --{one} and --{other}"
+            ));
+        }
         PlanError::PortTwice(_) => {
-            "what comes in by a port leaves by its partner, so that each belongs to one pair"
+            "a port's frames leave by its partner, so each port belongs to one pair"
         }
         PlanError::NameTwice(_) => "name them with 'name = ...'",
-        PlanError::PcapTwice(_) => "give each its file",
+        PlanError::PcapTwice(_) => "give each its own file",
     };
     Some(cure.to_string())
 }
@@ -122,43 +164,41 @@ fn of_settings(error: &SettingsError) -> Option<String> {
         | SettingsError::OwnAddresses(_)
         | SettingsError::BurstsWithoutLoss
         | SettingsError::InBurstWithoutBursts
+        | SettingsError::ReorderDelayWithoutReorder
         | SettingsError::FixedFibre => return None,
         SettingsError::Key(error) => return of_key_file(error),
         SettingsError::ViaWithCores { prefix, .. } => {
-            return Some(format!("say --far {prefix}: each address is then asked for by itself"));
+            return Some(format!("use --far {prefix} alone: the box then asks for each address"));
         }
         SettingsError::PartOfCore { error, .. } => {
             let first = of_settings(error).map_or_else(String::new, |cure| cure + "; ");
             return Some(first + "give more --memory and --flows, or fewer cores");
         }
-        SettingsError::MoreCoresThanDirections(_) => "say --cores 2: each direction has one",
+        SettingsError::MoreCoresThanDirections(_) => "use --cores 2: one per direction",
         SettingsError::WithoutKey(_) => {
             "this box needs a key of its own: 'longhaul key new FILE' makes one"
         }
-        SettingsError::KeyWithoutTransport => {
-            "keys are for what the boxes send each other: add --transport"
-        }
-        SettingsError::KeyWithoutPeer => "say whom to talk to, as in --peer east=PUBLIC_KEY",
-        SettingsError::PskOfNobody(_) => "name the peer as in its --peer",
+        SettingsError::KeyWithoutTransport => "keys encrypt the transport: add --transport",
+        SettingsError::KeyWithoutPeer => "name the other box, as in --peer east=PUBLIC_KEY",
+        SettingsError::PskOfNobody(_) => "use the name that --peer gives the box",
         SettingsError::ClearWithKeyOptional(_) => {
-            "drop one of them: with --key-optional everything may cross in the clear"
+            "omit one of them: with --key-optional all traffic may cross in cleartext"
         }
         SettingsError::ClearOverlapsFar { .. } => {
-            "traffic either has a far box that encrypts it, or crosses in the clear"
+            "an address either has a far box that encrypts, or crosses in cleartext"
         }
-        SettingsError::FarWithoutTransport => {
-            "far boxes are for the transport between boxes: add --transport"
-        }
+        SettingsError::FarWithoutTransport => "far boxes belong to the transport: add --transport",
         SettingsError::ReadAheadWithoutTransport => {
-            "it takes a whole box at both sites: add --transport"
+            "it needs whole boxes at both sites: add --transport"
         }
         SettingsError::WanRateWithoutTransport => {
-            "it is the transport's: add --transport, or give the path's rate by --rate"
+            "it is the transport's rate: add --transport, or give the path's rate by --rate"
         }
         SettingsError::FarIsHere { .. } => {
-            "name an address behind the box at the other site, of a host there say"
+            "name an address behind the box at the other site, such as a host's"
         }
-        SettingsError::DelayAndDistance => "leave one of them out",
+        SettingsError::WindowOverMemory { .. } => "give a smaller --window, or more --memory",
+        SettingsError::DelayAndDistance => "omit one of them",
     };
     Some(cure.to_string())
 }
@@ -166,19 +206,28 @@ fn of_settings(error: &SettingsError) -> Option<String> {
 fn of_key_file(error: &KeyFileError) -> Option<String> {
     match error {
         KeyFileError::Exposed { path, .. } => Some(format!(
-            "'chmod 600 {}', or make another if somebody may have read it",
+            "run 'chmod 600 {}', or create another key if somebody may have read it",
             path.display()
         )),
-        KeyFileError::File { .. } | KeyFileError::NoKey { .. } | KeyFileError::Random(_) => None,
+        KeyFileError::NoKey { error: KeyError::Preshared, .. } => {
+            Some("name it in --psk; 'longhaul key new FILE' makes a private key".to_string())
+        }
+        KeyFileError::NoKey { error: KeyError::Private, .. } => {
+            Some("name it in --key; 'longhaul key psk FILE' makes a pre-shared key".to_string())
+        }
+        KeyFileError::File { .. }
+        | KeyFileError::Unrelated(_)
+        | KeyFileError::NoKey { .. }
+        | KeyFileError::Random(_) => None,
     }
 }
 
 fn of_cores(error: &CoresError) -> Option<String> {
     let cure = match error {
         CoresError::List { .. } | CoresError::Node { .. } => return None,
-        CoresError::NodeBeside(_) => "leave one of them out, or say how many cores, as --cores 2",
-        CoresError::NoNode(_) => "'lscpu' shows which there are",
-        CoresError::TooFew { .. } => "ask for fewer, or leave --numa out",
+        CoresError::NodeBeside(_) => "omit one of them, or give a number of cores, as --cores 2",
+        CoresError::NoNode(_) => "'lscpu' lists them",
+        CoresError::TooFew { .. } => "use fewer, or omit --numa",
     };
     Some(cure.to_string())
 }
@@ -190,16 +239,17 @@ fn of_port(error: &PortError) -> Option<String> {
             "build it with 'apt-get install libdpdk-dev && \
              cargo build --release -p longhaul --features dpdk'"
         }
-        PortError::OneQueue { .. } => "leave --cores out, or name an interface, as eth1",
+        PortError::InUse { .. } => "stop that box, or use another interface",
+        PortError::OneQueue { .. } => "omit --cores, or name an interface, as eth1",
     };
     Some(cure.to_string())
 }
 
 fn of_privileges(error: &PrivilegesError) -> Option<String> {
     match error {
-        PrivilegesError::OnlyRoot(_) => Some("leave --user out, or start it as root".to_string()),
+        PrivilegesError::OnlyRoot(_) => Some("omit --user, or start it as root".to_string()),
         PrivilegesError::NoUser(name) => Some(format!(
-            "make it with 'useradd --system {name}', choose another --user, or --keep-privileges"
+            "create it with 'useradd --system {name}', choose another --user, or --keep-privileges"
         )),
         PrivilegesError::Path(_)
         | PrivilegesError::LookUp { .. }
@@ -212,14 +262,14 @@ fn of_control(error: &ControlError) -> Option<String> {
     let cure = match error {
         ControlError::RuntimeDir(error) => return of_runtime_dir(error),
         ControlError::NoName(_) => "give it 1 to 40 letters, digits, - or _",
-        ControlError::NoSocket(_) => "it stays; choose another --control",
-        ControlError::RunsAlready(_) => "end it, or choose another --name or --control",
+        ControlError::NoSocket(_) => "choose another --control; the file is left unchanged",
+        ControlError::RunsAlready(_) => "stop it, or choose another --name or --control",
         ControlError::Nobody(_) => {
             "start one with 'longhaul accelerate' or 'longhaul emulate', ask as the user who did, \
              or name its --control"
         }
         ControlError::Several(_) => "name one of them",
-        ControlError::Ending(_) => "ask again; 'longhaul box health' tells which",
+        ControlError::Ending(_) => "ask again; 'longhaul box health' shows which",
         ControlError::Halfway(_) => "ask again",
         ControlError::OtherVersion { .. } => "restart it",
         ControlError::Path(_)
@@ -233,7 +283,9 @@ fn of_control(error: &ControlError) -> Option<String> {
 
 fn of_runtime_dir(error: &RuntimeDirError) -> Option<String> {
     match error {
-        RuntimeDirError::Path(_) => None,
+        RuntimeDirError::Path(_) => {
+            Some("set XDG_RUNTIME_DIR to a directory of yours, or unset it".to_string())
+        }
         RuntimeDirError::NotPrivate(_) => Some(
             "remove it, or set XDG_RUNTIME_DIR to a directory of yours with a short path"
                 .to_string(),
@@ -290,14 +342,29 @@ mod tests {
             pair: "one".to_string(),
             error: Box::new(SettingsError::KeyWithoutPeer.into()),
         };
-        let told = "pair one: --key without --peer; \
-                    say whom to talk to, as in --peer east=PUBLIC_KEY";
+        let told = "pair one: --key without --peer; name the other box, as in --peer \
+                    east=PUBLIC_KEY";
         assert_eq!(Problem::phrase(&error), told);
         assert_eq!(Problem::from(error).to_string(), told);
         let count = std::num::NonZeroUsize::MIN;
         let error = Box::new(SettingsError::WanRateWithoutTransport);
         let told = Problem::phrase(&SettingsError::PartOfCore { count, error }.into());
         assert!(told.ends_with("by --rate; give more --memory and --flows, or fewer cores"));
+    }
+
+    #[test]
+    fn a_benchs_problem_names_its_option() {
+        assert_eq!(
+            Problem::from(PinError::NoSuchProcessor(99_999)).to_string(),
+            "--cores 99999: no processor has that number"
+        );
+        assert_eq!(
+            Problem::from(boxes::Error::NoTestpmd).to_string(),
+            "--beside testpmd: dpdk-testpmd is not installed; on Debian: apt-get install dpdk-dev \
+             librte-net-memif23"
+        );
+        let told = "--serve: over rings there is one process";
+        assert_eq!(Problem::from(rnic::Error::ServedOverRings).to_string(), told);
     }
 
     #[test]
@@ -309,33 +376,40 @@ mod tests {
         for (error, told) in [
             (
                 Error::from(ControlError::NoSocket("/x".into())),
-                "/x is there and is no socket; it stays; choose another --control",
+                "/x exists and is not a socket; choose another --control; the file is left \
+                 unchanged",
             ),
             (
                 ControlError::RunsAlready("west".to_string()).into(),
-                "a box called 'west' runs already; end it, or choose another --name or --control",
+                "a box named 'west' is already running; stop it, or choose another --name or \
+                 --control",
             ),
             (
                 PlanError::NoPorts { sides: sides() }.into(),
                 "no ports; name two, as in --lan eth1 --wan eth2, or a file of pairs with --config",
             ),
             (
+                PlanError::NoPairs { path: "x.toml".into(), sides: sides() }.into(),
+                "x.toml has no [[pair]]; add one with lan = 'eth1' and wan = 'eth2', or give --lan \
+                 and --wan",
+            ),
+            (
                 PlanError::Unpaired { sides: sides(), counts: [2, 1] }.into(),
-                "--lan is given 2 times and --wan 1 times; they go in pairs",
+                "--lan is given twice and --wan once; they go in pairs",
             ),
             (
                 PlanError::Several { sides: sides(), count: 2, why: "ports go in pairs".into() }
                     .into(),
-                "--lan is given once and --wan 2 times; ports go in pairs",
+                "--lan is given once and --wan twice; ports go in pairs",
             ),
             (
                 PortError::OneQueue { count, port, why }.into(),
-                "2 cores cannot share port tap:lh0: a TAP device has one queue here; \
-                 leave --cores out, or name an interface, as eth1",
+                "2 cores cannot share port tap:lh0: a TAP device has one queue here; omit --cores, \
+                 or name an interface, as eth1",
             ),
             (
                 PrivilegesError::NoUser("x".to_string()).into(),
-                "there is no user 'x'; make it with 'useradd --system x', choose another --user, \
+                "there is no user 'x'; create it with 'useradd --system x', choose another --user, \
                  or --keep-privileges",
             ),
         ] {

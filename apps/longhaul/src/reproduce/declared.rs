@@ -203,7 +203,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// The experiment of this name, or in the file `name` if that ends in `.toml`.
 pub fn named(name: &str) -> Result<Declared, Problem> {
     let parsed = |text: &str| {
-        toml::from_str(text).map_err(|error| Problem::plain(format!("experiment {name}: {error}")))
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+            Problem::plain(format!("{name}:{line}: {}", error.message().trim().replace('\n', ": ")))
+        })
     };
     if name.ends_with(".toml") {
         let text = std::fs::read_to_string(name);

@@ -65,8 +65,9 @@ pub fn execute(
 
 /// Simulates and predicts a point. A failed run gives a record with the error.
 fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Problem> {
-    let here =
-        |error: String| Problem::plain(format!("{experiment}, {:?}: {error}", planned.varied));
+    let here = |error: String| {
+        Problem::plain(format!("{experiment}, {}: {error}", planned.varied.join(", ")))
+    };
     let no_files = &mut |name: &str| Err(format!("{name} is not in the program"));
     let scenario = planned.scenario.load(no_files).map_err(|e| here(e.to_string()))?.scenario;
     let mut records = Vec::new();

@@ -13,9 +13,11 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     let nic = planned(profile)?;
     let path = path(scenario, flow);
     let workload = workload(flow);
-    let is_accelerated =
-        scenario.stations.iter().any(|station| matches!(station.kind, StationKind::Box(_)));
-    let prediction = if is_accelerated {
+    let a_box = scenario.stations.iter().find_map(|station| match &station.kind {
+        StationKind::Box(config) => Some(config),
+        _ => None,
+    });
+    let prediction = if let Some(config) = a_box {
         // The LAN delay is in the scenario's cables; the box itself takes no time in the simulator.
         let lan: f64 = scenario
             .cables
@@ -23,7 +25,11 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
             .filter(|cable| cable.ends.iter().any(|end| end.0 == flow.from))
             .map(|cable| cable.wire.delay.as_ps() as f64 / 1e3)
             .sum();
-        Accelerator { lan_rtt_ns: 2.0 * lan, packet_ns: 0.0 }.predict(&path, &nic, &workload)
+        let accelerator = Accelerator { lan_rtt_ns: 2.0 * lan, packet_ns: 0.0 };
+        match config.whole {
+            None => accelerator.predict(&path, &nic, &workload),
+            Some(_) => accelerator.predict_transport(&path, &nic, &workload),
+        }
     } else {
         Prediction::new(&path, &nic, &workload)
     };

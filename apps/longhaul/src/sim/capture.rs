@@ -54,7 +54,7 @@ impl Point {
         let mut paths = BTreeSet::new();
         match points.iter().find(|point| !paths.insert(&point.path)) {
             Some(point) => Err(Failure::value(format!(
-                "two captures go to {}: give each its file",
+                "two captures go to {}: give each its own file",
                 point.path.display()
             ))),
             None => Ok(points),
@@ -72,7 +72,7 @@ impl Point {
             segment.split_once('@').map_or((segment, None), |(name, at)| (name, Some(at)));
         let Some(cable) = links.iter().position(|link| link.name == name) else {
             let names = links.iter().map(|link| &*link.name).collect::<Vec<_>>().join(", ");
-            return Err(wrong(format!("no link is called '{name}': there are {names}")));
+            return Err(wrong(format!("no link is called '{name}': the links are {names}")));
         };
         let stations =
             scenario.cables[cable].ends.map(|(station, _)| &*scenario.stations[station].name);
@@ -143,12 +143,6 @@ impl Captures {
     pub fn create(points: Vec<Point>, snap_len: u32) -> Result<Self, Problem> {
         let mut captures = Vec::new();
         for point in points {
-            if let Some(directory) =
-                point.path.parent().filter(|parent| !parent.as_os_str().is_empty())
-            {
-                std::fs::create_dir_all(directory)
-                    .map_err(|e| Problem::io("create", directory, &e))?;
-            }
             let io = |e| Problem::io("write", &point.path, &e);
             File::create(&point.path).map_err(io)?;
             let mut made = Vec::new();

@@ -31,7 +31,7 @@ pub fn open(path: &Path, settings: &[String]) -> Result<Opened, Failure> {
     let length = std::fs::metadata(path).map_err(io)?.len();
     if length > FILE_BYTES_MAX {
         return Err(Failure::value(format!(
-            "{} has {length} bytes: no scenario file",
+            "{} has {length} bytes: not a scenario file",
             path.display()
         )));
     }

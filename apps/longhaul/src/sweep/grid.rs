@@ -36,8 +36,7 @@ impl Grid {
             let axis = Axis::parse(&opened.file, text)
                 .map_err(|e| Failure::value(format!("--vary {e}")))?;
             if axes.iter().any(|known| known.path() == axis.path()) {
-                let cause =
-                    format!("--vary {} is given twice: put its values into one", axis.path());
+                let cause = format!("--vary {} is given twice: combine its values", axis.path());
                 return Err(Failure::value(cause));
             }
             axes.push(axis);
@@ -45,7 +44,7 @@ impl Grid {
         let count = axes.iter().map(Axis::count).fold(u128::from(repeat), u128::saturating_mul);
         if count > u128::from(max_points) {
             let cause = format!("{count} points are more than {max_points}");
-            let cure = "take fewer values or longer steps, or say --max-points if you mean it";
+            let cure = "use fewer values or longer steps, or raise --max-points";
             return Err(Failure::Value(Problem::new(cause, cure)));
         }
         let axes = axes.iter().map(|axis| (axis.path().to_owned(), axis.values())).collect();

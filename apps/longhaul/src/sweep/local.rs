@@ -105,11 +105,11 @@ fn keep(
 
 fn lost(problem: &Problem, tally: &Tally, store: &Store) -> Failure {
     let cause = format!(
-        "{problem}; the {} points finished before are whole in {}",
+        "{problem}; the {} points finished before are complete in {}",
         tally.finished,
         store.path().display()
     );
-    Failure::Other(Problem::new(cause, "make room and give the same command again"))
+    Failure::Other(Problem::new(cause, "free some space and repeat the command"))
 }
 
 fn simulate(opened: &Opened, grid: &Grid, point: &Point, stop: &AtomicBool) -> Option<Ended> {

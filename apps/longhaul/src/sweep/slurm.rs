@@ -36,12 +36,13 @@ impl Slurm {
     /// Finds the commands and checks that Slurm replies, before any work.
     pub fn find() -> Result<Self, Failure> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let cure = "run this where Slurm's commands work, or with --executor local";
+        let cure = "run this on a host with Slurm's commands, or use --executor local";
         let find = |name: &str| {
             let found =
                 std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file());
-            let missing =
-                || Problem::new(format!("Slurm is not here: there is no '{name}' in PATH"), cure);
+            let missing = || {
+                Problem::new(format!("Slurm is not available: there is no '{name}' in PATH"), cure)
+            };
             found.ok_or_else(|| Failure::Other(missing()))
         };
         let (sbatch, squeue) = (find("sbatch")?, find("squeue")?);
@@ -84,8 +85,8 @@ impl Slurm {
             if interrupt.came() {
                 progress.done();
                 eprintln!(
-                    "longhaul sweep: job {number} goes on; the same command waits for it and \
-                     collects, scancel {number} ends it"
+                    "longhaul sweep: job {number} continues; the same command waits for it and \
+                     collects its results; 'scancel {number}' ends it"
                 );
                 return Ok(false);
             }
@@ -125,7 +126,7 @@ impl Slurm {
             return Ok(number.to_owned());
         }
         let said = said.lines().collect::<Vec<_>>().join(", ");
-        let cause = format!("sbatch did not take {}: {said}", path.display());
+        let cause = format!("sbatch refused {}: {said}", path.display());
         Err(Failure::Other(Problem::plain(cause)))
     }
 }

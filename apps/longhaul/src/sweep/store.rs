@@ -65,7 +65,8 @@ impl Store {
         let manifest = match read_manifest(&manifest_path)? {
             Some(manifest) if manifest.digest != digest => {
                 let cause = format!(
-                    "{} has results of {} as it was, or of another version of this program",
+                    "{} has results of a previous version of {}, or of another version of this \
+                     program",
                     directory.display(),
                     manifest.file.display()
                 );
@@ -76,7 +77,7 @@ impl Store {
             }
             Some(manifest) => manifest,
             None if path.exists() => {
-                let cause = format!("{} is not of a sweep", path.display());
+                let cause = format!("{} does not belong to a sweep", path.display());
                 return Err(Failure::Value(Problem::new(cause, "give another --out")));
             }
             None => {
@@ -100,8 +101,10 @@ impl Store {
     pub fn open_share(directory: &Path, digest: &str, number: usize) -> Result<Self, Failure> {
         let manifest = read_manifest(&directory.join(MANIFEST))?;
         if manifest.is_none_or(|manifest| manifest.digest != digest) {
-            let cause =
-                format!("{} is not of this sweep, or the file was changed", directory.display());
+            let cause = format!(
+                "{} does not belong to this sweep, or the file has changed",
+                directory.display()
+            );
             return Err(Failure::Value(Problem::new(cause, "submit the job again")));
         }
         let mut store = Store::of_file(directory, directory.join(format!("task-{number}.jsonl")))?;

@@ -1,10 +1,10 @@
-//! The settings of an accelerator between two ports, and the box that they make.
+//! Settings of an accelerator between two ports, and the box that they configure.
 
 use super::table::settings;
 use super::{Far, Peer, Psk, SettingsError, WanRate, far, read_key, seed};
 use crate::cores::{Cores, cores_written};
 use crate::journal::{self, Level};
-use crate::plan::{BoxKind, Pair, Settings, by, written};
+use crate::plan::{BoxKind, Fault, Pair, Section, Settings, by, parsed, written};
 use crate::port::{PortName, mtu};
 use crate::quantity::{Distance, Size, memory};
 use crate::random_seed;
@@ -20,158 +20,165 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Paths of one transport.
+/// Maximum number of paths of one transport.
 const PATHS_MAX: usize = 15;
 
-/// Bytes by which the transport lengthens a frame at most: those that carry parity are the longest.
+/// Maximum bytes that the transport adds to a frame; parity datagrams add the most.
 const TRANSPORT_OVERHEAD: u32 = 64;
 
-/// What --key-optional means for whoever relies on the keys.
+/// Bytes around the payload of the longest RoCE packet: IPv6, UDP, BTH, RETH, immediate, ICRC.
+const ROCE_HEADERS: u32 = 40 + 8 + 12 + 16 + 4 + 4;
+
+/// The journal's and status' warning about --key-optional.
 const KEYS_ARE_OPTIONAL: &str = "keys are optional (--key-optional): RDMA traffic that no box with \
-    a key serves crosses the WAN in the clear, and is taken from it";
+                                 a key serves crosses the WAN in cleartext, and the box accepts \
+                                 such traffic from the WAN";
 
 settings! {
-/// What an accelerator is given.
+/// Settings of an accelerator, all optional.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(default)]
 pub struct Acceleration {
-    /// Rate of the long path, which is not exceeded [default: as fast as the port takes frames]
+    /// Rate of the WAN path; the box never exceeds it [default: as fast as the port takes frames]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     rate: Option<BitRate> => LiveWithoutTransport;
-    /// Length of the long path, for the window
+    /// Length of the WAN path; sets the window
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     distance: Option<Distance> => LiveWithoutTransport;
-    /// How far a host may run ahead of the other end [default: four times what is under way in a
-    /// round trip, at least 16M; 64M without rate and distance]
+    /// Maximum bytes acknowledged to a requester but not yet by its responder [default: 4 times the
+    /// bytes in flight in a round trip, at least 16M; 64M without rate and distance]
     #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "written")]
     window: Option<Size> => Live;
     /// Memory for the store [default: 1G]
-    #[arg(long, value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
     memory: Option<Size> => Live;
-    /// Silence of the other end after which its flows are given up [default: 20s]
+    /// Time without responses after which the box gives up a flow [default: 20s]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
     give_up: Option<Span> => Live;
-    /// Be a whole box: besides, complete what comes from the other site's requesters, and carry all
-    /// of it to the box there, which has this set too, by a transport that repairs what the path
-    /// loses. Frames that are too long for the path go in parts: best is an MTU of the WAN port,
-    /// and of the path, that is 64 more than the hosts'
+    /// Run a whole box: also accelerate the responders of this site, and tunnel all frames to the
+    /// far box, which needs --transport too, by a protocol that repairs the path's losses. Frames
+    /// longer than the path's MTU are split: set the MTU of the WAN port and of the path at least
+    /// 64 bytes above the hosts'
     #[arg(long)]
     transport: bool => Restart;
-    /// How fast the transport sends: 'adaptive' finds what the path has room for, shares it with
-    /// others and never exceeds --rate; 'port' is as fast as the port takes frames; or a rate
-    /// [default: --rate, otherwise port]
+    /// Rate of the transport: 'adaptive' follows the path's free capacity, shares it with other
+    /// traffic and never exceeds --rate; 'port' sends as fast as the port takes frames; or a fixed
+    /// rate [default: --rate, otherwise port]
     #[arg(long, value_name = "adaptive|port|RATE")]
     wan_rate: Option<WanRate> => Restart;
-    /// This box's private key, made by 'longhaul key new': what the transport sends is encrypted,
-    /// and nothing else is taken from the WAN for it. Needs --peer, and 32 bytes more of the path's
-    /// MTU
+    /// Private key of this box, made by 'longhaul key new': the transport encrypts all that it
+    /// sends, and accepts only encrypted datagrams from the WAN. Needs --peer, and 32 bytes more of
+    /// the path's MTU
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf> => Restart;
-    /// Another site's box, by a name and its public key; may be repeated
+    /// Name and public key of another site's box; may be repeated
     #[arg(long, value_name = "NAME=KEY")]
     peer: Vec<Peer> => Restart;
-    /// A secret that this box shares with a peer besides, in a file made by 'longhaul key psk'; may
-    /// be repeated
+    /// File of an additional secret shared with a peer, made by 'longhaul key psk'; may be repeated
     #[arg(long, value_name = "NAME=FILE")]
     psk: Vec<Psk> => Restart;
-    /// With --key: addresses beyond the WAN whose RDMA traffic may cross it in the clear, for hosts
-    /// without a box; all other RDMA traffic is encrypted or dropped; may be repeated
+    /// With --key: addresses beyond the WAN that have no box; RDMA traffic with them crosses the
+    /// WAN in cleartext, all other is encrypted or dropped; may be repeated
     #[arg(long, value_name = "PREFIX")]
     #[serde(deserialize_with = "prefixes_written")]
     clear: Vec<Prefix> => Restart;
-    /// With --key: let any RDMA traffic that no box with a key serves cross the WAN in the clear,
-    /// instead of dropping it. Who drops the encrypted datagrams then gets to read the traffic
+    /// With --key: let RDMA traffic that no box with a key serves cross the WAN in cleartext
+    /// instead of dropping it. An attacker who drops the encrypted datagrams can then read the
+    /// traffic
     #[arg(long)]
     key_optional: bool => Restart;
-    /// Fetch at once what commands of these protocols let their target READ, which saves writes a
-    /// round trip: nvme (NVMe-oF), rpc (NFS over RDMA). At both sites, with --transport; their
-    /// connections then need both boxes [default: none]
+    /// Fetch immediately the data that commands of these protocols let their target READ, which
+    /// saves writes a round trip: nvme (NVMe-oF), rpc (NFS over RDMA). Needs --transport, and both
+    /// options at both sites; connections of these protocols then need both boxes [default: none]
     #[arg(long, value_name = "nvme,rpc", value_delimiter = ',')]
     #[serde(deserialize_with = "protocols_written")]
     read_ahead: Vec<Protocol> => Restart;
-    /// A site's addresses, and an address behind its box that is asked for in place of them all;
-    /// without one, each is asked for by itself. Other addresses are then not asked for, unless
-    /// --probe; may be repeated
+    /// Prefix of a far site, and an address behind its box that the box asks for instead of each
+    /// address by itself. Other addresses then have no far box, unless --probe is given; may be
+    /// repeated
     #[arg(long, value_name = "PREFIX[=ADDRESS]")]
     far: Vec<Far> => Restart;
-    /// Besides --far, ask along the path whether a box serves any other address that hosts send to,
-    /// as without --far
+    /// With --far: also look for a far box for every other address that hosts send to
     #[arg(long)]
     probe: bool => Restart;
-    /// Bits of a host's IPv4 address that name its tenant: tenants share the memory, each has as
-    /// much as the others if it needs as much [default: 32]
+    /// Bits of a host's IPv4 address that identify its tenant; tenants share the memory equally, as
+    /// far as each needs it [default: 32]
     #[arg(long, value_name = "BITS")]
     tenant_prefix_ipv4: Option<u8> => Restart;
-    /// As --tenant-prefix-ipv4, of IPv6 addresses [default: 128]
+    /// Bits of a host's IPv6 address that identify its tenant, as --tenant-prefix-ipv4 [default:
+    /// 128]
     #[arg(long, value_name = "BITS")]
     tenant_prefix_ipv6: Option<u8> => Restart;
-    /// Flows known at once [default: 4096]
+    /// Maximum number of flows [default: 4096]
     #[arg(long, value_name = "N")]
     flows: Option<u32> => Restart;
-    /// What a completion says of flows that no policy rule of a file fits: early (this box has it),
-    /// far (the other site's box has it; without one as off), tail or off (the responder has it)
-    /// [default: early]
+    /// Meaning of a completion, for flows that match no policy rule of a file: early (this box has
+    /// the message), far (the far box has it; off if there is none), tail or off (the responder has
+    /// it) [default: early]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     mode: Option<Mode> => Live;
-    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2.
-    /// All that two hosts send each other is of one core; with --transport both boxes need as many;
-    /// docs/cores.md says what NICs are told [default: 1]
+    /// Cores that share the ports: a number, as 2, or the processors to run on, as 4-7 or 0,2. All
+    /// traffic between two hosts maps to one core; with --transport both boxes need the same
+    /// number; docs/cores.md describes the setup of NICs [default: 1]
     #[arg(long, value_name = "LIST")]
     #[serde(deserialize_with = "cores_written")]
     cores: Option<CoreList> => Restart;
-    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of
-    /// the first port's device, where there are several]
+    /// NUMA node whose processors the cores run on, if --cores is a number [default: the node of
+    /// the first port's device, with several cores]
     #[arg(long, value_name = "NODE")]
     numa: Option<u32> => Restart;
-    /// Rules of a file, which go before `mode`.
+    /// Rules of a file; they precede `mode`.
     #[arg(skip)]
     #[serde(skip)]
     policy: Option<Vec<Rule>> => Live;
 }
 }
 
-/// A `[[policy]]` of a file.
+/// One `[[policy]]` table of a file.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RuleWritten {
-    mode: String,
-    source: Option<String>,
-    destination: Option<String>,
-    qpn: Option<toml::Value>,
+    #[serde(deserialize_with = "parsed")]
+    mode: Mode,
+    #[serde(default, deserialize_with = "written")]
+    source: Option<Prefix>,
+    #[serde(default, deserialize_with = "written")]
+    destination: Option<Prefix>,
+    #[serde(default, deserialize_with = "qpns_written")]
+    qpn: Option<RangeInclusive<u32>>,
     dscp: Option<u8>,
 }
 
-impl RuleWritten {
-    fn rule(self) -> Result<Rule, String> {
-        let prefix = |text: Option<String>| text.map(|text| text.parse::<Prefix>()).transpose();
-        let prefix = |text| prefix(text).map_err(|e| e.to_string());
-        Ok(Rule {
-            source: prefix(self.source)?,
-            destination: prefix(self.destination)?,
-            qpns: self.qpn.as_ref().map(qpns).transpose()?,
-            dscp: self.dscp,
-            mode: self.mode.parse::<Mode>().map_err(|e| e.to_string())?,
-        })
+impl From<RuleWritten> for Rule {
+    fn from(rule: RuleWritten) -> Self {
+        let RuleWritten { mode, source, destination, qpn, dscp } = rule;
+        Rule { source, destination, qpns: qpn, dscp, mode }
     }
 }
 
 /// `17`, or `"100-200"`.
-fn qpns(written: &toml::Value) -> Result<RangeInclusive<u32>, String> {
-    let text = match written {
-        toml::Value::Integer(number) => number.to_string(),
-        toml::Value::String(text) => text.clone(),
-        other => other.to_string(),
+fn qpns_written<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> Result<Option<RangeInclusive<u32>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "write a number, or two as in \"100-200\"")]
+    enum Written {
+        One(u32),
+        Text(String),
+    }
+    let text = match Written::deserialize(from)? {
+        Written::One(qpn) => return Ok(Some(qpn..=qpn)),
+        Written::Text(text) => text,
     };
     let (first, last) = text.split_once('-').unwrap_or((&text, &text));
     match (first.trim().parse(), last.trim().parse()) {
-        (Ok(first), Ok(last)) => Ok(first..=last),
-        _ => Err(format!("qpn = {written}: write a number, or two as in \"100-200\"")),
+        (Ok(first), Ok(last)) => Ok(Some(first..=last)),
+        _ => Err(serde::de::Error::custom("write a number, or two as in \"100-200\"")),
     }
 }
 
@@ -210,24 +217,29 @@ impl Settings for Acceleration {
         Cores::new(&self.cores, self.numa)
     }
 
-    fn take_policy(&mut self, rules: Vec<toml::Table>) -> Result<(), String> {
-        let read = |(number, table): (usize, toml::Table)| {
-            let rule = table.try_into::<RuleWritten>().map_err(|e| e.message().to_string());
-            rule.and_then(RuleWritten::rule).map_err(|why| format!("policy rule {number}: {why}"))
-        };
-        let rules = (1..).zip(rules).map(read).collect::<Result<Vec<Rule>, String>>()?;
-        // Refused here, where the file's name is told.
-        Policy::new(rules.clone(), Mode::default()).map_err(|e| e.to_string())?;
+    fn take_policy(&mut self, sections: Vec<Section<'_>>) -> Result<(), Fault> {
+        let mut rules: Vec<Rule> = Vec::new();
+        for section in sections {
+            let place = section.place;
+            rules.push(section.read::<RuleWritten>()?.into());
+            // Checked here, where the line is known.
+            Policy::new(rules.clone(), Mode::default()).map_err(|e| place.fault(e.to_string()))?;
+        }
         self.policy = Some(rules);
         Ok(())
     }
 
-    fn take_far(&mut self, boxes: Vec<toml::Table>) -> Result<(), String> {
-        self.far = Far::read_all(boxes)?;
-        // Refused here, where the file's name is told.
-        longhaul_wan::Config { far: self.far_boxes(), ..Default::default() }
-            .check()
-            .map_err(|e| e.to_string())
+    fn take_far(&mut self, sections: Vec<Section<'_>>) -> Result<(), Fault> {
+        self.far.clear();
+        for section in sections {
+            let place = section.place;
+            self.far.push(section.read::<far::Written>()?.into());
+            // Checked here, where the line is known.
+            longhaul_wan::Config { far: self.far_boxes(), ..Default::default() }
+                .check()
+                .map_err(|e| place.fault(e.to_string()))?;
+        }
+        Ok(())
     }
 }
 
@@ -262,7 +274,7 @@ impl BoxKind for Acceleration {
             Some(rate) => format!(", at up to {rate} together"),
         };
         Some(format!(
-            "{count} cores, each for its part of the pairs of hosts: with {} of the memory, {} of \
+            "{count} cores, each serving its share of the host pairs: with {} of the memory, {} of \
              the flows{rate}",
             Size::from_bytes(config.total_bytes_max),
             config.flows_max,
@@ -298,7 +310,7 @@ impl BoxKind for Acceleration {
 }
 
 impl Acceleration {
-    /// With a path for each port of which this is the MTU.
+    /// One path per entry of `mtus`, the MTUs of the WAN ports.
     fn sizing(&self, mtus: Vec<Option<u32>>) -> Sizing {
         let defaults = Sizing::default();
         let path = |mtu| Path {
@@ -317,11 +329,15 @@ impl Acceleration {
         }
     }
 
-    /// The accelerator of each core. What cores have in common is in it: it is asked for once for
-    /// all of them.
+    /// The accelerator configuration of each core. It contains the state that cores share, so all
+    /// cores need clones of one call's result.
     fn accelerator(&self, sizing: &Sizing) -> Result<Config, SettingsError> {
         let rules = self.policy.clone().unwrap_or_default();
         let policy = Policy::new(rules, self.mode.unwrap_or_default())?;
+        let memory = Size::from_bytes(sizing.memory_bytes);
+        if let Some(window) = self.window.filter(|window| *window > memory) {
+            return Err(SettingsError::WindowOverMemory { window, memory });
+        }
         let sized = sizing.accelerator();
         Ok(Config {
             tenant_prefix_ipv4: self.tenant_prefix_ipv4.unwrap_or(sized.tenant_prefix_ipv4),
@@ -332,7 +348,7 @@ impl Acceleration {
         })
     }
 
-    /// What encrypts, if the boxes have keys.
+    /// The seal's configuration, if this box has a key.
     fn sealing(&self) -> Result<Option<longhaul_seal::Config>, SettingsError> {
         let Some(file) = &self.key else {
             let what = [
@@ -371,7 +387,7 @@ impl Acceleration {
         Ok(Some(longhaul_seal::Config { ciphers, cleartext: self.cleartext()?, ..config }))
     }
 
-    /// What RDMA may cross the WAN in the clear although there are keys.
+    /// RDMA traffic that may cross the WAN in cleartext although this box has a key.
     fn cleartext(&self) -> Result<Cleartext, SettingsError> {
         if self.key_optional {
             return match self.clear.first() {
@@ -392,28 +408,28 @@ impl Acceleration {
         self.far.iter().map(|far| far.0).collect()
     }
 
-    /// An only core's, with a path for each port of which this is the MTU.
+    /// The box of a single core, with one path per entry of `mtus`.
     fn wan_box(&self, mtus: Vec<Option<u32>>) -> Result<WanBox, SettingsError> {
         let sizing = self.sizing(mtus);
         self.of_core(&sizing, self.accelerator(&sizing)?)
     }
 
-    /// One core's.
+    /// The box of one core.
     fn of_core(&self, sizing: &Sizing, accelerator: Config) -> Result<WanBox, SettingsError> {
         let config = self.core_config(sizing, accelerator)?;
         Ok(WanBox::new(config)?)
     }
 
-    /// What an only core's box is made of, on one path of which nothing more is known.
+    /// Configuration of a single core's box with one path of unknown MTU.
     ///
     /// # Errors
-    /// When the settings make no sense together.
+    /// If the settings contradict each other.
     pub fn box_config(&self) -> Result<longhaul_wan_box::Config, SettingsError> {
         let sizing = self.sizing(vec![None]);
         self.core_config(&sizing, self.accelerator(&sizing)?)
     }
 
-    /// What one core's box is made of.
+    /// Configuration of one core's box.
     fn core_config(
         &self,
         sizing: &Sizing,
@@ -443,7 +459,7 @@ impl Acceleration {
         Ok(config.reading_ahead(read_ahead))
     }
 
-    /// Whether nothing was asked for that takes a transport.
+    /// Returns an error if a setting is given that requires a transport.
     fn allows_no_transport(&self) -> Result<(), SettingsError> {
         if !self.far.is_empty() {
             Err(SettingsError::FarWithoutTransport)
@@ -457,24 +473,33 @@ impl Acceleration {
     }
 }
 
-/// Frames of full length that will not get through whole are better told of before they come.
+/// Warns of WAN interfaces whose MTU splits the hosts' longest RoCE packets.
 fn warn_of_mtus(pairs: &[Pair<Acceleration>]) {
     for pair in pairs.iter().filter(|pair| pair.settings.transport) {
         let Some((lan, wans)) = pair.ports.split_first() else { continue };
         let sealed = if pair.settings.key.is_some() { longhaul_seal::OVERHEAD as u32 } else { 0 };
         let overhead = TRANSPORT_OVERHEAD + sealed;
-        let Some(hosts) = mtu(lan) else { continue };
+        let Some(roce_mtu) = mtu(lan).and_then(roce_mtu) else { continue };
         let mtus = wans.iter().filter_map(|wan| Some((wan, mtu(wan)?)));
-        for (wan, path) in mtus.filter(|(_, path)| *path < hosts + overhead) {
+        for (wan, path) in mtus {
+            let needed = roce_mtu + ROCE_HEADERS + overhead;
+            if path >= needed {
+                continue;
+            }
             let text = format!(
-                "the transport needs an MTU of {} on {wan}, {overhead} more than on {lan}, and it \
-                 is {path}: frames of full length will go in parts; raise it, and the path's, or \
-                 lower the hosts'",
-                hosts + overhead
+                "the MTU of {wan} is {path}: RoCE packets of {roce_mtu} bytes, which the hosts on \
+                 {lan} may send, need {needed} with the box's {overhead} bytes, so that the box \
+                 splits them, which costs some of the path's rate; raise the MTU of {wan} and of \
+                 the path, or lower the hosts' RoCE MTU"
             );
             journal::of_pair(Level::Warning, &pair.name, &text);
         }
     }
+}
+
+/// RoCE MTU, in bytes of payload, of hosts with this interface MTU.
+fn roce_mtu(interface: u32) -> Option<u32> {
+    [4096, 2048, 1024, 512, 256].into_iter().find(|payload| payload + ROCE_HEADERS <= interface)
 }
 
 #[cfg(test)]
@@ -482,6 +507,7 @@ mod tests {
     use super::*;
     use crate::element::Element;
     use crate::plan::{Given, Process, plan};
+    use crate::settings::table::{Changes, Key, Table};
     use clap::Parser;
     use longhaul_accel::Pacing;
     use std::os::unix::fs::PermissionsExt;
@@ -505,6 +531,14 @@ mod tests {
     }
 
     #[test]
+    fn hosts_send_roce_packets_as_long_as_their_interface_allows() {
+        let expected = [(9000, Some(4096)), (4180, Some(4096)), (4179, Some(2048))];
+        for (interface, payload) in expected.into_iter().chain([(1500, Some(1024)), (300, None)]) {
+            assert_eq!(roce_mtu(interface), payload, "{interface}");
+        }
+    }
+
+    #[test]
     fn the_window_follows_rate_and_distance_unless_it_is_given() {
         let window = |arguments| accelerator(arguments).ack_window_bytes;
         assert_eq!(window(""), Config::default().ack_window_bytes);
@@ -521,7 +555,7 @@ mod tests {
             (four.total_bytes_max, four.flows_max),
             (one.total_bytes_max / 4, one.flows_max / 4)
         );
-        // The rate they share, those that are made together and those that are told of a change.
+        // The accelerators share one rate, both when created and when reconfigured.
         assert_eq!(four.wan_pacing.rate(), one.wan_pacing.rate());
         assert!(matches!(four.wan_pacing, Pacing::Shared(_)), "{:?}", four.wan_pacing);
         assert!(matches!(one.wan_pacing, Pacing::Own(_)), "{:?}", one.wan_pacing);
@@ -534,7 +568,7 @@ mod tests {
         assert_eq!(four.passthrough_bytes_max, one.passthrough_bytes_max / 4);
         assert_eq!(four.connections_max, one.connections_max / 4);
         assert_eq!(four.ack_window_bytes, one.ack_window_bytes, "a flow's is its own");
-        // A transport has its part of it, and of the memory that goes by it.
+        // A transport gets its part of the rate, and of the memory that depends on it.
         let whole = settings("--rate 10G --distance 1000km --memory 1G --transport --cores 4");
         let built = whole.build(&["eth1".parse().unwrap()]).unwrap();
         assert_eq!(built.len(), 4);
@@ -618,7 +652,7 @@ mod tests {
         assert!(seal_of(&shared).peers[0].preshared_key.is_some());
 
         for (more, part) in [
-            (format!("--psk west={psk}"), "--psk for 'west', which no --peer names"),
+            (format!("--psk west={psk}"), "--psk for 'west' without a --peer of that name"),
             (format!("--psk east={psk}x"), "No such file"),
             (
                 "--clear 10.9.0.0/16 --key-optional".to_string(),
@@ -662,6 +696,8 @@ mod tests {
         );
         for (arguments, part) in [
             ("--far 10.2.0.0/16", "--far without --transport"),
+            ("--window 2G", "--window 2 GiB exceeds the memory of 1 GiB"),
+            ("--window 1G --memory 64M", "--window 1 GiB exceeds the memory of 64 MiB"),
             (
                 "--transport --far 10.2.0.0/16 --far 10.2.3.0/24",
                 "10.2.0.0/16 and 10.2.3.0/24 overlap",
@@ -685,8 +721,22 @@ mod tests {
         let [storage, compute] = &plan.pairs[..] else { panic!("{plan:?}") };
         assert_eq!(storage.settings, settings("--rate 10G --distance 1000km --memory 2G"));
         assert_eq!(compute.settings, settings("--rate 25G --distance 1000km --memory 2G"));
-        // A service has a user, and may not choose another.
+        // The service sets the user; the file may not.
         assert_eq!((&*storage.name, plan.user.as_deref()), ("storage", None));
+    }
+
+    #[test]
+    fn the_example_file_has_every_key() {
+        let text = include_str!("../../../../packaging/examples/accelerate.toml");
+        let lines = || text.lines().map(|line| line.trim_start_matches("# "));
+        for Key { name, .. } in Acceleration::KEYS {
+            let is_shown = |line: &str| {
+                line.starts_with(&format!("{name} = ")) || line == format!("[[{name}]]")
+            };
+            // The file sets `probe` beside its far boxes.
+            assert!(lines().any(is_shown) || *name == "probe", "{name}");
+        }
+        assert!(text.contains("probe = true"));
     }
 
     #[test]
@@ -705,26 +755,65 @@ mod tests {
             differences("", "--transport --distance 1km"),
             [("distance", false), ("transport", false)]
         );
-        // Tenants are counted by prefixes of the length that the box began with.
+        // The store counts tenants by the prefix length with which it was created.
         assert_eq!(differences("", "--tenant-prefix-ipv4 24"), [("tenant_prefix_ipv4", false)]);
     }
 
+    /// A sample value of each key except `policy`, which has no flag: as flags, and as in a file.
+    const SAMPLES: [(&str, &str, &str); 21] = [
+        ("rate", "--rate 1G", "'1G'"),
+        ("distance", "--distance 5km", "'5km'"),
+        ("window", "--window 1M", "'1M'"),
+        ("memory", "--memory 2G", "'2G'"),
+        ("give_up", "--give-up 3s", "'3s'"),
+        ("transport", "--transport", "true"),
+        ("wan_rate", "--wan-rate adaptive", "'adaptive'"),
+        ("key", "--key west.key", "'west.key'"),
+        ("peer", PEER, "['east=CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=']"),
+        ("psk", "--psk east=/x/psk", "['east=/x/psk']"),
+        ("clear", "--clear 10.9.0.0/16 --clear fd00::/8", "['10.9.0.0/16', 'fd00::/8']"),
+        ("key_optional", "--key-optional", "true"),
+        ("read_ahead", "--read-ahead nvme,rpc", "['nvme', 'rpc']"),
+        ("far", "--far 10.2.0.0/16=10.2.0.1", "['10.2.0.0/16=10.2.0.1']"),
+        ("probe", "--probe", "true"),
+        ("tenant_prefix_ipv4", "--tenant-prefix-ipv4 24", "24"),
+        ("tenant_prefix_ipv6", "--tenant-prefix-ipv6 64", "64"),
+        ("flows", "--flows 9", "9"),
+        ("mode", "--mode tail", "'tail'"),
+        ("cores", "--cores 4-5", "'4-5'"),
+        ("numa", "--numa 1", "1"),
+    ];
+    const PEER: &str = "--peer east=CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
     #[test]
     fn every_setting_can_be_written_in_a_file() {
-        let file = "rate = '1G'\ndistance = '5km'\nwindow = '1M'\nmemory = '2G'\ngive_up = \
-            '3s'\nflows = 9\nmode = 'tail'\ntransport = true\nwan_rate = 'adaptive'\nread_ahead = \
-            ['nvme', 'rpc']\nfar = ['10.2.0.0/16=10.2.0.1']\nprobe = true\ncores = '4-5'\nnuma = \
-            1\npsk = ['east=/x/psk']\nclear = ['10.9.0.0/16', 'fd00::/8']\nkey_optional = true";
-        let arguments = "--rate 1G --distance 5km --window 1M --memory 2G --give-up 3s --flows 9 \
-            --mode tail --transport --wan-rate adaptive --read-ahead nvme,rpc --far \
-            10.2.0.0/16=10.2.0.1 --probe --cores 4-5 --numa 1 --psk east=/x/psk --clear \
-            10.9.0.0/16 --clear fd00::/8 --key-optional";
-        assert_eq!(toml::from_str::<Acceleration>(file).unwrap(), settings(arguments));
+        let names: Vec<_> = Acceleration::KEYS.iter().map(|key| key.name).collect();
+        let sampled: Vec<_> = SAMPLES.iter().map(|(name, ..)| *name).chain(["policy"]).collect();
+        assert_eq!(sampled, names);
+        for (name, flags, value) in SAMPLES {
+            let of_file = toml::from_str::<Acceleration>(&format!("{name} = {value}")).unwrap();
+            assert_eq!(of_file, settings(flags), "{name}");
+            assert_ne!(of_file, settings(""), "{name}");
+        }
         assert!(toml::from_str::<Acceleration>("memory = '1'").is_err(), "too little");
         assert!(
             toml::from_str::<Acceleration>("read_ahead = ['iser']").is_err(),
             "no such protocol"
         );
+    }
+
+    /// A reload that reports a key as changed has an effect.
+    #[test]
+    fn every_setting_that_changes_live_is_part_of_what_a_running_box_is_given() {
+        let base = settings("--rate 10G --distance 1000km");
+        let wan = ["memif:/x".parse().unwrap()];
+        for (name, flags, _) in SAMPLES {
+            let key = Acceleration::KEYS.iter().find(|key| key.name == name).unwrap();
+            if key.changes != Changes::Restart {
+                let other = settings(flags).over(&base);
+                assert_ne!(other.change(&wan).unwrap(), base.change(&wan).unwrap(), "{name}");
+            }
+        }
     }
 
     #[test]
@@ -747,11 +836,19 @@ mod tests {
         let made = planned(text).unwrap().wan_box(vec![None]).unwrap();
         let config = made.transport().unwrap().config();
         assert_eq!((config.far.len(), config.asks_others), (2, false));
-        let refusal = planned(&format!("{text}\n[[far]]\nprefix = '10.3.4.0/24'")).unwrap_err();
-        assert!(refusal.starts_with("FILE: 10.3.0.0/16 and 10.3.4.0/24 overlap"), "{refusal}");
+        for (more, part) in [
+            ("prefix = '10.3.4.0/24'", "FILE:10: 10.3.0.0/16 and 10.3.4.0/24 overlap"),
+            ("prefix = 'here'", "FILE:11: prefix: 'here' is no address prefix"),
+            ("box = '192.0.2.7'", "FILE:10: [[far]]: missing field `prefix`"),
+            ("prefix = '::/0'\nbox = 'east'", "FILE:12: box: invalid IP address"),
+            ("prefix = '::/0'\nbax = '::1'", "FILE:12: [[far]] has no key 'bax'; did you mean"),
+        ] {
+            let refusal = planned(&format!("{text}\n[[far]]\n{more}")).unwrap_err();
+            assert!(refusal.starts_with(part), "{refusal}");
+        }
     }
 
-    /// A plan from a file of one pair and `text`, or why there is none.
+    /// The settings of a file with one pair and `text`, or the refusal.
     fn planned(text: &str) -> Result<Acceleration, String> {
         let name = format!("longhaul-policy-{}-{:x}.toml", std::process::id(), random_seed());
         let path = std::env::temp_dir().join(name);
@@ -779,36 +876,34 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_are_refused_with_their_number() {
+    fn rules_that_cannot_be_are_refused_with_their_line() {
         let rule = "[[policy]]\nsource = '10.0.0.0/8'\nmode = 'off'\n";
         for (text, part) in [
             (
                 format!("{rule}[[policy]]\nmode = 'fast'\ndscp = 1"),
-                "policy rule 2: 'fast' is no mode: say early, far",
+                "FILE:8: mode: 'fast' is no mode: say early, far",
             ),
             (
                 format!("{rule}[[policy]]\nsource = '10.1.0.0/16'\nmode = 'tail'"),
-                "policy rule 2: it says 'tail', but rule 1",
+                "FILE:7: policy rule 2: it says 'tail', but rule 1",
             ),
             (
                 "[[policy]]\nsource = 'here'\nmode = 'off'".into(),
-                "policy rule 1: 'here' is no address prefix",
+                "FILE:5: source: 'here' is no address prefix",
             ),
             (
                 "[[policy]]\nsauce = '10.0.0.1'\nmode = 'off'".into(),
-                "policy rule 1: unknown field `sauce`",
+                "FILE:5: [[policy]] has no key 'sauce'; did you mean 'source'?",
             ),
-            ("[[policy]]\ndscp = 1".into(), "policy rule 1: missing field `mode`"),
+            ("[[policy]]\ndscp = 1".into(), "FILE:4: [[policy]]: missing field `mode`"),
+            ("[[policy]]\nqpn = 'all'\nmode = 'off'".into(), "FILE:5: qpn: write a number"),
+            ("[[policy]]\nqpn = -1\nmode = 'off'".into(), "FILE:5: qpn: write a number"),
+            ("[[policy]]\ndscp = 300\nmode = 'off'".into(), "FILE:5: dscp: "),
+            ("[policy]\nmode = 'off'".into(), "FILE:4: write [[policy]]"),
             (
-                "[[policy]]\nqpn = 'all'\nmode = 'off'".into(),
-                "policy rule 1: qpn = \"all\": write a number",
+                "mode = 'fast'".into(),
+                "FILE:4: mode: 'fast' is no mode: say early, far, tail or off",
             ),
-            (
-                "[[policy]]\nqpn = -1\nmode = 'off'".into(),
-                "policy rule 1: qpn = -1: write a number",
-            ),
-            ("[[policy]]\ndscp = 300\nmode = 'off'".into(), "policy rule 1: "),
-            ("mode = 'fast'".into(), "'fast' is no mode: say early, far, tail or off"),
         ] {
             let refusal = planned(&text).unwrap_err();
             assert!(refusal.starts_with("FILE") && refusal.contains(part), "{text}: {refusal}");

@@ -1,4 +1,4 @@
-//! The settings of a fibre between two ports, and the link that they make.
+//! Settings of an emulated fibre between two ports, and the link that they configure.
 
 use super::SettingsError;
 use super::table::settings;
@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use std::num::NonZeroUsize;
 
 settings! {
-/// What a fibre is like. Names and meanings are those of `longhaul lab up`.
+/// Settings of a fibre, all optional. Names and meanings are those of `longhaul lab up`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(default)]
 pub struct Emulation {
@@ -25,88 +25,87 @@ pub struct Emulation {
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     distance: Option<Distance> => Restart, given with delay;
-    /// Its delay one way, instead of a length
+    /// One-way delay of the fibre, instead of a length
     #[arg(long, value_name = "TIME", conflicts_with = "distance")]
     #[serde(deserialize_with = "written")]
     delay: Option<Span> => Restart, given with distance;
-    /// Its rate [default: 10G]
+    /// Rate of the fibre [default: 10G]
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     rate: Option<BitRate> => Restart;
-    /// Probability that it loses a frame [default: 0]
-    #[arg(long, value_parser = probability)]
+    /// Probability that the fibre loses a frame [default: 0]
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     loss: Option<f64> => Restart;
-    /// Mean length of bursts of losses, in frames (Gilbert and Elliott's model); --loss is the mean
-    /// over all [default: each frame is lost by itself]
+    /// Mean length of loss bursts, in frames (Gilbert-Elliott model); --loss is the overall mean
+    /// [default: losses are independent]
     #[arg(long, value_name = "FRAMES")]
     loss_burst: Option<f64> => Restart;
     /// Probability that a frame in a burst is lost [default: 1]
-    #[arg(long, value_parser = probability)]
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     loss_in_burst: Option<f64> => Restart;
-    /// Cut it again and again for so long: what is sent in between is lost
+    /// Duration of periodic cuts; frames sent during a cut are lost
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
     cut_for: Option<Span> => Restart;
-    /// From one cut to the next [default: 10s]
+    /// Time from the start of one cut to the next [default: 10s]
     #[arg(long, value_name = "TIME", requires = "cut_for")]
     #[serde(deserialize_with = "written")]
     cut_every: Option<Span> => Restart;
-    /// Probability that a frame is late, so that those behind it overtake it [default: 0]
-    #[arg(long, value_parser = probability)]
+    /// Probability that a frame is delayed, so that later frames overtake it [default: 0]
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     reorder: Option<f64> => Restart;
-    /// How late it is [default: 1ms]
+    /// Delay of such a frame [default: 1ms]
     #[arg(long, value_name = "TIME")]
     #[serde(deserialize_with = "written")]
     reorder_delay: Option<Span> => Restart;
-    /// Probability that a frame arrives twice [default: 0]
-    #[arg(long, value_parser = probability)]
+    /// Probability that the fibre duplicates a frame [default: 0]
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     duplicate: Option<f64> => Restart;
-    /// Probability that a bit of a frame is turned over [default: 0]
-    #[arg(long, value_parser = probability)]
+    /// Probability that a bit of a frame is flipped [default: 0]
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability)]
     #[serde(deserialize_with = "probability_written")]
     corrupt: Option<f64> => Restart;
-    /// Do something to some frames alone: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in
-    /// 'read-response from a: lose 1%'. May be given several times; docs/emulator.md has all of it
+    /// Apply an action to selected frames only: 'WHAT [CONDITION ...]: ACTION [HOW OFTEN]', as in
+    /// 'read-response from a: lose 1%'. May be repeated; docs/emulator.md has the syntax
     #[arg(long, value_name = "RULE")]
     #[serde(deserialize_with = "as_texts::deserialize")]
     rule: Vec<Rule> => Restart;
-    /// Have it change at a time from the start: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate 1G',
-    /// '60s delay 20ms'. May be given several times
+    /// Change the fibre at a time after the start: '10s cut 50ms', '5s-20s loss 1e-3', '30s rate
+    /// 1G', '60s delay 20ms'. May be repeated
     #[arg(long, value_name = "CHANGE")]
     #[serde(deserialize_with = "as_texts::deserialize")]
     at: Vec<Change> => Restart;
-    /// Queue in front of it, each way; what does not fit is dropped [default: 16M]
-    #[arg(long)]
+    /// Queue before the fibre, per direction; frames beyond it are dropped [default: 16M]
+    #[arg(long, value_name = "SIZE")]
     #[serde(deserialize_with = "written")]
     queue: Option<Size> => Restart;
-    /// Have the queue mark packets whose sender reacts to it (ECN): never up to Kmin, always beyond
-    /// Kmax, in between with a probability that rises to Pmax, 0.1 unless given. Without a value,
-    /// Kmin is a sixteenth of the queue and Kmax a quarter [default: off]
+    /// Mark ECN-capable packets by queue length: never up to Kmin, always above Kmax, in between
+    /// with a probability that rises to Pmax (0.1 unless given). Without a value, Kmin is 1/16 of
+    /// the queue and Kmax 1/4 [default: off]
     #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "KMIN:KMAX[:PMAX]")]
     #[serde(deserialize_with = "written")]
     ecn: Option<Ecn> => Restart;
-    /// Memory for frames that are under way [default: 4G]
-    #[arg(long, value_parser = memory)]
+    /// Memory for frames in flight [default: 4G]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
     #[serde(deserialize_with = "memory_written")]
     memory: Option<Size> => Restart;
-    /// Neither sleep nor yield, so that what is due leaves at once; each pair of ports takes a
-    /// whole processor, all of the time
+    /// Busy-poll, so that frames leave on time; each pair of ports occupies one processor
     #[arg(long)]
     precise: bool => Restart;
-    /// Seed of all that chance decides [default: 1]
-    #[arg(long)]
+    /// Seed of all random decisions [default: 1]
+    #[arg(long, value_name = "N")]
     seed: Option<u64> => Restart;
-    /// Cores that share the ports: how many, as 2, or which processors they run on, as 4-7 or 0,2.
-    /// With two, each direction has one [default: 1]
+    /// Cores that share the ports: a number, as 2, or the processors to run on, as 4-7 or 0,2. With
+    /// two, each core serves one direction [default: 1]
     #[arg(long, value_name = "LIST")]
     #[serde(deserialize_with = "cores_written")]
     cores: Option<CoreList> => Restart;
-    /// NUMA node whose processors the cores run on, where --cores says how many [default: that of
-    /// the first port's device, where there are several]
+    /// NUMA node whose processors the cores run on, if --cores is a number [default: the node of
+    /// the first port's device, with several cores]
     #[arg(long, value_name = "NODE")]
     numa: Option<u32> => Restart;
 }
@@ -117,8 +116,18 @@ fn memory_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Size>, D:
 }
 
 fn probability_written<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-    let number = f64::deserialize(from)?;
-    probability(&number.to_string()).map(Some).map_err(serde::de::Error::custom)
+    /// A number, or text.
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a probability: a number, or text as in '1%'")]
+    enum Written {
+        Number(f64),
+        Text(String),
+    }
+    let text = match Written::deserialize(from)? {
+        Written::Number(number) => number.to_string(),
+        Written::Text(text) => text,
+    };
+    probability(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 impl Settings for Emulation {
@@ -130,7 +139,7 @@ impl Settings for Emulation {
 impl BoxKind for Emulation {
     type Element = Link;
     const COMMAND: &'static str = "emulate";
-    // Rate and order are those of a direction, which no two cores can keep together.
+    // Rate and order apply to a whole direction, which two cores cannot share.
     const SPREAD: Spread = Spread::BySide;
     const STAMPS: bool = true;
 
@@ -159,10 +168,10 @@ impl BoxKind for Emulation {
 }
 
 impl Emulation {
-    /// The fibre.
+    /// The fibre that these settings describe.
     ///
     /// # Errors
-    /// When the settings make no sense together.
+    /// If the settings contradict each other.
     pub fn fibre(&self) -> Result<Fibre, SettingsError> {
         let delay = match (self.delay, self.distance) {
             (Some(_), Some(_)) => {
@@ -176,6 +185,9 @@ impl Emulation {
         }
         if self.loss_in_burst.is_some() && self.loss_burst.is_none() {
             return Err(SettingsError::InBurstWithoutBursts);
+        }
+        if self.reorder_delay.is_some() && self.reorder.is_none() {
+            return Err(SettingsError::ReorderDelayWithoutReorder);
         }
         Ok(Fibre {
             delay,
@@ -203,7 +215,7 @@ impl Emulation {
     /// The emulated fibre.
     ///
     /// # Errors
-    /// When the settings make no sense together, or the memory is too little.
+    /// If the settings contradict each other, or the memory is too small.
     pub fn link(&self) -> Result<Link, SettingsError> {
         Ok(self.fibre()?.link()?)
     }
@@ -256,11 +268,22 @@ mod tests {
     fn the_start_says_how_long_the_memory_reaches() {
         let text = settings("--distance 1000km --memory 1G").summary().unwrap();
         assert!(
-            text.starts_with(
-                "5 ms one way at 10 Gbit/s; 1 GiB of memory are lossless up to a delay of "
-            ),
+            text.starts_with("5 ms one way at 10 Gbit/s; 1 GiB of memory suffices for a delay of "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_loss_is_a_number_or_percent() {
+        let loss = |settings: Emulation| settings.fibre().unwrap().loss;
+        for text in ["1e-2", "1%"] {
+            assert_eq!(loss(settings(&format!("--loss {text}"))), 0.01, "{text}");
+        }
+        for text in ["loss = 1e-2", "loss = '1%'", "loss = '1e-2'"] {
+            assert_eq!(loss(toml::from_str(text).unwrap()), 0.01, "{text}");
+        }
+        let refusal = toml::from_str::<Emulation>("loss = '101%'").unwrap_err().to_string();
+        assert!(refusal.contains("from 0 to 1, as in 1e-4 or 0.01%"), "{refusal}");
     }
 
     #[test]
@@ -276,6 +299,14 @@ mod tests {
                 .fibre()
                 .is_err()
         );
+    }
+
+    #[test]
+    fn a_delay_of_reordered_frames_needs_their_probability() {
+        let refused = SettingsError::ReorderDelayWithoutReorder.to_string();
+        let refusal = |text| settings(text).fibre().err().map(|e| e.to_string());
+        assert_eq!(refusal("--reorder-delay 1ms"), Some(refused));
+        assert_eq!(refusal("--reorder-delay 1ms --reorder 1e-3"), None);
     }
 
     #[test]

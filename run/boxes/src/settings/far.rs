@@ -1,6 +1,7 @@
-//! Far boxes as a user names them.
+//! Far boxes in a user's notation.
 
 use super::SettingsError;
+use crate::plan::parsed;
 use longhaul_accel::Prefix;
 use longhaul_wan::FarBox;
 use nix::ifaddrs::getifaddrs;
@@ -9,24 +10,24 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A site's addresses, and one behind its box that is asked for in place of them:
-/// `10.2.0.0/16=10.2.0.1`, or the addresses alone.
+/// A site's prefix, and optionally one address behind its box that is asked for instead of each:
+/// `10.2.0.0/16=10.2.0.1` or `10.2.0.0/16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Far(pub FarBox);
 
-/// Why a text names no far box.
+/// Why a text is not a far box.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FarError {
-    /// Its site's addresses are no prefix.
+    /// The site's addresses are not a prefix.
     #[error(transparent)]
     Prefix(<Prefix as FromStr>::Err),
-    /// What stands for the box is no address.
-    #[error("'{via}' is no address: name one behind the far box, as in {prefix}=ADDRESS")]
+    /// The part behind the `=` is not an address.
+    #[error("'{via}' is not an address: name one behind the far box, as in {prefix}=ADDRESS")]
     Via {
-        /// The site's addresses.
+        /// The site's prefix.
         prefix: Prefix,
-        /// What stands for the box.
+        /// The text behind the `=`.
         via: String,
     },
 }
@@ -37,7 +38,11 @@ impl FromStr for Far {
     fn from_str(text: &str) -> Result<Self, FarError> {
         let (prefix, via) =
             text.split_once('=').map_or((text, None), |(prefix, via)| (prefix, Some(via)));
-        Far::new(prefix, via)
+        let prefix = prefix.parse::<Prefix>().map_err(FarError::Prefix)?;
+        let address = |via: &str| {
+            via.parse::<IpAddr>().map_err(|_| FarError::Via { prefix, via: via.to_string() })
+        };
+        Ok(Far(FarBox { prefix, via: via.map(address).transpose()? }))
     }
 }
 
@@ -49,43 +54,24 @@ impl TryFrom<String> for Far {
     }
 }
 
-/// A `[[far]]` of a file.
+/// One `[[far]]` table of a file.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    prefix: String,
-    r#box: Option<String>,
+pub struct Written {
+    #[serde(deserialize_with = "parsed")]
+    prefix: Prefix,
+    r#box: Option<IpAddr>,
 }
 
-impl Far {
-    fn new(prefix: &str, via: Option<&str>) -> Result<Self, FarError> {
-        let prefix = prefix.parse::<Prefix>().map_err(FarError::Prefix)?;
-        let address = |via: &str| {
-            via.parse::<IpAddr>().map_err(|_| FarError::Via { prefix, via: via.to_string() })
-        };
-        Ok(Far(FarBox { prefix, via: via.map(address).transpose()? }))
-    }
-
-    /// The `[[far]]` tables of a file.
-    ///
-    /// # Errors
-    /// What is wrong with which of them.
-    pub fn read_all(tables: Vec<toml::Table>) -> Result<Vec<Far>, String> {
-        let read = |(number, table): (usize, toml::Table)| {
-            let written = table.try_into::<Written>().map_err(|e| e.message().to_string());
-            let far = written.and_then(|written| {
-                Far::new(&written.prefix, written.r#box.as_deref()).map_err(|e| e.to_string())
-            });
-            far.map_err(|why| format!("far box {number}: {why}"))
-        };
-        (1..).zip(tables).map(read).collect()
+impl From<Written> for Far {
+    fn from(written: Written) -> Self {
+        Far(FarBox { prefix: written.prefix, via: written.r#box })
     }
 }
 
-/// Refuses far boxes at this machine's own addresses.
+/// Refuses far boxes with an address of this machine.
 ///
 /// # Errors
-/// One is, or this machine's addresses cannot be told.
+/// If a far box has one, or this machine's addresses cannot be listed.
 pub fn check_not_own(far: &[Far]) -> Result<(), SettingsError> {
     if far.iter().all(|far| far.0.via.is_none()) {
         return Ok(());
@@ -124,28 +110,11 @@ mod tests {
             ("10.2.0.0/16".into(), Some(IpAddr::from([192, 0, 2, 7])))
         );
         assert_eq!(far("fd00::/8").unwrap().0.via, None);
-        assert!(far("10.2.0.0/16=east").unwrap_err().to_string().contains("'east' is no address"));
+        assert!(
+            far("10.2.0.0/16=east").unwrap_err().to_string().contains("'east' is not an address")
+        );
         assert!(far("10.2.0.1/16").unwrap_err().to_string().contains("10.2.0.0/16 may be meant"));
         assert!(far("").is_err() && far("=10.2.0.1").is_err());
-    }
-
-    #[test]
-    fn tables_of_a_file_are_refused_by_number() {
-        let read = |text: &str| {
-            let mut file: toml::Table = toml::from_str(text).unwrap();
-            let tables = file.remove("far").unwrap().try_into::<Vec<toml::Table>>().unwrap();
-            Far::read_all(tables)
-        };
-        let one = "[[far]]\nprefix = '10.2.0.0/16'\nbox = '192.0.2.7'\n";
-        assert_eq!(read(one).unwrap(), ["10.2.0.0/16=192.0.2.7".parse().unwrap()]);
-        for (text, part) in [
-            ("[[far]]\nprefix = 'here'", "far box 2: 'here' is no address prefix"),
-            ("[[far]]\nbox = '192.0.2.7'", "far box 2: missing field `prefix`"),
-            ("[[far]]\nprefix = '::/0'\nvia = '::1'", "far box 2: unknown field `via`"),
-        ] {
-            let refusal = read(&format!("{one}{text}")).unwrap_err();
-            assert!(refusal.starts_with(part), "{refusal}");
-        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The keys by which boxes know each other: where they are, and who has them.
+//! Keys by which boxes authenticate each other: their files, and peers by name.
 
 use longhaul_seal::{KeyError, PublicKey, Seed};
 use serde::Deserialize;
@@ -10,61 +10,72 @@ use std::str::FromStr;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// A key file is a line.
+/// Maximum size of a key file, which holds two lines at most.
 pub const FILE_BYTES_MAX: u64 = 4096;
 
-/// Why there is no key.
+/// Why a key is unavailable.
 #[derive(Debug, Error)]
 pub enum KeyFileError {
-    /// Its file cannot be read.
+    /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system answers.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// Its file can be read by others.
+    /// Other users can read the file.
     #[error("{}: others may read this key (mode {mode:o})", path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// Permissions of the file.
         mode: u32,
     },
-    /// What the file holds is no key.
+    /// The file does not hold a key.
+    #[error("{}: not a key file, which has a line of 44 characters", .0.display())]
+    Unrelated(PathBuf),
+    /// The file holds text of a key's length that is not a valid key.
     #[error("{}: {error}", path.display())]
     NoKey {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: KeyError,
     },
-    /// The system gives no randomness.
+    /// The system provides no random bytes.
     #[error("/dev/urandom: {0}")]
     Random(io::Error),
 }
 
-/// The private or pre-shared key in a file that nobody else may read.
+/// Reads the private or pre-shared key in a file that only its owner may read.
 ///
 /// # Errors
-/// When others may read it, or there is no key in it.
+/// If the file holds no key, or others may read it.
 pub fn read_key<K: FromStr<Err = KeyError>>(file: &Path) -> Result<K, KeyFileError> {
     let failed = |error| KeyFileError::File { path: file.to_owned(), error };
     let opened = File::open(file).map_err(failed)?;
     let mode = opened.metadata().map_err(failed)?.permissions().mode();
+    // One byte above the maximum, so that a longer file is refused and not read in part.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
+    opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let text = str::from_utf8(&bytes).ok().filter(|_| bytes.len() as u64 <= FILE_BYTES_MAX);
+    let text = text.ok_or_else(|| KeyFileError::Unrelated(file.to_owned()))?;
+    let key = text.parse().map_err(|error| match error {
+        KeyError::Length { .. } => KeyFileError::Unrelated(file.to_owned()),
+        error => KeyFileError::NoKey { path: file.to_owned(), error },
+    })?;
+    // Only a key has to be secret; the permissions of other files do not matter.
     if mode & 0o077 != 0 {
         return Err(KeyFileError::Exposed { path: file.to_owned(), mode: mode & 0o777 });
     }
-    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
-    opened.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
-    text.parse().map_err(|error| KeyFileError::NoKey { path: file.to_owned(), error })
+    Ok(key)
 }
 
-/// 32 bytes from the operating system.
+/// Reads 32 random bytes from the operating system.
 ///
 /// # Errors
-/// When it gives none.
+/// If it provides none.
 pub fn seed() -> Result<Seed, KeyFileError> {
     let mut bytes = [0; 32];
     let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
@@ -72,26 +83,26 @@ pub fn seed() -> Result<Seed, KeyFileError> {
     Ok(Seed::new(bytes))
 }
 
-/// A far box: what it is called here, and its public key.
+/// A far box: its local name and its public key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Peer {
-    /// What it is called here.
+    /// Local name.
     pub name: String,
-    /// Its public key.
+    /// Public key.
     pub key: PublicKey,
 }
 
-/// Why a text names no peer.
+/// Why a text is not a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PeerError {
-    /// It has no name.
+    /// The name is missing.
     #[error(
         "write a name and the far box's public key, as in east=KEY; 'longhaul key show' prints it \
          there"
     )]
     NoName,
-    /// What follows the name is no public key.
+    /// The text behind the name is not a public key.
     #[error(transparent)]
     Key(#[from] KeyError),
 }
@@ -102,7 +113,7 @@ impl FromStr for Peer {
     fn from_str(text: &str) -> Result<Self, PeerError> {
         let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
         let (name, key) = parts.ok_or(PeerError::NoName)?;
-        // Base64 ends in = itself: a key alone is no name with a key.
+        // Base64 may end in `=`, so a key without a name also contains one.
         let key = key.parse::<PublicKey>()?;
         Ok(Peer { name: name.to_string(), key })
     }
@@ -116,17 +127,17 @@ impl TryFrom<String> for Peer {
     }
 }
 
-/// A file with the pre-shared key of a peer.
+/// The file with a peer's pre-shared key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Psk {
-    /// The name that the peer is called by here.
+    /// Local name of the peer.
     pub peer: String,
-    /// Where the key is.
+    /// The key's file.
     pub file: PathBuf,
 }
 
-/// The text does not name a peer and a file.
+/// The text is not a peer's name and a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "write a peer's name and a file, as in east=/etc/longhaul/west-east.psk; 'longhaul key psk' \

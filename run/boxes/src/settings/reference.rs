@@ -1,19 +1,19 @@
-//! The reference of settings, made of their tables.
+//! Reference of the settings, generated from their tables.
 
 use super::table::{Changes, Key, Table};
 use super::{Acceleration, Emulation};
 use clap::Args;
 use std::fmt::Write;
 
-/// The page of the documentation that has every key: its flag, its form in a file, what it means,
-/// and when it can change.
+/// The reference page: each key with its flag, its form in a file, its meaning and when it can
+/// change.
 pub fn reference() -> String {
     let mut text = "\
 # Settings of boxes
 
 Every key of `longhaul accelerate` and `longhaul emulate`, as a flag and in a file of `--config`.
-The command line goes before a `[[pair]]`, and that before `[defaults]`; a list that is given
-replaces the one below it. This page is made of the tables in `run/boxes/src/settings`.
+The command line precedes a `[[pair]]`, which precedes `[defaults]`; a list replaces the one of
+lower precedence. This page is generated from the tables in `run/boxes/src/settings`.
 
 A key changes *live* when the file is read again (`longhaul box reload`), or with a *restart*.
 "
@@ -25,7 +25,7 @@ A key changes *live* when the file is read again (`longhaul box reload`), or wit
 
 fn section<S: Table + Args>(command: &str, text: &mut String) {
     let flags = S::augment_args(clap::Command::new("settings"));
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = write!(
         text,
         "\n## longhaul {command}\n\n| key | flag | in a file | changes | meaning \
@@ -40,12 +40,12 @@ fn row<S>(key: &Key<S>, flags: &clap::Command) -> String {
     let flag = flags.get_arguments().find(|flag| flag.get_id() == key.name);
     let help = flag.and_then(|flag| flag.get_help());
     let mut meaning = help.map_or_else(
-        || "rules that go before `mode`: [semantics](semantics.md)".to_string(),
+        || "rules that precede `mode`: [semantics](semantics.md)".to_string(),
         |help| help.to_string().replace('|', "\\|"),
     );
     let others = key.given_with.iter().filter(|other| **other != key.name);
     for other in others {
-        meaning += &format!(". Given, it also stands for `{other}` below it");
+        meaning += &format!(". Also overrides `{other}` of lower precedence");
     }
     format!(
         "| `{}` | {} | {} | {} | {meaning} |",
@@ -60,7 +60,7 @@ fn row<S>(key: &Key<S>, flags: &clap::Command) -> String {
     )
 }
 
-/// A flag with its value, as help has it.
+/// A flag with its value, as in help.
 fn written(flag: &clap::Arg) -> String {
     let name = flag.get_long().unwrap_or_default();
     if !flag.get_action().takes_values() {
@@ -85,8 +85,8 @@ mod tests {
             fs::write(PAGE, reference()).unwrap();
         }
         let page = fs::read_to_string(PAGE).unwrap_or_default();
-        let again = "write it again: LONGHAUL_WRITE_DOCS=1 cargo test -p longhaul-boxes reference";
-        assert!(page == reference(), "docs/settings.md is not as the tables are; {again}");
+        let again = "regenerate it: LONGHAUL_WRITE_DOCS=1 cargo test -p longhaul-boxes reference";
+        assert!(page == reference(), "docs/settings.md does not match the tables; {again}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Settings as tables: a row for each key says all that there is to say about it.
+//! Settings as tables with one row per key.
 
 use super::{Far, Peer, Psk, WanRate};
 use crate::cores::Cores;
@@ -11,21 +11,19 @@ use longhaul_readahead::Protocol;
 use longhaul_units::{BitRate, Duration};
 use std::path::PathBuf;
 
-/// A key of settings `S`. Its flag and help are in the attributes of its row.
+/// A key of settings `S`. The attributes of its row hold its flag and help.
 pub struct Key<S> {
-    /// As files have it.
+    /// Name in files.
     pub(crate) name: &'static str,
-    /// What a file has as its value.
+    /// Type of its value in files.
     pub(crate) form: &'static str,
-    /// The keys that are given together with this one, itself among them: whoever gives any of them
-    /// has given all.
+    /// Keys that are set together with this one, including it: giving any of them sets all.
     pub(crate) given_with: &'static [&'static str],
-    /// When it can change while a box runs.
+    /// When the key can change in a running box.
     pub(crate) changes: Changes,
-    /// Whether two settings agree in it.
+    /// Compares two settings in this key.
     pub(crate) is_same: fn(&S, &S) -> bool,
-    /// Gives the first the value of the third, unless the second has one: what is below, unless
-    /// what is above says it.
+    /// Sets the first from the third, unless the second (of higher precedence) has a value.
     pub(crate) fill: fn(&mut S, &S, &S),
 }
 
@@ -34,30 +32,30 @@ pub struct Key<S> {
 pub enum Changes {
     /// While the box runs.
     Live,
-    /// While the box runs, unless it has a transport, which is made for its path.
+    /// While the box runs, unless it has a transport, which is sized for its path.
     LiveWithoutTransport,
     /// With a restart.
     Restart,
 }
 
-/// Settings that are a table.
+/// Settings that have a table.
 pub trait Table: Sized + 'static {
-    /// A row for each key, in the order of the struct.
+    /// One row per key, in the order of the fields.
     const KEYS: &'static [Key<Self>];
 }
 
-/// What a key's value can be: given, or left out.
+/// The value of a key: given or omitted.
 pub trait Value {
-    /// What a file has as such a value.
+    /// Type of the value in files.
     const FORM: &'static str;
 
-    /// Whether it was given.
+    /// True if a value is given.
     fn is_given(&self) -> bool;
 }
 
-/// A value as a file has it, and a list of such.
+/// The form of a single value in files.
 pub trait Written {
-    /// One of them.
+    /// Type of one value.
     const ONE: &'static str;
 }
 
@@ -113,7 +111,7 @@ impl Cores {
     }
 }
 
-/// Declares settings, with a row for each key:
+/// Declares settings with a row per key:
 ///
 /// ```text
 /// /// Help

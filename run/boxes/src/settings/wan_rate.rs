@@ -1,4 +1,4 @@
-//! How fast a transport sends, as it is written.
+//! The rate of a transport, in a user's notation.
 
 use longhaul_units::{BitRate, ParseBitRateError};
 use longhaul_wan::Rate;
@@ -10,17 +10,17 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum WanRate {
-    /// What the path has room for.
+    /// Follows the free capacity of the path.
     Adaptive,
     /// As fast as the port takes frames.
     Port,
-    /// This.
+    /// A fixed rate.
     Fixed(BitRate),
 }
 
-/// The text is neither a word nor a rate.
+/// The text is neither a keyword nor a rate.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0}; or say adaptive, or port")]
+#[error("{0}; or write adaptive or port")]
 pub struct WanRateError(#[from] ParseBitRateError);
 
 impl FromStr for WanRate {
@@ -44,7 +44,7 @@ impl TryFrom<String> for WanRate {
 }
 
 impl WanRate {
-    /// The rate of a path of which `known` is said: without more, that is kept to.
+    /// The rate of a path with known capacity `known`: without a setting, that capacity.
     pub fn or_known(of: Option<Self>, known: Option<BitRate>) -> Rate {
         match of {
             None => known.into(),
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(rate("adaptive"), Ok(Rate::Adaptive { most }));
         assert_eq!(rate("port"), Ok(Rate::Port));
         assert_eq!(rate("25G"), Ok(Rate::Fixed(BitRate::from_gbps(25).unwrap())));
-        assert!(rate("fast").unwrap_err().to_string().ends_with("or say adaptive, or port"));
+        assert!(rate("fast").unwrap_err().to_string().ends_with("or write adaptive or port"));
         assert_eq!(WanRate::or_known(None, most), Rate::Fixed(most.unwrap()));
         assert_eq!(WanRate::or_known(None, None), Rate::Port);
     }

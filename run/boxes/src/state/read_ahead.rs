@@ -1,24 +1,25 @@
-//! What a box reads ahead, for people and as JSON.
+//! State of a box's read-ahead, as text and as JSON.
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 use super::{Named, named, nonzero};
+use crate::figures::{bytes, count};
 use longhaul_readahead::{ConnectionStatus, ReadAhead};
 use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
 
-/// Connections that a snapshot names.
+/// Maximum number of connections in a snapshot.
 const LISTED_MAX: usize = 256;
 
-/// What a box reads ahead.
+/// State of a box's read-ahead.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReadAheadState {
-    /// Protocols that it is on for.
+    /// Enabled protocols.
     pub protocols: Vec<String>,
-    /// Set aside for what has been fetched.
+    /// Memory reserved for fetched data.
     pub held_bytes: u64,
     pub held_bytes_max: u64,
     pub counters: Named,
-    /// The first 256.
+    /// The first 256 connections.
     pub connections: Vec<ReadAheadConnection>,
 }
 
@@ -30,19 +31,19 @@ pub struct ReadAheadConnection {
     pub initiator_qpn: u32,
     pub target: String,
     pub target_qpn: u32,
-    /// Else the target is.
+    /// True if the initiator is at this site, false if the target is.
     pub initiator_is_here: bool,
-    /// Both boxes read ahead for it.
+    /// Both boxes read ahead for the connection.
     pub is_ready: bool,
-    /// Fetches under way, or READs being answered.
+    /// Fetches in progress, and READs that are being answered.
     pub under_way: usize,
     pub held_bytes: u64,
-    /// How far the PSNs of the NIC here are ahead of those on the path.
+    /// Offset of the local NIC's PSNs from those on the path.
     pub psn_shift: u64,
 }
 
 impl ReadAheadState {
-    /// Of a node.
+    /// Converts a node's status.
     pub fn of(node: &ReadAhead) -> Self {
         let config = node.config();
         ReadAheadState {
@@ -70,16 +71,16 @@ fn connection(status: ConnectionStatus) -> ReadAheadConnection {
     }
 }
 
-/// Lines about `state`, for people.
+/// Writes text lines about `state`.
 pub fn write_read_ahead(state: &ReadAheadState, text: &mut String) -> Result {
     let ready = state.connections.iter().filter(|connection| connection.is_ready).count();
     writeln!(
         text,
-        "  read-ahead for {}: {} connections, {ready} ready; {} of {} bytes held; {}",
+        "  read-ahead for {}: {}, {ready} ready; {} of {} held; {}",
         state.protocols.join(", "),
-        state.connections.len(),
-        state.held_bytes,
-        state.held_bytes_max,
+        count(state.connections.len() as u64, "connection"),
+        bytes(state.held_bytes),
+        bytes(state.held_bytes_max),
         nonzero(&state.counters)
     )
 }

@@ -1,38 +1,40 @@
-//! What is between two boxes, for people and as JSON.
+//! State of the transport between two boxes, as text and as JSON.
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 use super::{Named, named, nonzero};
+use crate::figures::{bytes, count, gigabits, measured_fraction, microseconds};
 use longhaul_seal::{Cleartext, NoKeys, PeerStatus, Seal, Trouble};
 use longhaul_units::Instant;
 use longhaul_wan::{FarStatus, PathStatus, Refusal, SessionStatus, Transport, VERSION};
 use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
 
-/// What is between this box and others.
+/// State of the transport between this box and others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TransportState {
     pub counters: Named,
     pub drops: Named,
-    /// Why there is no session with the box that was refused last, or that refused this one.
+    /// Why there is no session with the last box that was refused, or that refused this one.
     pub refused: Option<String>,
     pub sessions: Vec<SessionState>,
-    /// Far boxes of the configuration.
+    /// Configured far boxes.
     #[serde(default)]
     pub far: Vec<FarState>,
-    /// What encrypts it.
+    /// The seal, if any.
     #[serde(default)]
     pub seal: Option<SealState>,
 }
 
-/// A far box of the configuration.
+/// A configured far box.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FarState {
     pub prefix: String,
-    /// What is asked for in place of all of these; none: each by itself.
+    /// Address that the box asks for instead of the prefix's addresses; none: it asks for each
+    /// address.
     pub via: Option<String>,
-    /// Boxes that answer for it.
+    /// Boxes that answered for it.
     pub reached: Vec<String>,
-    /// Of what was asked for, some has no answer.
+    /// Some requests have no answer.
     pub is_silent: bool,
 }
 
@@ -46,10 +48,10 @@ impl FarState {
         }
     }
 
-    /// In words; `fate` is what becomes of traffic without a far box.
+    /// A description; `fate` says what happens to traffic without a far box.
     fn outcome(&self, fate: &str) -> String {
         match (&self.reached[..], self.is_silent) {
-            ([], false) => "not asked yet: it is when hosts send there".to_string(),
+            ([], false) => "not asked yet: this box asks when hosts send there".to_string(),
             ([], true) => format!("no answer: its traffic {fate}"),
             (reached, false) => format!("reached: {}", reached.join(", ")),
             (reached, true) => {
@@ -59,28 +61,28 @@ impl FarState {
     }
 }
 
-/// What encrypts between this box and others.
+/// State of the seal between this box and others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SealState {
-    /// This box's.
+    /// Public key of this box.
     pub public_key: String,
     pub peers: Vec<PeerState>,
-    /// What RDMA may cross the WAN in the clear: `none`, `any`, or prefixes.
+    /// RDMA traffic that may cross the WAN in cleartext: `none`, `any`, or prefixes.
     #[serde(default)]
     pub in_the_clear: String,
-    /// Why there are no keys with boxes that are there.
+    /// Why there are no keys with boxes that are reachable.
     #[serde(default)]
     pub troubles: Vec<String>,
     pub counters: Named,
     pub drops: Named,
 }
 
-/// A box with a key.
+/// A box with a known key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeerState {
     pub name: String,
     pub public_key: String,
-    /// Of the keys in use, if there are any.
+    /// Cipher of the keys in use, if any.
     pub cipher: Option<String>,
     pub key_age_s: Option<f64>,
     pub handshakes: u64,
@@ -88,7 +90,7 @@ pub struct PeerState {
     pub is_shaking_hands: bool,
 }
 
-/// What an operator reads, and does.
+/// The trouble and its cure.
 fn trouble(trouble: &Trouble) -> String {
     let (name, why) = match trouble {
         Trouble::UnknownKey { address } => {
@@ -116,7 +118,7 @@ fn trouble(trouble: &Trouble) -> String {
 }
 
 impl SealState {
-    /// Of a seal.
+    /// Converts the seal's status.
     pub fn of(seal: &Seal, now: Instant) -> Self {
         let counters = seal.counters();
         let peer = |peer: PeerStatus| PeerState {
@@ -144,10 +146,13 @@ impl SealState {
     }
 }
 
-/// A session with a far box. Bytes are those of memory.
+/// A session with a far box. Bytes are bytes of memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionState {
     pub far_box: String,
+    /// Session number; it changes when either box restarts.
+    #[serde(default)]
+    pub name: u32,
     pub is_open: bool,
     pub streams_out: usize,
     pub streams_in: usize,
@@ -159,62 +164,61 @@ pub struct SessionState {
     pub paths: Vec<PathState>,
 }
 
-/// One way to a far box.
+/// A path to a far box.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PathState {
     pub is_up: bool,
-    /// Smoothed, once measured.
+    /// Smoothed RTT, once measured.
     pub rtt_us: Option<f64>,
-    /// Part of what is sent, 0 to 1.
+    /// Lost fraction of transmissions, 0 to 1.
     pub loss: f64,
     pub in_flight: u64,
     pub copies: u8,
     pub sent: u64,
     pub lost: u64,
     pub outages: u64,
-    /// Part that stays lost after repair.
+    /// Fraction that stays lost after repair.
     #[serde(default)]
     pub residual: f64,
-    /// The layout of parity, as "20+2 ×8".
+    /// Layout of the parity, as "20+2 ×8".
     #[serde(default)]
     pub parity: String,
     #[serde(default)]
     pub parity_sent: u64,
-    /// Those that parity brought at the far box.
+    /// Transmissions that the far box repaired by parity.
     #[serde(default)]
     pub repaired: u64,
-    /// What it is paced to; none: as fast as the port takes frames.
+    /// Pacing rate; none: as fast as the port takes frames.
     #[serde(default)]
     pub rate_bps: Option<u64>,
-    /// What the bottleneck lets through of it, where the rate adapts.
+    /// Rate that the bottleneck delivers, if the rate adapts.
     #[serde(default)]
     pub delivered_bps: Option<u64>,
-    /// How long frames wait at the bottleneck, where the rate adapts.
+    /// Queueing delay at the bottleneck, if the rate adapts.
     #[serde(default)]
     pub queue_us: Option<f64>,
-    /// What holds it back.
+    /// The limit of the rate.
     #[serde(default)]
     pub limited_by: String,
-    /// The longest IP packet that is known to get through, in bytes, with all that this box puts
-    /// around a frame.
+    /// Longest IP packet that is known to fit the path, in bytes, including the box's headers.
     #[serde(default)]
     pub mtu: u16,
-    /// Nothing longer is likely to get through.
+    /// The search for a longer one has ended.
     #[serde(default)]
     pub mtu_is_settled: bool,
-    /// Frames, and parts of frames, that were split because the path does not take them.
+    /// Frames, and parts of frames, that were split because they exceed the path's MTU.
     #[serde(default)]
     pub split: u64,
-    /// Times that long packets were found not to get through any more.
+    /// Times the path stopped delivering long packets.
     #[serde(default)]
     pub black_holes: u64,
-    /// The greatest MTU of RoCE whose packets go whole; none: no packet does.
+    /// Greatest RoCE MTU whose packets fit whole; none: no packet does.
     #[serde(default)]
     pub roce_mtu: Option<u16>,
 }
 
 impl TransportState {
-    /// Why no far box is reached, in words.
+    /// The reason why no far box is reached.
     pub fn not_ready(&self) -> Option<String> {
         if self
             .sessions
@@ -230,26 +234,26 @@ impl TransportState {
             (Some(refused), _) => format!("no far box is reached; refused {refused}"),
             (None, Some(session)) => format!("every path to box {} is out", session.far_box),
             (None, None) => {
-                "no far box has answered yet: it is looked for when hosts send to its site"
+                "no far box has answered yet: this box looks for it when hosts send to its site"
                     .to_string()
             }
         })
     }
 
-    /// What becomes of traffic that no far box serves.
+    /// The treatment of traffic that no far box serves.
     fn fate(&self) -> &'static str {
         match &self.seal {
-            Some(seal) if seal.in_the_clear != "any" => "is dropped where it is RDMA (--key)",
-            _ => "passes as it is",
+            Some(seal) if seal.in_the_clear != "any" => "is dropped if it is RDMA (--key)",
+            _ => "passes through",
         }
     }
 
-    /// The lines that say which far boxes do not answer or were refused, and which paths take less
-    /// than hosts send, and what to do.
+    /// Warnings with cures: far boxes that do not answer or were refused, and paths with too small
+    /// an MTU.
     pub fn news(&self) -> Vec<String> {
         let troubles: Vec<String> =
             self.seal.iter().flat_map(|seal| seal.troubles.clone()).collect();
-        // A box that is there has its own line, now or once its handshake has ended in vain.
+        // A reachable box has its own line, now or once its handshake has failed.
         let is_there = |seal: &SealState| seal.peers.iter().any(|peer| peer.is_shaking_hands);
         let is_known = !troubles.is_empty() || self.seal.as_ref().is_some_and(is_there);
         let silent =
@@ -259,7 +263,7 @@ impl TransportState {
             .map(|far| {
                 let at = far.via.as_deref().unwrap_or("any of its addresses");
                 format!(
-                    "no far box answers for {} at {at}: its traffic {fate}; it is asked again",
+                    "no far box answers for {} at {at}: its traffic {fate}; this box asks again",
                     far.prefix
                 )
             })
@@ -270,9 +274,9 @@ impl TransportState {
         }
         if let Some(astray) = self.counters.get("streams_astray").filter(|count| **count > 0) {
             news.push(format!(
-                "nothing of {astray} streams reaches their far box although its paths work: they \
-                 pass as they are; does another box share its site (ECMP)? Let all packets of a \
-                 site pass one box"
+                "no frame of {astray} streams reaches the far box although its paths are up: these \
+                 streams pass through; if another box shares its site (ECMP), route all packets of \
+                 a site through one box"
             ));
         }
         for session in &self.sessions {
@@ -285,8 +289,9 @@ impl TransportState {
                     None => "no RoCE MTU avoids that".to_string(),
                 };
                 news.push(format!(
-                    "path {number} to box {} takes IP packets of {} bytes: longer frames go in \
-                     parts, which costs some of its rate; {cure}, or a greater MTU on the path",
+                    "path {number} to box {} takes IP packets of {} bytes: the box splits longer \
+                     frames, which costs some of the path's rate; {cure}, or a greater MTU on the \
+                     path",
                     session.far_box, path.mtu,
                 ));
             }
@@ -294,7 +299,7 @@ impl TransportState {
         news
     }
 
-    /// Of a transport, and the seal behind it.
+    /// Converts the status of a transport and its seal.
     pub fn of(transport: &Transport, seal: Option<SealState>) -> Self {
         let counters = transport.counters();
         TransportState {
@@ -310,7 +315,7 @@ impl TransportState {
                         )
                     }
                     reason => format!(
-                        "{reason:?}; it speaks versions {least} to {most}, this box {VERSION}"
+                        "{reason}; it speaks versions {least} to {most}, this box {VERSION}"
                     ),
                 };
                 format!("box {:016x}: {why}", refused.box_id)
@@ -353,6 +358,7 @@ impl SessionState {
         };
         SessionState {
             far_box: format!("{:016x}", session.box_id),
+            name: session.name,
             is_open: session.is_open,
             streams_out: session.streams_out,
             streams_in: session.streams_in,
@@ -366,15 +372,16 @@ impl SessionState {
     }
 }
 
-/// A few lines for people.
+/// Writes text lines about the transport.
 pub fn write_transport(transport: &TransportState, text: &mut String) -> Result {
-    let count = |name: &str| transport.counters.get(name).copied().unwrap_or(0);
+    let counted = |name: &str| transport.counters.get(name).copied().unwrap_or(0);
     writeln!(
         text,
-        "  transport: {} frames tunnelled, {} delivered, {} repeated; drops: {}",
-        count("tunnelled"),
-        count("delivered"),
-        count("repeated"),
+        "  transport: {} tunnelled, {} delivered, {} retransmitted{}; drops: {}",
+        count(counted("tunnelled"), "frame"),
+        counted("delivered"),
+        counted("repeated"),
+        needless(counted("tail_probes"), counted("spurious")),
         nonzero(&transport.drops),
     )?;
     if let Some(refused) = &transport.refused {
@@ -394,12 +401,12 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
         let state = if session.is_open { "open" } else { "being opened" };
         writeln!(
             text,
-            "    box {}, {state}: {} streams out, {} in; {} bytes kept, {} to be put in order",
+            "    box {}, {state}: {} out, {} in; send buffer {}, receive buffer {}",
             session.far_box,
-            session.streams_out,
+            count(session.streams_out as u64, "stream"),
             session.streams_in,
-            session.send_bytes,
-            session.receive_bytes,
+            bytes(session.send_bytes),
+            bytes(session.receive_bytes),
         )?;
         for (number, path) in (1..).zip(&session.paths) {
             write_path(number, path, text)?;
@@ -408,37 +415,48 @@ pub fn write_transport(transport: &TransportState, text: &mut String) -> Result 
     Ok(())
 }
 
+/// Retransmissions for other reasons than a loss; empty if there are none.
+fn needless(tail_probes: u64, spurious: u64) -> String {
+    let probes = count(tail_probes, "tail probe");
+    match (tail_probes, spurious) {
+        (0, 0) => String::new(),
+        (_, 0) => format!(" ({probes})"),
+        (0, _) => format!(" ({spurious} needlessly)"),
+        _ => format!(" ({probes}, {spurious} needlessly)"),
+    }
+}
+
 fn write_path(number: usize, path: &PathState, text: &mut String) -> Result {
     let link = if path.is_up { "up" } else { "out" };
-    let rtt =
-        path.rtt_us.map_or_else(|| "not measured".to_string(), |us| format!("{:.3} ms", us / 1e3));
+    let rtt = path.rtt_us.map_or_else(|| "unknown".to_string(), microseconds);
     writeln!(
         text,
-        "      path {number} {link}: round trip {rtt}, loss {:.1e}, {} in flight, {} sent, {} \
-         lost, {} repaired by {} parities ({}), out {} times",
-        path.loss,
-        path.in_flight,
+        "      path {number} {link}: RTT {rtt}, loss {}, {} in flight, {} sent, {} lost, {} \
+         repaired by {} ({}), {}",
+        measured_fraction(path.loss),
+        count(path.in_flight, "datagram"),
         path.sent,
         path.lost,
         path.repaired,
-        path.parity_sent,
+        count(path.parity_sent, "parity"),
         path.parity,
-        path.outages,
+        count(path.outages, "outage"),
     )?;
     let search = if path.mtu_is_settled { "" } else { " at least" };
     writeln!(
         text,
-        "        takes IP packets of{search} {} bytes; {} frames split, {} black holes",
-        path.mtu, path.split, path.black_holes,
+        "        path MTU{search} {} B; {} split, {}",
+        path.mtu,
+        count(path.split, "frame"),
+        count(path.black_holes, "black hole"),
     )?;
     if let (Some(rate), Some(queue)) = (path.rate_bps, path.queue_us) {
         writeln!(
             text,
-            "        sent on at {:.3} Gbit/s, of which {:.3} come through; queue {:.3} ms; limited \
-             by: {}",
-            rate as f64 / 1e9,
-            path.delivered_bps.unwrap_or(0) as f64 / 1e9,
-            queue / 1e3,
+            "        paced to {}, {} delivered; queueing delay {}; limited by: {}",
+            gigabits(rate as f64),
+            gigabits(path.delivered_bps.unwrap_or(0) as f64),
+            microseconds(queue),
             path.limited_by,
         )?;
     }
@@ -462,8 +480,10 @@ fn write_seal(seal: &SealState, text: &mut String) -> Result {
         };
         writeln!(
             text,
-            "      {} {}: {keys}, {} handshakes",
-            peer.name, peer.public_key, peer.handshakes
+            "      {} {}: {keys}, {}",
+            peer.name,
+            peer.public_key,
+            count(peer.handshakes, "handshake")
         )?;
     }
     Ok(())
@@ -505,23 +525,40 @@ mod tests {
         let mut text = String::new();
         write_transport(&state, &mut text).unwrap();
         assert!(text.contains("      peer east has another pre-shared key\n"), "{text}");
-        // Nothing is said of a box that is silent while one is there and shakes hands.
+        // A silent far box is not reported while its box is reachable and shakes hands.
         assert_eq!(sealed(&[], "none", true).news(), [""; 0]);
+    }
+
+    #[test]
+    fn retransmissions_without_a_loss_are_named_apart() {
+        for (tail_probes, spurious, told) in [
+            (0, 0, "5 retransmitted; drops"),
+            (5, 0, "5 retransmitted (5 tail probes); drops"),
+            (0, 1, "5 retransmitted (1 needlessly); drops"),
+            (4, 1, "5 retransmitted (4 tail probes, 1 needlessly); drops"),
+        ] {
+            let mut state = sealed(&[], "none", false);
+            let counters = [("repeated", 5), ("tail_probes", tail_probes), ("spurious", spurious)];
+            state.counters = named(counters.into_iter());
+            let mut text = String::new();
+            write_transport(&state, &mut text).unwrap();
+            assert!(text.contains(told), "{text}");
+        }
     }
 
     #[test]
     fn what_becomes_of_traffic_is_said_as_it_is() {
         let silent = |in_the_clear| sealed(&[], in_the_clear, false).news().join("");
         assert!(
-            silent("none").contains("its traffic is dropped where it is RDMA"),
+            silent("none").contains("its traffic is dropped if it is RDMA"),
             "{}",
             silent("none")
         );
-        assert!(silent("any").contains("its traffic passes as it is"), "{}", silent("any"));
+        assert!(silent("any").contains("its traffic passes through"), "{}", silent("any"));
         let mut text = String::new();
         write_transport(&sealed(&[], "none", false), &mut text).unwrap();
         assert!(
-            text.contains("RDMA in the clear: none") && !text.contains("passes as it is"),
+            text.contains("RDMA in the clear: none") && !text.contains("passes through"),
             "{text}"
         );
     }

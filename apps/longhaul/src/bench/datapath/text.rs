@@ -1,10 +1,9 @@
 //! The table of results.
 
-use super::boxes::BoxKind;
-use super::outcome::Outcome;
-use crate::bench::machine::Machine;
 use longhaul_boxes::quantity::Size;
 use longhaul_datapath::Measured;
+use longhaul_measure::boxes::{BoxKind, Outcome, Over};
+use longhaul_measure::{Figures as _, Machine};
 use std::fmt::Write as _;
 
 const DASH: &str = "-";
@@ -38,8 +37,8 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
         text,
         "{machine}; {}",
         match outcomes.first().map(Outcome::over) {
-            Some("memif") => "over memif, the box in a process of its own",
-            Some("copying-rings") => "over rings that copy, all in one thread",
+            Some(Over::Memif) => "over memif, the box in a process of its own",
+            Some(Over::CopyingRings) => "over rings that copy, all in one thread",
             _ => "over rings, all in one thread",
         }
     );
@@ -47,10 +46,10 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     text.push('\n');
     for outcome in outcomes {
         for line in notes(outcome) {
-            let _ = writeln!(text, "{}: {line}", outcome.cell);
+            let _ = writeln!(text, "{}: {line}", outcome.cell());
         }
     }
-    if let Some(why) = &machine.no_counters {
+    if let Some(why) = machine.no_counters() {
         let _ = writeln!(
             text,
             "instructions, cache misses: not available here ({why}); cycles are ticks of the \
@@ -79,13 +78,13 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
 }
 
 fn row(machine: &Machine, all: &[Outcome], outcome: &Outcome) -> Vec<String> {
-    let (cell, measured) = (&outcome.cell, &outcome.measured);
+    let (cell, measured) = (outcome.cell(), outcome.measured());
     let millions =
         |pps: Option<f64>| pps.map_or(DASH.to_owned(), |pps| format!("{:.2}", pps / 1e6));
     let bits = |pps: f64| format!("{:.1}", pps * measured.payload_bytes as f64 * 8.0 / 1e9);
     let ticks = outcome.box_ticks(machine);
     let floor = all.iter().find(|other| {
-        let (a, b) = (&other.cell, cell);
+        let (a, b) = (other.cell(), cell);
         a.kind == BoxKind::Forward
             && (a.payload_bytes, a.flows, a.distance) == (b.payload_bytes, b.flows, b.distance)
     });
@@ -123,14 +122,14 @@ fn time(ns: u64) -> String {
 }
 
 fn notes(outcome: &Outcome) -> Vec<String> {
-    let measured = &outcome.measured;
+    let measured = outcome.measured();
     let mut notes = Vec::new();
-    if let Some(alone) = outcome.load_alone_pps
+    if let Some(alone) = outcome.load_alone_pps()
         && measured.packets_per_s() > 0.8 * alone
     {
-        notes.push(format!("the load alone makes {:.2} M/s: it may be what limits", alone / 1e6));
+        notes.push(format!("the load alone reaches {:.2} M/s: it may be the limit", alone / 1e6));
     }
-    if let Some(theirs) = outcome.testpmd_pps {
+    if let Some(theirs) = outcome.testpmd_pps() {
         let ratio = measured.packets_per_s() / theirs;
         notes.push(format!(
             "testpmd (macswap) with the same load {:.2} M/s; ours is {ratio:.2} of it",
@@ -146,7 +145,7 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     if measured.stages.len() > 1 {
         notes.push(format!("cycles per packet: {stages}"));
     }
-    if let Some(parts) = &outcome.parts {
+    if let Some(parts) = outcome.parts() {
         let [(_, plain), (_, coding), (_, encryption), (_, ratio)] = parts.values();
         notes.push(format!(
             "{ratio:.2} of the sum of its parts: {plain:.0} plain, {coding:.0} coding, \
@@ -167,10 +166,10 @@ fn notes(outcome: &Outcome) -> Vec<String> {
         ));
     }
     let share = measured.processor_share();
-    if share < 0.98 && outcome.box_used_ns.is_none() {
+    if share < 0.98 && outcome.over() != Over::Memif {
         notes.push(format!(
-            "others had the processor for {:.0} % of the time, which is taken off the box's \
-             cycles, and not off M/s and times",
+            "other processes used the processor for {:.0} % of the time, which is subtracted from \
+             the box's cycles, but not from M/s and times",
             100.0 * (1.0 - share)
         ));
     }

@@ -1,11 +1,10 @@
 //! The tables of results.
 
-use super::outcome::{Cost, Outcome};
 use crate::bench::datapath::text::aligned;
-use crate::bench::machine::Machine;
-use crate::bench::reporting::Outcome as _;
 use longhaul_boxes::quantity::Size;
 use longhaul_datapath::WorkPart;
+use longhaul_measure::rnic::{Cost, Outcome};
+use longhaul_measure::{Figures as _, Machine};
 use std::fmt::Write as _;
 
 const COLUMNS: [&str; 13] = [
@@ -28,29 +27,28 @@ const COLUMNS: [&str; 13] = [
 pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut text = format!("{machine}\n");
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
-    rows.extend(outcomes.iter().map(row));
+    rows.extend(outcomes.iter().map(|outcome| row(machine, outcome)));
     text.push_str(&aligned(&rows));
-    if outcomes.iter().any(|outcome| outcome.watched.is_some()) {
+    if outcomes.iter().any(Outcome::is_watched) {
         text.push_str("\ncycles per packet, while watched\n");
-        text.push_str(&aligned(&parts(outcomes)));
+        text.push_str(&aligned(&parts(machine, outcomes)));
     }
     text.push('\n');
     for outcome in outcomes {
-        let [start, _, most] = outcome.ends[0].resident_bytes;
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
             "{}: memory {} MiB, grew by {:.1} MiB",
-            outcome.cell,
-            most.max(start) >> 20,
+            outcome.cell(),
+            outcome.resident_peak() >> 20,
             outcome.memory_growth() as f64 / f64::from(1 << 20)
         );
     }
     text
 }
 
-fn row(outcome: &Outcome) -> Vec<String> {
-    let cell = &outcome.cell;
+fn row(machine: &Machine, outcome: &Outcome) -> Vec<String> {
+    let cell = outcome.cell();
     let of_end = |cost: &Cost| {
         [
             format!("{:.1}", cost.goodput_bps / 1e9),
@@ -58,9 +56,9 @@ fn row(outcome: &Outcome) -> Vec<String> {
             format!("{:.3}", cost.ticks_per_packet / cell.payload_bytes()),
         ]
     };
-    let [sender, receiver] = outcome.costs();
+    let [sender, receiver] = outcome.costs(machine);
     let mut row = vec![
-        cell.over.name().to_owned(),
+        cell.line.name().to_owned(),
         cell.operation.name().to_owned(),
         Size::from_bytes(cell.message_bytes.into()).to_string(),
         cell.mtu.bytes().to_string(),
@@ -74,17 +72,17 @@ fn row(outcome: &Outcome) -> Vec<String> {
 }
 
 /// A row for each instrumented end.
-fn parts(outcomes: &[Outcome]) -> Vec<Vec<String>> {
+fn parts(machine: &Machine, outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut head = vec!["".to_owned(), "end".to_owned()];
     head.extend(WorkPart::ALL.map(|part| part.name().to_owned()));
     head.extend(["rest", "watched", "unwatched"].map(str::to_owned));
     let mut rows = vec![head];
     for outcome in outcomes {
-        let Some(watched) = outcome.watched_costs() else { continue };
+        let Some(watched) = outcome.watched_costs(machine) else { continue };
         for ((name, watched), plain) in
-            ["sender", "receiver"].iter().zip(watched).zip(outcome.costs())
+            ["sender", "receiver"].iter().zip(watched).zip(outcome.costs(machine))
         {
-            let mut row = vec![outcome.cell.to_string(), (*name).to_owned()];
+            let mut row = vec![outcome.cell().to_string(), (*name).to_owned()];
             let parts = watched.parts.unwrap_or_default();
             row.extend(parts.iter().map(|(_, ticks)| format!("{ticks:.0}")));
             let rest = watched.ticks_per_packet - parts.iter().map(|(_, ticks)| ticks).sum::<f64>();

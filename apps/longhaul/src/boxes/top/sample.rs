@@ -1,16 +1,61 @@
-//! Samples of boxes, and the rates between two of them.
+//! Samples of boxes and labs, and the rates between two of them.
 
 use super::Order;
 use crate::boxes::answer::Answer;
-use longhaul_boxes::state::{Flow, PathState};
-use longhaul_boxes::status::{BoxStatus, PairStatus};
+use longhaul_boxes::figures::{bytes, gigabits};
+use longhaul_boxes::state::{Flow, PathState, TransportState};
+use longhaul_boxes::status::BoxStatus;
+use longhaul_lab::LabStatus;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// The boxes' states at one time.
+/// The states of boxes and labs at one time.
 pub struct Sample {
     pub at: Instant,
     pub boxes: Vec<Answer>,
+    pub labs: Vec<LabStatus>,
+}
+
+/// Flows and paths of a pair of a box, or of a lab's site.
+struct Site<'a> {
+    /// Name of the box and its pair, or of the lab and its site.
+    place: String,
+    flows: &'a [Flow],
+    transport: Option<&'a TransportState>,
+}
+
+impl Sample {
+    fn sites(&self) -> Vec<Site<'_>> {
+        let states = self.boxes.iter().filter_map(|answer| match answer {
+            Answer::State(state) => Some(state),
+            Answer::Failed { .. } => None,
+        });
+        let pairs = states.flat_map(|state| state.pairs.iter().map(move |pair| (state, pair)));
+        let pairs = pairs.map(|(state, pair)| Site {
+            place: format!("{}/{}", state.name, pair.name),
+            flows: pair.accelerator.as_ref().map_or(&[], |accelerator| &accelerator.flows),
+            transport: pair.transport.as_ref(),
+        });
+        let sites =
+            self.labs.iter().flat_map(|lab| lab.accelerators.iter().map(move |at| (lab, at)));
+        let sites = sites.map(|(lab, site)| Site {
+            place: format!("lab {}/{}", lab.spec.name, site.site),
+            flows: &site.flows,
+            transport: site.transport.as_ref(),
+        });
+        pairs.chain(sites).collect()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let of_box = |answer: &Answer| match answer {
+            Answer::State(state) => box_lines(state),
+            Answer::Failed { name, error } => vec![format!("{name}: {error}")],
+        };
+        let of_lab = |lab: &LabStatus| {
+            format!("lab '{}', up {:.0} s: {}", lab.spec.name, lab.uptime_s, lab.spec.summary())
+        };
+        self.boxes.iter().flat_map(of_box).chain(self.labs.iter().map(of_lab)).collect()
+    }
 }
 
 /// The displayed data: the later of two samples, with rates since the earlier.
@@ -66,37 +111,26 @@ impl Snapshot {
             let then = known.get(key).copied().unwrap_or(counts);
             std::array::from_fn(|at| counts[at].saturating_sub(then[at]) as f64 / seconds)
         };
-        let mut snapshot = Snapshot::default();
-        for answer in &now.boxes {
-            let state = match answer {
-                Answer::State(state) => state,
-                Answer::Failed { name, error } => {
-                    snapshot.boxes.push(format!("{name}: {error}"));
-                    continue;
-                }
-            };
-            snapshot.boxes.extend(box_lines(state));
-            for pair in &state.pairs {
-                let place = format!("{}/{}", state.name, pair.name);
-                snapshot.flows.extend(flows(pair).map(|flow| {
-                    let (key, counts) = flow_counts(&place, flow);
-                    flow_row(&place, flow, rates(&key, counts))
-                }));
-                for (key, name, path) in paths(&place, pair) {
-                    let rates = rates(&key, path_counts(path));
-                    snapshot.paths.push(PathRow {
-                        place: place.clone(),
-                        name,
-                        is_up: path.is_up,
-                        rtt_us: path.rtt_us,
-                        loss: path.loss,
-                        parity: path.parity.clone(),
-                        sent_per_s: rates[0],
-                        lost_per_s: rates[1],
-                        parity_per_s: rates[2],
-                        repaired_per_s: rates[3],
-                    });
-                }
+        let mut snapshot = Snapshot { boxes: now.lines(), ..Snapshot::default() };
+        for site in now.sites() {
+            snapshot.flows.extend(site.flows.iter().map(|flow| {
+                let (key, counts) = flow_counts(&site.place, flow);
+                flow_row(&site.place, flow, rates(&key, counts))
+            }));
+            for (key, name, path) in paths(&site) {
+                let rates = rates(&key, path_counts(path));
+                snapshot.paths.push(PathRow {
+                    place: site.place.clone(),
+                    name,
+                    is_up: path.is_up,
+                    rtt_us: path.rtt_us,
+                    loss: path.loss,
+                    parity: path.parity.clone(),
+                    sent_per_s: rates[0],
+                    lost_per_s: rates[1],
+                    parity_per_s: rates[2],
+                    repaired_per_s: rates[3],
+                });
             }
         }
         snapshot
@@ -130,25 +164,20 @@ fn box_lines(state: &BoxStatus) -> Vec<String> {
         lines.push(format!("  not ready: {}", state.not_ready.join("; ")));
     }
     for pair in &state.pairs {
-        let gigabits = |bits_per_s: f64| bits_per_s / 1e9;
-        let ports = pair.ports.iter().map(|port| {
-            let (rx, tx) = (gigabits(port.rates.rx_bits_per_s), gigabits(port.rates.tx_bits_per_s));
-            format!("{} {} in {rx:.3} out {tx:.3} Gbit/s", port.side, port.port)
-        });
-        let ports = ports.collect::<Vec<_>>().join(", ");
         let store = pair.accelerator.as_ref().map_or_else(String::new, |accelerator| {
-            format!(", {} of {} bytes stored", pair.stored_bytes(), accelerator.stored_bytes_max)
+            let [stored, most] = [pair.stored_bytes(), accelerator.stored_bytes_max].map(bytes);
+            format!(": {stored} of {most} stored")
         });
-        lines.push(format!("  {}: {ports}{store}", pair.name));
+        lines.push(format!("  {}{store}", pair.name));
+        lines.extend(pair.ports.iter().map(|port| {
+            let (rx, tx) = (gigabits(port.rates.rx_bits_per_s), gigabits(port.rates.tx_bits_per_s));
+            format!("    {} {}: in {rx}, out {tx}", port.side, port.port)
+        }));
         let tenants = pair.accelerator.iter().chain(&pair.responders).flat_map(|one| &one.tenants);
         let busy = tenants.filter(|tenant| tenant.stored_bytes + tenant.refused_packets > 0);
         lines.extend(busy.take(TENANTS_SHOWN).map(|tenant| format!("    {tenant}")));
     }
     lines
-}
-
-fn flows(pair: &PairStatus) -> impl Iterator<Item = &Flow> {
-    pair.accelerator.iter().flat_map(|accelerator| &accelerator.flows)
 }
 
 fn flow_row(place: &str, flow: &Flow, rates: [f64; 4]) -> FlowRow {
@@ -157,7 +186,7 @@ fn flow_row(place: &str, flow: &Flow, rates: [f64; 4]) -> FlowRow {
         place: place.to_string(),
         name: format!("{} > {} QP {:#x}{vlan}", flow.requester, flow.responder, flow.responder_qpn),
         mode: flow.mode.clone(),
-        state: flow.notable_reason().unwrap_or(&flow.state).to_string(),
+        state: flow.notable_reason().unwrap_or(flow.state_in_words()).to_string(),
         bits_per_s: rates[0] * 8.0,
         packets_per_s: rates[1],
         stored_bytes: flow.stored_bytes,
@@ -176,23 +205,15 @@ fn flow_counts(place: &str, flow: &Flow) -> (String, Counts) {
     (key, [flow.stored_payload_bytes, flow.stored_packets + flow.passed_packets, resent, 0])
 }
 
-/// The paths of a pair, each with a key and a name.
-fn paths<'a>(
-    place: &str,
-    pair: &'a PairStatus,
-) -> impl Iterator<Item = (String, String, &'a PathState)> {
-    let sessions = pair.transport.iter().flat_map(|transport| &transport.sessions);
-    sessions
-        .flat_map(move |session| {
-            (1..).zip(&session.paths).map(move |(number, path): (u32, _)| {
-                let name = format!("{} path {number}", session.far_box);
-                (format!("{} {name}", pair.name), name, path)
-            })
+/// The paths of a site, each with a key and a name.
+fn paths<'a>(site: &Site<'a>) -> Vec<(String, String, &'a PathState)> {
+    let sessions = site.transport.iter().flat_map(|transport| &transport.sessions);
+    let numbered = sessions.flat_map(|session| {
+        (1..).zip(&session.paths).map(move |(number, path): (u32, _)| {
+            (format!("{} path {number}", session.far_box), path)
         })
-        .map({
-            let place = place.to_string();
-            move |(key, name, path)| (format!("{place} {key}"), name, path)
-        })
+    });
+    numbered.map(|(name, path)| (format!("{} {name}", site.place), name, path)).collect()
 }
 
 fn path_counts(path: &PathState) -> Counts {
@@ -202,13 +223,9 @@ fn path_counts(path: &PathState) -> Counts {
 /// The counters of a sample, by the keys of flows and paths.
 fn counted(sample: &Sample) -> HashMap<String, Counts> {
     let mut counts = HashMap::new();
-    for answer in &sample.boxes {
-        let Answer::State(state) = answer else { continue };
-        for pair in &state.pairs {
-            let place = format!("{}/{}", state.name, pair.name);
-            counts.extend(flows(pair).map(|flow| flow_counts(&place, flow)));
-            counts.extend(paths(&place, pair).map(|(key, _, path)| (key, path_counts(path))));
-        }
+    for site in sample.sites() {
+        counts.extend(site.flows.iter().map(|flow| flow_counts(&site.place, flow)));
+        counts.extend(paths(&site).into_iter().map(|(key, _, path)| (key, path_counts(path))));
     }
     counts
 }
@@ -216,6 +233,7 @@ fn counted(sample: &Sample) -> HashMap<String, Counts> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use longhaul_boxes::status::Rates;
     use serde_json::json;
     use std::time::Duration;
 
@@ -224,16 +242,15 @@ pub mod tests {
             "requester": "10.0.0.1", "requester_qpn": 5, "responder": "10.0.0.2",
             "responder_qpn": qpn, "state": "terminated", "mode": "early", "role": "near",
             "learnt": "cm", "rtt_us": 10000.0,
-            "ack_delay_us": ack_delay_us, "stored_bytes": stored_bytes, "stored_packets": 10,
-            "stored_payload_bytes": 1000, "back_pressure": false, "drops": {}
+            "ack_delay_us": ack_delay_us, "stored_bytes": stored_bytes, "stored_frames": 1,
+            "stored_packets": 10, "delivered_packets": 1, "pseudo_acks": 1,
+            "stored_payload_bytes": 1000, "back_pressure": false,
+            "drops": {"ack_absorbed": 7, "psn_gap": 2}
         });
         for name in [
             "vlan",
-            "stored_frames",
             "outstanding_reads",
             "passed_packets",
-            "delivered_packets",
-            "pseudo_acks",
             "acks_absorbed",
             "retransmits_nak",
             "retransmits_rnr",
@@ -248,7 +265,7 @@ pub mod tests {
     pub fn sample() -> Sample {
         let path = json!({
             "is_up": true, "rtt_us": 10000.0, "loss": 0.01, "in_flight": 0, "copies": 1,
-            "sent": 100, "lost": 0, "outages": 0, "parity": "20+2", "parity_sent": 0, "repaired": 0
+            "sent": 100, "lost": 0, "outages": 1, "parity": "20+2", "parity_sent": 0, "repaired": 0
         });
         let session = json!({
             "far_box": "00000000000000aa", "is_open": true, "streams_out": 1, "streams_in": 1,
@@ -259,8 +276,17 @@ pub mod tests {
             "turns": 1, "sleeps": 1, "malformed_frames": 0, "refused_frames": 0, "port_errors": 0,
             "lateness_us_max": 0.0
         });
+        let port = |side, name, is_up, frames: u64| {
+            json!({
+                "side": side, "port": name, "link_is_up": is_up, "link_ups": 1,
+                "rx_frames": frames, "rx_bytes": frames * 1536, "tx_frames": 2 * frames,
+                "tx_bytes": frames, "rx_drops": {"buffer_full": 123}, "tx_drops": {},
+                "rates": Rates::default(), "peer_violations": 0, "other": {}
+            })
+        };
+        let ports = [port("lan", "eth1", true, 123_456_789), port("wan", "eth2", false, 1)];
         let pair = json!({
-            "name": "one", "ports": [], "frame_loop": frame_loop, "fibre": null,
+            "name": "one", "ports": ports, "frame_loop": frame_loop, "fibre": null,
             "accelerator": {
                 "stored_bytes": 0, "stored_bytes_max": 0, "counters": {}, "drops": {},
                 "tenants": [{
@@ -278,7 +304,7 @@ pub mod tests {
         let failed =
             Answer::Failed { name: "east".to_string(), error: "does not answer".to_string() };
         let state = serde_json::from_value(state).unwrap();
-        Sample { at: Instant::now(), boxes: vec![Answer::State(state), failed] }
+        Sample { at: Instant::now(), boxes: vec![Answer::State(state), failed], labs: Vec::new() }
     }
 
     /// The same a second later: the first flow has stored 1 GB.
@@ -305,7 +331,7 @@ pub mod tests {
     #[test]
     fn tenants_have_their_shares_below_their_pair() {
         let snapshot = Snapshot::between(None, &sample());
-        let line = "    tenant 10.0.0.1: 2 flows, 505 bytes stored of a share of 3000";
+        let line = "    tenant 10.0.0.1: 2 flows, 505 B stored of a share of 2.9 KiB";
         assert!(snapshot.boxes.iter().any(|one| one == line), "{:?}", snapshot.boxes);
     }
 

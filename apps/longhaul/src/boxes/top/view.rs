@@ -1,44 +1,68 @@
 //! One frame of `longhaul top`.
 
-use super::Choice;
 use super::sample::{FlowRow, PathRow, Snapshot};
+use super::{Choice, Order};
+use crate::output::table::{self, Column, figures, words};
+use longhaul_boxes::figures::{bytes, measured_fraction, microseconds};
 use ratatui::Frame;
-use ratatui::layout::{Alignment, Constraint, Layout};
+use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
-use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Borders, Paragraph};
 
 /// Rows of a table besides its data: title and headings.
 const TABLE_ROWS: usize = 2;
 
-const FLOW_WIDTHS: [Constraint; 10] = [
-    Constraint::Min(16),
-    Constraint::Min(32),
-    Constraint::Length(5),
-    Constraint::Length(14),
-    Constraint::Length(8),
-    Constraint::Length(10),
-    Constraint::Length(10),
-    Constraint::Length(10),
-    Constraint::Length(10),
-    Constraint::Length(8),
+const FLOW_COLUMNS: [Column; 10] = [
+    words("box/pair", 3, 8),
+    words("flow", 10, 32),
+    words("mode", 2, 5),
+    words("state", 8, 11),
+    figures("Gbit/s", 9),
+    figures("packets/s", 4),
+    figures("store", 7),
+    figures("ack", 1),
+    figures("round trip", 5),
+    figures("resent/s", 6),
 ];
 
-const PATH_WIDTHS: [Constraint; 10] = [
-    Constraint::Min(16),
-    Constraint::Min(24),
-    Constraint::Length(4),
-    Constraint::Length(11),
-    Constraint::Length(8),
-    Constraint::Length(12),
-    Constraint::Length(10),
-    Constraint::Length(8),
-    Constraint::Length(8),
-    Constraint::Length(10),
+const PATH_COLUMNS: [Column; 10] = [
+    words("box/pair", 3, 8),
+    words("path", 10, 23),
+    words("link", 9, 4),
+    figures("round trip", 8),
+    figures("loss", 7),
+    words("layout", 1, 5),
+    figures("sent/s", 4),
+    figures("lost/s", 6),
+    figures("parity/s", 2),
+    figures("repaired/s", 5),
 ];
+
+/// `snapshot` as text, without trailing blanks and without empty tables.
+pub fn text(snapshot: &Snapshot, width: usize) -> String {
+    let mut lines: Vec<String> =
+        snapshot.boxes.iter().map(|line| table::truncate(line, width)).collect();
+    if !snapshot.paths.is_empty() {
+        let rows: Vec<_> = snapshot.paths.iter().map(path_row).collect();
+        lines.extend([String::new(), "paths".to_string()]);
+        lines.extend(table::lines(PATH_COLUMNS, &rows, width));
+    }
+    if !snapshot.flows.is_empty() {
+        let order = Order::default();
+        let rows: Vec<_> = snapshot.sorted(order).into_iter().map(flow_row).collect();
+        lines.extend([String::new(), flows_title(order)]);
+        lines.extend(table::lines(FLOW_COLUMNS, &rows, width));
+    }
+    lines.iter().map(|line| line.trim_end().to_string() + "\n").collect()
+}
+
+fn flows_title(order: Order) -> String {
+    format!("flows by {}", order.name())
+}
 
 /// Rows needed to show all of `snapshot`.
-pub fn rows(snapshot: &Snapshot) -> u16 {
+fn rows(snapshot: &Snapshot) -> u16 {
     let rows = snapshot.boxes.len() + path_rows(snapshot) + TABLE_ROWS + snapshot.flows.len() + 1;
     u16::try_from(rows).unwrap_or(u16::MAX)
 }
@@ -63,125 +87,60 @@ pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, choice: Choice) {
         Constraint::Length(1),
     ])
     .areas(area);
-    let lines: Vec<Line<'_>> = snapshot.boxes.iter().map(|line| Line::raw(&**line)).collect();
+    let width = usize::from(area.width);
+    let lines: Vec<Line<'_>> =
+        snapshot.boxes.iter().map(|line| Line::raw(table::truncate(line, width))).collect();
     frame.render_widget(Paragraph::new(Text::from(lines)), top);
     if !snapshot.paths.is_empty() {
-        let rows = snapshot.paths.iter().map(path_row);
-        let head = [
-            "box/pair",
-            "path",
-            "link",
-            "round trip",
-            "loss",
-            "layout",
-            "sent/s",
-            "lost/s",
-            "parity/s",
-            "repaired/s",
-        ];
-        frame.render_widget(table("paths", head, PATH_WIDTHS, rows), paths);
+        let rows: Vec<_> = snapshot.paths.iter().map(path_row).collect();
+        frame.render_widget(below("paths", table::lines(PATH_COLUMNS, &rows, width)), paths);
     }
-    let head = [
-        "box/pair",
-        "flow",
-        "mode",
-        "state",
-        "Gbit/s",
-        "packets/s",
-        "store",
-        "ack",
-        "round trip",
-        "resent/s",
-    ];
-    let title = format!("flows by {}", choice.order.name());
-    let sorted = snapshot.sorted(choice.order);
-    frame.render_widget(table(&title, head, FLOW_WIDTHS, sorted.into_iter().map(flow_row)), flows);
+    let title = flows_title(choice.order);
+    let rows: Vec<_> = snapshot.sorted(choice.order).into_iter().map(flow_row).collect();
+    frame.render_widget(below(&title, table::lines(FLOW_COLUMNS, &rows, width)), flows);
     let paused = if choice.is_paused { "  paused" } else { "" };
     frame.render_widget(Paragraph::new(format!("q quit  s sort  p pause{paused}")), foot);
 }
 
-fn table<'a>(
-    title: &'a str,
-    head: [&'a str; 10],
-    widths: [Constraint; 10],
-    rows: impl Iterator<Item = Row<'a>>,
-) -> Table<'a> {
+/// A table below a rule with its title; the first line has the headings.
+fn below(title: &str, lines: Vec<String>) -> Paragraph<'_> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    // Aligned as the cells below: words left, numbers right.
-    let head = head
-        .into_iter()
-        .enumerate()
-        .map(|(at, text)| if at < 3 { Cell::from(text) } else { right(text) });
+    let styles = std::iter::once(bold).chain(std::iter::repeat(Style::new()));
+    let lines = lines.into_iter().zip(styles).map(|(line, style)| Line::styled(line, style));
     let block = Block::new().borders(Borders::TOP).title(title);
-    Table::new(rows, widths).header(Row::new(head).style(bold)).block(block)
+    Paragraph::new(lines.collect::<Vec<_>>()).block(block)
 }
 
-fn right<'a>(text: impl Into<String>) -> Cell<'a> {
-    Cell::from(Text::raw(text.into()).alignment(Alignment::Right))
+fn flow_row(flow: &FlowRow) -> [String; 10] {
+    [
+        flow.place.clone(),
+        flow.name.clone(),
+        flow.mode.clone(),
+        flow.state.clone(),
+        format!("{:.3}", flow.bits_per_s / 1e9),
+        format!("{:.0}", flow.packets_per_s),
+        bytes(flow.stored_bytes),
+        or_dash(flow.ack_delay_us),
+        or_dash(flow.rtt_us),
+        format!("{:.0}", flow.resent_per_s),
+    ]
 }
 
-fn flow_row(flow: &FlowRow) -> Row<'_> {
-    let us = |us: Option<f64>| us.map_or_else(|| "-".to_string(), microseconds);
-    Row::new([
-        Cell::from(&*flow.place),
-        Cell::from(&*flow.name),
-        Cell::from(&*flow.mode),
-        right(&*flow.state),
-        right(format!("{:.3}", flow.bits_per_s / 1e9)),
-        right(format!("{:.0}", flow.packets_per_s)),
-        right(bytes(flow.stored_bytes)),
-        right(us(flow.ack_delay_us)),
-        right(us(flow.rtt_us)),
-        right(format!("{:.0}", flow.resent_per_s)),
-    ])
+fn path_row(path: &PathRow) -> [String; 10] {
+    [
+        path.place.clone(),
+        path.name.clone(),
+        if path.is_up { "up" } else { "out" }.to_string(),
+        or_dash(path.rtt_us),
+        measured_fraction(path.loss),
+        path.parity.clone(),
+        format!("{:.0}", path.sent_per_s),
+        format!("{:.0}", path.lost_per_s),
+        format!("{:.0}", path.parity_per_s),
+        format!("{:.0}", path.repaired_per_s),
+    ]
 }
 
-fn path_row(path: &PathRow) -> Row<'_> {
-    Row::new([
-        Cell::from(&*path.place),
-        Cell::from(&*path.name),
-        Cell::from(if path.is_up { "up" } else { "out" }),
-        right(path.rtt_us.map_or_else(|| "-".to_string(), microseconds)),
-        right(format!("{:.1e}", path.loss)),
-        right(&*path.parity),
-        right(format!("{:.0}", path.sent_per_s)),
-        right(format!("{:.0}", path.lost_per_s)),
-        right(format!("{:.0}", path.parity_per_s)),
-        right(format!("{:.0}", path.repaired_per_s)),
-    ])
-}
-
-/// Milliseconds from one on.
-fn microseconds(us: f64) -> String {
-    if us < 1000.0 { format!("{us:.0} µs") } else { format!("{:.3} ms", us / 1e3) }
-}
-
-/// With a binary prefix.
-fn bytes(bytes: u64) -> String {
-    const PREFIXES: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let power = (1..PREFIXES.len()).take_while(|power| bytes >> (10 * power) > 0).count();
-    let digits = usize::from(power > 0);
-    format!("{:.digits$} {}", bytes as f64 / (1u64 << (10 * power)) as f64, PREFIXES[power])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_and_times_are_short() {
-        for (count, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1536, "1.5 KiB"),
-            (9 << 20, "9.0 MiB"),
-            (u64::MAX, "16777216.0 TiB"),
-        ] {
-            assert_eq!(bytes(count), text);
-        }
-        assert_eq!(
-            (microseconds(12.3), microseconds(1234.5)),
-            ("12 µs".to_string(), "1.234 ms".to_string())
-        );
-    }
+fn or_dash(us: Option<f64>) -> String {
+    us.map_or_else(|| "-".to_string(), microseconds)
 }

@@ -2,18 +2,14 @@
 
 use super::figures::{EndFigures, Start};
 use super::line::FarEnd;
-use super::outcome::Cell;
-use super::{Args, LOOK_EVERY, STEPS, failure};
-use crate::bench::pinning;
-use crate::problem::Problem;
-use crate::sim::Failure;
+use super::{Error, LOOK_EVERY, STEPS};
+use crate::pinning;
 use longhaul_datapath::{End, Introduction, Role, TransferConfig, resident_bytes};
 use longhaul_port::Port;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
-use std::process::{Child as Process, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child as Process, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
 
@@ -42,46 +38,16 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts this program as the responder.
-    pub fn start(
-        args: &Args,
-        cell: &Cell,
-        is_watched: bool,
-        folder: &Path,
-    ) -> Result<Self, Problem> {
-        let refused = |e| Problem::plain(format!("cannot start the responder: {e}"));
-        let mut command = Command::new(std::env::current_exe().map_err(refused)?);
-        command.args(["bench", "rnic", "--serve"]).arg(folder);
-        command.args(["--over", cell.over.name(), "--op", cell.operation.name()]);
-        command.args([
-            "--size",
-            &cell.message_bytes.to_string(),
-            "--mtu",
-            &cell.mtu.bytes().to_string(),
-        ]);
-        command.args(["--qps", &cell.qps.to_string(), "--depth", &cell.depth.to_string()]);
-        command.args(["--ring", &args.ring.to_string()]);
-        if let [requester, responder] = args.interfaces.as_slice() {
-            let bare = |interface: String| interface.trim_start_matches("xdp:").to_owned();
-            command.args([
-                "--interfaces",
-                &bare(requester.to_string()),
-                &bare(responder.to_string()),
-            ]);
-        }
-        if is_watched {
-            command.arg("--parts");
-        }
-        command.args(args.cores.get(1).map(|core| format!("--cores={core}")));
+    /// Starts the responder's process.
+    pub fn start(mut command: Command) -> Result<Self, Error> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = pinning::start_unpinned(&mut command).map_err(refused)?;
-        let answers = process.stdout.take().map(BufReader::new);
-        let answers = answers.ok_or_else(|| Problem::plain("the responder has no output"))?;
+        let mut process = pinning::start_unpinned(&mut command).map_err(Error::StartResponder)?;
+        let answers = process.stdout.take().map(BufReader::new).ok_or(Error::NoOutput)?;
         Ok(Child { process, answers })
     }
 
-    fn tell(&mut self, order: &Order) -> Result<(), Problem> {
-        let text = serde_json::to_string(order).map_err(|e| Problem::plain(e.to_string()))?;
+    fn tell(&mut self, order: &Order) -> Result<(), Error> {
+        let text = serde_json::to_string(order).map_err(Error::Write)?;
         let stdin = self.process.stdin.as_mut();
         let told = stdin.map(|stdin| writeln!(stdin, "{text}"));
         match told {
@@ -90,41 +56,39 @@ impl Child {
         }
     }
 
-    fn hear<A: DeserializeOwned>(&mut self) -> Result<A, Problem> {
+    fn hear<A: DeserializeOwned>(&mut self) -> Result<A, Error> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
-            Ok(read) if read > 0 => serde_json::from_str(&line)
-                .map_err(|e| Problem::plain(format!("the responder said what it should not: {e}"))),
+            Ok(read) if read > 0 => serde_json::from_str(&line).map_err(Error::Answer),
             _ => Err(self.ended()),
         }
     }
 
-    /// Its own message is on standard error.
-    fn ended(&mut self) -> Problem {
-        Problem::plain(format!("the responder ended early: {:?}", self.process.wait()))
+    fn ended(&mut self) -> Error {
+        Error::ResponderEnded(self.process.wait())
     }
 }
 
 impl FarEnd for Child {
-    fn introduce(&mut self, requester: &Introduction) -> Result<Introduction, Failure> {
+    fn introduce(&mut self, requester: &Introduction) -> Result<Introduction, Error> {
         let Hello { qpns, rkey } = self.hear()?;
         self.tell(&Order::Connect { qpns: requester.qpns.clone(), rkey: requester.rkey })?;
         Ok(Introduction { qpns, rkey })
     }
 
-    fn step(&mut self) -> Result<bool, Failure> {
+    fn step(&mut self) -> Result<bool, Error> {
         Ok(false)
     }
 
-    fn begin(&mut self) -> Result<(), Failure> {
+    fn begin(&mut self) -> Result<(), Error> {
         self.tell(&Order::Begin)?;
         // Wait for the reply, because messages before it would not be counted.
-        Ok(self.hear()?)
+        self.hear()
     }
 
-    fn end(&mut self) -> Result<EndFigures, Failure> {
+    fn end(&mut self) -> Result<EndFigures, Error> {
         self.tell(&Order::End)?;
-        Ok(self.hear()?)
+        self.hear()
     }
 }
 
@@ -137,17 +101,17 @@ impl Drop for Child {
 }
 
 /// Runs the responder at `port`, until standard input ends.
-pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failure> {
-    let mut end = End::new(Role::Responder, config, port).map_err(failure)?;
+pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<(), Error> {
+    let mut end = End::new(Role::Responder, config, port)?;
     let Introduction { qpns, rkey } = end.introduction();
     say(&Hello { qpns, rkey })?;
     let orders = orders();
     // Packets that arrive before the queue pairs are connected would be lost.
     match orders.recv() {
         Ok(Order::Connect { qpns, rkey }) => {
-            end.connect(&Introduction { qpns, rkey }).map_err(failure)?
+            end.connect(&Introduction { qpns, rkey })?;
         }
-        _ => return Err(Problem::plain("nobody said who the requester is").into()),
+        _ => return Err(Error::NoRequester),
     }
     let mut start = None;
     let (mut look_at, mut most) = (Instant::now() + LOOK_EVERY, 0);
@@ -162,10 +126,10 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
                 say(&figures.unwrap_or_default())?;
             }
             Ok(Order::Connect { .. }) | Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => return Ok(ExitCode::SUCCESS),
+            Err(TryRecvError::Disconnected) => return Ok(()),
         }
         for _ in 0..STEPS {
-            if !end.step().map_err(failure)? {
+            if !end.step()? {
                 std::thread::yield_now();
             }
         }
@@ -177,10 +141,9 @@ pub fn serve<P: Port>(port: P, config: TransferConfig) -> Result<ExitCode, Failu
     }
 }
 
-fn say(answer: &impl Serialize) -> Result<(), Problem> {
-    let text = serde_json::to_string(answer).map_err(|e| Problem::plain(e.to_string()))?;
-    writeln!(std::io::stdout(), "{text}")
-        .map_err(|e| Problem::plain(format!("nobody listens: {e}")))
+fn say(answer: &impl Serialize) -> Result<(), Error> {
+    let text = serde_json::to_string(answer).map_err(Error::Write)?;
+    writeln!(std::io::stdout(), "{text}").map_err(Error::NobodyListens)
 }
 
 /// Reads orders, until standard input ends or has an invalid one.

@@ -48,22 +48,22 @@ impl Start {
 /// Figures of an end between two times.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EndFigures {
-    pub elapsed_ns: u64,
+    pub(super) elapsed_ns: u64,
     /// Processor time of its thread.
-    pub used_ns: u64,
+    pub(super) used_ns: u64,
     /// Ticks in steps that did work.
-    pub busy_ticks: u64,
-    pub idle_ticks: u64,
-    pub busy_steps: u64,
+    pub(super) busy_ticks: u64,
+    pub(super) idle_ticks: u64,
+    pub(super) busy_steps: u64,
     /// Packets with payload.
-    pub packets: u64,
+    pub(super) packets: u64,
     /// Ticks per packet in busy steps: median over stretches.
-    pub ticks_per_packet: f64,
-    pub messages: u64,
-    pub retransmits: u64,
-    pub drops: u64,
+    pub(super) ticks_per_packet: f64,
+    pub(super) messages: u64,
+    pub(super) retransmits: u64,
+    pub(super) drops: u64,
     /// Ticks of each part in busy steps.
-    pub parts: Option<PartTicks>,
+    pub(super) parts: Option<PartTicks>,
     /// Resident memory at the start, at the end, and its peak.
-    pub resident_bytes: [u64; 3],
+    pub(super) resident_bytes: [u64; 3],
 }

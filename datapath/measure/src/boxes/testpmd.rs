@@ -1,23 +1,23 @@
 //! DPDK's forwarder over the same ports and load, for comparison.
 
+use super::error::Error;
 use super::served::{RING_FRAMES, Sockets};
-use crate::bench::pinning;
-use crate::problem::Problem;
+use crate::pinning;
 use longhaul_datapath::{LoadConfig, Row};
 use longhaul_memif::MemifPort;
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 
-const PROGRAM: &str = "dpdk-testpmd";
+/// Its executable.
+pub const PROGRAM: &str = "dpdk-testpmd";
 
-/// Checks that testpmd is installed; the error says how to install it.
-pub fn check_installed() -> Result<(), Problem> {
+/// Checks that testpmd is installed.
+pub fn check_installed() -> Result<(), Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file()) {
         return Ok(());
     }
-    let cure = "on Debian: apt-get install dpdk-dev librte-net-memif23";
-    Err(Problem::new(format!("--beside testpmd: {PROGRAM} is not installed"), cure))
+    Err(Error::NoTestpmd)
 }
 
 /// testpmd between two sockets.
@@ -29,20 +29,19 @@ pub struct Beside {
 
 impl Beside {
     /// Prepares its sockets.
-    pub fn new(core: Option<usize>) -> Result<Self, Problem> {
+    pub fn new(core: Option<usize>) -> Result<Self, Error> {
         Ok(Beside { sockets: Sockets::new()?, core, child: None })
     }
 
     /// The load with testpmd, which swaps addresses and forwards.
-    pub fn row(&mut self, load: LoadConfig) -> Result<Row<MemifPort>, Problem> {
+    pub fn row(&mut self, load: LoadConfig) -> Result<Row<MemifPort>, Error> {
         // It connects once, at its start.
         let row = self.sockets.row(load)?;
         self.child = Some(self.spawn()?);
         Ok(row)
     }
 
-    fn spawn(&self) -> Result<Child, Problem> {
-        let refused = |e| Problem::plain(format!("cannot start {PROGRAM}: {e}"));
+    fn spawn(&self) -> Result<Child, Error> {
         let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
         let cores = match self.core {
             Some(core) => format!("--lcores=0@(0-{last}),1@{core}"),
@@ -75,9 +74,9 @@ impl Beside {
         ]);
         command.arg("--mbuf-size=4864");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = pinning::start_unpinned(&mut command).map_err(refused)?;
+        let mut child = pinning::start_unpinned(&mut command).map_err(Error::StartTestpmd)?;
         if let Some(stdin) = &mut child.stdin {
-            writeln!(stdin, "start").map_err(refused)?;
+            writeln!(stdin, "start").map_err(Error::StartTestpmd)?;
         }
         Ok(child)
     }

@@ -1,17 +1,15 @@
-//! The boxes to measure, and their placement between requesters and responders.
+//! The boxes to measure, between requesters and responders.
 
-use crate::problem::Problem;
-use clap::ValueEnum;
+use super::cell::{BoxKind, Cell, Setup};
+use super::error::Error;
 use longhaul_accel::{Accelerator, Config, DropReason, FlowState};
 use longhaul_boxes::fibre::{Ecn, Fibre};
-use longhaul_boxes::quantity::{Distance, Size};
+use longhaul_boxes::quantity::Size;
 use longhaul_datapath::{Bridge, Load, LoadConfig, NodeStage, RingEnd, Row, Seen, Stage};
-use longhaul_link::{Impairments, Link, LinkConfig};
+use longhaul_link::{Impairments, Link, LinkConfig, LinkError};
 use longhaul_seal::{PeerConfig, PrivateKey, Seed};
-use longhaul_units::{BitRate, Duration as Span};
-use longhaul_wan::Parity;
-use longhaul_wan_box::{Identity, Sizing, WanBox};
-use std::fmt;
+use longhaul_units::Duration as Span;
+use longhaul_wan_box::{ConfigError, Identity, Sizing, WanBox};
 
 /// Slots of each ring between two stages: more than a turn takes, and few enough to stay in the
 /// cache, as a NIC's do.
@@ -19,99 +17,20 @@ const RING_SLOTS: usize = 256;
 /// The longest frame: 4 KiB of payload with the headers of transport, parity and seal.
 pub const FRAME_BYTES_MAX: usize = 4608;
 
-/// What is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum BoxKind {
-    /// The load by itself, its two ends joined
-    #[value(name = "load")]
-    None,
-    /// Frames passed from port to port: the floor of what a box can cost
-    Forward,
-    /// 'longhaul accelerate', one box: checks, stores, acknowledges, passes on, releases
-    Accelerator,
-    /// 'longhaul accelerate --transport' at both ends of a path: both boxes together
-    Paired,
-    /// 'longhaul emulate'
-    Emulator,
-}
-
-impl BoxKind {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            BoxKind::None => "load",
-            BoxKind::Forward => "forward",
-            BoxKind::Accelerator => "accelerator",
-            BoxKind::Paired => "paired",
-            BoxKind::Emulator => "emulator",
-        }
-    }
-
-    /// Whether it acknowledges stored packets at once.
-    pub fn acknowledges_early(self) -> bool {
-        matches!(self, BoxKind::Accelerator | BoxKind::Paired)
-    }
-
-    /// Whether it applies back-pressure instead of dropping.
-    pub fn pushes_back(self) -> bool {
-        self.acknowledges_early()
-    }
-
-    /// Whether it contains the long path.
-    pub fn has_the_path_inside(self) -> bool {
-        matches!(self, BoxKind::Paired | BoxKind::Emulator)
-    }
-}
-
-/// One line of the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cell {
-    pub kind: BoxKind,
-    pub payload_bytes: usize,
-    pub flows: u32,
-    pub distance: Distance,
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cell { kind, payload_bytes, flows, distance } = self;
-        let size = Size::from_bytes(*payload_bytes as u64);
-        write!(f, "{} {size}, {flows} QPs, {distance}", kind.name())
-    }
-}
-
-/// Settings of the boxes.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Setup {
-    /// Rate of an emulated fibre.
-    pub rate: BitRate,
-    /// Parity of paired boxes.
-    pub parity: Parity,
-    /// Between paired boxes.
-    pub loss: f64,
-    /// Between paired boxes.
-    pub is_encrypted: bool,
-    /// Rings copy frames.
-    pub copies: bool,
-}
-
 /// Sizes of 'longhaul accelerate' without options, with a table for the cell's flows.
 fn sizing(cell: &Cell) -> Sizing {
     let defaults = Sizing::default();
     Sizing { flows_max: defaults.flows_max.max(cell.flows), ..defaults }
 }
 
-fn made(config: longhaul_wan_box::Config) -> Result<WanBox, Problem> {
-    WanBox::new(config).map_err(|e| Problem::plain(e.to_string()))
-}
-
 /// One box, between two ports.
-pub fn alone(cell: &Cell) -> Result<WanBox, Problem> {
-    made(longhaul_wan_box::Config::alone(Config { seed: 1, ..sizing(cell).accelerator() }))
+pub fn alone(cell: &Cell) -> Result<WanBox, ConfigError> {
+    let accelerator = Config { seed: 1, ..sizing(cell).accelerator() };
+    WanBox::new(longhaul_wan_box::Config::alone(accelerator))
 }
 
 /// The fibre of 'longhaul emulate', with memory for its full capacity.
-pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, Problem> {
+pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, LinkError> {
     let fibre = |memory| Fibre {
         delay: Span::of_fibre_m(cell.distance.metres()),
         rate: setup.rate,
@@ -133,21 +52,21 @@ pub fn emulated(cell: &Cell, setup: &Setup) -> Result<Link, Problem> {
         ..LinkConfig::default()
     };
     let memory = sized.memory_bytes_needed().map_or(Fibre::MEMORY, Size::from_bytes);
-    fibre(memory.max(Fibre::MEMORY)).link().map_err(|e| Problem::plain(e.to_string()))
+    fibre(memory.max(Fibre::MEMORY)).link()
 }
 
 /// The path between paired boxes, unless it is a mere cable.
-fn path(cell: &Cell, setup: &Setup) -> Result<Option<Link>, Problem> {
+fn path(cell: &Cell, setup: &Setup) -> Result<Option<Link>, LinkError> {
     let delay = Span::of_fibre_m(cell.distance.metres());
     if setup.loss <= 0.0 && delay == Span::ZERO {
         return Ok(None);
     }
     let config = LinkConfig { delay, loss: setup.loss, seed: 1, ..LinkConfig::default() };
-    Link::new(config).map(Some).map_err(|e| Problem::plain(e.to_string()))
+    Link::new(config).map(Some)
 }
 
 /// Box 1 or 2 of a pair.
-fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
+fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, ConfigError> {
     let key = |number: u8| PrivateKey::generate(&Seed::new([number; 32]));
     let sealing = setup.is_encrypted.then(|| {
         let peer = PeerConfig {
@@ -168,16 +87,19 @@ fn whole(number: u8, cell: &Cell, setup: &Setup) -> Result<WanBox, Problem> {
     };
     let accelerator = Config { seed: 1, ..sizing.accelerator() };
     let config = longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip());
-    made(config.sealed(sealing))
+    WanBox::new(config.sealed(sealing))
 }
 
-/// A load with a box between its ends, in one thread.
-pub fn row(cell: &Cell, setup: &Setup, load: LoadConfig) -> Result<Row<RingEnd>, Problem> {
-    let load = Load::new(load).map_err(|e| Problem::plain(e.to_string()))?;
-    let ring = |name: &str| {
-        RingEnd::pair(name, RING_SLOTS, FRAME_BYTES_MAX, setup.copies)
-            .map_err(|e| Problem::plain(format!("cannot make a ring: {e}")))
-    };
+/// A load with a box between its ends, in one thread. Rings copy frames if `copies`.
+pub fn row(
+    cell: &Cell,
+    setup: &Setup,
+    load: LoadConfig,
+    copies: bool,
+) -> Result<Row<RingEnd>, Error> {
+    let load = Load::new(load)?;
+    let ring =
+        |name: &str| RingEnd::pair(name, RING_SLOTS, FRAME_BYTES_MAX, copies).map_err(Error::Ring);
     let (near, a) = ring("requesters")?;
     if cell.kind == BoxKind::None {
         return Ok(Row::new(load, near, a, Vec::new()));
@@ -286,7 +208,10 @@ pub fn of_link(link: &Link) -> Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_boxes::quantity::Distance;
     use longhaul_datapath::Plan;
+    use longhaul_units::BitRate;
+    use longhaul_wan::Parity;
     use std::time::Duration;
 
     fn brief() -> Plan {
@@ -300,14 +225,14 @@ mod tests {
 
     fn setup() -> Setup {
         let rate = BitRate::from_gbps(800).unwrap();
-        Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false, copies: false }
+        Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false }
     }
 
     #[track_caller]
     fn measured(kind: BoxKind, setup: &Setup, distance: Distance) -> longhaul_datapath::Measured {
         let cell = Cell { kind, payload_bytes: 1024, flows: 20, distance };
         let load = LoadConfig { flows: cell.flows, ..LoadConfig::new(cell.payload_bytes) };
-        let mut row = row(&cell, setup, load).unwrap();
+        let mut row = row(&cell, setup, load, false).unwrap();
         row.pair().unwrap_or_else(|e| panic!("{cell}: {e}"));
         let measured = row.measure(&brief(), |_| true).unwrap_or_else(|e| panic!("{cell}: {e}"));
         assert!(measured.counters.arrived >= 20_000, "{cell}: {measured:?}");
@@ -324,8 +249,8 @@ mod tests {
 
     #[test]
     fn every_box_passes_on_what_it_is_given() {
-        for kind in BoxKind::value_variants() {
-            measured(*kind, &setup(), Distance::from_km(0));
+        for kind in BoxKind::ALL {
+            measured(kind, &setup(), Distance::from_km(0));
         }
     }
 

@@ -1,14 +1,9 @@
 //! Results of a measurement, as figures by name.
 
-use super::boxes::{Cell, Setup};
+use super::cell::{Cell, Over, Setup};
 use super::parts::Parts;
-use super::text;
-use crate::bench::machine::Machine;
-use crate::bench::reporting;
-use longhaul_bench::Point;
-use longhaul_datapath::{Counts, Measured};
-use longhaul_wan::Parity;
-use serde_json::{Value, json};
+use crate::{Figures, Machine};
+use longhaul_datapath::{Counts, Measured, StageCost};
 use std::collections::BTreeMap;
 use times::{QUANTILES, quantiles};
 
@@ -30,26 +25,26 @@ mod times {
 /// Results of one row of the table.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    pub cell: Cell,
-    pub setup: Setup,
-    pub measured: Measured,
-    /// Packets per second of the load alone.
-    pub load_alone_pps: Option<f64>,
+    cell: Cell,
+    setup: Setup,
+    over: Over,
+    measured: Measured,
+    load_alone_pps: Option<f64>,
     /// Event counts of the load alone, and their number of packets.
-    pub load_alone_counts: Option<(Counts, u64)>,
+    load_alone_counts: Option<(Counts, u64)>,
     /// Processor time of a box in another process, in nanoseconds.
-    pub box_used_ns: Option<u64>,
-    /// Packets per second of testpmd with the same load.
-    pub testpmd_pps: Option<f64>,
-    pub parts: Option<Parts>,
+    box_used_ns: Option<u64>,
+    testpmd_pps: Option<f64>,
+    parts: Option<Parts>,
 }
 
 impl Outcome {
     /// Creates the results without comparisons.
-    pub fn new(cell: &Cell, setup: &Setup, measured: Measured) -> Self {
+    pub(super) fn new(cell: &Cell, setup: &Setup, over: Over, measured: Measured) -> Self {
         Outcome {
             cell: *cell,
             setup: setup.clone(),
+            over,
             measured,
             load_alone_pps: None,
             load_alone_counts: None,
@@ -59,11 +54,65 @@ impl Outcome {
         }
     }
 
+    /// Adds the results of the load alone.
+    pub(super) fn with_load_alone(self, alone: &Measured) -> Self {
+        Outcome {
+            load_alone_pps: Some(alone.packets_per_s()),
+            load_alone_counts: alone.counts.map(|counts| (counts, alone.counters.arrived)),
+            ..self
+        }
+    }
+
+    /// Adds the processor time of a box in another process, in nanoseconds.
+    pub(super) fn of_box(self, box_used_ns: Option<u64>) -> Self {
+        Outcome { box_used_ns, ..self }
+    }
+
+    /// Adds the results of testpmd.
+    pub(super) fn beside_testpmd(self, theirs: &Measured) -> Self {
+        Outcome { testpmd_pps: Some(theirs.packets_per_s()), ..self }
+    }
+
+    /// Measures the parts of paired boxes; `plain` are boxes without parity and keys.
+    pub(super) fn with_parts(self, plain: &Measured) -> Self {
+        Outcome { parts: Some(Parts::measure(&self.measured, plain, &self.setup)), ..self }
+    }
+
+    /// Settings of the boxes.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Connection of load and box.
+    pub fn over(&self) -> Over {
+        self.over
+    }
+
+    /// What load and stages did.
+    pub fn measured(&self) -> &Measured {
+        &self.measured
+    }
+
+    /// Packets per second of the load alone.
+    pub fn load_alone_pps(&self) -> Option<f64> {
+        self.load_alone_pps
+    }
+
+    /// Packets per second of testpmd with the same load.
+    pub fn testpmd_pps(&self) -> Option<f64> {
+        self.testpmd_pps
+    }
+
+    /// Costs of the parts of paired boxes.
+    pub fn parts(&self) -> Option<&Parts> {
+        self.parts.as_ref()
+    }
+
     /// The box's ticks per packet.
     pub fn box_ticks(&self, machine: &Machine) -> Option<f64> {
         let arrived = self.measured.counters.arrived;
         let used = self.box_used_ns.filter(|_| arrived > 0);
-        let of_process = used.map(|ns| ns as f64 * 1e-9 * machine.ticks_per_s / arrived as f64);
+        let of_process = used.map(|ns| ns as f64 * 1e-9 * machine.ticks_per_s() / arrived as f64);
         of_process.or_else(|| self.measured.box_ticks_per_packet())
     }
 
@@ -71,12 +120,12 @@ impl Outcome {
     pub fn box_pps(&self, machine: &Machine) -> Option<f64> {
         self.box_ticks(machine)
             .filter(|ticks| *ticks > 0.0)
-            .map(|ticks| machine.ticks_per_s / ticks)
+            .map(|ticks| machine.ticks_per_s() / ticks)
     }
 
     /// Dropped frames, by stage and reason.
     pub fn drops(&self) -> BTreeMap<String, u64> {
-        let of_stage = |stage: &longhaul_datapath::StageCost| {
+        let of_stage = |stage: &StageCost| {
             let name = stage.name;
             stage
                 .seen
@@ -86,15 +135,6 @@ impl Outcome {
                 .collect::<Vec<_>>()
         };
         self.measured.stages.iter().flat_map(of_stage).collect()
-    }
-
-    /// The medium between load and box.
-    pub fn over(&self) -> &'static str {
-        match (self.box_used_ns, self.setup.copies) {
-            (Some(_), _) => "memif",
-            (None, true) => "copying-rings",
-            (None, false) => "rings",
-        }
     }
 
     /// The box's instructions and cache misses per packet: the total less the load's own.
@@ -107,34 +147,11 @@ impl Outcome {
     }
 }
 
-impl reporting::Outcome for Outcome {
+impl Figures for Outcome {
     type Cell = Cell;
-    const WHAT: &'static str = "datapath";
 
     fn cell(&self) -> &Cell {
         &self.cell
-    }
-
-    fn point(&self) -> Point {
-        let cell = &self.cell;
-        let parity = match self.setup.parity {
-            Parity::Off => "off",
-            Parity::Adaptive => "adaptive",
-            Parity::Always => "always",
-        };
-        let point = Point::new()
-            .with("box", cell.kind.name())
-            .with("payload_bytes", cell.payload_bytes as u64)
-            .with("qps", cell.flows)
-            .with("distance_km", cell.distance.km())
-            .with("over", self.over());
-        if cell.kind != super::BoxKind::Paired {
-            return point;
-        }
-        point
-            .with("parity", parity)
-            .with("is_encrypted", self.setup.is_encrypted)
-            .with("loss", self.setup.loss)
     }
 
     fn values(&self, machine: &Machine) -> BTreeMap<String, f64> {
@@ -182,15 +199,6 @@ impl reporting::Outcome for Outcome {
         values
     }
 
-    fn details(&self) -> Value {
-        let stages: Vec<_> = self.measured.stages.iter().map(stage).collect();
-        json!({
-            "drops": self.drops(),
-            "stages": stages,
-            "elapsed_s": self.measured.elapsed.as_secs_f64(),
-        })
-    }
-
     fn memory_growth(&self) -> u64 {
         let [start, _, most] = self.measured.resident_bytes;
         most - start
@@ -210,32 +218,17 @@ impl reporting::Outcome for Outcome {
         }
         faults
     }
-
-    fn table(machine: &Machine, outcomes: &[Self]) -> String {
-        text::render(machine, outcomes)
-    }
-}
-
-fn stage(cost: &longhaul_datapath::StageCost) -> Value {
-    let counts: BTreeMap<_, _> = cost.seen.counts.iter().copied().collect();
-    json!({
-        "name": cost.name,
-        "is_box": cost.is_box,
-        "busy_ticks": cost.busy_ticks,
-        "idle_ticks": cost.idle_ticks,
-        "busy_turns": cost.busy_turns,
-        "counts": counts,
-    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::boxes::{self, BoxKind};
+    use super::super::between;
+    use super::super::cell::BoxKind;
     use super::*;
-    use crate::bench::reporting::Outcome as _;
     use longhaul_boxes::quantity::Distance;
     use longhaul_datapath::{LoadConfig, Plan};
     use longhaul_units::{BitRate, Duration as Span};
+    use longhaul_wan::Parity;
     use std::time::Duration;
 
     fn outcome() -> Outcome {
@@ -246,18 +239,17 @@ mod tests {
             distance: Distance::from_km(0),
         };
         let rate = BitRate::from_gbps(10).unwrap();
-        let setup =
-            Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false, copies: false };
+        let setup = Setup { rate, parity: Parity::Off, loss: 0.0, is_encrypted: false };
         let plan = Plan {
             warm_up: Duration::ZERO,
             lasts: Duration::from_secs(10),
             packets_max: Some(2000),
             ack_delay: Span::ZERO,
         };
-        let mut row =
-            boxes::row(&cell, &setup, LoadConfig { flows: 3, ..LoadConfig::new(64) }).unwrap();
+        let load = LoadConfig { flows: 3, ..LoadConfig::new(64) };
+        let mut row = between::row(&cell, &setup, load, false).unwrap();
         row.pair().unwrap();
-        Outcome::new(&cell, &setup, row.measure(&plan, |_| true).unwrap())
+        Outcome::new(&cell, &setup, Over::Rings, row.measure(&plan, |_| true).unwrap())
     }
 
     #[test]
@@ -278,16 +270,10 @@ mod tests {
 
     #[test]
     fn a_record_has_finite_figures_with_their_units() {
-        let machine = Machine {
-            processor: "one".into(),
-            cores: 1,
-            kernel: "x".into(),
-            ticks_per_s: 1e9,
-            no_counters: None,
-        };
+        let machine = Machine::with_ticks_per_s(1e9);
         let mut outcome = outcome();
         outcome.testpmd_pps = Some(1e6);
-        let values = outcome.record(&machine).values;
+        let values = outcome.values(&machine);
         assert!(values.values().all(|value| value.is_finite()), "{values:?}");
         let cycles = values["box_cycles_per_packet"];
         assert!((values["box_packets_per_s"] * cycles / 1e9 - 1.0).abs() < 1e-9);

@@ -1,22 +1,22 @@
 //! A box in another process, between two memif sockets.
 
-use super::boxes::{self, BoxKind, Cell, FRAME_BYTES_MAX, Setup};
-use crate::bench::pinning;
-use crate::problem::Problem;
-use crate::sim::Failure;
-use longhaul_datapath::{Bridge, Load, LoadConfig, Measured, Plan, Progress, Row, Seen};
+use super::Launch;
+use super::between::{self, FRAME_BYTES_MAX};
+use super::cell::{BoxKind, Cell, Setup};
+use super::error::Error;
+use crate::folder::Folder;
+use crate::pinning;
+use longhaul_datapath::{Bridge, Failure, Load, LoadConfig, Measured, Plan, Progress, Row, Seen};
 use longhaul_host::{Clock, Driver, DriverConfig, DriverCounters, MalformedFrames, TurnConfig};
-use longhaul_memif::{MemifConfig, MemifPort};
+use longhaul_memif::{MemifConfig, MemifError, MemifPort};
 use longhaul_node::Node;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const RING_SIZE_LOG2: u8 = 10;
@@ -32,42 +32,25 @@ pub struct Farewell {
     drops: BTreeMap<String, u64>,
 }
 
-/// A private folder with two sockets, removed on drop.
-pub struct Sockets(PathBuf);
+/// A private folder with two sockets.
+pub struct Sockets(Folder);
 
 impl Sockets {
     /// Creates a new folder.
-    pub fn new() -> Result<Self, Problem> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("longhaul-bench-{}-{number}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&path).map_err(|e| Problem::io("make", &path, &e))?;
-        Ok(Sockets(path))
-    }
-
-    /// The folder.
-    pub fn folder(&self) -> &Path {
-        &self.0
+    pub fn new() -> Result<Self, Error> {
+        Ok(Sockets(Folder::new()?))
     }
 
     /// The requesters' socket and the responders'.
     pub fn paths(&self) -> [PathBuf; 2] {
-        sockets(&self.0)
+        sockets(self.0.path())
     }
 
     /// A load whose ends listen at the two sockets.
-    pub fn row(&self, load: LoadConfig) -> Result<Row<MemifPort>, Problem> {
-        let load = Load::new(load).map_err(|e| Problem::plain(e.to_string()))?;
+    pub fn row(&self, load: LoadConfig) -> Result<Row<MemifPort>, Error> {
+        let load = Load::new(load)?;
         let [near, far] = self.paths();
         Ok(Row::new(load, master(&near, "requesters")?, master(&far, "responders")?, Vec::new()))
-    }
-}
-
-impl Drop for Sockets {
-    fn drop(&mut self) {
-        // At worst two unused sockets remain.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -83,8 +66,8 @@ fn config(name: &str) -> MemifConfig {
     }
 }
 
-fn master(path: &Path, name: &str) -> Result<MemifPort, Problem> {
-    MemifPort::master(path, 0, config(name)).map_err(|e| Problem::plain(e.to_string()))
+fn master(path: &Path, name: &str) -> Result<MemifPort, MemifError> {
+    MemifPort::master(path, 0, config(name))
 }
 
 /// A box in another process.
@@ -95,28 +78,17 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts this program as the box, which connects to the load's ports once they exist.
-    pub fn start(core: Option<usize>, cell: &Cell, setup: &Setup) -> Result<Self, Problem> {
+    /// Starts the box's process, which connects to the load's ports once they exist.
+    pub fn start(cell: &Cell, launch: &Launch<'_>) -> Result<Self, Error> {
         let sockets = Sockets::new()?;
-        let refused = |e| Problem::plain(format!("cannot start the box: {e}"));
-        let mut command = Command::new(std::env::current_exe().map_err(refused)?);
-        command.args(["bench", "datapath", "--serve"]).arg(&sockets.0);
-        command.args(["--box", cell.kind.name(), "--rate", &setup.rate.as_bps().to_string()]);
-        command.args([
-            "--size",
-            &cell.payload_bytes.to_string(),
-            "--flows",
-            &cell.flows.to_string(),
-        ]);
-        command.args(["--distance", &format!("{}m", cell.distance.metres())]);
-        command.args(core.map(|core| format!("--cores={core}")));
+        let mut command = launch(cell, sockets.0.path()).map_err(Error::StartBox)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = pinning::start_unpinned(&mut command).map_err(refused)?;
+        let child = pinning::start_unpinned(&mut command).map_err(Error::StartBox)?;
         Ok(Served { child, sockets, flows: cell.flows })
     }
 
     /// The load around it.
-    pub fn row(&self, load: LoadConfig) -> Result<Row<MemifPort>, Problem> {
+    pub fn row(&self, load: LoadConfig) -> Result<Row<MemifPort>, Error> {
         self.sockets.row(load)
     }
 
@@ -126,19 +98,17 @@ impl Served {
         row: &mut Row<MemifPort>,
         plan: &Plan,
         mut tell: impl FnMut(&Progress) -> bool,
-    ) -> Result<(Measured, u64), Failure> {
-        let failed = super::failure;
+    ) -> Result<(Measured, u64), Error> {
         let before =
             Plan { lasts: plan.warm_up, warm_up: Duration::ZERO, packets_max: None, ..*plan };
-        row.measure(&before, &mut tell).map_err(failed)?;
+        row.measure(&before, &mut tell)?;
         let start = self.used_ns();
-        let measured =
-            row.measure(&Plan { warm_up: Duration::ZERO, ..*plan }, &mut tell).map_err(failed)?;
+        let measured = row.measure(&Plan { warm_up: Duration::ZERO, ..*plan }, &mut tell)?;
         let used_ns = self.used_ns() - start;
         let farewell = self.end()?;
         if let Some(ready) = farewell.ready_flows.filter(|ready| *ready < self.flows) {
             let (stage, flows) = ("the box", self.flows);
-            return Err(failed(longhaul_datapath::Failure::NotReady { stage, ready, flows }));
+            return Err(Failure::NotReady { stage, ready, flows }.into());
         }
         Ok((measured, used_ns))
     }
@@ -150,15 +120,16 @@ impl Served {
         text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
     }
 
-    fn end(&mut self) -> Result<Farewell, Problem> {
+    fn end(&mut self) -> Result<Farewell, Error> {
         drop(self.child.stdin.take());
         let mut text = String::new();
         let read = self.child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut text));
         let ended = self.child.wait();
         match (read, ended) {
-            (Some(Ok(_)), Ok(status)) if status.success() => serde_json::from_str(&text)
-                .map_err(|e| Problem::plain(format!("the box said what it should not: {e}"))),
-            (_, ended) => Err(Problem::plain(format!("the box ended early: {ended:?}"))),
+            (Some(Ok(_)), Ok(status)) if status.success() => {
+                serde_json::from_str(&text).map_err(Error::BoxOutput)
+            }
+            (_, ended) => Err(Error::BoxEnded(ended)),
         }
     }
 }
@@ -171,30 +142,24 @@ impl Drop for Served {
     }
 }
 
-/// Runs the box between the sockets in `folder`, until standard input ends.
-pub fn serve(
-    folder: &Path,
-    cell: &Cell,
-    setup: &Setup,
-    core: Option<usize>,
-) -> Result<ExitCode, Problem> {
-    if let Some(core) = core {
-        pinning::pin(core)?;
-    }
+/// Runs the box between the sockets in `folder`, until standard input ends, and writes its final
+/// report to standard output.
+///
+/// # Errors
+/// Ports or box cannot be created, or a port failed.
+pub fn serve(folder: &Path, cell: &Cell, setup: &Setup) -> Result<(), Error> {
     let [near, far] = sockets(folder);
-    let slave = |path: &Path, name: &str| {
-        MemifPort::slave(path, 0, config(name)).map_err(|e| Problem::plain(e.to_string()))
-    };
+    let slave = |path: &Path, name: &str| MemifPort::slave(path, 0, config(name));
     let ports = [slave(&near, "near")?, slave(&far, "far")?];
     let farewell = match cell.kind {
-        BoxKind::Accelerator => drive(boxes::alone(cell)?, ports, boxes::of_near)?,
-        BoxKind::Emulator => drive(boxes::emulated(cell, setup)?, ports, boxes::of_link)?,
+        BoxKind::Accelerator => drive(between::alone(cell)?, ports, between::of_near)?,
+        BoxKind::Emulator => drive(between::emulated(cell, setup)?, ports, between::of_link)?,
         BoxKind::None | BoxKind::Forward | BoxKind::Paired => forward(ports)?,
     };
-    let text = serde_json::to_string(&farewell).map_err(|e| Problem::plain(e.to_string()))?;
+    let text = serde_json::to_string(&farewell).map_err(Error::Report)?;
     // The other process may have ended.
     let _ = writeln!(std::io::stdout(), "{text}");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Calls `then` when standard input ends.
@@ -209,11 +174,11 @@ fn drive<N: Node + Send + 'static>(
     node: N,
     ports: [MemifPort; 2],
     look: fn(&N) -> Seen,
-) -> Result<Farewell, Problem> {
+) -> Result<Farewell, Error> {
     let turn = TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() };
     let config = DriverConfig { turn, ..DriverConfig::default() };
     let driver = Driver::new(node, ports.into(), Clock::start(), config);
-    let (driver, handle) = driver.map_err(|e| Problem::plain(format!("cannot run: {e}")))?;
+    let (driver, handle) = driver.map_err(Error::Drive)?;
     when_input_ends(move || handle.stop());
     let finished = driver.run(|_, _: &mut N, _: &mut [MemifPort], _: &DriverCounters| {});
     let seen = look(&finished.node);
@@ -225,14 +190,14 @@ fn drive<N: Node + Send + 'static>(
     })
 }
 
-fn forward(ports: [MemifPort; 2]) -> Result<Farewell, Problem> {
+fn forward(ports: [MemifPort; 2]) -> Result<Farewell, Error> {
     let must_stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&must_stop);
     when_input_ends(move || told.store(true, Ordering::Relaxed));
     let mut bridge = Bridge::new(ports);
     let mut farewell = Farewell::default();
     while !must_stop.load(Ordering::Relaxed) {
-        let is_busy = bridge.carry().map_err(|e| Problem::plain(e.to_string()))?;
+        let is_busy = bridge.carry()?;
         farewell.turns += 1;
         if !is_busy {
             farewell.idle_turns += 1;

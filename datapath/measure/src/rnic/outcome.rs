@@ -1,54 +1,10 @@
 //! Results of a measurement, as figures by name.
 
+use super::cell::Cell;
 use super::figures::EndFigures;
-use super::{OperationName, Over, text};
-use crate::bench::machine::Machine;
-use crate::bench::reporting;
-use longhaul_bench::Point;
-use longhaul_boxes::quantity::Size;
-use longhaul_datapath::{TransferConfig, WorkPart};
-use longhaul_rnic::Mtu;
-use serde_json::{Value, json};
+use crate::{Figures, Machine};
+use longhaul_datapath::WorkPart;
 use std::collections::BTreeMap;
-use std::fmt;
-
-/// One row of the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cell {
-    pub over: Over,
-    pub operation: OperationName,
-    pub message_bytes: u32,
-    pub mtu: Mtu,
-    pub qps: u32,
-    pub depth: u32,
-}
-
-impl Cell {
-    /// Configuration of both ends.
-    pub fn transfer(&self, is_watched: bool) -> TransferConfig {
-        let Cell { operation, message_bytes, mtu, qps, depth, .. } = *self;
-        TransferConfig { operation: operation.into(), message_bytes, mtu, qps, depth, is_watched }
-    }
-
-    /// Average payload per packet.
-    pub fn payload_bytes(&self) -> f64 {
-        let len = u64::from(self.message_bytes);
-        len as f64 / self.mtu.packets(len) as f64
-    }
-
-    /// Index of the end that sends the payload.
-    pub fn sender(&self) -> usize {
-        usize::from(self.operation == OperationName::Read)
-    }
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = Size::from_bytes(self.message_bytes.into());
-        let (operation, over) = (self.operation.name(), self.over.name());
-        write!(f, "{operation} {size}, {} QPs, over {over}", self.qps)
-    }
-}
 
 /// Cost of an end per packet with payload.
 #[derive(Clone, Debug)]
@@ -64,24 +20,44 @@ pub struct Cost {
 /// Results of one row of the table.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    pub cell: Cell,
+    cell: Cell,
     /// The requester's and the responder's.
-    pub ends: [EndFigures; 2],
-    /// The same for an instrumented run.
-    pub watched: Option<[EndFigures; 2]>,
-    ticks_per_s: f64,
+    ends: [EndFigures; 2],
+    /// The same for an instrumented pass.
+    watched: Option<[EndFigures; 2]>,
 }
 
 impl Outcome {
-    /// Creates the results without an instrumented run.
-    pub fn new(cell: Cell, ends: [EndFigures; 2], machine: &Machine) -> Self {
-        Outcome { cell, ends, watched: None, ticks_per_s: machine.ticks_per_s }
+    /// Creates the results without an instrumented pass.
+    pub(super) fn new(cell: &Cell, ends: [EndFigures; 2]) -> Self {
+        Outcome { cell: cell.clone(), ends, watched: None }
     }
 
-    fn cost_of(&self, end: &EndFigures) -> Cost {
+    /// Adds the figures of an instrumented pass.
+    pub(super) fn with_watched(self, ends: [EndFigures; 2]) -> Self {
+        Outcome { watched: Some(ends), ..self }
+    }
+
+    /// Figures of the requester and of the responder.
+    pub fn ends(&self) -> &[EndFigures; 2] {
+        &self.ends
+    }
+
+    /// Whether there was an instrumented pass.
+    pub fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
+
+    /// Peak resident memory of the requester's process, in bytes.
+    pub fn resident_peak(&self) -> u64 {
+        let [start, _, most] = self.ends[0].resident_bytes;
+        most.max(start)
+    }
+
+    fn cost_of(&self, end: &EndFigures, machine: &Machine) -> Cost {
         let ticks_per_packet = end.ticks_per_packet;
         let goodput_bps =
-            self.cell.payload_bytes() * 8.0 * self.ticks_per_s / ticks_per_packet.max(1e-9);
+            self.cell.payload_bytes() * 8.0 * machine.ticks_per_s() / ticks_per_packet.max(1e-9);
         // Scale each part's share to the median cost.
         let each = |ticks: u64| ticks_per_packet * ticks as f64 / end.busy_ticks.max(1) as f64;
         let parts = end.parts.map(|ticks| WorkPart::ALL.into_iter().zip(ticks.map(each)).collect());
@@ -89,15 +65,15 @@ impl Outcome {
     }
 
     /// Costs of the payload's sender and receiver.
-    pub fn costs(&self) -> [Cost; 2] {
+    pub fn costs(&self, machine: &Machine) -> [Cost; 2] {
         let sender = self.cell.sender();
-        [sender, 1 - sender].map(|end| self.cost_of(&self.ends[end]))
+        [sender, 1 - sender].map(|end| self.cost_of(&self.ends[end], machine))
     }
 
-    /// As [`Outcome::costs`], for the instrumented run.
-    pub fn watched_costs(&self) -> Option<[Cost; 2]> {
+    /// As [`Outcome::costs`], for the instrumented pass.
+    pub fn watched_costs(&self, machine: &Machine) -> Option<[Cost; 2]> {
         let (watched, sender) = (self.watched.as_ref()?, self.cell.sender());
-        Some([sender, 1 - sender].map(|end| self.cost_of(&watched[end])))
+        Some([sender, 1 - sender].map(|end| self.cost_of(&watched[end], machine)))
     }
 
     /// Mean ticks per packet of the sender (0) or receiver (1), including interruptions.
@@ -119,26 +95,14 @@ impl Outcome {
     }
 }
 
-impl reporting::Outcome for Outcome {
+impl Figures for Outcome {
     type Cell = Cell;
-    const WHAT: &'static str = "rnic";
 
     fn cell(&self) -> &Cell {
         &self.cell
     }
 
-    fn point(&self) -> Point {
-        let cell = &self.cell;
-        Point::new()
-            .with("over", cell.over.name())
-            .with("operation", cell.operation.name())
-            .with("message_bytes", u64::from(cell.message_bytes))
-            .with("mtu", cell.mtu.bytes())
-            .with("qps", cell.qps)
-            .with("depth", cell.depth)
-    }
-
-    fn values(&self, _machine: &Machine) -> BTreeMap<String, f64> {
+    fn values(&self, machine: &Machine) -> BTreeMap<String, f64> {
         let mut values = BTreeMap::from([
             ("goodput_bps".to_owned(), self.goodput_bps()),
             ("retransmitted_packets".to_owned(), self.retransmits() as f64),
@@ -148,8 +112,10 @@ impl reporting::Outcome for Outcome {
             ),
             ("memory_growth_bytes".to_owned(), self.memory_growth() as f64),
         ]);
-        let watched = self.watched_costs();
-        for (at, (who, cost)) in ["sender", "receiver"].into_iter().zip(self.costs()).enumerate() {
+        let watched = self.watched_costs(machine);
+        for (at, (who, cost)) in
+            ["sender", "receiver"].into_iter().zip(self.costs(machine)).enumerate()
+        {
             let mut put = |name: &str, value: f64| values.insert(format!("{who}_{name}"), value);
             put("cycles_per_packet", cost.ticks_per_packet);
             put("mean_cycles_per_packet", self.mean_ticks(at));
@@ -166,32 +132,22 @@ impl reporting::Outcome for Outcome {
         values
     }
 
-    fn details(&self) -> Value {
-        json!({ "requester": self.ends[0], "responder": self.ends[1] })
-    }
-
-    /// Maximum over the ends, which share memory over rings.
+    /// The maximum over the ends, which share memory over rings.
     fn memory_growth(&self) -> u64 {
         self.ends.iter().map(|end| end.resident_bytes[2] - end.resident_bytes[0]).max().unwrap_or(0)
-    }
-
-    fn faults(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn table(machine: &Machine, outcomes: &[Self]) -> String {
-        text::render(machine, outcomes)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cell::Line;
     use super::*;
-    use crate::bench::reporting::Outcome as _;
+    use longhaul_datapath::Operation;
+    use longhaul_rnic::Mtu;
 
-    fn outcome(operation: OperationName) -> Outcome {
+    fn outcome(operation: Operation) -> Outcome {
         let cell = Cell {
-            over: Over::Rings,
+            line: Line::Rings { frames: 512 },
             operation,
             message_bytes: 65_536,
             mtu: Mtu::B4096,
@@ -207,17 +163,17 @@ mod tests {
             ..EndFigures::default()
         };
         let responder = EndFigures { messages: 0, ticks_per_packet: 400.0, ..requester.clone() };
-        Outcome { cell, ends: [requester, responder], watched: None, ticks_per_s: 1e9 }
+        Outcome { cell, ends: [requester, responder], watched: None }
     }
 
     #[test]
     fn the_sender_is_where_payload_comes_from() {
         for (operation, expected) in
-            [(OperationName::Write, [800.0, 400.0]), (OperationName::Read, [400.0, 800.0])]
+            [(Operation::Write, [800.0, 400.0]), (Operation::Read, [400.0, 800.0])]
         {
-            let outcome = outcome(operation);
-            assert_eq!(outcome.costs().map(|cost| cost.ticks_per_packet), expected);
-            let sender = &outcome.costs()[0];
+            let (outcome, machine) = (outcome(operation), Machine::with_ticks_per_s(1e9));
+            assert_eq!(outcome.costs(&machine).map(|cost| cost.ticks_per_packet), expected);
+            let sender = &outcome.costs(&machine)[0];
             assert!((sender.goodput_bps - 4096.0 * 8e9 / expected[0]).abs() < 1.0, "{sender:?}");
             assert!((outcome.goodput_bps() - 65_536.0 * 8000.0).abs() < 1.0);
         }
@@ -225,7 +181,7 @@ mod tests {
 
     #[test]
     fn memory_grows_by_what_it_does_at_either_end() {
-        let mut grew = outcome(OperationName::Write);
+        let mut grew = outcome(Operation::Write);
         assert_eq!(grew.memory_growth(), 0);
         grew.ends[1].resident_bytes = [1 << 20, 2 << 20, 5 << 20];
         assert_eq!(grew.memory_growth(), 4 << 20);
@@ -233,11 +189,11 @@ mod tests {
 
     #[test]
     fn parts_come_from_the_watched_run() {
-        let mut both = outcome(OperationName::Write);
+        let mut both = outcome(Operation::Write);
         let mut watched = both.ends.clone();
         watched[0].parts = Some([1_000_000, 2_000_000, 4_000_000, 8_000_000, 1_000_000]);
         both.watched = Some(watched);
-        let machine = Machine::look(&longhaul_datapath::Ticks::new());
+        let machine = Machine::with_ticks_per_s(1e9);
         let values = both.values(&machine);
         assert_eq!(values["sender_copy_cycles_per_packet"], 200.0);
         assert!(

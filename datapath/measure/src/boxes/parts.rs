@@ -1,8 +1,7 @@
 //! Compares the cost of paired boxes with that of their parts, measured in the same run: boxes
 //! without coding and encryption, bare coding, bare encryption.
 
-use super::boxes::Setup;
-use super::outcome::Outcome;
+use super::cell::Setup;
 use longhaul_datapath::{Measured, Ticks};
 use longhaul_fec::{Body, Encoder, Layout};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -18,7 +17,7 @@ const HEAD: [u8; 94] = [7; 94];
 /// on their number.
 const SYMBOLS: usize = 32;
 
-/// Ticks per packet.
+/// Ticks per packet of paired boxes and of their parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
     /// Boxes with parity and keys.
@@ -33,13 +32,12 @@ pub struct Parts {
 
 impl Parts {
     /// Measures the bare parts.
-    pub fn measure(whole: &Outcome, plain: &Measured, setup: &Setup) -> Self {
-        let (ticks, payload) = (Ticks::new(), whole.measured.payload_bytes);
-        let coding = if is_coded(&whole.measured) { coding(&ticks, payload) } else { 0.0 };
-        let encryption =
-            if setup.is_encrypted { encryption(&ticks, whole.measured.frame_len) } else { 0.0 };
+    pub(super) fn measure(whole: &Measured, plain: &Measured, setup: &Setup) -> Self {
+        let ticks = Ticks::new();
+        let coding = if is_coded(whole) { coding(&ticks, whole.payload_bytes) } else { 0.0 };
+        let encryption = if setup.is_encrypted { encryption(&ticks, whole.frame_len) } else { 0.0 };
         Parts {
-            whole: whole.measured.box_ticks_per_packet().unwrap_or(0.0),
+            whole: whole.box_ticks_per_packet().unwrap_or(0.0),
             plain: plain.box_ticks_per_packet().unwrap_or(0.0),
             coding,
             encryption,

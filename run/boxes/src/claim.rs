@@ -1,0 +1,91 @@
+//! Claims of interfaces: with two boxes at one interface, every frame would arrive twice.
+//!
+//! A claim is an abstract socket with the interface's name. The kernel has such sockets per network
+//! namespace, as interfaces, and removes them with their process.
+
+use crate::port::{PortError, PortName};
+use crate::socket;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+/// Time limit of the answer of the box that has the claim.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// An interface that this box has for itself.
+pub struct Claim(UnixListener);
+
+impl Claim {
+    /// Claims the interface of `port`, if boxes cannot share it.
+    ///
+    /// # Errors
+    /// [`PortError::InUse`], if another box has it.
+    pub fn of(port: &PortName) -> Result<Option<Self>, PortError> {
+        // A TAP device has its own lock, and a circuit's frames are its alone.
+        let (PortName::Interface(_) | PortName::Xdp(_)) = port else { return Ok(None) };
+        let Some(interface) = port.interface() else { return Ok(None) };
+        match Claim::named(interface) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder(interface) {
+                Some(holder) => Err(PortError::InUse { port: port.clone(), holder }),
+                None => Ok(None),
+            },
+            claim => Ok(claim.ok()),
+        }
+    }
+
+    fn named(interface: &str) -> io::Result<Self> {
+        UnixListener::bind_addr(&address(interface)?).map(Claim)
+    }
+
+    /// Tells other boxes that `box_name` has the interface, as long as the process runs.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn serve(self, box_name: &str) -> io::Result<()> {
+        let name = box_name.as_bytes().to_vec();
+        socket::serve(self.0, move |_| Some(name.clone()))
+    }
+}
+
+fn address(interface: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("longhaul/port/{interface}"))
+}
+
+/// The box that has the interface; none if the claim is gone, or is that of another user than root,
+/// who could keep this box from starting.
+fn holder(interface: &str) -> Option<String> {
+    let stream = UnixStream::connect_addr(&address(interface).ok()?).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return None;
+    }
+    let name = socket::ask(stream, b"", PATIENCE).ok().filter(|name| !name.is_empty());
+    let name = name.map_or_else(String::new, |name| format!(" '{name}'"));
+    Some(format!("box{name} (PID {})", peer.pid.as_raw_nonzero()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_box_at_an_interface_hears_which_has_it() {
+        let name = format!("t{}", std::process::id());
+        let port: PortName = name.parse().unwrap();
+        let claim = Claim::of(&port).unwrap().unwrap();
+        let other = format!("xdp:{name}").parse().unwrap();
+        claim.serve("west").unwrap();
+        let refusal = Claim::of(&other).err().unwrap().to_string();
+        let told = format!("cannot open port {other}: box 'west' (PID ");
+        assert!(refusal.starts_with(&told) && refusal.ends_with("has it"), "{refusal}");
+        assert!(Claim::of(&format!("tap:{name}").parse().unwrap()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_box_that_ended_has_no_claim() {
+        let port: PortName = format!("u{}", std::process::id()).parse().unwrap();
+        drop(Claim::of(&port).unwrap().unwrap());
+        assert!(Claim::of(&port).unwrap().is_some());
+    }
+}
