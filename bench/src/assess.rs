@@ -7,6 +7,7 @@ pub(crate) use layout::{Layout, Series};
 use crate::expectation::{Basis, Expectation};
 use crate::experiment::Experiment;
 use crate::point::Point;
+use crate::quantity::Quantity;
 use crate::record::{Provenance, Record, Source};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,6 +186,41 @@ pub struct Assessment {
     cells: Vec<Cell>,
     runs: Vec<Runs>,
     layout: Layout,
+    constant_values: BTreeMap<String, f64>,
+}
+
+/// Beginnings of values' names that are shown first where an experiment has no order of its own.
+const LEADING: [&str; 2] = ["goodput", "latency"];
+
+/// Values that are the same in every cell of an experiment that does not name its values. Goodput
+/// is none of them: a constant goodput is a result.
+fn constant_values(experiment: &Experiment, cells: &[Cell]) -> BTreeMap<String, f64> {
+    if !experiment.values.is_empty() {
+        return BTreeMap::new();
+    }
+    let mut by_value: BTreeMap<&str, Vec<&Cell>> = BTreeMap::new();
+    for cell in cells {
+        by_value.entry(&cell.value).or_default().push(cell);
+    }
+    let points = by_value.values().map(Vec::len).max().unwrap_or(0);
+    let constant = by_value.into_iter().filter_map(|(value, cells)| {
+        let mut figures = cells.iter().flat_map(|cell| cell.figures.values());
+        let first = figures.next()?;
+        let is_plain = |cell: &&Cell| {
+            cell.failures.is_empty() && cell.judgements.values().all(|j| j.basis.is_none())
+        };
+        let is_same = |figure: &Figure| {
+            figure.mean == first.mean && figure.note.is_none() && figure.min == figure.max
+        };
+        let is_constant = points > 1
+            && cells.len() == points
+            && !value.starts_with(LEADING[0])
+            && is_same(first)
+            && figures.all(is_same)
+            && cells.iter().all(is_plain);
+        is_constant.then(|| (value.to_owned(), first.mean))
+    });
+    constant.collect()
 }
 
 /// What all sources say of one cell.
@@ -221,10 +257,16 @@ impl Assessment {
             gathered.into_iter().map(|((value, point), of)| judge.cell(value, point, of)).collect();
         let shown = &experiment.values;
         cells.retain(|cell| shown.is_empty() || shown.contains(&cell.value));
-        let place = |cell: &Cell| shown.iter().position(|value| *value == cell.value);
+        let place = |cell: &Cell| match shown.iter().position(|value| *value == cell.value) {
+            Some(place) => place,
+            None => {
+                LEADING.iter().position(|name| cell.value.starts_with(name)).unwrap_or(usize::MAX)
+            }
+        };
         cells.sort_by_cached_key(|cell| {
             (place(cell), cell.value.clone(), layout.order(&cell.point))
         });
+        let constant_values = constant_values(experiment, &cells);
         let sources = Source::ALL.into_iter().filter(|source| present.contains(source)).collect();
         Assessment {
             experiment: experiment.clone(),
@@ -233,6 +275,7 @@ impl Assessment {
             cells,
             runs: runs(&all),
             layout,
+            constant_values,
         }
     }
 
@@ -305,11 +348,37 @@ impl Assessment {
         &self.layout
     }
 
-    /// Names of values, in the order in which they are shown.
+    /// Names of values, in the order in which they are shown, less those that are the same
+    /// everywhere.
     pub(crate) fn values(&self) -> Vec<&str> {
         let mut values: Vec<&str> = self.cells.iter().map(|cell| cell.value.as_str()).collect();
         values.dedup();
+        values.retain(|value| !self.constant_values.contains_key(*value));
         values
+    }
+
+    /// Parameters and values that are the same everywhere, for people.
+    pub(crate) fn constants(&self) -> String {
+        let value = |(key, figure): (&String, &f64)| {
+            format!("{} {}", self.layout.name(key), Quantity::of(key).humanised(*figure))
+        };
+        let values = self.constant_values.iter().map(value);
+        let parts: Vec<String> = [self.layout.constants()].into_iter().chain(values).collect();
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What made the figures, and when, in one line.
+    pub(crate) fn origin(&self) -> String {
+        let of = |runs: &Runs| {
+            let by = runs.first.as_ref().map(|first| format!(" by longhaul {}", first.longhaul));
+            let at = runs.latest.split('T').next().filter(|day| !day.is_empty());
+            let at = at.map(|day| format!(", {day}")).unwrap_or_default();
+            format!("{}{}{at}", runs.source.name(), by.unwrap_or_default())
+        };
+        let experiment = &self.experiment;
+        let title = if experiment.title.is_empty() { &experiment.name } else { &experiment.title };
+        let parts: Vec<String> = self.runs.iter().map(of).collect();
+        format!("{title} · {}", parts.join("; "))
     }
 }
 

@@ -4,10 +4,14 @@ use crate::assess::{Assessment, Cell, Layout, Series};
 use crate::expectation::Tolerance;
 use crate::plot::{COLOURS, Line, Marker, Plot, PlotAxis, Scale, Style};
 use crate::record::Source;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Series in one plot; beyond that it is split.
 const SERIES_MAX: usize = COLOURS.len();
+/// Series in one plot; as many are split where they lie on each other.
+const CROWD: usize = 6;
+/// Width of a marker, as a share of the y axis.
+const MARKER_SHARE: f64 = 0.02;
 
 /// How each source is drawn.
 fn look(source: Source) -> (Style, Marker) {
@@ -35,18 +39,45 @@ pub fn figures(assessment: &Assessment) -> Vec<Plot> {
     plots
 }
 
+/// Whether some of many series lie on each other: at most of the places that two of them share,
+/// they are closer than the width of a marker.
+fn is_crowded(layout: &Layout, cells: &[&Cell], series: &BTreeSet<Series>) -> bool {
+    if series.len() < CROWD {
+        return false;
+    }
+    let mut curves: BTreeMap<Series, BTreeMap<Option<usize>, f64>> = BTreeMap::new();
+    for cell in cells {
+        let Some(figure) = cell.figures.values().next() else { continue };
+        let curve = curves.entry(layout.series(&cell.point)).or_default();
+        curve.insert(layout.x_place(&cell.point), figure.mean);
+    }
+    let curves: Vec<_> = curves.into_values().collect();
+    let figures = || curves.iter().flat_map(BTreeMap::values).copied();
+    let span = figures().fold(0.0, f64::max) - figures().fold(f64::INFINITY, f64::min);
+    let overlap = |a: &BTreeMap<_, f64>, b: &BTreeMap<_, f64>| {
+        let shared = || a.iter().filter_map(|(place, figure)| Some((figure, b.get(place)?)));
+        let close = shared().filter(|(a, b)| (*a - *b).abs() <= MARKER_SHARE * span).count();
+        close > 0 && close * 2 > shared().count()
+    };
+    curves.iter().enumerate().any(|(i, a)| curves[i + 1..].iter().any(|b| overlap(a, b)))
+}
+
 /// What tells plots of one value apart: the panel parameter, or when there are too many series, the
 /// first parameter.
-fn splitting<'a>(layout: &'a Layout, series: &BTreeSet<Series>) -> Option<&'a str> {
+fn splitting<'a>(
+    layout: &'a Layout,
+    series: &BTreeSet<Series>,
+    is_crowded: bool,
+) -> Option<&'a str> {
     let first = || layout.varying.first().map(String::as_str);
-    let too_many = series.len() > SERIES_MAX && layout.varying.len() > 1;
+    let too_many = (series.len() > SERIES_MAX || is_crowded) && layout.varying.len() > 1;
     layout.panel.as_deref().or_else(|| if too_many { first() } else { None })
 }
 
 fn over_rows(assessment: &Assessment, value: &str, cells: &[&Cell], plots: &mut Vec<Plot>) {
     let layout = assessment.layout();
     let all: BTreeSet<Series> = cells.iter().map(|cell| layout.series(&cell.point)).collect();
-    let split = splitting(layout, &all);
+    let split = splitting(layout, &all, is_crowded(layout, cells, &all));
     let mut panels: Vec<(String, Vec<Series>)> = Vec::new();
     for cell in cells {
         let series = layout.series(&cell.point);
@@ -80,7 +111,8 @@ fn over_rows(assessment: &Assessment, value: &str, cells: &[&Cell], plots: &mut 
         } else {
             format!("{}, {name}", layout.name(value))
         };
-        plots.push(Plot { title, x: x.clone(), y: y.clone(), key: key(assessment, cells), lines });
+        let (x, y, note) = (x.clone(), y.clone(), String::new());
+        plots.push(Plot { title, x, y, key: key(assessment, cells), lines, note });
     }
 }
 
@@ -169,7 +201,7 @@ fn deviations(assessment: &Assessment, value: &str, cells: &[&Cell]) -> Option<P
     };
     lines.extend(bounds.map(bound));
     let title = format!("{}: distance from {}", layout.name(value), reference.name());
-    Some(Plot { title, x, y, lines, key: Vec::new() })
+    Some(Plot { title, x, y, lines, key: Vec::new(), note: String::new() })
 }
 
 #[cfg(test)]
@@ -223,6 +255,28 @@ mod tests {
         let plots = figures(&Assessment::new(&experiment, &records(&[10], &many)));
         assert!(plots.iter().all(|plot| plot.lines.len() <= 7), "{plots:?}");
         assert_eq!(plots.iter().map(|plot| plot.lines.len()).collect::<Vec<_>>(), [7, 7, 6]);
+    }
+
+    #[test]
+    fn six_series_that_lie_on_each_other_are_split_by_their_first_parameter() {
+        let experiment = Experiment {
+            x: Some("message_bytes".to_owned()),
+            series: vec!["distance_km".to_owned()],
+            ..Experiment::new("x", "")
+        };
+        // The depth makes no difference.
+        let overlapping = records(&[10, 100, 1000], &[1, 16]);
+        let plots = figures(&Assessment::new(&experiment, &overlapping));
+        let titles: Vec<_> = plots.iter().map(|plot| plot.title.as_str()).collect();
+        assert_eq!(titles, ["goodput, 10 km", "goodput, 100 km", "goodput, 1000 km"]);
+        let mut apart = overlapping;
+        for (step, record) in apart.chunks_mut(3).enumerate() {
+            record
+                .iter_mut()
+                .flat_map(|record| record.values.values_mut())
+                .for_each(|value| *value += step as f64 * 1e9);
+        }
+        assert_eq!(figures(&Assessment::new(&experiment, &apart)).len(), 1);
     }
 
     #[test]

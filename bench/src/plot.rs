@@ -45,6 +45,8 @@ pub enum Marker {
     Hollow,
     /// By a small filled shape.
     Filled,
+    /// By a dot, where there are thousands.
+    Dot,
 }
 
 /// One line of a plot.
@@ -75,6 +77,8 @@ pub struct Plot {
     pub lines: Vec<Line>,
     /// What kinds of line and marker mean, shown above the data.
     pub key: Vec<(Style, Marker, String)>,
+    /// Below the axis, one line: what made the figures, and when. May be empty.
+    pub note: String,
 }
 
 /// A plot could not be drawn.

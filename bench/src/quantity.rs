@@ -141,6 +141,11 @@ impl Quantity {
         self.family == Family::Bytes
     }
 
+    /// True for plain numbers.
+    pub(crate) fn is_count(&self) -> bool {
+        self.family == Family::Count
+    }
+
     /// The largest unit in which `number` is at least one.
     pub(crate) fn unit(&self, number: f64) -> Unit {
         let (size, units) = (number.abs() * self.base, self.family.units());
@@ -164,7 +169,7 @@ impl Quantity {
     }
 
     /// With the unit that suits it and four significant digits: `97.72 Gbit/s`, `4 KiB`,
-    /// `1.905 ms`.
+    /// `1.905 ms`. Plain numbers below 0.1, such as rates of loss, are powers of ten: `5e-2`.
     pub fn humanised(&self, number: f64) -> String {
         let unit = self.unit(number);
         // Sizes that are no round number in a larger unit are exact in bytes.
@@ -173,6 +178,9 @@ impl Quantity {
             && (number / unit.divisor * 64.0).fract() != 0.0;
         let unit =
             if odd && number < 1e6 { Unit { name: "B", divisor: 1.0 / self.base } } else { unit };
+        if self.is_count() && number != 0.0 && number.abs() < 0.1 {
+            return exponential(number, 4);
+        }
         let text = significant(number / unit.divisor, 4);
         match unit.name {
             "" => text,
@@ -193,14 +201,19 @@ pub(crate) fn significant(number: f64, digits: i32) -> String {
     }
     let exponent = number.abs().log10().floor() as i32;
     if !(-3..7).contains(&exponent) {
-        let text = format!("{number:.*e}", (digits - 1).max(0) as usize);
-        let (mantissa, power) = text.split_once('e').unwrap_or((&text, "0"));
-        let mantissa = if mantissa.contains('.') { trimmed(mantissa) } else { mantissa };
-        return format!("{mantissa}e{power}");
+        return exponential(number, digits);
     }
     let decimals = (digits - 1 - exponent).max(0) as usize;
     let text = format!("{number:.decimals$}");
     if text.contains('.') { trimmed(&text).to_owned() } else { text }
+}
+
+/// `number` as a power of ten: `1.5e-3`.
+fn exponential(number: f64, digits: i32) -> String {
+    let text = format!("{number:.*e}", (digits - 1).max(0) as usize);
+    let (mantissa, power) = text.split_once('e').unwrap_or((&text, "0"));
+    let mantissa = if mantissa.contains('.') { trimmed(mantissa) } else { mantissa };
+    format!("{mantissa}e{power}")
 }
 
 fn trimmed(text: &str) -> &str {
@@ -238,7 +251,8 @@ mod tests {
         assert_eq!(human("distance_km", 1534.0), "1534 km");
         assert_eq!(human("distance_km", 0.5), "500 m");
         assert_eq!(human("qps", 4096.0), "4096");
-        assert_eq!(human("loss", 1e-5), "1e-5");
+        let losses = [0.0, 1e-5, 1e-3, 1e-2, 5e-2, 1.5e-3].map(|loss| human("path.loss", loss));
+        assert_eq!(losses, ["0", "1e-5", "1e-3", "1e-2", "5e-2", "1.5e-3"]);
         assert_eq!(human("energy_ws", 2946.0), "2.946 kW·s");
         assert_eq!(human("events_per_s", 2.01e7), "20.1 million/s");
     }

@@ -98,7 +98,7 @@ impl Started {
 }
 
 /// The date and time of `unix_s` seconds after 1970, UTC.
-fn rfc3339(unix_s: u64) -> String {
+pub fn rfc3339(unix_s: u64) -> String {
     let (days, rest) = ((unix_s / 86_400) as i64, unix_s % 86_400);
     // Years that begin in March have their leap day last; 719,468 days lie between 1 March 0000 and
     // 1970.

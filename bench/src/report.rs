@@ -169,9 +169,9 @@ impl Report {
         for assessment in &self.assessments {
             let experiment = assessment.experiment();
             let _ = writeln!(text, "{}\n", page::title(experiment));
-            let constants = assessment.layout().constants();
+            let constants = assessment.constants();
             if !constants.is_empty() {
-                let _ = writeln!(text, "Everywhere: {constants}\n");
+                let _ = writeln!(text, "{}\n", folded(&format!("Everywhere: {constants}")));
             }
             for table in tables(assessment, TEXT_WIDTH) {
                 let _ = writeln!(text, "{}", table.text());
@@ -195,6 +195,10 @@ impl Report {
         }
         for assessment in &self.assessments {
             let _ = write!(text, "\n## {}\n", page::title(assessment.experiment()));
+            let constants = assessment.constants();
+            if !constants.is_empty() {
+                let _ = write!(text, "\nEverywhere: {constants}\n");
+            }
             for table in tables(assessment, MARKDOWN_WIDTH) {
                 let _ = write!(text, "\n{}", table.markdown());
             }
@@ -268,8 +272,8 @@ impl Report {
         Ok(files)
     }
 
-    /// Writes `NAME-1.svg` and so on for each experiment into `folder`, which is made when it is
-    /// missing. Returns the files.
+    /// Writes each plot into `folder`, which is made when it is missing, named after its experiment
+    /// and title: `NAME-goodput-10-km.svg`. Returns the files.
     ///
     /// # Errors
     /// A plot cannot be drawn, or a file cannot be written.
@@ -277,8 +281,15 @@ impl Report {
         make(folder)?;
         let mut files = Vec::new();
         for assessment in &self.assessments {
-            for (i, plot) in figures(assessment).iter().enumerate() {
-                let path = folder.join(format!("{}-{}.svg", assessment.experiment().name, i + 1));
+            for mut plot in figures(assessment) {
+                let name = format!("{}-{}", assessment.experiment().name, slug(&plot.title));
+                let numbered = (2..).map(|number| format!("{name}-{number}"));
+                let mut paths = std::iter::once(name.clone())
+                    .chain(numbered)
+                    .map(|name| folder.join(name + ".svg"));
+                // Titles that differ in no letter or digit.
+                let path = paths.find(|path| !files.contains(path)).unwrap_or_default();
+                plot.note = assessment.origin();
                 write(&path, &plot.svg()?)?;
                 files.push(path);
             }
@@ -304,6 +315,16 @@ fn folded(text: &str) -> String {
         width += len;
     }
     folded
+}
+
+/// Letters and digits of `title` for a file's name, anything else as single hyphens.
+fn slug(title: &str) -> String {
+    const LONGEST: usize = 80;
+    let lower = title.to_ascii_lowercase();
+    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut slug = words.collect::<Vec<_>>().join("-");
+    slug.truncate(LONGEST);
+    if slug.is_empty() { "plot".to_owned() } else { slug }
 }
 
 fn make(folder: &Path) -> Result<(), ReportError> {
@@ -347,8 +368,8 @@ pub(crate) fn outcome(tally: &Tally) -> String {
     if clauses.is_empty() {
         clauses.push(match tally.unjudged {
             0 => "nothing to compare".to_owned(),
-            1 => "1 figure, of which nothing was expected".to_owned(),
-            count => format!("{count} figures, of which nothing was expected"),
+            1 => "1 figure, without an expected value".to_owned(),
+            count => format!("{count} figures, without expected values"),
         });
     }
     if tally.failed > 0 {

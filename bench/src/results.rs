@@ -164,16 +164,15 @@ impl ResultFile {
     }
 
     fn take(&mut self, line: &[u8]) -> Result<(), Fault> {
-        let syntax = |why: String| Fault::Syntax(format!("not a whole JSON object ({why})"));
+        let syntax = || Fault::Syntax("not a whole JSON object".to_owned());
         let line = line.trim_ascii();
         if line.is_empty() {
             return Ok(());
         }
         // First any JSON, so that a line that was cut is told from one that is no result.
-        let value: serde_json::Value =
-            serde_json::from_slice(line).map_err(|e| syntax(e.to_string()))?;
+        let value: serde_json::Value = serde_json::from_slice(line).map_err(|_| syntax())?;
         if !value.is_object() {
-            return Err(syntax("another value".to_owned()));
+            return Err(syntax());
         }
         let content = |e: serde_json::Error| Fault::Content(format!("not a result: {e}"));
         let header = Header::deserialize(&value).map_err(content)?;

@@ -1,4 +1,4 @@
-//! Two processes joined by shared memory, without a lab: the quickest network there is.
+//! Two processes connected by shared memory, without a lab: the fastest network available.
 
 use crate::lab::RuntimeDir;
 use crate::pair::{self, LIMIT, Ready};
@@ -13,31 +13,31 @@ pub const SERVER_IP: &str = "10.77.0.2";
 /// The client's address.
 pub const CLIENT_IP: &str = "10.77.0.1";
 
-/// A place for one server and one client at a time.
+/// Rendezvous of one server and one client at a time.
 pub struct BackToBack {
     dir: RuntimeDir,
     server_ip: IpAddr,
 }
 
 impl BackToBack {
-    /// A fresh one.
+    /// Creates an empty one.
     #[expect(clippy::new_without_default, reason = "creates a directory")]
     pub fn new() -> Self {
         Self::with_server_ip(SERVER_IP.parse().expect("an address"))
     }
 
-    /// One whose server has this address, for programs that use one address for TCP and for
+    /// Creates one whose server has this address, for programs that use one address for TCP and for
     /// RDMA-CM.
     pub fn with_server_ip(server_ip: IpAddr) -> Self {
         BackToBack { dir: RuntimeDir::new(), server_ip }
     }
 
-    /// The server's command line, split at spaces.
+    /// The server's command for `line`, split at spaces.
     pub fn server(&self, line: &str) -> Command {
         self.attached("master", &self.server_ip.to_string(), line)
     }
 
-    /// The client's command line, split at spaces.
+    /// The client's command for `line`, split at spaces.
     pub fn client(&self, line: &str) -> Command {
         self.attached("slave", CLIENT_IP, line)
     }
@@ -55,10 +55,10 @@ impl BackToBack {
         command
     }
 
-    /// Starts a server and waits until its client may come.
+    /// Starts a server and waits until its client may start.
     ///
     /// # Errors
-    /// When it ends before, or is not ready in time: what it has printed.
+    /// The output, if it exits before, or is not ready in time.
     pub fn start(&self, server: &mut Command, ready: Ready) -> Result<Program, String> {
         let server = Program::start(server);
         match ready {
@@ -78,7 +78,7 @@ impl BackToBack {
     /// within `limit`.
     ///
     /// # Errors
-    /// What both have printed, when one of them fails or hangs.
+    /// The output of both, if one of them fails or hangs.
     pub fn try_pair(
         &self,
         server: &str,
@@ -93,7 +93,7 @@ impl BackToBack {
     /// [`BackToBack::try_pair`] for a test.
     ///
     /// # Panics
-    /// When one of them fails or hangs, with what both have printed.
+    /// If one of them fails or hangs, with the output of both.
     pub fn pair(
         &self,
         server: &str,
@@ -107,7 +107,7 @@ impl BackToBack {
     /// Runs one program alone; it must succeed.
     ///
     /// # Panics
-    /// When it fails or hangs, with what it has printed.
+    /// If it fails or hangs, with its output.
     pub fn alone(&self, line: &str) -> Finished {
         Program::start(&mut self.server(line)).succeed(LIMIT)
     }

@@ -1,4 +1,4 @@
-//! An allocator that counts, for tests of what is allocated: each is a program of its own.
+//! A counting allocator, for tests of allocations; each such test is a program of its own.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -11,12 +11,12 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// One that has counted nothing.
+    /// Creates an allocator with zero counts.
     pub const fn new() -> Self {
         Counting { calls: AtomicU64::new(0), bytes: AtomicI64::new(0) }
     }
 
-    /// Allocations so far, those that replace one by a larger or a smaller among them.
+    /// Allocations so far, reallocations included.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -27,8 +27,8 @@ impl Counting {
     }
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments that it came with; counting
-// touches nothing that it hands out.
+// SAFETY: every call is forwarded to the system's allocator with the same arguments; counting does
+// not access the memory.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the system allocator's too.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

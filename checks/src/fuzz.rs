@@ -1,4 +1,4 @@
-//! What the fuzz targets do with hostile bytes. A finding is a panic.
+//! The fuzz targets. A finding is a panic.
 //!
 //! `fuzz/` runs these under libFuzzer (`cargo xtask fuzz`); `tests/fuzz_corpus.rs` replays the
 //! committed corpora, and mutations of them, in every ordinary test run.
@@ -21,10 +21,10 @@ use longhaul_wire::mad::{MAD_LEN, Mad, Message};
 use longhaul_wire::pcap::{Decoder, Step};
 use longhaul_wire::{Head, Packet};
 
-/// What is done with one input.
+/// A target's function, applied to one input.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name, which is that of its corpus in `fuzz/corpus/`.
+/// Every target by name, which is also that of its corpus in `fuzz/corpus/`.
 pub const TARGETS: &[(&str, Target)] = &[
     ("accelerator", accelerator),
     ("announced", announced),
@@ -50,7 +50,7 @@ pub fn target(name: &str) -> Option<Target> {
     TARGETS.iter().find(|(of, _)| *of == name).map(|(_, run)| *run)
 }
 
-/// One frame from a port: split, parse, check, keep, write out.
+/// One frame from a port: split, parse, check, hold, write out.
 pub fn frame(data: &[u8]) {
     let head = Head::copy_of(data);
     let Ok(frame) = Frame::received(&head, data) else { return };
@@ -75,7 +75,7 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// One management datagram on QP1, cut or padded with zeros to its 256 bytes.
+/// One management datagram on QP1, truncated or padded with zeros to 256 bytes.
 pub fn mad(data: &[u8]) {
     let mut mad: Mad = [0; MAD_LEN];
     let len = data.len().min(MAD_LEN);
@@ -86,7 +86,7 @@ pub fn mad(data: &[u8]) {
     assert_eq!(Message::read(&again), Ok((header, message)), "what we write is read back");
 }
 
-/// A capture file, arriving in pieces whose size the first byte chooses.
+/// A capture file in pieces, whose size is the first byte.
 pub fn capture(data: &[u8]) {
     let Some((&piece, file)) = data.split_first() else { return };
     let piece = usize::from(piece) + 1;

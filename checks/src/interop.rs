@@ -1,5 +1,5 @@
-//! Our device and the kernel's rxe as each other's peers: rxe runs in a guest, our programs on this
-//! machine, and a segment joins the two. And two such guests, with our boxes between them.
+//! Our device and the kernel's rxe as peers: rxe runs in a guest, our programs on this machine, and
+//! a segment connects them. Also two such guests with our boxes between them.
 
 mod chain;
 mod exchange;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Netdev MTU on both sides: enough for a path MTU of 4096 with all headers.
 const MTU: u16 = 4400;
 const LIMIT: Duration = Duration::from_secs(30);
-/// Waits in the guest for a server: by TCP (state 0A), or by RDMA-CM.
+/// Waits in the guest for a server, by TCP (state 0A) or by RDMA-CM.
 const SOMEBODY_LISTENS: &str = "until grep -qh ' 0A ' /proc/net/tcp /proc/net/tcp6 ||
     rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";
 /// Both ends' programs.

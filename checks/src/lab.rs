@@ -12,18 +12,17 @@ use std::time::{Duration, Instant};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A directory of its own for everything that `longhaul` leaves on disk while it runs: no test sees
-/// the labs of another one or of a user, and what is left behind is plain to see. Removed when
-/// dropped.
+/// A private directory for all files of `longhaul` at run time: no test sees the labs of another or
+/// of a user, and leftovers are evident. Removed when dropped.
 pub struct RuntimeDir {
     path: PathBuf,
 }
 
 impl RuntimeDir {
-    /// An empty one. Its path is short, because socket paths are.
+    /// Creates an empty directory. Its path is short, because socket paths are.
     ///
     /// # Panics
-    /// When it cannot be created.
+    /// If it cannot be created.
     #[expect(clippy::new_without_default, reason = "creates a directory")]
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -45,7 +44,7 @@ impl RuntimeDir {
         command
     }
 
-    /// The same, run inside the directory.
+    /// Like `longhaul`, run inside the directory.
     pub fn longhaul_inside(&self, arguments: &str) -> Command {
         let mut command = self.longhaul(arguments);
         command.current_dir(&self.path);
@@ -62,7 +61,7 @@ impl RuntimeDir {
         self.path.join("longhaul").join(name)
     }
 
-    /// Whatever lies in it, except the empty directory that labs share.
+    /// Everything in it, except the empty directory that labs share.
     pub fn leftovers(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         list(&self.path, &mut found);
@@ -83,15 +82,15 @@ fn list(dir: &Path, found: &mut Vec<PathBuf>) {
 
 impl Drop for RuntimeDir {
     fn drop(&mut self) {
-        // What cannot be removed lies in /tmp.
+        // Leftovers are in /tmp.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// A lab; taken down when dropped.
+/// A lab, removed when dropped.
 ///
-/// There is one at a time on the machine: labs side by side starve each other on few cores. A test
-/// that holds one must not ask for a second.
+/// Only one runs on the machine at a time: concurrent labs starve each other on few cores. A test
+/// that holds one must not request a second.
 pub struct TestLab {
     runtime: RuntimeDir,
     /// Released last.
@@ -102,18 +101,18 @@ pub struct TestLab {
 const NAME: &str = "check";
 
 impl TestLab {
-    /// `longhaul lab up` with `arguments`, split at spaces.
+    /// Runs `longhaul lab up` with `arguments`, split at spaces.
     ///
     /// # Panics
-    /// When the lab does not come up.
+    /// If the lab does not come up.
     pub fn up(arguments: &str) -> Self {
         Self::up_with(arguments.split_whitespace())
     }
 
-    /// The same with arguments that may hold spaces, as rules do.
+    /// Like [`TestLab::up`], with arguments that may contain spaces, such as rules.
     ///
     /// # Panics
-    /// As [`TestLab::up`].
+    /// Like [`TestLab::up`].
     pub fn up_with(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         let turn = Turn::take();
         let lab = TestLab { runtime: RuntimeDir::new(), _turn: turn };
@@ -122,21 +121,21 @@ impl TestLab {
         lab
     }
 
-    /// Brings the same lab up once more, after it went down.
+    /// Brings the lab up again after it went down.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     pub fn up_again(&self, arguments: &str) {
         let mut command = self.runtime.longhaul(&format!("lab up --name {NAME} {arguments}"));
         Program::start(&mut command).succeed(LIMIT);
     }
 
-    /// Where its files are.
+    /// Directory of its files.
     pub fn runtime(&self) -> &RuntimeDir {
         &self.runtime
     }
 
-    /// A command line, split at spaces, to be run on `host`.
+    /// Command to run a line, split at spaces, on `host`.
     pub fn command(&self, host: &str, line: &str) -> Command {
         self.runtime.longhaul(&format!("exec --lab {NAME} --host {host} -- {line}"))
     }
@@ -146,10 +145,10 @@ impl TestLab {
         Program::start(&mut self.command(host, line))
     }
 
-    /// Waits until `server`, on host b, can be connected to.
+    /// Waits until `server`, on host b, accepts connections.
     ///
     /// # Panics
-    /// When that does not happen in time, with what the server has printed.
+    /// If it does not in time, with the server's output.
     pub fn wait_for(&self, server: Program, ready: Ready) -> Program {
         match ready {
             Ready::Tcp(port) => pair::wait_for_listener(server, port),
@@ -166,7 +165,7 @@ impl TestLab {
     /// Starts `server` on host b and then `client` on host a.
     ///
     /// # Panics
-    /// When the server never listens.
+    /// If the server never listens.
     pub fn start_pair(&self, server: &str, client: &str, ready: Ready) -> (Program, Program) {
         let server = self.wait_for(self.exec("b", server), ready);
         (server, self.exec("a", client))
@@ -175,7 +174,7 @@ impl TestLab {
     /// Runs `server` on host b and then `client` on host a; both must succeed within `limit`.
     ///
     /// # Panics
-    /// When one of them does not, with what both have printed.
+    /// If one of them fails, with the output of both.
     pub fn pair(
         &self,
         server: &str,
@@ -188,10 +187,10 @@ impl TestLab {
             .unwrap_or_else(|text| panic!("{text}"))
     }
 
-    /// `longhaul lab status --json`, parsed.
+    /// Parsed output of `longhaul lab status --json`.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn status(&self) -> serde_json::Value {
         let mut command = self.runtime.longhaul(&format!("lab status --json --name {NAME}"));
         let status = Program::start(&mut command).succeed(LIMIT);
@@ -201,7 +200,7 @@ impl TestLab {
     /// Frames that the fibre lost in `direction` (0: from host a to host b).
     ///
     /// # Panics
-    /// When the status does not tell.
+    /// If the status lacks it.
     pub fn losses(&self, direction: usize) -> u64 {
         let status = self.status();
         status["link"][direction]["drops"]["loss"]
@@ -209,10 +208,10 @@ impl TestLab {
             .unwrap_or_else(|| panic!("no losses in {status}"))
     }
 
-    /// Kills the lab's daemon as nothing else can be killed.
+    /// Kills the lab's daemon with SIGKILL.
     ///
     /// # Panics
-    /// When the lab is not up.
+    /// If the lab is not up.
     pub fn kill(&self) {
         let pid = self.status()["pid"].as_u64().expect("a process id");
         crate::program::kill(pid as u32);
@@ -226,7 +225,7 @@ impl TestLab {
     /// Takes the lab down.
     ///
     /// # Panics
-    /// When `lab down` fails.
+    /// If `lab down` fails.
     pub fn down(&self) {
         Program::start(&mut self.runtime.longhaul(&format!("lab down --name {NAME}")))
             .succeed(LIMIT);
@@ -240,9 +239,9 @@ impl Drop for TestLab {
     }
 }
 
-/// The right to keep the machine busy; other test processes wait for it too.
+/// The right to load the machine; other test processes wait for it.
 pub struct Turn {
-    /// Its lock ends with it.
+    /// Released with the file.
     _lock: File,
 }
 
@@ -250,7 +249,7 @@ impl Turn {
     /// Waits for it.
     ///
     /// # Panics
-    /// When the lock file cannot be used.
+    /// If the lock file cannot be used.
     pub fn take() -> Self {
         let path = longhaul().with_file_name("longhaul-checks.lock");
         let lock = File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -1,6 +1,6 @@
-//! What the checks share. For the end-to-end ones: labs that clean up after themselves and programs
-//! with a time limit. For the wire formats: packets as plain fields, other people's decoders, what
-//! the fuzz targets do.
+//! Shared by the checks. For end-to-end checks: labs that clean up after themselves and programs
+//! with a time limit. For wire formats: packets as plain fields, external decoders, and the fuzz
+//! targets.
 //!
 //! The checks run the release build of the program, as a user does; `cargo xtask ci` builds it
 //! first.
@@ -27,5 +27,5 @@ pub mod two_processes;
 
 pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};
 pub use lab::{RuntimeDir, TestLab, Turn};
-pub use pair::{Ready, free_tcp_port, wait_for_listener};
+pub use pair::{Ready, free_tcp_port, wait_for_listener, wait_until_asleep};
 pub use program::{Finished, Program, longhaul, longhaul_with_dpdk, members_of_group, require};

@@ -1,5 +1,5 @@
-//! Hosts that are network namespaces of this machine, and boxes between them: `longhaul accelerate`
-//! and `longhaul emulate` on veth pairs, in the order in which a path has them.
+//! Hosts as network namespaces of this machine, and boxes between them: `longhaul accelerate` and
+//! `longhaul emulate` on veth pairs, in path order.
 
 mod raw;
 
@@ -18,11 +18,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For everything that is quick unless it hangs.
+/// Time limit of quick operations that may hang.
 pub const LIMIT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Whether AF_XDP sockets are to be had; what is skipped without them is told loudly.
+/// Whether AF_XDP sockets are available; reports loudly that `what` is skipped if not.
 pub fn has_af_xdp(what: &str) -> bool {
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0) };
@@ -30,7 +30,7 @@ pub fn has_af_xdp(what: &str) -> bool {
         skip_loudly(what, &io::Error::last_os_error());
         return false;
     }
-    // SAFETY: the descriptor was just made, and is nobody else's.
+    // SAFETY: the descriptor was just created and is used nowhere else.
     unsafe { libc::close(fd) };
     true
 }
@@ -54,24 +54,24 @@ impl Namespace {
         ip(&format!("-n {} {arguments}", self.name))
     }
 
-    /// `ip -n` with `arguments`, split at spaces.
+    /// Runs `ip -n` with `arguments`, split at spaces.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn set(&self, arguments: &str) {
         self.ip(arguments).unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// Does `work` on a thread inside.
+    /// Runs `work` on a thread inside.
     ///
     /// # Panics
-    /// When the namespace cannot be entered, or `work` panics.
+    /// If the namespace cannot be entered, or `work` panics.
     pub fn inside<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         let file = File::open(format!("/run/netns/{}", self.name)).expect("a namespace");
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                // SAFETY: setns with an open descriptor has no further preconditions; it concerns
-                // this thread alone, which ends with `work`.
+                // SAFETY: setns with an open descriptor has no further preconditions; it affects
+                // only this thread, which ends with `work`.
                 let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
                 assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
                 work()
@@ -80,12 +80,12 @@ impl Namespace {
         })
     }
 
-    /// `longhaul` with `arguments`, split at spaces, inside.
+    /// Command: `longhaul` with `arguments`, split at spaces, inside.
     pub fn longhaul(&self, runtime: &RuntimeDir, arguments: &str) -> Command {
         self.run(runtime, &longhaul(), arguments)
     }
 
-    /// `program`, a `longhaul` too, with `arguments`, split at spaces, inside.
+    /// Command: `program`, another build of `longhaul`, with `arguments`, split at spaces, inside.
     fn run(&self, runtime: &RuntimeDir, program: &Path, arguments: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program).args(arguments.split_whitespace());
@@ -96,7 +96,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // It is in nobody's way.
+        // A leftover is harmless.
         let _ = ip(&format!("netns del {}", self.name));
     }
 }
@@ -111,30 +111,30 @@ fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&done.stderr).trim()))
 }
 
-/// IPv4 address of the left host; its other one is fd99::1.
+/// IPv4 address of the left host; its IPv6 address is fd99::1.
 pub const LEFT: &str = "10.99.0.1";
 /// IPv4 address of the right host.
 pub const RIGHT: &str = "10.99.0.2";
 /// IPv6 address of the right host.
 pub const RIGHT_6: &str = "fd99::2";
 
-/// Two hosts with a namespace between them, where the boxes are: `west` and `east` lead to the
-/// hosts, and `w1`-`w2` and `e1`-`e2` are cables.
+/// Two hosts with a namespace between them for the boxes: `west` and `east` lead to the hosts, and
+/// `w1`-`w2` and `e1`-`e2` are cables.
 pub struct Network {
     /// The host at `west`.
     pub left: Namespace,
     /// The host at `east`.
     pub right: Namespace,
-    /// Where the boxes are.
+    /// Namespace of the boxes.
     pub middle: Namespace,
-    /// Where the boxes have their control sockets.
+    /// Directory of the boxes' control sockets.
     pub runtime: RuntimeDir,
     _turn: Turn,
 }
 
 impl Network {
-    /// Interfaces of `mtu` bytes. `None`: skipped, because namespaces cannot be made; `what` is
-    /// said to be.
+    /// Creates the network with interfaces of `mtu` bytes. `None`: namespaces cannot be created,
+    /// and it was reported that `what` is skipped.
     pub fn new(what: &str, mtu: u32) -> Option<Self> {
         let turn = Turn::take();
         Self::build(mtu, turn).inspect_err(|reason| skip_loudly(what, reason)).ok()
@@ -147,7 +147,7 @@ impl Network {
             middle.ip(&format!("link add {near} mtu {mtu} type veth peer name {far} mtu {mtu}"))?;
         }
         for interface in ["west", "east", "w1", "w2", "e1", "e2"] {
-            // A box's interface has nothing to say of its own.
+            // A box's interface must send nothing itself.
             middle.ip(&format!("link set {interface} addrgenmode none up"))?;
         }
         for (host, name, v4, v6) in
@@ -161,18 +161,18 @@ impl Network {
         Ok(Network { left, right, middle, runtime: RuntimeDir::new(), _turn: turn })
     }
 
-    /// Starts a box and waits until it runs.
+    /// Starts a box and waits until it is ready.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not become ready.
     pub fn start(&self, arguments: &str) -> RunningBox {
         self.start_by(&longhaul(), arguments)
     }
 
-    /// The same, by a `longhaul` that was built otherwise.
+    /// Like [`Network::start`], with another build of `longhaul`.
     ///
     /// # Panics
-    /// As [`Network::start`].
+    /// Like [`Network::start`].
     pub fn start_by(&self, program: &Path, arguments: &str) -> RunningBox {
         let name = arguments.split_whitespace().skip_while(|word| *word != "--name").nth(1);
         let name = name.or(arguments.split_whitespace().next()).expect("a command").to_owned();
@@ -189,10 +189,10 @@ impl Network {
         RunningBox { program, name }
     }
 
-    /// Its status; `None` while it has none.
+    /// Status of a box; `None` while it has none.
     ///
     /// # Panics
-    /// When that is no JSON.
+    /// If it is not JSON.
     pub fn try_status(&self, name: &str) -> Option<Value> {
         let mut command = self.runtime.longhaul(&format!("box status {name} --json"));
         let done = Program::start(&mut command).finish(LIMIT);
@@ -200,28 +200,28 @@ impl Network {
         Some(boxes.unwrap_or_else(|e| panic!("{e}: {done}"))[0].clone())
     }
 
-    /// Whether an XDP program runs at `interface`, where the boxes are.
+    /// Whether an XDP program is attached to `interface`, in the boxes' namespace.
     ///
     /// # Panics
-    /// When `ip` does not run.
+    /// If `ip` cannot be run.
     pub fn has_xdp_program(&self, interface: &str) -> bool {
         let show = || Command::new("ip").args(["link", "show", interface]).output();
         let shown = self.middle.inside(show).expect("ip");
         String::from_utf8_lossy(&shown.stdout).contains("xdp")
     }
 
-    /// Its status.
+    /// Status of a box.
     ///
     /// # Panics
-    /// When it has none.
+    /// If it has none.
     pub fn status(&self, of: &RunningBox) -> Value {
         self.try_status(&of.name).unwrap_or_else(|| panic!("{} has no status", of.name))
     }
 
-    /// Waits until the status of `of` is as wanted.
+    /// Waits until the status of `of` satisfies a condition.
     ///
     /// # Panics
-    /// When that does not happen: `what`.
+    /// If it does not, with `what`.
     pub fn wait_for(&self, of: &RunningBox, what: &str, is_so: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -234,10 +234,10 @@ impl Network {
         }
     }
 
-    /// The shortest of `count` round trips of `len` bytes by UDP from left to `to`, on the right.
+    /// Minimum of `count` UDP round trips of `len` bytes from left to `to`, on the right.
     ///
     /// # Panics
-    /// When an answer does not come or is another one.
+    /// If an answer is missing or differs.
     pub fn round_trip(&self, to: &str, len: usize, count: usize) -> Duration {
         let to: IpAddr = to.parse().expect("an address");
         let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
@@ -270,12 +270,11 @@ impl Network {
         })
     }
 
-    /// Sets interfaces down and up again, one after another: those of both hosts, and the one that
-    /// `fibre` has at its side a. What the box sees of each is waited for, and what is sent after
-    /// it arrives.
+    /// Sets interfaces down and up, one after another: those of both hosts, and that of `fibre` at
+    /// its side a. Waits until the box notices each change, and checks that later frames arrive.
     ///
     /// # Panics
-    /// When the box does not tell, or nothing arrives.
+    /// If the box does not notice, or nothing arrives.
     pub fn pull_cables(&self, fibre: &RunningBox) {
         let is_up =
             |status: &Value, side: usize| status["pairs"][0]["ports"][side]["link_is_up"] == true;
@@ -290,11 +289,11 @@ impl Network {
         }
     }
 
-    /// Has hosts cut long UDP datagrams themselves, as real cables make them: AF_XDP ports in
+    /// Makes hosts segment long UDP datagrams themselves, as on real cables: AF_XDP ports in
     /// generic mode cannot.
     ///
     /// # Panics
-    /// Without ethtool.
+    /// If ethtool is missing.
     pub fn cut_datagrams_at_hosts(&self) {
         for host in [&self.left, &self.right] {
             let off = || {
@@ -307,10 +306,10 @@ impl Network {
         }
     }
 
-    /// Sends `bytes` by TCP from left to right and checks them there.
+    /// Sends `bytes` bytes by TCP from left to right and checks them there.
     ///
     /// # Panics
-    /// When they do not all come as they were sent.
+    /// If they do not all arrive unchanged.
     pub fn stream(&self, bytes: usize) {
         let listener = self.right.inside(|| TcpListener::bind((RIGHT, 0))).expect("a listener");
         let address = listener.local_addr().expect("an address");
@@ -342,7 +341,7 @@ impl Network {
     }
 }
 
-/// Datagrams that do not fit the MTU are refused instead of cut.
+/// Makes the kernel refuse datagrams that exceed the MTU instead of fragmenting them.
 fn forbid_fragments(socket: &UdpSocket, is_ipv6: bool) {
     let (level, option) = if is_ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)
@@ -351,14 +350,14 @@ fn forbid_fragments(socket: &UdpSocket, is_ipv6: bool) {
     };
     let value: libc::c_int = libc::IP_PMTUDISC_DO;
     let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the value is read during the call alone.
+    // SAFETY: the descriptor is open, and the value is only read during the call.
     let set = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
     };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// A box that runs.
+/// A running box.
 pub struct RunningBox {
     /// Its process.
     pub program: Program,
@@ -367,25 +366,24 @@ pub struct RunningBox {
 }
 
 impl RunningBox {
-    /// Sends it a signal.
+    /// Sends a signal to it.
     pub fn signal(&self, signal: libc::c_int) {
-        // `ip netns exec` becomes the program, so that this is its own number. SAFETY: kill has no
-        // preconditions; the child was not waited for, so its number is its own.
-        unsafe { libc::kill(self.program.id() as libc::pid_t, signal) };
+        // `ip netns exec` becomes the program.
+        self.program.signal(signal);
     }
 
-    /// Ends it by SIGTERM.
+    /// Ends it with SIGTERM.
     ///
     /// # Panics
-    /// When that is not a success to it.
+    /// If it does not exit successfully.
     pub fn end(self) -> Finished {
         self.signal(libc::SIGTERM);
         self.program.succeed(LIMIT)
     }
 }
 
-/// True when the server of perftest with this process id has its ports and nothing more to do: by
-/// RDMA-CM it listens on RoCEv2's, otherwise on a TCP port.
+/// `true` if the perftest server with this process id has its ports and is idle: by RDMA-CM it
+/// listens on RoCEv2's, otherwise on a TCP port.
 fn waits_for_clients(server: u32) -> bool {
     const ROCE: &str = ":12B7 ";
     const LISTENS: &str = " 00000000:0000 0A ";
@@ -404,19 +402,19 @@ fn waits_for_clients(server: u32) -> bool {
 }
 
 impl Network {
-    /// Starts a program of perftest with `arguments`, split at spaces, between our RNICs: the
-    /// client on the left, and the server on the right.
+    /// Starts a perftest program with `arguments`, split at spaces, between our RNICs: the client
+    /// on the left, and the server on the right.
     ///
     /// # Panics
-    /// When the server ends at once.
+    /// If the server exits at once.
     pub fn begin(&self, arguments: &str) -> Transfer {
         self.begin_from(LEFT, arguments)
     }
 
-    /// The same from another IPv4 address of the host on the left.
+    /// Like [`Network::begin`], from another IPv4 address of the left host.
     ///
     /// # Panics
-    /// As [`Network::begin`].
+    /// Like [`Network::begin`].
     pub fn begin_from(&self, client: &str, arguments: &str) -> Transfer {
         let at = |host: &Namespace, ip: &str, peer: &str| {
             let program = format!("exec --udp={ip} -- {arguments} -d longhaul0 {peer}");
@@ -430,10 +428,10 @@ impl Network {
         Transfer { client: at(&self.left, client, RIGHT), server }
     }
 
-    /// Runs a program of perftest as [`Network::begin`] does, and `meanwhile` while it runs.
+    /// Runs a perftest program like [`Network::begin`], and `meanwhile` at the same time.
     ///
     /// # Panics
-    /// When an end of it fails.
+    /// If either end fails.
     pub fn transfer(&self, arguments: &str, meanwhile: impl FnOnce()) {
         let Transfer { client, server } = self.begin(arguments);
         meanwhile();
@@ -442,7 +440,7 @@ impl Network {
     }
 }
 
-/// Both ends of a program that runs.
+/// Both ends of a running program.
 pub struct Transfer {
     /// The requester.
     pub client: Program,

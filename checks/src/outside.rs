@@ -1,4 +1,4 @@
-//! Programs of others that our packets are held against.
+//! External programs that check our packets.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// Runs `command` with `input` on its standard input and returns its standard output.
 ///
 /// # Panics
-/// When the program is missing, with the name of Debian's `package` that has it, or when it fails.
+/// If the program is missing, with the name of its Debian `package`, or if it fails.
 pub fn output(command: &mut Command, package: &str, input: &[u8]) -> String {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -28,7 +28,7 @@ pub fn output(command: &mut Command, package: &str, input: &[u8]) -> String {
     String::from_utf8(done.stdout).expect("UTF-8 output")
 }
 
-/// A file of this test run, replaced when it exists.
+/// A file of this test run, replaced if it exists.
 pub fn scratch_file(name: &str, content: &[u8]) -> PathBuf {
     let path = std::env::temp_dir().join(format!("longhaul-checks-{}-{name}", std::process::id()));
     std::fs::write(&path, content).unwrap_or_else(|e| panic!("writing {}: {e}", path.display()));

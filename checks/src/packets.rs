@@ -1,5 +1,5 @@
-//! A packet as plain fields: read from any frame, or made up; built by the builders that the
-//! product uses.
+//! A packet as plain fields: parsed from any frame, or made up, and built by the product's own
+//! builders.
 
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
@@ -10,36 +10,35 @@ use longhaul_wire::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Everything that a RoCEv2 frame says.
+/// All fields of a RoCEv2 frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fields {
     /// Ethernet to UDP.
     pub path: Path,
     /// IPv4 identification and DF; `None` for IPv6.
     pub fragmentation: Option<Ipv4Fragmentation>,
-    /// Base transport header; its pad count follows from the payload.
+    /// Base transport header; its pad count is derived from the payload.
     pub bth: Bth,
-    /// RETH, where the opcode has one.
+    /// RETH, if the opcode has one.
     pub reth: Option<Reth>,
-    /// AETH, where the opcode has one.
+    /// AETH, if the opcode has one.
     pub aeth: Option<Aeth>,
-    /// DETH, where the opcode has one.
+    /// DETH, if the opcode has one.
     pub deth: Option<Deth>,
-    /// AtomicETH, where the opcode has one.
+    /// AtomicETH, if the opcode has one.
     pub atomic: Option<AtomicEth>,
-    /// AtomicAckETH, where the opcode has one.
+    /// AtomicAckETH, if the opcode has one.
     pub atomic_ack: Option<AtomicAckEth>,
-    /// Immediate data, where the opcode has it.
+    /// Immediate data, if the opcode has it.
     pub immediate: Option<[u8; 4]>,
-    /// IETH, where the opcode has it.
+    /// IETH, if the opcode has it.
     pub invalidate: Option<RKey>,
     /// Payload without pad.
     pub payload: Vec<u8>,
 }
 
 impl Fields {
-    /// Takes a frame apart. `Ok(None)`: not RoCEv2. The second value says whether the ICRC is
-    /// right.
+    /// Parses a frame. `Ok(None)`: not RoCEv2. The second value says whether the ICRC is valid.
     pub fn read(frame: &[u8]) -> Result<Option<(Fields, bool)>, Malformed> {
         let found = split(frame, frame.len())?;
         let (Split::Roce { layout, payload_len, .. }, Some(end)) = (found, found.end()) else {
@@ -102,8 +101,8 @@ impl Fields {
         out
     }
 
-    /// A packet of `opcode` with every field that it has set to something telling. `salt` varies
-    /// all values.
+    /// A packet of `opcode` with a distinctive value in every field that it has. `salt` varies all
+    /// values.
     pub fn made_up(opcode: Opcode, path: Path, payload_len: usize, salt: u32) -> Fields {
         let is_cnp = opcode == Opcode::CNP;
         let bth = Bth {
@@ -163,12 +162,12 @@ impl Fields {
     }
 }
 
-/// Every opcode that has a name.
+/// All named opcodes.
 pub fn opcodes() -> impl Iterator<Item = Opcode> {
     (0..=255).map(Opcode).filter(|opcode| opcode.name().is_some())
 }
 
-/// True for opcodes whose packets carry payload.
+/// `true` for opcodes whose packets carry payload.
 pub fn carries_payload(opcode: Opcode) -> bool {
     matches!(opcode.verb(), Some(Verb::Send | Verb::Write | Verb::ReadResponse))
 }
@@ -195,7 +194,7 @@ pub fn paths() -> [Path; 4] {
     [v4, Path { vlan: Some(0x6064), ..v4 }, v6, Path { vlan: Some(0x0fff), ..v6 }]
 }
 
-/// Every opcode over every path, with every pad count where it carries payload.
+/// Every opcode on every path, with every pad count if it carries payload.
 pub fn every_kind() -> Vec<Fields> {
     let mut all = Vec::new();
     for path in paths() {

@@ -1,4 +1,4 @@
-//! A server and its client: when the client may start, and how both must end.
+//! A server and its client: conditions for the client's start, and the required exit of both.
 
 use crate::program::{Finished, Program};
 use std::fs;
@@ -7,23 +7,23 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// For everything that is quick unless it hangs.
+/// Time limit of quick operations that may hang.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// When a client can be started.
+/// Condition for the start of a client.
 #[derive(Clone, Copy, Debug)]
 pub enum Ready {
     /// Once its server listens on this TCP port.
     Tcp(u16),
-    /// Once its server has attached to the network and sleeps: what it listens to by RDMA-CM is its
-    /// own affair.
+    /// Once its server is attached to the network and sleeps: its RDMA-CM listeners are not
+    /// visible.
     Attached,
 }
 
 /// Waits until the first thread of process `id` has slept for a while without using the processor,
-/// as a server does that waits for its client; not for ever, because some spin.
-pub(crate) fn wait_until_asleep(id: u32) {
+/// as a server does that waits for its client. The wait is bounded, because some servers spin.
+pub fn wait_until_asleep(id: u32) {
     const LOOKS: u32 = 6;
     const INTERVAL: Duration = Duration::from_millis(40);
     let deadline = Instant::now() + Duration::from_secs(3);
@@ -36,8 +36,7 @@ pub(crate) fn wait_until_asleep(id: u32) {
     }
 }
 
-/// The processor time, in ticks, that the first thread of a process has had; `None` while it runs
-/// or waits for its turn.
+/// Processor time, in ticks, of a process's first thread; `None` while it is runnable.
 fn sleeping_since(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).ok()?;
     let columns: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -49,14 +48,14 @@ fn sleeping_since(id: u32) -> Option<u64> {
 /// client within `limit`.
 ///
 /// # Errors
-/// What both have printed, when one of them fails or hangs.
+/// The output of both, if one of them fails or hangs.
 pub(crate) fn end_both(
     server: Program,
     client: &mut Command,
     limit: Duration,
 ) -> Result<(Finished, Finished), String> {
     let client = Program::start(client).end_within(limit);
-    // Its peer has gone: whatever it still does is quick, or for ever.
+    // Its peer is gone: the server exits soon, or never.
     let server = server.end_within(LIMIT);
     both(server, client)
 }
@@ -64,7 +63,7 @@ pub(crate) fn end_both(
 /// Both ends, which must have succeeded.
 ///
 /// # Errors
-/// What both have printed, when one of them failed or hung.
+/// The output of both, if one of them failed or hung.
 pub(crate) fn both(
     server: Result<Finished, String>,
     client: Result<Finished, String>,
@@ -83,10 +82,10 @@ pub(crate) fn both(
     }
 }
 
-/// A TCP port that nobody listens on.
+/// An unused TCP port.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn free_tcp_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free TCP port");
     listener.local_addr().expect("an address").port()
@@ -95,7 +94,7 @@ pub fn free_tcp_port() -> u16 {
 /// Waits until `server` listens on TCP `port`.
 ///
 /// # Panics
-/// When it ends before or does not do so in time, with what it has printed.
+/// If it exits before or does not do so in time, with its output.
 pub fn wait_for_listener(server: Program, port: u16) -> Program {
     wait_until(server, "it listens", || is_listened_on(port))
 }
@@ -103,7 +102,7 @@ pub fn wait_for_listener(server: Program, port: u16) -> Program {
 /// Waits until `is_so`.
 ///
 /// # Panics
-/// When `server` ends before or it is not so in time, with what it has printed.
+/// If `server` exits before, or the condition does not hold in time, with the output.
 pub(crate) fn wait_until(server: Program, what: &str, is_so: impl FnMut() -> bool) -> Program {
     try_wait_until(server, what, is_so).unwrap_or_else(|text| panic!("{text}"))
 }
@@ -111,7 +110,7 @@ pub(crate) fn wait_until(server: Program, what: &str, is_so: impl FnMut() -> boo
 /// Waits until `is_so`.
 ///
 /// # Errors
-/// When `server` ends before or it is not so in time: what it has printed.
+/// The output, if `server` exits before, or the condition does not hold in time.
 pub(crate) fn try_wait_until(
     mut server: Program,
     what: &str,
@@ -130,8 +129,8 @@ pub(crate) fn try_wait_until(
     Ok(server)
 }
 
-/// True when somebody listens on TCP `port`; asks the kernel, because a connection would be taken
-/// for a client.
+/// `true` if a process listens on TCP `port`; asks the kernel, because a connection would count as
+/// a client.
 pub(crate) fn is_listened_on(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

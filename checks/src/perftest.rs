@@ -1,17 +1,17 @@
-//! What perftest prints.
+//! Parses and checks perftest's output.
 
 /// Column of the average bandwidth, in the result line of a bandwidth test.
 pub const BANDWIDTH: usize = 3;
 /// Column of the message rate in millions per second, in the result line of a bandwidth test.
 pub const MESSAGE_RATE: usize = 4;
-/// Column of the least latency in µs, in the result line of a latency test.
+/// Column of the minimum latency in µs, in the result line of a latency test.
 pub const LEAST: usize = 2;
-/// Column of the greatest latency in µs, in the result line of a latency test.
+/// Column of the maximum latency in µs, in the result line of a latency test.
 pub const GREATEST: usize = 3;
 /// Column of the typical (median) latency in µs, in the result line of a latency test.
 pub const TYPICAL: usize = 4;
 
-/// What perftest says when something went wrong that its exit status need not tell.
+/// Error messages of perftest that its exit status may not reflect.
 const COMPLAINTS: [&str; 7] = [
     "Completion with error",
     "Failed status",
@@ -25,7 +25,7 @@ const COMPLAINTS: [&str; 7] = [
 /// The figures of the last result line.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn figures(output: &str) -> Vec<f64> {
     let mut rows = rows(output);
     rows.pop().unwrap_or_else(|| panic!("no result line in\n{output}"))
@@ -37,16 +37,16 @@ pub fn rows(output: &str) -> Vec<Vec<f64>> {
     output.lines().filter_map(parse).filter(|row: &Vec<f64>| row.len() >= 4).collect()
 }
 
-/// The line with a complaint, when there is one.
+/// The line with an error message, if there is one.
 pub fn complaint(output: &str) -> Option<&str> {
     output.lines().find(|line| COMPLAINTS.iter().any(|complaint| line.contains(complaint)))
 }
 
-/// What a bandwidth row must be for anybody to believe it: something moved, not faster than memory
-/// does, and the message rate says the same as the bandwidth, in MiB/s.
+/// Checks that a bandwidth row is plausible: data was transferred, no faster than memory allows,
+/// and the message rate agrees with the bandwidth, in MiB/s.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the contradiction.
 pub fn believable_bandwidth(row: &[f64]) -> Result<(), String> {
     /// 200 GB/s.
     const MOST: f64 = 2e5;
@@ -65,11 +65,11 @@ pub fn believable_bandwidth(row: &[f64]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a latency row must be for anybody to believe it: above nothing, below seconds, in order.
-/// With `-D` only the average is printed.
+/// Checks that a latency row is plausible: positive, below seconds, in ascending order. With `-D`
+/// only the average is printed.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the contradiction.
 pub fn believable_latency(row: &[f64]) -> Result<(), String> {
     /// 10 s, in µs.
     const MOST: f64 = 1e7;

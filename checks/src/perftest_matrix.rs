@@ -1,9 +1,9 @@
-//! Every combination of perftest's programs, transports, ways to connect and options, and what must
-//! come of each.
+//! All combinations of perftest's programs, transports, connection methods and options, with their
+//! expected outcomes.
 //!
-//! A [`Case`] is one combination. It must either run to its end with figures that can be believed,
-//! or be refused by perftest itself, with a message that [`refusals`] foretells and says the reason
-//! of. There is no third outcome.
+//! A [`Case`] is one combination. It must either complete with plausible figures, or be refused by
+//! perftest itself, with a message that [`refusals`] predicts and explains. No other outcome is
+//! accepted.
 
 mod refusals;
 mod report;
@@ -26,11 +26,11 @@ pub enum Verb {
     Read,
     /// SEND and receive.
     Send,
-    /// FETCH_ADD, or CMP_SWAP when asked for.
+    /// FETCH_ADD, or CMP_SWAP on request.
     Atomic,
 }
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// `_bw`.
@@ -50,7 +50,7 @@ pub enum Transport {
     Ud,
 }
 
-/// How the two ends find each other.
+/// Connection method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// Over TCP.
@@ -59,7 +59,7 @@ pub enum By {
     RdmaCm,
 }
 
-/// Every program: columns of the tables.
+/// All programs: the columns of the tables.
 pub const PROGRAMS: [(Verb, Measure); 8] = [
     (Verb::Write, Measure::Bandwidth),
     (Verb::Write, Measure::Latency),
@@ -70,7 +70,7 @@ pub const PROGRAMS: [(Verb, Measure); 8] = [
     (Verb::Atomic, Measure::Bandwidth),
     (Verb::Atomic, Measure::Latency),
 ];
-/// Every transport and way to connect: one table each.
+/// All transports and connection methods: one table each.
 pub const TABLES: [(Transport, By); 6] = [
     (Transport::Rc, By::Tcp),
     (Transport::Rc, By::RdmaCm),
@@ -85,13 +85,13 @@ pub const TABLES: [(Transport, By); 6] = [
 pub struct Case {
     /// The operation.
     pub verb: Verb,
-    /// What is measured.
+    /// The measured quantity.
     pub measure: Measure,
     /// The transport.
     pub transport: Transport,
-    /// How the ends find each other.
+    /// Connection method.
     pub by: By,
-    /// The options, and what is to be expected of them.
+    /// The options, and the expected outcome.
     pub variation: &'static Variation,
 }
 
@@ -127,7 +127,7 @@ impl Case {
         format!("ib_{verb}_{measure}")
     }
 
-    /// What the transport's name is on the command line.
+    /// Name of the transport on the command line.
     pub fn transport_name(&self) -> &'static str {
         match self.transport {
             Transport::Rc => "RC",
@@ -136,8 +136,8 @@ impl Case {
         }
     }
 
-    /// The server's command line; the client's has the server's address behind it. `port` is a TCP
-    /// port, or one of RDMA-CM.
+    /// The server's command line; the client's also has the server's address. `port` is a TCP port,
+    /// or one of RDMA-CM.
     pub fn line(&self, port: u16) -> String {
         let mut line = format!("{} -d longhaul0 -F -p {port}", self.program());
         if self.transport != Transport::Rc {
@@ -156,8 +156,8 @@ impl Case {
             line += &format!(" {}", self.variation.options);
         }
         if self.transport == Transport::Rc && !self.variation.options.contains("-u ") {
-            // A second, seven times: pairs starve one another, and who waits for a processor is not
-            // gone.
+            // A second, seven times: pairs starve one another, and a peer that waits for a
+            // processor is not gone.
             line += " -u 18";
         }
         line
@@ -165,7 +165,7 @@ impl Case {
 
     /// The message sizes whose results must be printed.
     pub fn sizes(&self) -> Vec<u64> {
-        /// perftest's, the port's largest path MTU.
+        /// perftest's default: the port's largest path MTU.
         const DEFAULT_MTU: u64 = 4096;
         let limit = match self.transport {
             Transport::Ud => self.variation.mtu.map_or(DEFAULT_MTU, u64::from),

@@ -1,4 +1,4 @@
-//! Programs with a time limit, whose output is kept for the failure message.
+//! Programs with a time limit, whose output appears in failure messages.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -7,10 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The built `longhaul`, of the target directory that this test lies in.
+/// The built `longhaul` of this test's target directory.
 ///
 /// # Panics
-/// When it was not built.
+/// If it was not built.
 pub fn longhaul() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let built = test
@@ -23,15 +23,15 @@ pub fn longhaul() -> PathBuf {
     built.join("longhaul")
 }
 
-/// The `longhaul` that was built with DPDK, which `cargo xtask dpdk` names in `LONGHAUL_WITH_DPDK`.
+/// The `longhaul` built with DPDK, which `cargo xtask dpdk` passes in `LONGHAUL_WITH_DPDK`.
 pub fn longhaul_with_dpdk() -> Option<PathBuf> {
     std::env::var_os("LONGHAUL_WITH_DPDK").map(PathBuf::from)
 }
 
-/// Fails the test when `program` is not installed.
+/// Fails the test if `program` is not installed.
 ///
 /// # Panics
-/// With the name of Debian's package.
+/// With the name of its Debian package.
 pub fn require(program: &str, package: &str) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -45,12 +45,12 @@ pub struct Program {
     output: Vec<JoinHandle<String>>,
 }
 
-/// A program that has ended.
+/// A program that has exited.
 #[derive(Debug)]
 pub struct Finished {
     /// Its command line.
     pub name: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// Standard output.
     pub stdout: String,
@@ -59,10 +59,10 @@ pub struct Finished {
 }
 
 impl Program {
-    /// Starts `command`, with its output collected.
+    /// Starts `command` and collects its output.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(command: &mut Command) -> Self {
         let name = format!("{command:?}");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -71,19 +71,18 @@ impl Program {
         Program { name, child, output }
     }
 
-    /// Starts `command` in a process group of its own, as a shell does with what is typed at a
-    /// terminal.
+    /// Starts `command` in its own process group, as an interactive shell does.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start_group(command: &mut Command) -> Self {
         Self::start(command.process_group(0))
     }
 
-    /// Ctrl-C at the terminal of a program that was started by [`Program::start_group`].
+    /// Emulates Ctrl-C at the terminal of a program started by [`Program::start_group`].
     pub fn interrupt_group(&self) {
-        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its
-        // own.
+        // SAFETY: kill has no preconditions; the child was not waited for, so its process id is not
+        // reused.
         unsafe { libc::kill(-(self.id() as libc::pid_t), libc::SIGINT) };
     }
 
@@ -92,18 +91,24 @@ impl Program {
         self.child.id()
     }
 
-    /// True while it runs.
+    /// Sends it `signal`.
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: as in `interrupt_group`.
+        unsafe { libc::kill(self.id() as libc::pid_t, signal) };
+    }
+
+    /// `true` while it runs.
     ///
     /// # Panics
-    /// When its state cannot be read.
+    /// If its state cannot be read.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has exited.
     ///
     /// # Panics
-    /// When it runs longer than `limit`.
+    /// If it runs longer than `limit`.
     pub fn wait(&mut self, limit: Duration) {
         let deadline = Instant::now() + limit;
         while self.is_running() {
@@ -112,21 +117,21 @@ impl Program {
         }
     }
 
-    /// Waits for its end, whatever its exit status.
+    /// Waits until it exits, with any status.
     ///
     /// # Panics
-    /// When it runs longer than `limit`.
+    /// If it runs longer than `limit`.
     pub fn finish(self, limit: Duration) -> Finished {
         self.end_within(limit).unwrap_or_else(|hung| panic!("{hung}"))
     }
 
-    /// Waits for its end, whatever its exit status.
+    /// Waits until it exits, with any status.
     ///
     /// # Errors
-    /// When it runs longer than `limit`: what it had printed by then. It is killed.
+    /// Its output so far, if it runs longer than `limit`; it is killed.
     ///
     /// # Panics
-    /// When its state cannot be read.
+    /// If its state cannot be read.
     pub fn end_within(mut self, limit: Duration) -> Result<Finished, String> {
         let deadline = Instant::now() + limit;
         let status = loop {
@@ -138,7 +143,7 @@ impl Program {
             }
         };
         if status.is_none() {
-            // It may have ended in this moment.
+            // It may have exited in the meantime.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -154,10 +159,10 @@ impl Program {
         }
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits until it exits, which must be a success.
     ///
     /// # Panics
-    /// When it fails or runs longer than `limit`.
+    /// If it fails or runs longer than `limit`.
     pub fn succeed(self, limit: Duration) -> Finished {
         let finished = self.finish(limit);
         assert!(finished.status.success(), "{finished}");
@@ -167,7 +172,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Ended programs cannot be killed, which is as well.
+        // Fails if it has exited, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -180,18 +185,18 @@ impl std::fmt::Display for Finished {
     }
 }
 
-/// Kills process `id` as nothing else can be killed.
+/// Kills process `id` with SIGKILL.
 pub(crate) fn kill(id: u32) {
     // SAFETY: kill has no preconditions.
     unsafe { libc::kill(id as libc::pid_t, libc::SIGKILL) };
 }
 
-/// The command lines of the processes in `group` that have not ended.
+/// Command lines of the running processes in `group`.
 pub fn members_of_group(group: u32) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let living = processes.filter(|entry| {
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The name, in parentheses, may hold anything; then state, parent, group.
+        // The name, in parentheses, may contain anything; state, parent and group follow.
         let Some((_, rest)) = stat.rsplit_once(')') else { return false };
         let mut columns = rest.split_whitespace();
         let state = columns.next().unwrap_or_default();
@@ -209,7 +214,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What came until then is what there is to show.
+            // Output before an error is shown.
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()

@@ -1,4 +1,4 @@
-//! Runs qperf, whose server takes one connection over TCP and by RDMA-CM at the same address.
+//! Runs qperf, whose server accepts one connection over TCP and by RDMA-CM at the same address.
 
 use crate::back_to_back::BackToBack;
 use crate::pair::{Ready, free_tcp_port};
@@ -9,23 +9,22 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What one test printed: name and value, as `bw`, `latency`, `loc_cpus_used`; times in seconds,
+/// Output of one test: name and value, such as `bw`, `latency`, `loc_cpus_used`; times in seconds,
 /// rates in bytes or messages per second, shares as fractions of one processor.
 pub type Values = BTreeMap<String, f64>;
 
-/// Runs one of qperf's tests for a second, with its options, split at spaces. To its own values
-/// come `client_cpu` and `server_cpu`: seconds of processor time that each end took; qperf's are
-/// the whole machine's.
+/// Runs one of qperf's tests for a second, with its options, split at spaces. Adds `client_cpu` and
+/// `server_cpu` to its values, the seconds of processor time of each end; qperf's own are those of
+/// the whole machine.
 ///
 /// # Errors
-/// What both ends have printed, when it fails.
+/// The output of both ends, if it fails.
 ///
 /// # Panics
-/// When qperf is missing, or this machine has no address besides loopback's.
+/// If qperf is missing, or this machine has only loopback addresses.
 pub fn run(test: &str, options: &str) -> Result<Values, String> {
     require("qperf", "qperf");
-    // RDMA-CM is asked for the address that the server was found at by TCP. LIDs are those of one
-    // network.
+    // RDMA-CM uses the address at which the server was found by TCP. LIDs are those of one network.
     let by_cm = options.contains("-cm1");
     let ip = if by_cm { own_address() } else { IpAddr::from([127, 0, 0, 1]) };
     let place = if by_cm { BackToBack::with_server_ip(ip) } else { BackToBack::new() };
@@ -36,7 +35,7 @@ pub fn run(test: &str, options: &str) -> Result<Values, String> {
     let client = Program::start(&mut place.client(&line)).finish(LIMIT);
     let client_cpu = cpu_of_ended_children() - children_before;
     let server_cpu = cpu_of_process(server.id());
-    // It waits for the next client.
+    // The server waits for its next client.
     let server =
         server.end_within(Duration::ZERO).map_or_else(|hung| hung, |ended| ended.to_string());
     if !client.status.success() || client.stderr.contains("failed") {
@@ -48,28 +47,28 @@ pub fn run(test: &str, options: &str) -> Result<Values, String> {
     Ok(values)
 }
 
-/// Seconds of processor time that children took which were waited for.
+/// Seconds of processor time of children that were waited for.
 fn cpu_of_ended_children() -> f64 {
-    // SAFETY: all zeros is a `rusage`.
+    // SAFETY: all-zero is a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the answer.
+    // SAFETY: the pointer is to a live `rusage`.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Seconds of processor time that a running process and its ended children took.
+/// Seconds of processor time of a running process and its ended children.
 fn cpu_of_process(id: u32) -> f64 {
-    // SAFETY: no preconditions.
+    // SAFETY: sysconf has no preconditions.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    // Behind the name, which is in parentheses, eleven columns and then four times.
+    // Behind the name in parentheses, eleven columns, then four times.
     let times = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(4));
     times.into_iter().flatten().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
         / per_second
 }
 
-/// An address of this machine that is not loopback's; nothing is sent to find it.
+/// A non-loopback address of this machine, found without sending anything.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
     let found = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
@@ -80,7 +79,7 @@ fn own_address() -> IpAddr {
         .ip()
 }
 
-/// Every `name = value unit` line.
+/// Parses every `name = value unit` line.
 fn values(text: &str) -> Values {
     let parse = |line: &str| {
         let (name, rest) = line.split_once('=')?;

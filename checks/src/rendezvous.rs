@@ -1,4 +1,4 @@
-//! Two processes of a test program that tell each other where they are, over TCP.
+//! Synchronises two processes of a test program over TCP.
 
 use serde_json::Value;
 use std::error::Error;
@@ -9,18 +9,17 @@ use std::time::{Duration, Instant};
 
 type Fault = Box<dyn Error>;
 
-/// A line of JSON at a time, each way.
+/// Exchanges lines of JSON.
 pub struct Rendezvous {
     stream: TcpStream,
     lines: BufReader<TcpStream>,
 }
 
 impl Rendezvous {
-    /// Over a connection on which nothing has been said. Neither waits longer than `patience` for
-    /// the other's line.
+    /// Uses a new connection. Neither end waits longer than `patience` for the other's line.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Errors of the connection.
     pub fn over(stream: TcpStream, patience: Duration) -> Result<Self, Fault> {
         stream.set_read_timeout(Some(patience))?;
         stream.set_nodelay(true)?;
@@ -30,7 +29,7 @@ impl Rendezvous {
     /// Connects to the process that listens at `address`, or soon will.
     ///
     /// # Errors
-    /// When nobody does within `patience`.
+    /// If none does within `patience`.
     pub fn at(address: &str, patience: Duration) -> Result<Self, Fault> {
         let deadline = Instant::now() + patience;
         loop {
@@ -47,7 +46,7 @@ impl Rendezvous {
     /// Sends `ours` and waits for the other's.
     ///
     /// # Errors
-    /// When the other one says nothing, or nothing that is JSON.
+    /// If the other sends nothing, or invalid JSON.
     pub fn swap(&mut self, ours: &Value) -> Result<Value, Fault> {
         writeln!(self.stream, "{ours}")?;
         let mut line = String::new();
@@ -57,10 +56,10 @@ impl Rendezvous {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Waits until the other one has come to the same `step`.
+    /// Waits until the other has reached the same `step`.
     ///
     /// # Errors
-    /// As [`Rendezvous::swap`], and when it is at another one.
+    /// Like [`Rendezvous::swap`], and if the other is at another step.
     pub fn agree(&mut self, step: &str) -> Result<(), Fault> {
         let theirs = self.swap(&Value::from(step))?;
         if theirs == step {

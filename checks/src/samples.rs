@@ -1,4 +1,4 @@
-//! What a bench makes of what it measured, and where it leaves it.
+//! Statistics of a bench's samples, and the file that stores them.
 
 use clap::Args;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-/// How often and how long a bench measures.
+/// Number and duration of measurements.
 #[derive(Args)]
 pub struct Rounds {
     /// Rounds; the median counts
@@ -17,7 +17,7 @@ pub struct Rounds {
     pub seconds: u32,
 }
 
-/// Where a bench leaves its samples.
+/// Destination of a bench's samples.
 #[derive(Args)]
 pub struct Keep {
     /// Where the samples go; next to the build by default
@@ -28,10 +28,10 @@ pub struct Keep {
     bench: bool,
 }
 
-/// The one in the middle, or the mean of the two there.
+/// The median: the middle sample, or the mean of the two in the middle.
 ///
 /// # Panics
-/// Without samples.
+/// If there are no samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -40,11 +40,11 @@ pub fn median(samples: &[f64]) -> f64 {
 }
 
 impl Keep {
-    /// Writes the samples where the user wants them, or to `name` beside the built programs, and
-    /// says where they are.
+    /// Writes the samples to the user's file, or to `name` beside the built programs, and prints
+    /// the path.
     ///
     /// # Panics
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write(self, name: &str, samples: &Value) {
         let path = self.json.unwrap_or_else(|| {
             let bench = env::current_exe().expect("the path of this program");

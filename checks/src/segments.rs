@@ -1,25 +1,24 @@
-//! Proves from captures of all segments of a path what the accelerators on it did.
+//! Proves, from captures of all segments of a path, that its accelerators behaved correctly.
 //!
 //! ```text
 //! requester ──near LAN── near box ──near WAN── fibre ──far WAN── far box ──far LAN── responder
 //! ```
 //!
-//! Each capture holds both directions at one port, as
-//! `longhaul accelerate --pcap-lan FILE --pcap-wan FILE` records it. All were made on one machine,
-//! so by one clock: a frame that leaves a port is recorded before it is recorded where it comes in,
-//! also in another process, and the captures are read as one in the order of their timestamps. So a
-//! flow's requester is on the side where its first packet is seen first, and a box's answer stands
-//! behind whatever the box had seen by then. The requester's segment of a flow is the outermost on
-//! its side, the responder's the outermost on the other; where a box is missing, the outermost that
-//! there is (a recording of the fibre's port will do). The order of events in a capture is that at
-//! the port: what follows from a recorded frame is recorded behind it.
+//! Each capture holds both directions at one port, as `longhaul accelerate --pcap-lan FILE
+//! --pcap-wan FILE` records it. All are made on one machine and by one clock: a frame that leaves a
+//! port is recorded before the next port records it, even in another process, so the captures are
+//! merged by timestamp. A flow's requester is therefore on the side where its first packet is seen
+//! first, and a box's answer follows everything that the box had seen. The requester's segment of a
+//! flow is the outermost on its side, the responder's the outermost on the other; if a box is
+//! missing, the outermost existing one (a recording of the fibre's port will do). Within a capture,
+//! the order is that at the port: consequences of a recorded frame are recorded after it.
 //!
-//! What a responder accepts is what the standard lets it: packets without a gap in PSN order, each
-//! once. The same holds for what a box may call stored. READ responses and answers to atomics are
-//! the responder's own.
+//! A responder accepts what the standard permits: packets in PSN order without a gap, each once.
+//! The same holds for packets that a box may consider stored. READ responses and answers to atomics
+//! can come only from the responder.
 //!
-//! The checker knows wire formats alone, nothing of the accelerator's code. Its memory is bounded
-//! by the packets under way and a fixed number of delivered ones for each flow.
+//! The checker knows only wire formats, and shares no code with the accelerator. Its memory is
+//! bounded by the packets in flight and a fixed number of delivered ones per flow.
 
 mod capture;
 mod connections;
@@ -42,10 +41,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Violations that are kept with their place; the rest is counted.
+/// Violations kept with their position; the others are only counted.
 const VIOLATIONS_KEPT: usize = 1000;
 
-/// A place on the path, from the near host to the far one.
+/// A segment of the path, from the near host to the far one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Segment {
@@ -60,7 +59,7 @@ pub enum Segment {
 }
 
 impl Segment {
-    /// As people write it.
+    /// Name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Segment::NearLan => "near LAN",
@@ -70,7 +69,7 @@ impl Segment {
         }
     }
 
-    /// The other side of the box that this is at.
+    /// The segment on the other side of this one's box.
     const fn across(self) -> Segment {
         match self {
             Segment::NearLan => Segment::NearWan,
@@ -81,7 +80,7 @@ impl Segment {
     }
 }
 
-/// The captures of one run, pcap or pcapng; two at least, and whole frames.
+/// The captures of one run, pcap or pcapng; at least two, with whole frames.
 #[derive(Default)]
 pub struct Segments<'a> {
     /// Between the near host and its box.
@@ -95,10 +94,10 @@ pub struct Segments<'a> {
 }
 
 impl Segments<'static> {
-    /// The files near LAN, near WAN, far WAN, far LAN; `None` where there is no capture.
+    /// Opens the files near LAN, near WAN, far WAN, far LAN; `None` for those without a capture.
     ///
     /// # Errors
-    /// When a file cannot be opened.
+    /// If a file cannot be opened.
     pub fn open(files: [Option<&Path>; 4]) -> Result<Self, ProofError> {
         let mut opened = files.map(|_| None);
         for (file, opened) in files.into_iter().zip(&mut opened) {
@@ -112,7 +111,7 @@ impl Segments<'static> {
     }
 }
 
-/// Why captures cannot be used.
+/// Reason why captures cannot be used.
 #[derive(Debug, Error)]
 pub enum ProofError {
     /// A file cannot be opened.
@@ -121,24 +120,24 @@ pub enum ProofError {
     /// A file cannot be read.
     #[error("cannot read the capture of the {place}: {error}", place = .0.name(), error = .1)]
     Read(Segment, #[source] io::Error),
-    /// No capture, or a damaged one.
+    /// Not a capture, or a damaged one.
     #[error("the capture of the {place}: {error}", place = .0.name(), error = .1)]
     Capture(Segment, #[source] CaptureError),
-    /// Another kind of network; the link type's number.
+    /// Another kind of network, with the link type's number.
     #[error(
         "the capture of the {place} has link type {kind}; record Ethernet",
         place = .0.name(),
         kind = .1
     )]
     LinkType(Segment, u16),
-    /// A frame is not there as a whole.
+    /// A truncated frame.
     #[error(
         "frame {frame} of the {place} is cut; record whole frames",
         place = .0.name(),
         frame = .1
     )]
     Cut(Segment, u64),
-    /// A frame without a time.
+    /// A frame without a timestamp.
     #[error("frame {frame} of the {place} has no time", place = .0.name(), frame = .1)]
     Timeless(Segment, u64),
     /// Nothing to compare.
@@ -146,17 +145,16 @@ pub enum ProofError {
     TooFew,
 }
 
-/// What was found.
+/// Result of the proof.
 #[derive(Debug, Serialize)]
 pub struct Proof {
-    /// What was read, from the near host to the far one.
+    /// The captures, from the near host to the far one.
     pub captures: Vec<CaptureSummary>,
-    /// Every flow of RC requests, in the order of their first packets; a QP that lived twice is
-    /// there twice.
+    /// All RC flows, in the order of their first packets; a QP with two lives is listed twice.
     pub flows: Vec<FlowProof>,
     /// Boxes with captures on both sides.
     pub boxes: Vec<Passage>,
-    /// Responses that fit no flow, or several.
+    /// Responses that fit no flow, or more than one.
     pub responses_unpaired: u64,
     /// Requests of flows that no outermost capture shows first.
     pub requests_unplaced: u64,
@@ -167,9 +165,9 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// True when there was something to prove, all of it could be looked at, nothing was against
-    /// the rules, and all that was acknowledged arrived: a flow that failed with acknowledged
-    /// packets under way breaks no rule, but proves nothing.
+    /// `true` if there was something to prove, all of it could be checked, no rule was violated,
+    /// and all acknowledged packets arrived. A flow that failed with acknowledged packets in flight
+    /// violates no rule, but proves nothing.
     pub fn holds(&self) -> bool {
         let looked_at_all = self.responses_unpaired == 0 && self.requests_unplaced == 0;
         let lost = |flow: &FlowProof| match flow.end {
@@ -184,10 +182,10 @@ impl Proof {
     }
 }
 
-/// One capture as it was read.
+/// Summary of one capture.
 #[derive(Debug, Serialize)]
 pub struct CaptureSummary {
-    /// Where it was made.
+    /// Segment.
     pub segment: Segment,
     /// Frames in it.
     pub frames: u64,
@@ -197,7 +195,7 @@ pub struct CaptureSummary {
     pub until_ns: u64,
 }
 
-/// Which way the requests of a flow go.
+/// Direction of a flow's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -208,11 +206,11 @@ pub enum Direction {
     FarToNear,
 }
 
-/// How a flow stands at the end of the captures.
+/// State of a flow at the end of the captures.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The responder got everything.
+    /// The responder received everything.
     #[default]
     Delivered,
     /// The captures end before everything arrived.
@@ -221,37 +219,37 @@ pub enum End {
         packets: u64,
     },
     /// The responder or a box gave up before everything arrived, or the responder closed the
-    /// connection: as a program does that hears of the end by another way than the flow itself.
+    /// connection, as a program does that learns of the end through another channel.
     Failed {
-        /// What said so, and where.
+        /// The message that reported it, and its position.
         reason: String,
-        /// Packets that were acknowledged to the requester and never by the responder.
+        /// Packets acknowledged to the requester and never by the responder.
         acknowledged_but_missing: u64,
     },
-    /// Acknowledged packets are missing, and nobody said so: a violation.
+    /// Acknowledged packets are missing without a report: a violation.
     Missing {
-        /// How many.
+        /// Number of packets.
         packets: u64,
     },
 }
 
-/// What was checked and counted for one flow.
+/// Checks and counts of one flow.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FlowProof {
-    /// IP address.
+    /// IP address of the requester.
     pub requester: String,
-    /// IP address.
+    /// IP address of the responder.
     pub responder: String,
     /// VLAN, 0 without one.
     pub vlan: u16,
-    /// The QP that requests go to.
+    /// Destination QP of requests.
     pub responder_qpn: u32,
-    /// The QP that answers go to, once known.
+    /// Destination QP of answers, once known.
     pub requester_qpn: Option<u32>,
-    /// Where from.
+    /// Direction of the requests.
     pub direction: Direction,
-    /// PSN and MSN were given by the connection manager; otherwise they count from the first ones
-    /// seen.
+    /// Whether PSN and MSN are known from the connection manager; otherwise they count from the
+    /// first ones seen.
     pub by_connection_manager: bool,
     /// PSN of the first request.
     pub first_psn: u32,
@@ -259,110 +257,111 @@ pub struct FlowProof {
     pub sent: u64,
     /// READ and atomic requests among them.
     pub reads_and_atomics: u64,
-    /// Packets that the requester sent again.
+    /// Packets that the requester retransmitted.
     pub sent_again: u64,
-    /// Packets that the requester's segment shows behind a gap.
+    /// Packets behind a gap on the requester's segment.
     pub out_of_order_sent: u64,
-    /// Packets that came to the responder in order and as they were sent, each counted once.
+    /// Packets that arrived at the responder in order and unchanged, each counted once.
     pub arrived: u64,
     /// Their payload, in bytes.
     pub arrived_bytes: u64,
-    /// Messages that are complete with them.
+    /// Messages completed by them.
     pub arrived_messages: u64,
-    /// Copies that came later and were found the same.
+    /// Copies that arrived later and were identical.
     pub arrived_again: u64,
-    /// Copies that came too late to be compared: the responder had acknowledged them long before.
+    /// Copies that arrived too late to be compared: the responder had acknowledged them long
+    /// before.
     pub arrived_again_unchecked: u64,
-    /// Packets that came to the responder behind a gap, so that it dropped them.
+    /// Packets that arrived behind a gap, so that the responder dropped them.
     pub arrived_behind_a_gap: u64,
     /// Packets acknowledged to the requester.
     pub acknowledged: u64,
     /// Packets acknowledged by the responder itself.
     pub confirmed: u64,
-    /// ACKs and NAKs to the requester that its box made.
+    /// ACKs and NAKs to the requester that its box generated.
     pub pseudo_acks: u64,
-    /// ACKs and NAKs to the requester that came through its box.
+    /// ACKs and NAKs to the requester that its box forwarded.
     pub acks_passed: u64,
-    /// ACKs from the responder that overtook each other on the way.
+    /// ACKs from the responder that were reordered on the path.
     pub acks_reordered: u64,
-    /// MigReq of the first pseudo-ACKs was not what the responder sends. That is no violation,
-    /// because nothing had shown the box what it sends.
+    /// Whether MigReq of the first pseudo-ACKs differed from the responder's. That is no violation,
+    /// because the box could not have known it.
     pub migreq_guessed_wrong: bool,
-    /// MSNs that were held against the count of messages.
+    /// MSNs compared with the count of messages.
     pub msns_checked: u64,
     /// RNR NAKs of the responder.
     pub rnr_naks: u64,
     /// Sequence NAKs of the responder.
     pub sequence_naks: u64,
-    /// How it stands at the end.
+    /// State at the end.
     pub end: End,
 }
 
-/// What went through a box that is not RoCEv2.
+/// Frames other than RoCEv2 that passed a box.
 #[derive(Debug, Serialize)]
 pub struct Passage {
-    /// The segments at its two sides.
+    /// Segments on its two sides.
     pub between: [Segment; 2],
-    /// Frames that came out as they went in, by the side where they went in.
+    /// Frames that left unchanged, by the side of their entry.
     pub carried: [u64; 2],
-    /// Frames that had come in and not gone out in the last second of the captures.
+    /// Frames that entered in the last second of the captures and have not left.
     pub under_way: u64,
 }
 
-/// What must hold.
+/// The rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// An ACK covers a packet that its sender's segment had not shown, or a gap.
+    /// An ACK covers a packet not yet seen on its sender's segment, or a gap.
     AckedUnseen,
-    /// A packet was acknowledged and never came to the responder.
+    /// A packet was acknowledged and never reached the responder.
     AckedNeverArrived,
     /// A pseudo-ACK covers a READ or atomic without its responses.
     AckPassesRead,
-    /// An ACK covers less than one before it.
+    /// An ACK covers less than an earlier one.
     AckWentBack,
-    /// A box sent a READ response or atomic ACK that it did not get.
+    /// A box sent a READ response or atomic ACK that it had not received.
     ResponseMadeUp,
-    /// The responder's next packet was never sent by the requester.
+    /// The requester never sent the responder's next packet.
     NeverSent,
-    /// Payload, BTH, RETH or immediate data are not what was sent.
+    /// Payload, BTH, RETH or immediate data differ from those sent.
     ContentChanged,
-    /// Addresses, ports or other headers are not those that the requester sent.
+    /// Addresses, ports or other headers differ from those sent.
     HeadersChanged,
-    /// A packet sent again is not what it was.
+    /// A retransmission differs from the original.
     RetransmissionDiffers,
-    /// The responder acknowledges what its segment does not show.
+    /// The responder acknowledges a packet not seen on its segment.
     ResponderAhead,
-    /// The MSN is not the number of messages that are complete with the PSN.
+    /// The MSN differs from the number of messages completed at the PSN.
     MsnWrong,
-    /// A syndrome that the standard reserves or that RC does not have.
+    /// A syndrome that is reserved, or does not exist in RC.
     SyndromeIllegal,
-    /// Credits beyond what the responder gave.
+    /// Credits beyond those of the responder.
     CreditsInvented,
-    /// MigReq of a pseudo-ACK is not the responder's, which the box had seen.
+    /// MigReq of a pseudo-ACK differs from the responder's, which the box had seen.
     MigReqDiffers,
-    /// Addresses, ports or other headers of a pseudo-ACK are not the responder's.
+    /// Addresses, ports or other headers of a pseudo-ACK differ from the responder's.
     AnswerHeadersDiffer,
     /// The ICRC is wrong.
     IcrcWrong,
-    /// There is a UDP checksum, and it is wrong: hosts drop the packet.
+    /// A wrong UDP checksum: hosts drop the packet.
     UdpChecksumWrong,
-    /// A frame that is not RoCEv2 was lost, changed or made up.
+    /// A frame other than RoCEv2 was lost, changed or made up.
     OtherLost,
-    /// A frame that is not RoCEv2 was overtaken.
+    /// A frame other than RoCEv2 was overtaken.
     OtherReordered,
 }
 
-/// A frame against a rule.
+/// A frame that violates a rule.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Violation {
-    /// Where.
+    /// Segment of the capture.
     pub segment: Segment,
-    /// Number in that capture, from 1.
+    /// Number of the frame in that capture, from 1.
     pub frame: u64,
-    /// Which.
+    /// Violated rule.
     pub rule: Rule,
-    /// More about it.
+    /// Details.
     pub detail: String,
 }
 
@@ -393,7 +392,7 @@ impl Findings {
 /// Reads the captures and checks them.
 ///
 /// # Errors
-/// When a capture cannot be read to its end, holds cut frames, or there are not two.
+/// If a capture cannot be read completely, contains truncated frames, or there are fewer than two.
 pub fn prove(segments: Segments<'_>) -> Result<Proof, ProofError> {
     let Segments { near_lan, near_wan, far_wan, far_lan } = segments;
     let given = [
@@ -426,14 +425,14 @@ pub fn prove(segments: Segments<'_>) -> Result<Proof, ProofError> {
 }
 
 struct Checker {
-    /// The segments that there are captures of, from the near host to the far one.
+    /// Segments with captures, from the near host to the far one.
     present: Vec<Segment>,
     roce: Vec<u64>,
     flows: HashMap<Way, usize>,
     /// All flows in the order of their beginnings; `None` once finished.
     all: Vec<Option<Flow>>,
     finished: Vec<(usize, FlowProof)>,
-    /// Flows by where their responses go.
+    /// Flows by the destination of their responses.
     requesters: HashMap<Way, usize>,
     connections: Connections,
     boxes: Vec<passage::Box>,
@@ -478,7 +477,7 @@ impl Checker {
         };
         self.roce[at] += 1;
         if !seen.icrc_is_right {
-            // Nobody takes it for what it says.
+            // No host accepts it.
             return self.findings.add(place, Rule::IcrcWrong, || format!("{:?}", seen.opcode));
         }
         if !seen.udp_checksum_is_right {
@@ -524,7 +523,7 @@ impl Checker {
         }
     }
 
-    /// The segments of requester and responder.
+    /// Segments of requester and responder.
     fn ends(&self, direction: Direction) -> (Segment, Segment) {
         let (near, far) = (self.present[0], self.present[self.present.len() - 1]);
         match direction {
@@ -538,7 +537,7 @@ impl Checker {
         if known.is_some_and(|flow| flow.connection == Some(begun.ids)) {
             return;
         }
-        // The way is seen from the first request.
+        // The first request determines the direction.
         let slot = self.begin(place, begun.requests, Direction::NearToFar, begun.first_psn);
         if let Some(flow) = &mut self.all[slot] {
             flow.begin_connection(begun.ids, begun.requester, begun.mtu);
@@ -624,7 +623,7 @@ impl Checker {
         }
     }
 
-    /// The one flow without a requester's QP that the response fits.
+    /// The only flow without a known requester QP that the response fits.
     fn pair(&mut self, seen: &Seen<'_>) -> Option<usize> {
         let between = |way: &Way| {
             (way.source, way.destination, way.vlan)

@@ -1,4 +1,4 @@
-//! DPDK's own forwarder, `dpdk-testpmd`, without hugepages and without the machine's network cards.
+//! DPDK's `dpdk-testpmd`, without hugepages and without the machine's network cards.
 
 use crate::program::Finished;
 use std::io::{Read, Write};
@@ -18,12 +18,12 @@ pub struct Testpmd {
     stdin: ChildStdin,
     output: Arc<Mutex<String>>,
     readers: Vec<JoinHandle<()>>,
-    /// How much of the output has been looked at.
+    /// Bytes of output already searched.
     seen: usize,
 }
 
 impl Testpmd {
-    /// Why there is none here; `None` when it is installed.
+    /// Reason to skip: testpmd is not installed. `None` if it is.
     pub fn missing() -> Option<String> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).is_file());
@@ -32,16 +32,16 @@ impl Testpmd {
         })
     }
 
-    /// Starts it with these virtual devices and arguments of its own, and waits for its prompt.
+    /// Starts testpmd with these virtual devices and arguments, and waits for its prompt.
     ///
     /// # Panics
     /// When it does not start.
     pub fn start(devices: &[String], arguments: &[&str]) -> Self {
-        // It writes its prompt past the buffer in which the rest of what it says waits.
+        // Its prompt bypasses the stdio buffer that holds the rest of its output.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", PROGRAM]);
         command.args(["--no-huge", "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry"]);
-        // Both of its threads on any processor: each of them would be bound to one.
+        // Both of its threads on any processor: by default each is bound to one.
         command.arg(format!("--lcores=(0,1)@(0-{})", processors() - 1));
         command.args(devices.iter().map(|device| format!("--vdev={device}")));
         command.args(["--", "-i", "--total-num-mbufs=8192"]).args(arguments);
@@ -58,13 +58,13 @@ impl Testpmd {
         testpmd
     }
 
-    /// Gives it a command, and waits until it has done it: what it said.
+    /// Runs a command and returns its output.
     ///
     /// # Panics
-    /// When it has gone, or does not come back to its prompt.
+    /// If testpmd has exited, or does not return to its prompt.
     pub fn command(&mut self, text: &str) -> String {
         writeln!(self.stdin, "{text}").unwrap_or_else(|e| panic!("{PROGRAM} has gone: {e}"));
-        // It echoes the command behind its prompt.
+        // It echoes the command after its prompt.
         self.wait_for(text);
         self.wait_for(PROMPT)
     }
@@ -83,12 +83,12 @@ impl Testpmd {
         }
     }
 
-    /// Has it end by itself.
+    /// Quits testpmd and waits for its exit.
     ///
     /// # Panics
     /// When it does not.
     pub fn quit(mut self) -> Finished {
-        // It may have gone by itself.
+        // It may have exited already.
         let _ = writeln!(self.stdin, "quit");
         let deadline = Instant::now() + LIMIT;
         let status = loop {
@@ -106,7 +106,7 @@ impl Testpmd {
         Finished { name: PROGRAM.to_owned(), status, stdout, stderr: String::new() }
     }
 
-    /// Ends it as nothing else can be ended: it says good-bye to nobody.
+    /// Kills it with SIGKILL, without a chance to disconnect.
     pub fn kill(self) {
         drop(self);
     }
@@ -114,7 +114,7 @@ impl Testpmd {
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        // Ended programs cannot be killed, which is as well.
+        // Fails if it has exited, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

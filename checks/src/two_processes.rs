@@ -1,5 +1,5 @@
-//! A bench that is both ends of a connection: it starts itself once more, back to back over shared
-//! memory, and the two tell each other the numbers of their queue pairs by pipes.
+//! A bench that is both ends of a connection: it starts itself a second time, back to back over
+//! shared memory, and the two exchange the numbers of their queue pairs through pipes.
 
 use crate::back_to_back::{CLIENT_IP, SERVER_IP};
 use crate::lab::RuntimeDir;
@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 /// First PSN of every queue pair.
 const PSN: u32 = 77;
 
-/// The process at the other end. Dropping it tells it to stop, and waits for that.
+/// The process at the other end. Dropping it stops it and waits for its exit.
 pub struct OtherEnd {
     child: Child,
     to: Option<ChildStdin>,
@@ -21,10 +21,10 @@ pub struct OtherEnd {
 }
 
 impl OtherEnd {
-    /// Starts this program with `arguments`, by which it knows that it is the other end.
+    /// Starts this program with `arguments`, which tell it that it is the other end.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(arguments: &[&str]) -> Self {
         let dir = RuntimeDir::new();
         let mut child = Command::new(std::env::current_exe().expect("this program"))
@@ -39,18 +39,18 @@ impl OtherEnd {
         OtherEnd { child, to, from, dir }
     }
 
-    /// The device of this end.
+    /// Device of this end.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn device(&self) -> Device {
         device(&self.dir.path().join("memif").display().to_string(), "slave", CLIENT_IP)
     }
 
-    /// Exchanges numbers, a line each way, and connects `mine` to the other end's.
+    /// Exchanges numbers, one line each, and connects `mine` to the other end's queue pairs.
     ///
     /// # Panics
-    /// When the other end ends, or has made other queue pairs.
+    /// If the other end exits, or has created other queue pairs.
     pub fn connect(&mut self, mine: &[QueuePair]) {
         writeln!(self.to.as_mut().expect("a pipe"), "{}", numbers(mine))
             .expect("our numbers are sent");
@@ -61,7 +61,7 @@ impl OtherEnd {
     /// The next line that the other end prints.
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn line(&mut self) -> String {
         line(&mut self.from)
     }
@@ -74,24 +74,24 @@ impl Drop for OtherEnd {
     }
 }
 
-/// At the other end: its device.
+/// Called by the other end: its device.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn device_of_other_end() -> Device {
     device(&std::env::var(attach::ENV_SOCKET).expect("the socket"), "master", SERVER_IP)
 }
 
-/// At the other end: the counterpart of [`OtherEnd::connect`].
+/// Called by the other end: the counterpart of [`OtherEnd::connect`].
 ///
 /// # Panics
-/// As that.
+/// Like [`OtherEnd::connect`].
 pub fn connect_other_end(mine: &[QueuePair]) {
     connect(mine, &line(&mut io::stdin().lock()), CLIENT_IP);
     println!("{}", numbers(mine));
 }
 
-/// At the other end: waits until it is told to stop.
+/// Called by the other end: waits until it must stop.
 pub fn wait_for_stop() {
     let _ = io::stdin().read_line(&mut String::new());
 }

@@ -1,6 +1,5 @@
-//! What the device costs in memory, counted by the allocator: nothing per packet once it is warm,
-//! and little per idle queue pair. One test at a time looks at the counts, so that there is only
-//! one here.
+//! Memory of the device, counted by the allocator: none per packet once warm, and little per idle
+//! queue pair. Only one test may read the counts, so there is only one here.
 
 use longhaul_checks::counting::Counting;
 use longhaul_node::{Frame, Gather, Node, Payload, Side, Transmit};
@@ -40,7 +39,7 @@ impl Memory for Flat {
     }
 }
 
-/// Frames between two devices, in buffers that are made once.
+/// Frames between two devices, in preallocated buffers.
 struct Ring {
     bytes: Vec<u8>,
     lens: Vec<usize>,
@@ -111,7 +110,7 @@ impl End {
     }
 }
 
-/// One round of everything that moves data, for each transport.
+/// One round of every operation that moves data, for each transport.
 struct Traffic {
     ends: [End; 2],
     qps: [[Qpn; 3]; 2],
@@ -202,7 +201,7 @@ impl Traffic {
     }
 }
 
-/// Bytes that each of 2000 connected, idle QPs costs.
+/// Bytes of each of 2000 connected, idle QPs.
 fn bytes_per_idle_qp(kind: QpKind, shared: bool) -> i64 {
     const COUNT: usize = 2000;
     let mut end = end(1);
@@ -210,7 +209,7 @@ fn bytes_per_idle_qp(kind: QpKind, shared: bool) -> i64 {
         let init = SrqInit { pd: end.pd, depth: 1024, sge_max: 1, limit: 0 };
         end.device.create_srq(&init).unwrap()
     });
-    // The tables' own growth is not a QP's.
+    // Excludes the growth of the tables.
     let before = ALLOCATOR.bytes();
     for _ in 0..COUNT {
         let init = QpInit {

@@ -1,5 +1,5 @@
-//! `longhaul bench datapath`: every box over rings, boxes in processes of their own, results in
-//! files, and what it refuses.
+//! `longhaul bench datapath`: every box over rings, boxes in separate processes, result files, and
+//! refusals.
 
 use longhaul_bench::ResultFile;
 use longhaul_checks::guest::skip_loudly;
@@ -16,7 +16,7 @@ fn run(arguments: &str) -> Finished {
     Program::start(&mut runtime.longhaul(&format!("bench datapath {arguments}"))).finish(LIMIT)
 }
 
-/// What a run of these arguments measured.
+/// Results of a run with these arguments.
 #[track_caller]
 fn results(arguments: &str) -> Vec<Value> {
     let _turn = Turn::take();
@@ -50,7 +50,7 @@ fn every_box_is_measured_over_rings() {
 fn distance_is_behind_an_accelerator_and_inside_an_emulator() {
     let results = results("--box accelerator,emulator --size 1K --distance 200km");
     let ns = |at: usize, name: &str| results[at]["values"][name].as_f64().unwrap();
-    // 1 ms one way; an accelerator answers at once, and what it answers has gone on.
+    // 1 ms one way; an accelerator acknowledges at once, after it has sent the packets on.
     assert!(ns(0, "acknowledged_p50_ns") < 1e6 && ns(0, "one_way_p50_ns") < 1e6, "{results:?}");
     assert!(ns(1, "acknowledged_p50_ns") >= 2e6 && ns(1, "one_way_p50_ns") >= 1e6, "{results:?}");
 }

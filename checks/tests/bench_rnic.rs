@@ -1,5 +1,5 @@
-//! `longhaul bench rnic`: each operation over each line, what the cycles go into, results in files,
-//! and what it refuses.
+//! `longhaul bench rnic`: each operation over each line, the cycle breakdown, result files, and
+//! refusals.
 
 use longhaul_bench::ResultFile;
 use longhaul_checks::guest::skip_loudly;
@@ -21,7 +21,7 @@ fn run(arguments: &str) -> Finished {
     Program::start(&mut command(&runtime, arguments)).finish(LIMIT)
 }
 
-/// The results that were printed as JSON.
+/// Results printed as JSON.
 #[track_caller]
 fn parsed(finished: &Finished) -> Vec<Value> {
     assert!(finished.status.success(), "{finished}");
@@ -59,7 +59,7 @@ fn each_operation_is_measured_in_one_thread_and_between_processes() {
     for result in &results {
         // Rings and memif wait for room.
         assert_eq!(result["values"]["dropped_frames"], 0.0, "{result}");
-        // What was under way as measuring began may have arrived before.
+        // Packets in flight when measuring began may have arrived before.
         let [qps, depth] = ["qps", "depth"].map(|name| result["point"][name].as_u64().unwrap());
         let under_way = qps * depth;
         let packets = result["responder"]["packets"].as_u64();

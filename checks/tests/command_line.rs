@@ -1,4 +1,4 @@
-//! What a user can do wrong at the command line, and Ctrl-C.
+//! User errors at the command line, and Ctrl-C.
 
 use longhaul_checks::{
     Finished, Program, Ready, RuntimeDir, TestLab, free_tcp_port, members_of_group, require,
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Fails unless the program ended with `code` and said one line, which contains all of `parts`, on
-/// stderr alone.
+/// Fails unless the program exited with `code` and printed one line, which contains all of `parts`,
+/// on stderr alone.
 fn assert_refused(finished: &Finished, code: i32, parts: &[&str]) {
     assert_eq!(finished.status.code(), Some(code), "{finished}");
     assert_eq!(finished.stdout, "", "{finished}");
@@ -54,20 +54,42 @@ mod bad_input {
             ("lab up --memory 10K", ["'10K'", "--memory", "64 KiB"]),
             ("lab up --memory 100T", ["'100T'", "--memory", "1024 GiB"]),
             ("lab up --name ../../tmp", ["--name", "letters", ""]),
-            ("lab up --hosts 27", ["'27'", "--hosts", "2..=26"]),
-            ("lab up --hosts 1", ["'1'", "--hosts", "2..=26"]),
+            ("lab up --hosts 27", ["'27'", "--hosts", "from 2 to 26"]),
+            ("lab up --hosts 1", ["'1'", "--hosts", "from 2 to 26"]),
             ("lab up --ecn 4M:1M", ["'4M:1M'", "--ecn", "above Kmax"]),
             ("lab up --accelerate c", ["'c'", "--accelerate", "both"]),
             ("lab up --distanc 3km", ["--distanc", "similar", "--distance"]),
             ("exec --host 7 -- true", ["no host '7'", "a (10.77.0.1)", "b (10.77.0.2)"]),
             ("exec -- true", ["--host", "not provided", ""]),
             ("exec --host a", ["PROGRAM", "not provided", ""]),
-            ("demo --seconds 0", ["--seconds", "1..", ""]),
+            ("demo --seconds 0", ["--seconds", "from 1 to 60", ""]),
             ("laboratory", ["laboratory", "lab", ""]),
         ] {
             assert_refused(&run(&runtime, arguments), 2, &parts);
         }
         assert!(runtime.leftovers().is_empty(), "{:?}", runtime.leftovers());
+    }
+
+    #[test]
+    fn a_file_of_settings_that_is_wrong_says_where_and_what_may_be_meant() {
+        let runtime = RuntimeDir::new();
+        let file = runtime.path().join("box.toml");
+        let pair = "[[pair]]\nlan = 'eth1'\nwan = 'eth2'\n";
+        for (text, line, told) in [
+            (format!("{pair}distanse = '5km'"), 4, "did you mean 'distance'?"),
+            (
+                format!("{pair}rate = 5"),
+                4,
+                "rate: write the value in quotes; a data rate needs its unit",
+            ),
+            (format!("rate = '10G'\n{pair}"), 1, "'rate' belongs in [defaults] or [[pair]]"),
+            (format!("{pair}[default]\nrate = '1G'"), 4, "did you mean 'defaults'?"),
+            (format!("{pair}[[policy]]\nmod = 'off'"), 5, "did you mean 'mode'?"),
+        ] {
+            std::fs::write(&file, &text).unwrap();
+            let refused = run(&runtime, &format!("accelerate --config {}", file.display()));
+            assert_refused(&refused, 1, &[&format!("{}:{line}: ", file.display()), told]);
+        }
     }
 
     #[test]
@@ -99,7 +121,7 @@ mod bad_input {
     #[test]
     fn a_lab_that_is_not_up_says_how_to_start_it() {
         let runtime = RuntimeDir::new();
-        for command in ["lab status", "lab status --json", "lab down", "exec --host a -- true"] {
+        for command in ["lab status", "lab status --json", "exec --host a -- true"] {
             let refused = run(&runtime, command);
             assert_refused(
                 &refused,
@@ -107,12 +129,14 @@ mod bad_input {
                 &["no lab called 'default' is up", "'longhaul lab up --distance"],
             );
         }
-        let refused = run(&runtime, "lab down --name other");
+        let refused = run(&runtime, "lab status --name other");
         assert_refused(
             &refused,
             1,
             &["no lab called 'other' is up", "longhaul lab up --name other"],
         );
+        let refused = run(&runtime, "lab down --name other");
+        assert_refused(&refused, 1, &["no lab called 'other' is up; there is nothing to stop"]);
         assert!(runtime.leftovers().is_empty(), "{:?}", runtime.leftovers());
     }
 
@@ -164,7 +188,7 @@ mod bad_input {
         let lab = TestLab::up("");
         let programs: Vec<Program> = (0..16).map(|_| lab.exec("a", "sleep 60")).collect();
         for program in &programs {
-            // It has its place on the host once `exec` has become the program.
+            // It runs on the host once `exec` has become the program.
             let name = format!("/proc/{}/comm", program.id());
             eventually("it runs", || {
                 std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n")
@@ -173,7 +197,7 @@ mod bad_input {
         assert_refused(
             &lab.exec("a", "true").finish(LIMIT),
             1,
-            &["host a runs 16 programs", "--name"],
+            &["host a already runs 16 programs", "--name"],
         );
         lab.exec("b", "true").succeed(LIMIT);
         drop(programs);
@@ -208,7 +232,7 @@ mod surroundings {
     use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
 
-    /// A pipe that nobody reads.
+    /// A pipe without a reader.
     fn closed_pipe() -> Stdio {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -228,6 +252,59 @@ mod surroundings {
                 1,
                 &["not a directory of yours alone", "remove it", "XDG_RUNTIME_DIR"],
             );
+        }
+    }
+
+    /// A command whose files are limited to this many blocks of 512 bytes: further writes fail, as
+    /// on a full disk.
+    fn on_a_full_disk(runtime: &RuntimeDir, blocks: &str, arguments: &str) -> Command {
+        let mut command = Command::new("sh");
+        let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+        command
+            .arg("-c")
+            .arg(limited)
+            .arg(longhaul_checks::longhaul())
+            .args(arguments.split_whitespace());
+        command.env("XDG_RUNTIME_DIR", runtime.path()).env_remove("LD_PRELOAD");
+        command
+    }
+
+    #[test]
+    fn a_recording_that_fills_the_disk_is_told_of_and_the_lab_lives_on() {
+        require("rping", "rdmacm-utils");
+        let lab = TestLab::up("");
+        lab.down();
+        let capture = lab.runtime().path().join("all.pcap");
+        let up = format!("lab up --name check --pcap {} --pcap-frames 100000", capture.display());
+        Program::start(&mut on_a_full_disk(lab.runtime(), "64", &up)).succeed(LIMIT);
+        let server = "rping -s -a 10.77.0.2 -C 100 -S 4000";
+        let client = "rping -c -a 10.77.0.2 -C 100 -S 4000";
+        lab.pair(server, client, Ready::Attached, LIMIT);
+        let told = format!("the recording to {} ends: File too large", capture.display());
+        eventually("status has it", || {
+            lab.status()["log"].as_str().is_some_and(|log| log.contains(&told))
+        });
+        assert!(run(lab.runtime(), "lab status --name check").stdout.contains("log: "));
+        lab.pair(server, client, Ready::Attached, LIMIT);
+        let down = run(lab.runtime(), "lab down --name check");
+        assert!(down.status.success() && down.stderr.contains(&told), "{down}");
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_written_leaves_no_file() {
+        let runtime = RuntimeDir::new();
+        for kind in ["new", "psk"] {
+            let key = runtime.path().join(kind);
+            let make = format!("key {kind} {}", key.display());
+            let mut full = on_a_full_disk(&runtime, "0", &make);
+            assert_refused(&Program::start(&mut full).finish(LIMIT), 1, &["cannot write", kind]);
+            assert!(!key.exists());
+            let unheard = fs::File::create("/dev/full").unwrap();
+            assert_eq!(runtime.longhaul(&make).stdout(unheard).status().unwrap().code(), Some(1));
+            assert!(!key.exists(), "nobody has heard its public key");
+            assert!(run(&runtime, &make).status.success());
+            assert_refused(&run(&runtime, &make), 1, &["already exists"]);
+            assert!(key.exists());
         }
     }
 
@@ -310,7 +387,7 @@ mod decode {
         finished
     }
 
-    /// A capture of two sound packets.
+    /// A capture of two valid packets.
     fn frames() -> Vec<Vec<u8>> {
         packets::every_kind().iter().take(2).map(packets::Fields::build).collect()
     }
@@ -355,7 +432,7 @@ mod decode {
 mod ctrl_c {
     use super::*;
 
-    /// Nothing of `group` runs, and nothing lies in `runtime`.
+    /// Checks that no process of `group` runs, and nothing is left in `runtime`.
     fn assert_gone(group: u32, runtime: &RuntimeDir) {
         eventually("all processes end", || members_of_group(group).is_empty());
         assert!(runtime.leftovers().is_empty(), "{:?}", runtime.leftovers());
@@ -410,7 +487,7 @@ mod ctrl_c {
         let server = lab.wait_for(server, Ready::Tcp(port));
         let client = Program::start_group(&mut lab.command("a", &format!("{line} 127.0.0.1")));
         let groups = [server.id(), client.id()];
-        eventually("data is under way", || {
+        eventually("data is in flight", || {
             lab.status()["link"][0]["delivered_frames"].as_u64() > Some(10_000)
         });
         for program in [client, server] {
@@ -455,21 +532,22 @@ mod killed_lab {
         for accelerate in ["", "--accelerate"] {
             let lab = TestLab::up(&format!("--distance 100km {accelerate}"));
             let port = free_tcp_port();
-            // 2^14 times 4.096 µs and seven retries: half a second, and up to four times that as
-            // the standard has it.
+            // 2^14 times 4.096 µs and seven retries: half a second, and up to four times that by
+            // the standard.
             let line = format!("ib_write_bw -d longhaul0 -F -p {port} -s 65536 -D 50 -u 14");
             let (server, client) =
                 lab.start_pair(&line, &format!("{line} 127.0.0.1"), Ready::Tcp(port));
-            eventually("data is under way", || {
+            eventually("data is in flight", || {
                 lab.status()["link"][0]["delivered_frames"].as_u64() > Some(10_000)
             });
             lab.kill();
             let client = client.finish(LIMIT);
-            // Well before the 50 seconds are over, perftest says what it got: IBV_WC_RETRY_EXC_ERR.
+            // Well before the 50 seconds are over, perftest reports its status:
+            // IBV_WC_RETRY_EXC_ERR.
             let said = format!("{}{}", client.stdout, client.stderr);
             assert!(said.contains("Failed status 12"), "{client}");
             assert!(!client.status.success(), "{client}");
-            // It waits for its client to say goodbye over TCP.
+            // It waits for its client's goodbye over TCP.
             server.finish(LIMIT);
         }
     }

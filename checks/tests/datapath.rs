@@ -1,6 +1,6 @@
-//! What boxes allocate while traffic passes them over real rings, accelerators, fibres and paired
-//! boxes, and what two ends of queue pairs do, software RNIC, turns and port: nothing, once they
-//! are warm. One test at a time looks at the counts, so that there is only one here.
+//! Allocations while traffic passes over real rings, accelerators, fibres and paired boxes, and
+//! between two ends of queue pairs with software RNIC, turns and port: none, once warm. Only one
+//! test may read the counts, so there is only one here.
 
 use longhaul_accel::{Accelerator, Config, FlowState};
 use longhaul_checks::RuntimeDir;
@@ -20,8 +20,8 @@ use longhaul_wan_box::{Identity, Sizing, WanBox};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
 
-/// Packets of a stretch, and stretches within which several in a row must be without an allocation:
-/// until then tables and pools grow to what this load keeps in them.
+/// Packets of a stretch, and the number of stretches within which several consecutive ones must be
+/// free of allocations: tables and pools grow to this load's size first.
 const STRETCH: u64 = 10_000;
 const STRETCHES_MAX: usize = 200;
 const IN_A_ROW: usize = 4;
@@ -75,7 +75,7 @@ enum Between {
     Paired { is_sealed: bool, delay: Duration },
 }
 
-/// What is between the requesters' ring and the responders'.
+/// The stages between the requesters' ring and the responders'.
 fn stages(what: Between, a: LoopbackPort, b: LoopbackPort) -> Vec<Box<dyn Stage>> {
     match what {
         Between::Bridge => vec![Box::new(Bridge::new([a, b]))],
@@ -84,7 +84,7 @@ fn stages(what: Between, a: LoopbackPort, b: LoopbackPort) -> Vec<Box<dyn Stage>
             vec![Box::new(NodeStage::new("accelerator", node, vec![a, b], terminated))]
         }
         Between::Link { delay } => {
-            // So slow that everything the load may have under way is soon within.
+            // So slow that the maximum in flight is soon reached.
             let rate = BitRate::from_gbps(1);
             let node = Link::new(LinkConfig { delay, rate, ..LinkConfig::default() }).unwrap();
             vec![Box::new(NodeStage::new("link", node, vec![a, b], nothing_to_say))]
@@ -106,7 +106,7 @@ fn stages(what: Between, a: LoopbackPort, b: LoopbackPort) -> Vec<Box<dyn Stage>
     }
 }
 
-/// Puts a stretch through: allocations meanwhile.
+/// Runs a stretch. Returns the number of allocations.
 fn stretch(row: &mut Row<LoopbackPort>) -> u64 {
     let (before, until) = (ALLOCATOR.calls(), row.load().counters().arrived + STRETCH);
     while row.load().counters().arrived < until {
@@ -115,7 +115,7 @@ fn stretch(row: &mut Row<LoopbackPort>) -> u64 {
     ALLOCATOR.calls() - before
 }
 
-/// Repeats `stretch`, which tells its allocations, until several in a row have none.
+/// Repeats `stretch`, which returns its allocations, until several in a row have none.
 fn assert_steady(what: &str, mut stretch: impl FnMut() -> u64) {
     let mut allocated = Vec::with_capacity(STRETCHES_MAX);
     let is_steady = |allocated: &[u64]| {
@@ -150,7 +150,7 @@ fn boxes() {
     }
 }
 
-/// Two ends of queue pairs that are joined by `ports`, in this thread.
+/// Two ends of queue pairs connected by `ports`, in this thread.
 fn ends<P: Port>(operation: Operation, qps: u32, [near, far]: [P; 2]) {
     let (mtu, message_bytes, depth) = (Mtu::B4096, 65_536, 16);
     let config = TransferConfig { operation, message_bytes, mtu, qps, depth, is_watched: false };
@@ -176,7 +176,7 @@ fn memif() -> [MemifPort; 2] {
     let config = MemifConfig { frame_bytes_max: 4608, ..MemifConfig::new("end") };
     let far = MemifPort::master(&socket, 0, config.clone()).unwrap();
     let mut ports = [MemifPort::slave(&socket, 0, config).unwrap(), far];
-    // The folder goes; those who are connected stay so.
+    // The directory is removed; the connection remains.
     while ports.each_mut().map(|port| port.service().unwrap()).contains(&LinkState::Down) {}
     ports
 }

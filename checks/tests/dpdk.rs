@@ -1,5 +1,5 @@
-//! Boxes over ports of DPDK's. Skipped, loudly, without a `longhaul` that was built with it:
-//! `cargo xtask dpdk` builds one.
+//! Boxes over DPDK ports. Skipped, loudly, without a `longhaul` built with DPDK: `cargo xtask dpdk`
+//! builds one.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::network::{LIMIT, Network, RIGHT};
@@ -65,8 +65,8 @@ fn a_fibre_between_two_of_them_delivers_every_frame_both_ways() {
     let (a, b) = (port("a", 0), port("b", 1));
     let arguments = ["emulate", "--a", &a, "--b", &b, "--delay", "2ms", "--dpdk-eal", EAL];
     let fibre = Program::start_group(&mut longhaul(&program, &dir, &arguments));
-    // The driver writes a block at a time, and what is left when it is closed: the box says when
-    // all went out.
+    // The driver writes a block at a time, and the rest when it is closed: the box reports when all
+    // frames were sent.
     let sent = || {
         let mut ask = longhaul(&program, &dir, &["box", "status", "emulate", "--json"]);
         let status: Value =
@@ -91,7 +91,7 @@ fn unmodified_programs_run_through_them() {
     let Some(program) = program("programs through ports of DPDK's") else { return };
     let Some(network) = Network::new("programs through ports of DPDK's", 1500) else { return };
     for host in [&network.left, &network.right] {
-        // The driver does not fill in what the kernel leaves to a card.
+        // The driver does not fill in the checksums that the kernel leaves to a card.
         let off = || Command::new("ethtool").args(["-K", "eth0", "tx", "off"]).output();
         let done =
             host.inside(off).unwrap_or_else(|e| panic!("ethtool: {e}: apt-get install ethtool"));
@@ -114,7 +114,7 @@ fn unmodified_programs_run_through_them() {
         (&port["other"]["tx_stalls"], &port["rx_drops"]["no_buffer"]),
         (&0.into(), &0.into())
     );
-    // The fibre kept the WRITEs' packets where they came, and they left from there.
+    // The fibre held the WRITEs' packets by reference, and sent them from there.
     let other = &status["pairs"][0]["ports"][1]["other"];
     assert!(other["tx_by_reference"].as_u64() >= Some(200 * 64), "{status:#}");
     fibre.end();
@@ -127,7 +127,7 @@ fn what_cannot_be_had_is_told_in_one_line_with_its_cure() {
     for (port, eal, more, words) in [
         ("dpdk:net_nosuch0", EAL, "--dpdk-queues=1", ["net_nosuch0", "apt-get install"]),
         ("dpdk:ffff:ff:1f.7", EAL, "--dpdk-queues=1", ["no PCI device", "dpdk-devbind.py"]),
-        ("dpdk:net_memif7", EAL, "--dpdk-queues=2", ["has 1 receive queues", "--dpdk-queues=1"]),
+        ("dpdk:net_memif7", EAL, "--dpdk-queues=2", ["has 1 receive queue,", "--dpdk-queues=1"]),
         (
             "dpdk:net_ring7",
             EAL,
@@ -151,7 +151,7 @@ fn what_cannot_be_had_is_told_in_one_line_with_its_cure() {
         let arguments = ["emulate", "--a", port, "--b", "lo", "--dpdk-eal", eal, more];
         let done = Program::start(&mut longhaul(&program, &dir, &arguments)).finish(LIMIT);
         assert!(!done.status.success(), "{done}");
-        // Before it, DPDK says itself what it makes of its arguments.
+        // DPDK first prints its own messages about its arguments.
         let line = done.stderr.trim().lines().next_back().unwrap_or_default();
         assert!(words.iter().all(|word| line.contains(word)), "{done}");
     }

@@ -1,8 +1,8 @@
 //! Hostile bytes: the committed corpora of the fuzz targets, every prefix of each entry, and seeded
-//! mutations; and what the fuzzer found that covers more, as it is.
+//! mutations; and the fuzzer's coverage findings, unmutated.
 //!
 //! `LONGHAUL_FUZZ_ROUNDS` sets the mutations per entry, `LONGHAUL_FUZZ_SEED` the seed. A failure
-//! prints both and leaves the offending bytes in a file that belongs into the corpus.
+//! prints both and leaves the offending bytes in a file for the corpus.
 
 use longhaul_checks::fuzz;
 use longhaul_checks::outside::scratch_file;
@@ -19,7 +19,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
     }
 }
 
-/// The inputs of a target in one of the two folders, in the order of their names.
+/// Inputs of a target in one of the two folders, ordered by name.
 fn inputs(folder: &str, target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(folder).join(target);
     let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
@@ -28,7 +28,8 @@ fn inputs(folder: &str, target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// One to four changes: a bit, a byte, a length-like byte, a cut, bytes put in or doubled.
+/// Makes one to four changes: a bit, a byte, a length-like byte, truncation, insertion or
+/// duplication.
 fn mutate(rng: &mut SplitMix64, entry: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = entry.to_vec();
     for _ in 0..1 + rng.below(4) {
@@ -52,7 +53,7 @@ fn mutate(rng: &mut SplitMix64, entry: &[u8], other: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With so many mutations of each entry unless told otherwise.
+/// Replays with `rounds` mutations of each entry by default.
 fn replay(target: &str, rounds: u64) {
     let run = fuzz::target(target).expect("a target");
     let rounds = from_environment("LONGHAUL_FUZZ_ROUNDS", rounds);
@@ -91,7 +92,7 @@ fn replay(target: &str, rounds: u64) {
     }
 }
 
-/// A test for each target, with the mutations of each entry.
+/// A test for each target, with the number of mutations per entry.
 macro_rules! targets {
     ($($name:ident $rounds:literal)*) => {
         mod replayed {
@@ -129,8 +130,8 @@ targets! {
     unreliable 2000
 }
 
-/// A packet of the sequence targets: opcode by its place among the transport's, PSN mode and
-/// distance, then the rest of what `fuzz/device.rs` reads.
+/// A packet of the sequence targets: opcode by its index in the transport, PSN mode and distance,
+/// then the other fields read by `fuzz/device.rs`.
 fn step(opcode: u8, psn: (u8, i8), claimed: (u8, u8), payload: u8, syndrome: u8) -> [u8; 14] {
     let (mode, by) = psn;
     [opcode, mode, by as u8, 0, 1, 0, claimed.0, claimed.1, payload, 1, syndrome, 1, 2, 3]
@@ -143,7 +144,7 @@ const NEXT: (u8, i8) = (0, 0);
 const UNA: (u8, i8) = (1, 0);
 const FAR: (u8, i8) = (4, 3);
 
-/// Sequences that are nearly right, for mutations to start from.
+/// Sequences that are nearly valid, as a starting point for mutations.
 fn sequences(target: &str) -> Vec<(&'static str, Vec<[u8; 14]>)> {
     let plain = |opcode, payload| step(opcode, NEXT, (0, 0), payload, 0);
     let mut all = vec![];
@@ -212,8 +213,8 @@ fn sequences(target: &str) -> Vec<(&'static str, Vec<[u8; 14]>)> {
     all
 }
 
-/// One of each kind with a length that it has, one of an unknown kind, of another version, and in
-/// the clear.
+/// One of each type with a valid length, one of an unknown type, one of another version, and an
+/// unsealed one.
 fn sealed_datagrams() -> Vec<(String, Vec<u8>)> {
     let lengths = [200_usize, 32, 48, 48, 140, 80, 16, 16];
     let of = |first: u8, kind: usize| {
@@ -226,9 +227,9 @@ fn sealed_datagrams() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// What befalls a session, each with keys and without.
+/// Event sequences of a session, each with keys and without.
 fn sessions() -> Vec<(String, Vec<u8>)> {
-    // Steps to the second box, with the highest bit; frames from the first one, without it.
+    // Steps to the second box, with the highest bit set; frames from the first one, without it.
     let (send, come, lose, double, late, harm, wait, forge) =
         (0x38, 0xf9, 0x82, 0x83, 0x84, 0x85, 0x06, 0x87);
     let back = |step: u8| step & 0x7f;
@@ -258,7 +259,7 @@ fn sessions() -> Vec<(String, Vec<u8>)> {
     all.iter().map(of(0)).chain(all.iter().map(of(1))).collect()
 }
 
-/// Datagrams made up: one of each kind, with the latest body, and with one of its own.
+/// Forged datagrams: one of each type, with the latest body, and with a body of its own.
 fn forgeries() -> Vec<(String, Vec<u8>)> {
     let of = |kind: u8, change: [u8; 8], body: &[u8]| {
         [&[0x80 | kind][..], &change, &[body.len() as u8], body].concat()
@@ -274,9 +275,9 @@ fn forgeries() -> Vec<(String, Vec<u8>)> {
     kinds.chain(others.map(|(name, bytes)| (name.to_string(), bytes))).collect()
 }
 
-/// Writes the part of the corpora that follows from the builders; the rest are findings, kept as
-/// they are. Run by hand after the formats change:
-/// `cargo test -p longhaul-checks --test fuzz_corpus -- --ignored`.
+/// Writes the part of the corpora that is derived from the builders; the rest are findings, kept
+/// unchanged. Run by hand after the formats change: `cargo test -p longhaul-checks --test
+/// fuzz_corpus -- --ignored`.
 #[test]
 #[ignore = "writes into the source tree"]
 fn write_seeds() {

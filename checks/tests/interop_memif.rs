@@ -1,5 +1,5 @@
-//! Our memif ports against DPDK's net_memif in both roles. Skipped, loudly, where there is no
-//! testpmd.
+//! Our memif ports with DPDK's net_memif in both roles. Skipped, loudly, if testpmd is not
+//! installed.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::testpmd::Testpmd;
@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// From the shortest to a jumbo frame of five of testpmd's buffers.
+/// From the shortest frame to a jumbo frame of five of testpmd's buffers.
 const LENGTHS: [usize; 12] = [14, 60, 64, 1514, 2047, 2048, 2049, 4096, 4097, 6145, 9000, 9238];
 
-/// Who we are; testpmd is the other one.
+/// Our role; testpmd has the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Master,
@@ -56,7 +56,7 @@ impl Scene {
         opened.expect("a port")
     }
 
-    /// testpmd, which sends back what it gets. `more`: settings of its device.
+    /// testpmd, which returns every frame. `more`: settings of its device.
     fn echo(&self, more: &str) -> Testpmd {
         let role = if self.role == Role::Master { "client" } else { "server" };
         let socket = self.socket();
@@ -103,7 +103,7 @@ fn byte(number: usize, at: usize) -> u8 {
     (number.wrapping_mul(151) ^ at.wrapping_mul(7) ^ (at >> 8)) as u8
 }
 
-/// Sends `lengths` with so many under way, and takes each back as it was and in order.
+/// Sends `lengths` with this many in flight, and checks that each returns unchanged and in order.
 fn echo(
     port: &mut MemifPort,
     window: usize,
@@ -137,7 +137,7 @@ fn echo(
     });
 }
 
-/// Every length, chained over several buffers where testpmd's are too short for it.
+/// Every length, chained over several buffers if testpmd's are too short.
 fn echo_all(port: &mut MemifPort, window: usize) {
     echo(port, 1, LENGTHS.into_iter());
     let many: Vec<usize> = (0..8_000).map(|number| 14 + number * 997 % 9225).collect();
@@ -151,15 +151,15 @@ fn echo_all(port: &mut MemifPort, window: usize) {
 fn frames_of_one_and_of_several_buffers_come_back_as_they_were() {
     for role in ROLES {
         let Some(scene) = Scene::new(role, "memif against testpmd") else { return };
-        // As many under way as its ring has room for: it drops what does not fit.
+        // As many in flight as its ring has room for: it drops the others.
         for (more, window) in [("", 48), (",bsize=1024,rsize=9", 48), (",rsize=6", 8)] {
             let mut port = scene.port(None);
             let mut testpmd = scene.echo(more);
             wait_for(&mut port, LinkState::Up);
             echo_all(&mut port, window);
             testpmd.command("stop");
-            // Before our port goes: net_memif's threads may both close one whose peer has left, and
-            // crash at it.
+            // Before our port is closed: net_memif's threads may both close a port whose peer has
+            // left, and crash.
             ended(testpmd);
         }
     }
@@ -173,7 +173,7 @@ fn whoever_comes_back_is_connected_again() {
         let testpmd = scene.echo("");
         wait_for(&mut port, LinkState::Up);
         echo(&mut port, 4, LENGTHS.into_iter());
-        // Who is asked to go says so; who is killed does not.
+        // A process that quits disconnects; one that is killed does not.
         ended(testpmd);
         wait_for(&mut port, LinkState::Down);
         let testpmd = scene.echo("");
@@ -188,8 +188,8 @@ fn whoever_comes_back_is_connected_again() {
         let mut testpmd = scene.echo("");
         wait_for(&mut port, LinkState::Up);
         echo(&mut port, 4, LENGTHS.into_iter());
-        // A port of ours that goes and comes while testpmd stays. It must not forward at that
-        // moment: net_memif unmaps the rings that its forwarding thread looks into.
+        // Our port closes and reopens while testpmd runs. testpmd must not forward at that moment:
+        // net_memif unmaps the rings that its forwarding thread reads.
         for _ in 0..3 {
             let stopped = testpmd.command("stop");
             assert!(stopped.contains("TX-dropped: 0"), "{stopped}");
@@ -223,7 +223,7 @@ fn a_port_that_testpmd_stops_and_starts_is_up_again() {
         wait_for(&mut port, LinkState::Up);
         until("it answers again", || {
             wait_for(&mut port, LinkState::Up);
-            // Its ring may be full of those that it has not answered.
+            // Its ring may be full of frames that it has not returned.
             port.transmit(60, &mut |out| out.fill(1)).expect("no violation");
             port.flush().expect("a flush");
             std::thread::sleep(Duration::from_millis(20));
@@ -272,7 +272,7 @@ fn a_wrong_secret_is_refused_and_the_right_one_taken() {
         let testpmd = scene.echo(",secret=copper");
         let until_then = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until_then {
-            // As master we report who knocks with the wrong one.
+            // As master we report a client with the wrong one.
             let _ = port.service();
             assert_eq!(port.link_state(), LinkState::Down, "{role:?}");
         }

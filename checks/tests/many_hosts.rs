@@ -1,4 +1,4 @@
-//! A lab of more than two hosts: who reaches whom, many to one, and what `lab status` tells of it.
+//! A lab of more than two hosts: reachability, many to one, and the output of `lab status`.
 
 use longhaul_checks::{Program, Ready, TestLab, free_tcp_port, require, wait_for_listener};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The port of a switch that leads to `leads_to`.
+/// Port of a switch that leads to `leads_to`.
 fn switch_port<'a>(status: &'a Value, site: usize, leads_to: &str) -> &'a Value {
     let ports = status["switches"][site]["ports"]
         .as_array()
@@ -19,7 +19,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
 }
 
-/// One server on host b for each sender, and the sender.
+/// Starts a server on host b for each sender, and the sender.
 fn start_sender(lab: &TestLab, sender: &str, options: &str) -> (Program, Program) {
     let port = free_tcp_port();
     let line = format!("ib_write_bw -d longhaul0 -p {port} -s 4096 {options} --report_gbits");
@@ -27,7 +27,7 @@ fn start_sender(lab: &TestLab, sender: &str, options: &str) -> (Program, Program
     (server, lab.exec(sender, &format!("{line} 127.0.0.1")))
 }
 
-/// The average bandwidth of a perftest run with `--report_gbits`, in Gbit/s.
+/// Average bandwidth of a perftest run with `--report_gbits`, in Gbit/s.
 fn gbits(text: &str) -> f64 {
     let mut rows = text.lines().filter(|line| line.trim_start().starts_with("4096"));
     let average = rows.next_back().and_then(|row| row.split_whitespace().nth(3));
@@ -40,7 +40,8 @@ mod many_to_one {
     const SENDERS: [&str; 3] = ["a", "c", "d"];
     const RATE_GBITS: f64 = 0.2;
 
-    /// Two senders across the fibre and one beside the receiver, which has one port for them all.
+    /// Two senders across the fibre and one beside the receiver, which has one port for all of
+    /// them.
     #[test]
     fn senders_run_to_their_end_and_share_the_receivers_port() {
         require("ib_write_bw", "perftest");
@@ -136,7 +137,7 @@ mod hosts {
         }
     }
 
-    /// An idle lab sleeps, however many ports it looks after.
+    /// An idle lab sleeps, whatever the number of its ports.
     #[test]
     fn that_have_nothing_to_do_cost_next_to_nothing() {
         let lab = TestLab::up("--hosts 26");

@@ -1,5 +1,4 @@
-//! Hundreds of queue pairs with perftest's default timeout, on processors that have other things to
-//! do.
+//! Hundreds of queue pairs with perftest's default timeout, on busy processors.
 
 use longhaul_checks::perftest::{believable_bandwidth, rows};
 use longhaul_checks::{Ready, TestLab, free_tcp_port, require};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// `ib_write_bw` with `options` through a lab, until its end.
+/// Runs `ib_write_bw` with `options` through a lab until it ends.
 fn write(lab: &TestLab, options: &str) {
     require("ib_write_bw", "perftest");
     let port = free_tcp_port();
@@ -35,14 +34,14 @@ fn deep_queues_of_hundreds_of_queue_pairs() {
     }
 }
 
-/// A lab and the options of what runs in it.
+/// A lab and the options of its program.
 struct Cell {
     lab: &'static str,
     options: String,
 }
 
-/// 2,000 queue pairs at every path MTU, without boxes, with accelerators, with whole ones, one way
-/// and both; 5 WRITEs each, all outstanding at once.
+/// 2,000 queue pairs at every path MTU, without boxes, with accelerators and with whole boxes, in
+/// one direction and in both; 5 WRITEs each, all outstanding at once.
 fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
     for lab in ["--accelerate none", "--accelerate both", "--accelerate transport"] {
@@ -56,7 +55,7 @@ fn cells() -> Vec<Cell> {
     cells
 }
 
-/// `LONGHAUL_CELLS='both 1024 -b'` runs the cells that have all of these words.
+/// `LONGHAUL_CELLS='both 1024 -b'` runs the cells that contain all of these words.
 #[test]
 #[ignore = "nightly: 2,000 queue pairs at every path MTU, with and without boxes, one way and both"]
 fn thousands_of_queue_pairs_at_every_path_mtu() {
@@ -68,7 +67,7 @@ fn thousands_of_queue_pairs_at_every_path_mtu() {
             continue;
         }
         let begun = Instant::now();
-        // A lab of its own: what a cell leaves behind is not the next one's.
+        // Each cell has its own lab, unaffected by earlier cells.
         let outcome =
             catch_unwind(|| write(&TestLab::up(&format!("--distance 1km {lab}")), &options));
         let ended = if outcome.is_ok() { "ok" } else { "FAILED" };

@@ -1,8 +1,9 @@
-//! perftest's matrix: every combination of its programs, transports, ways to connect and options.
+//! perftest's matrix: every combination of its programs, transports, connection methods and
+//! options.
 //!
 //! The whole matrix writes its table, as Markdown and JSON, into `perftest-matrix` in the target
-//! directory, whatever comes of it. `LONGHAUL_MATRIX='ib_send_bw UD'` runs only the cases
-//! whose description has these words; a failure prints what to put there.
+//! directory, whatever the outcome. `LONGHAUL_MATRIX='ib_send_bw UD'` runs only the cases whose
+//! description contains these words; a failure prints the words to use.
 
 use longhaul_checks::perftest_matrix::{Case, Outcome, PROGRAMS, Run, TABLES, json, markdown, run};
 use longhaul_checks::{Turn, longhaul, require};
@@ -10,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-/// Pairs at a time: perftest's client sleeps for a second before it connects over TCP.
+/// Concurrent pairs: perftest's client sleeps for a second before it connects over TCP.
 const AT_A_TIME: usize = 6;
 
 fn run_all(cases: Vec<Case>) -> Vec<Run> {
@@ -59,7 +60,7 @@ fn every_combination_runs_to_its_end_or_is_refused_by_perftest_with_reason() {
     }
 }
 
-/// A sample that reaches every table and every program.
+/// A sample that covers every table and every program.
 #[test]
 fn one_in_five_combinations_runs_to_its_end_or_is_refused_by_perftest_with_reason() {
     let cases: Vec<_> = Case::all().into_iter().step_by(5).collect();
@@ -72,7 +73,7 @@ fn one_in_five_combinations_runs_to_its_end_or_is_refused_by_perftest_with_reaso
     check(cases);
 }
 
-/// Runs `cases`, of which none may fail.
+/// Runs `cases`, none of which may fail.
 fn check(cases: Vec<Case>) -> Vec<Run> {
     require("ib_write_bw", "perftest");
     let _turn = Turn::take();

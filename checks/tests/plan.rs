@@ -1,5 +1,5 @@
-//! `longhaul plan` at the command line: the three forms of its output agree, bad input is refused
-//! in one line, and two of them measure the path between them.
+//! `longhaul plan` at the command line: the three forms of its output agree, invalid input is
+//! refused in one line, and two instances measure the path between them.
 
 use longhaul_checks::{Finished, Program, RuntimeDir, free_tcp_port};
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn json(arguments: &str) -> Value {
     serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
 }
 
-/// Fails unless there is one line on stderr alone, with all of `parts`.
+/// Fails unless stderr alone has one line, which contains all of `parts`.
 fn assert_refused(done: &Finished, code: i32, parts: &[&str]) {
     assert_eq!(done.status.code(), Some(code), "{done}");
     assert_eq!(done.stdout, "", "{done}");
@@ -40,11 +40,11 @@ mod output {
         let done = plan(&format!("{EXAMPLE} --use storage"));
         assert_eq!(done.status.code(), Some(0), "{done}");
         for part in [
-            "380 km of fibre, round trip 3.800 ms, 100 Gbit/s",
-            "47.5 MB are under way",
+            "380 km of fibre, round trip 3.8 ms, 100 Gbit/s",
+            "47.5 MB are in flight",
             "11369 messages",
-            "   4 KiB       0.138  outstanding READs",
-            "   8 MiB        98.0  line rate",
+            "  4 KiB    0.138  outstanding READs",
+            "  8 MiB     98.0  line rate",
             "What to set: ",
             "roce_adp_retrans_en=0x0",
             "ib_read_bw -d \"$DEV\" -q 640",
@@ -125,11 +125,12 @@ mod bad_input {
             ("--distance 90000km", ["'90000km'", "longer than"]),
             ("--rtt -1ms", ["-1", ""]),
             ("--rtt 2h", ["'2h'", "ms"]),
+            ("--rtt 5s", ["'5s'", "longer than 800 ms"]),
             ("--distance 1km --rtt 1ms", ["--distance", "--rtt"]),
             ("--distance 1km --rate 0", ["'0'", "10G"]),
             ("--distance 1km --rate=-1G", ["'-1G'", "10G"]),
-            ("--distance 1km --loss 1", ["loss 1", "0 to below 1"]),
-            ("--distance 1km --loss=-0.1", ["'-0.1'", "0 to 1"]),
+            ("--distance 1km --loss 1", ["--loss", "0 to below 1"]),
+            ("--distance 1km --loss=-0.1", ["'-0.1'", "0 to below 1"]),
             ("--distance 1km --mtu 1500", ["path MTU 1500", "2048 or 4096"]),
             ("--distance 1km --sizes 8M..4K", ["'8M..4K'", "4 KiB..8 MiB"]),
             ("--distance 1km --sizes 4K..4G", ["'4K..4G'", "2 GiB"]),
@@ -137,6 +138,11 @@ mod bad_input {
             ("--distance 1km --tx-depth 0", ["'0'", "--tx-depth"]),
             ("--distance 1km --cq-mod 200", ["--cq-mod 200", "--tx-depth 128"]),
             ("--distance 1km --target 0", ["'0'", "--target"]),
+            ("--distance 1km --rate 10G --target 20G", ["20 Gbit/s", "at most 9.8 Gbit/s of 10"]),
+            ("--distance 1km --rate 10G --use telescope", ["--use telescope", "give a --target"]),
+            ("--distance 1km --sizes 3 --target 9G", ["at most 2.94 Gbit/s", "larger messages"]),
+            ("--distance 1km --rate 400G", ["--rate 400G", "--nic connectx6"]),
+            ("--distance 1km --op atomic --sizes 4K", ["--sizes", "atomics are 8 bytes"]),
             ("--distance 1km --op fetch", ["'fetch'", "write, send, read or atomic"]),
             ("--distance 1km --use games", ["'games'", "storage"]),
             ("--distance 1km --nic connectx9", ["'connectx9'", "connectx6, connectx6-apn, rxe"]),
@@ -168,7 +174,7 @@ mod probe {
     use std::thread::sleep;
     use std::time::Instant;
 
-    /// A free UDP port, as likely as a free TCP one.
+    /// A UDP port that is free if the same TCP port is.
     fn port() -> u16 {
         free_tcp_port()
     }
@@ -185,7 +191,7 @@ mod probe {
             if done.status.success() {
                 break serde_json::from_str::<Value>(&done.stdout).unwrap();
             }
-            // It has not begun to listen.
+            // It does not listen yet.
             assert!(Instant::now() < deadline, "{done}");
             sleep(Duration::from_millis(50));
         };
@@ -228,4 +234,32 @@ mod probe {
         );
         assert_refused(&plan("--probe host:port"), 1, &["'port' is not a port"]);
     }
+}
+
+/// The planner and the simulator share only the profiles.
+#[test]
+fn the_simulator_has_the_same_nic_profiles() {
+    let runtime = RuntimeDir::new();
+    let labs = concat!(env!("CARGO_MANIFEST_DIR"), "/../labs/nics");
+    let files = fs::read_dir(labs).expect("profiles").map(|file| file.expect("a profile").path());
+    let names: Vec<String> =
+        files.map(|file| file.file_stem().expect("a name").to_string_lossy().into()).collect();
+    assert!(names.len() > 3, "{names:?}");
+    let scenario = runtime.path().join("path.toml");
+    let flow = "size = '4K'\nduration = '1ms'";
+    fs::write(&scenario, format!("[path]\ndistance = '1km'\n[[flow]]\n{flow}\n")).expect("a file");
+    for name in names {
+        let planned = json(&format!("--distance 1km --nic {name}"));
+        assert_eq!(planned["nic"]["name"], *name, "{planned}");
+        let sim = format!("sim {} --set path.nic={name}", scenario.display());
+        Program::start(&mut runtime.longhaul(&sim)).succeed(LIMIT);
+    }
+    let planned = plan("--distance 1km --nic nosuch");
+    let sim = format!("sim {} --set path.nic=nosuch", scenario.display());
+    let simulated = Program::start(&mut runtime.longhaul(&sim)).finish(LIMIT);
+    let list = |done: &Finished| {
+        let (_, list) = done.stderr.split_once("connectx6, ").unwrap_or_else(|| panic!("{done}"));
+        list.split([';', '\n']).next().map(|list| list.replace(", or give a TOML file", ""))
+    };
+    assert_eq!(list(&planned), list(&simulated));
 }

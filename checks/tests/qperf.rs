@@ -1,5 +1,5 @@
-//! qperf: its RC tests connected by RDMA-CM, as RoCE needs it; its UC and UD tests never use
-//! RDMA-CM and address the peer by LID alone.
+//! qperf: its RC tests, connected by RDMA-CM as RoCE requires. Its UC and UD tests never use
+//! RDMA-CM and address the peer only by LID.
 
 use longhaul_checks::{Turn, qperf};
 

@@ -1,4 +1,4 @@
-//! The programs that come with rdma-core, qperf and fio, unmodified, as two processes back to back.
+//! Unmodified programs of rdma-core, qperf and fio, as two processes back to back.
 
 use longhaul_checks::{
     BackToBack, CLIENT_IP, Finished, Program, Ready, SERVER_IP, Turn, free_tcp_port, require,
@@ -161,8 +161,8 @@ mod storage {
     use super::*;
     use std::fs;
 
-    /// fio reads its job from files. 64 messages, of which the client has `depth` under way; the
-    /// server has `receives`.
+    /// fio reads its job from files. 64 messages, of which the client keeps `depth` in flight; the
+    /// server posts `receives`.
     fn fio(verb: &str, depth: u32, receives: u32) {
         require("fio", "fio");
         let _turn = Turn::take();
@@ -188,9 +188,8 @@ mod storage {
         fio("write", 8, 8);
     }
 
-    /// fio connects without RNR retries, and a client that fails waits for ever. A server that does
-    /// not get a processor posts no further receives meanwhile: it has one for each message from
-    /// the beginning.
+    /// fio connects without RNR retries, and a client that fails waits forever. A server without a
+    /// processor posts no further receives, so it posts one for each message in advance.
     #[test]
     fn fio_sends() {
         fio("send", 1, 64);

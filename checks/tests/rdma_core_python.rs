@@ -1,15 +1,15 @@
-//! rdma-core's own Python tests, which reach every corner of the verbs: objects, attributes,
-//! traffic over all transports, extended CQs and posting, errors.
+//! rdma-core's Python tests, which cover the whole verbs API: objects, attributes, traffic over all
+//! transports, extended CQs and posting, errors.
 
 use longhaul_checks::{BackToBack, Program, Ready, TestLab, Turn, free_tcp_port};
 use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Not the system's first `python3`: the package is for Debian's.
+/// Not the first `python3` in the path: the package belongs to Debian's.
 const PYTHON: &str = "/usr/bin/python3";
-/// Not among them: what needs hardware of one vendor, a kernel's device file (`test_shared_pd`) or
-/// a network interface of the kernel (`test_rdmacm`).
+/// Excluded: tests that need one vendor's hardware, a kernel device file (`test_shared_pd`) or a
+/// kernel network interface (`test_rdmacm`).
 const MODULES: &str = "test_device test_pd test_mr test_addr test_cq test_cqex test_cq_events \
      test_qp test_qpex test_atomic test_odp test_parent_domain test_fork test_relaxed_ordering \
      test_rss_traffic test_tag_matching test_flow";

@@ -1,4 +1,4 @@
-//! What programs do to a library that lives in their process: fork, load it late, signals, closed
+//! Effects of a program on a library in its process: fork, late loading, signals, closed
 //! descriptors.
 
 use longhaul_checks::{BackToBack, Program, Ready, Turn, free_tcp_port, longhaul, require};
@@ -9,7 +9,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Runs one scenario of `python/robustness.py` in a process alone on its line.
+/// Runs one scenario of `python/robustness.py` in a process without a peer.
 fn scenario(name: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/robustness.py");
     assert!(Path::new(PYTHON).exists(), "python3 is not installed: apt-get install python3");
@@ -93,7 +93,7 @@ mod descriptors {
 mod memory {
     use super::*;
 
-    /// A copy of the library without debug information, whose newer form this valgrind cannot read.
+    /// A copy of the library without debug information, whose format this valgrind cannot read.
     fn stripped() -> PathBuf {
         let copy = longhaul().with_file_name("liblonghaul_preload.stripped.so");
         let library = longhaul().with_file_name("liblonghaul_preload.so");
@@ -102,8 +102,7 @@ mod memory {
         copy
     }
 
-    /// The blocks of valgrind's report that name the library; what is left when a program ends is
-    /// no error.
+    /// The blocks of valgrind's report that name the library; memory in use at exit is no error.
     fn ours(report: &str) -> Vec<&str> {
         let blocks = report.split("<error>").skip(1);
         blocks

@@ -1,5 +1,5 @@
-//! A tenant whose receivers post nothing, beside a neighbour that shares boxes and fibre with it.
-//! Each host is a tenant. The program is `src/bin/integrity`.
+//! A tenant whose receivers post nothing, and a neighbour that shares boxes and fibre with it. Each
+//! host is a tenant. The program is `src/bin/integrity`.
 
 use longhaul_checks::perftest::{BANDWIDTH, complaint, figures};
 use longhaul_checks::{Program, TestLab, free_tcp_port, require, wait_for_listener};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// `ib_write_bw` from host c to host d: its goodput in MiB/s.
+/// Goodput of `ib_write_bw` from host c to host d, in MiB/s.
 fn neighbour(lab: &TestLab) -> f64 {
     require("ib_write_bw", "perftest");
     let port = free_tcp_port();
@@ -22,13 +22,13 @@ fn neighbour(lab: &TestLab) -> f64 {
     figures(&client.stdout)[BANDWIDTH]
 }
 
-/// The near accelerator of the first site.
+/// A counter of the first site's near accelerator.
 fn counter(lab: &TestLab, name: &str) -> u64 {
     lab.status()["accelerators"][0]["counters"][name].as_u64().unwrap_or(0)
 }
 
 /// 20 queue pairs with SENDs from host a to host b, more than the boxes can store. The first three
-/// of each are taken: boxes learn from their ACKs whose they are.
+/// of each are received: their ACKs let the boxes learn the flows.
 fn slow(lab: &TestLab) -> [Program; 2] {
     let port = free_tcp_port();
     let until = lab.runtime().path().join("ready");

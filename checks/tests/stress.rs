@@ -1,5 +1,5 @@
-//! Every operation on many queue pairs through an emulated WAN that does anything to frames: each
-//! byte, immediate, completion and atomic sum is checked by `integrity stress` at both ends.
+//! Every operation on many queue pairs through an emulated WAN with arbitrary impairments:
+//! `integrity stress` checks each byte, immediate, completion and atomic sum at both ends.
 
 use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
 use longhaul_units::{Rng, SplitMix64};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
-/// What befalls the fibre, in words of `longhaul lab up`.
+/// Impairments of the fibre, as options of `longhaul lab up`.
 const ILLS: [&[&str]; 19] = [
     &[],
     &["--loss", "1e-3"],
@@ -39,7 +39,7 @@ const ILLS: [&[&str]; 19] = [
     &["--at", "1s delay 1ms", "--at", "3s delay 4ms", "--loss", "1e-3"],
 ];
 
-/// What each side counts, and must have done some of.
+/// Counts of each side, which must not be zero.
 const KINDS: [&str; 9] = [
     "rounds",
     "messages",
@@ -52,7 +52,7 @@ const KINDS: [&str; 9] = [
     "ud",
 ];
 
-/// One lab and what runs in it.
+/// One lab and its program.
 struct Trial {
     lab: Vec<String>,
     task: String,
@@ -73,7 +73,7 @@ impl Trial {
         }
     }
 
-    /// Anything, drawn from the seed.
+    /// A trial drawn from the seed.
     fn drawn(seed: u64, seconds: f64) -> Self {
         let mut rng = SplitMix64::new(seed ^ 0x7374_7265_7373);
         let rng = &mut rng;
@@ -81,8 +81,7 @@ impl Trial {
         let ills = one_of(rng, &ILLS);
         let km = one_of(rng, &[1, 100, 1000]);
         let qps = one_of(rng, &[1, 4, 16, 40, 100]);
-        // With many queue pairs the device alone is late otherwise, and NICs give up without any
-        // box.
+        // With many queue pairs a slow device alone makes NICs give up, even without a box.
         let is_many = qps > 16;
         let mtu = one_of(rng, if is_many { &[1024, 4096] } else { &[256, 1024, 4096] });
         let sizes: &[(usize, usize)] = match is_many {
@@ -99,7 +98,7 @@ impl Trial {
         Trial::new(seed, accelerate, km, ills, &task, seconds)
     }
 
-    /// Both ends' results, the client's first; all that is known when one of them finds anything.
+    /// Results of both ends, the client's first, or all output if one of them fails.
     fn run(&self, again: &str) -> Result<[Value; 2], String> {
         let lab = TestLab::up_with(&self.lab);
         let port = free_tcp_port();
@@ -187,8 +186,8 @@ fn a_hundred_without_the_connection_manager() {
     }
 }
 
-/// `LONGHAUL_STRESS_SECONDS` says for how long, `LONGHAUL_SEED` with which seed to begin: with one
-/// second it is the trial of that seed.
+/// `LONGHAUL_STRESS_SECONDS` sets the duration, `LONGHAUL_SEED` the first seed: a duration of one
+/// second runs only the trial of that seed.
 #[test]
 #[ignore = "nightly: an hour of drawn trials"]
 fn an_hour() {
@@ -206,14 +205,15 @@ fn an_hour() {
         );
         let trial = Trial::drawn(seed, 6.0);
         println!("seed {seed}: {:?}, {}", trial.lab, trial.task);
-        // A lab that does not come up is that trial's fault, and the others go on too.
+        // A lab that fails to start fails its trial, and the others continue.
         let outcome =
             catch_unwind(|| trial.run(&again)).unwrap_or_else(|_| Err("panicked".to_owned()));
         trials += 1;
         match outcome {
             Ok([client, server]) => {
                 for (sum, kind) in sums.iter_mut().zip(KINDS) {
-                    // Lanes count what both sides do, the others what one side receives.
+                    // Lanes count the work of both sides, the others the messages received by one
+                    // side.
                     let sides =
                         if kind.starts_with('u') { vec![&client, &server] } else { vec![&client] };
                     *sum += sides.iter().filter_map(|side| side[kind].as_u64()).sum::<u64>();

@@ -2,10 +2,18 @@
 
 use crate::quantity::{Quantity, Unit, significant};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// Values that span this factor get a logarithmic axis.
 const LOG_FROM: f64 = 20.0;
+/// Sizes, which double, and small fractions do from this factor.
+const LOG_DENSE_FROM: f64 = 4.0;
+/// Plain numbers below this are fractions, such as rates of loss.
+const FRACTION: f64 = 0.1;
+/// Fractions below this are written as powers of ten.
+const SMALL: f64 = 0.01;
+/// Distances between two ticks at the data's own values, as shares of the axis.
+const OWN_TICKS_APART: RangeInclusive<f64> = 0.09..=0.45;
 /// Values that span this factor have ticks with a unit each.
 const OWN_UNITS_FROM: f64 = 2e5;
 /// Ticks on an axis, about.
@@ -54,15 +62,17 @@ impl PlotAxis {
         let (least, most) = if least <= most { (least, most) } else { (0.0, 1.0) };
         let above_zero =
             values.iter().copied().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+        let quantity = Quantity::of(key);
+        let is_dense = quantity.is_binary() || (quantity.is_count() && most < FRACTION);
+        let log_from = if is_dense { LOG_DENSE_FROM } else { LOG_FROM };
         let scale = match scale {
             _ if least < 0.0 || most <= 0.0 => Scale::Linear,
             Some(scale) => scale,
-            None if most / above_zero >= LOG_FROM => Scale::Log,
+            None if most / above_zero >= log_from => Scale::Log,
             None => Scale::Linear,
         };
-        let quantity = Quantity::of(key);
         match scale {
-            Scale::Log => Self::log(&quantity, label, above_zero, most, least == 0.0),
+            Scale::Log => Self::log(&quantity, label, &values),
             Scale::Linear => Self::linear(&quantity, label, least, most),
         }
     }
@@ -85,9 +95,16 @@ impl PlotAxis {
         }
     }
 
-    fn log(quantity: &Quantity, label: &str, least: f64, most: f64, has_zero: bool) -> Self {
+    /// `values` are finite, none is below zero and one is above it.
+    fn log(quantity: &Quantity, label: &str, values: &[f64]) -> Self {
+        let most = values.iter().copied().fold(0.0, f64::max);
+        let least = values.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
+        let has_zero = values.contains(&0.0);
         let unit = quantity.unit(most);
-        let steps: Vec<f64> = if quantity.is_binary() {
+        let own = own_ticks(quantity, &unit, values);
+        let steps: Vec<f64> = if let Some(own) = own {
+            own
+        } else if quantity.is_binary() {
             powers_of_two(least, most)
         } else {
             let ticks_max = if most / least > OWN_UNITS_FROM { LONG_TICKS_MAX } else { TICKS_MAX };
@@ -100,6 +117,7 @@ impl PlotAxis {
         let has_own = quantity.is_binary() || most / least > OWN_UNITS_FROM;
         let text = |tick: f64| match has_own {
             true => quantity.humanised(tick),
+            false if quantity.is_count() && least < SMALL => quantity.humanised(tick),
             false => significant(tick / unit.divisor, 3),
         };
         let mut ticks: Vec<_> = steps.into_iter().map(|tick| (tick, text(tick))).collect();
@@ -140,10 +158,13 @@ impl PlotAxis {
         };
         let ticks = (first..=last).map(|i| {
             let tick = i as f64 * step;
+            let is_small = quantity.is_count() && most < SMALL;
             let is_long = tick.abs() >= 1e6;
             (
                 tick * unit.divisor,
-                if is_long {
+                if is_small {
+                    quantity.humanised(tick)
+                } else if is_long {
                     significant(tick * 1.000_000_1, 3)
                 } else {
                     format!("{tick:.digits$}")
@@ -188,6 +209,27 @@ fn round_step(least: f64) -> f64 {
     let factor =
         [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|factor| factor * power >= least * 0.999);
     factor.unwrap_or(10.0) * power
+}
+
+/// The data's own values as ticks, where they are few, round and far enough apart.
+fn own_ticks(quantity: &Quantity, unit: &Unit, values: &[f64]) -> Option<Vec<f64>> {
+    let mut ticks: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
+    ticks.sort_by(f64::total_cmp);
+    ticks.dedup();
+    let is_round = |value: &f64| match quantity.is_binary() {
+        true => value.log2().fract() == 0.0,
+        false => {
+            let value = value / unit.divisor;
+            let digit = value / 10_f64.powf(value.log10().floor());
+            (digit - digit.round()).abs() < 1e-9
+        }
+    };
+    let span = (ticks.last()? / ticks.first()?).ln();
+    let is_apart = |pair: &[f64]| OWN_TICKS_APART.contains(&((pair[1] / pair[0]).ln() / span));
+    let fits = (3..=TICKS_MAX as usize).contains(&ticks.len())
+        && ticks.iter().all(is_round)
+        && ticks.windows(2).all(is_apart);
+    fits.then_some(ticks)
 }
 
 /// Powers of two from `least` to `most`, evenly thinned.
@@ -265,6 +307,28 @@ mod tests {
         let (scale, texts) = ticks("message_bytes", &[4096.0, 8_388_608.0], None);
         assert_eq!(scale, Scale::Log);
         assert_eq!(texts, ["4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB"]);
+    }
+
+    #[test]
+    fn sizes_that_double_are_logarithmic_over_any_span() {
+        let (scale, texts) = ticks("message_bytes", &[16_384.0, 262_144.0], None);
+        assert_eq!(scale, Scale::Log);
+        assert_eq!(texts, ["16 KiB", "32 KiB", "64 KiB", "128 KiB", "256 KiB"]);
+    }
+
+    #[test]
+    fn few_round_values_have_a_tick_each_in_one_notation() {
+        let losses = [0.0, 1e-5, 1e-4, 1e-3, 1e-2, 5e-2];
+        let (scale, texts) = ticks("path.loss", &losses, None);
+        assert_eq!(scale, Scale::Log);
+        assert_eq!(texts, ["0", "1e-5", "1e-4", "1e-3", "1e-2", "5e-2"]);
+        let sizes = [512.0, 4096.0, 65_536.0, 1_048_576.0];
+        assert_eq!(ticks("message_bytes", &sizes, None).1, ["512 B", "4 KiB", "64 KiB", "1 MiB"]);
+        let linear = ticks("path.loss", &[1e-6, 1e-5], Some(Scale::Linear)).1;
+        assert_eq!((linear[0].as_str(), linear[1].as_str()), ("0", "2e-6"), "{linear:?}");
+        let thousandths = ticks("path.loss", &[0.0, 1e-3], Some(Scale::Linear)).1;
+        assert_eq!(thousandths.last().unwrap(), "1e-3", "{thousandths:?}");
+        assert_eq!(ticks("path.loss", &[0.0, 1e-4, 1e-3], None).0, Scale::Log);
     }
 
     #[test]

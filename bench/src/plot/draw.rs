@@ -1,13 +1,14 @@
 //! Drawing. Everything is twice as large as it is shown, because places are whole pixels.
 
 use super::axis::shortened;
-use super::{COLOURS, Marker, Plot, Style};
+use super::{COLOURS, Line, Marker, Plot, Style};
 use plotters::coord::Shift;
 use plotters::element::{DashedPathElement, PathElement};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::ops::Range;
 
 const WIDTH: i32 = 1240;
 const HEIGHT: i32 = 800;
@@ -19,6 +20,8 @@ const CHARACTER_PX: i32 = 15;
 const NAME_STEP: i32 = 31;
 const NAME_CHARACTERS_MAX: usize = 26;
 const TITLE_CHARACTERS_MAX: usize = 60;
+const NOTE_PX: i32 = 20;
+const NOTE_CHARACTERS_MAX: usize = 110;
 
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const FAINT: RGBColor = RGBColor(0x66, 0x66, 0x66);
@@ -47,6 +50,10 @@ fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
     if has_key {
         draw_key(plot, root)?;
     }
+    if !plot.note.is_empty() {
+        let note = shortened(&plot.note, NOTE_CHARACTERS_MAX);
+        text(root, &note, (20, HEIGHT - 20), NOTE_PX, FAINT, HPos::Left)?;
+    }
     let names = names(plot);
     let longest = names.values().map(|name| name.chars().count()).max().unwrap_or(0) as i32;
     let right = if names.is_empty() { 40 } else { 60 + longest * CHARACTER_PX };
@@ -54,7 +61,7 @@ fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
     let mut chart = ChartBuilder::on(root)
         .margin_top(if has_key { 112 } else { 66 })
         .margin_right(right)
-        .margin_bottom(12)
+        .margin_bottom(if plot.note.is_empty() { 12 } else { 48 })
         .margin_left(8)
         .x_label_area_size(80)
         .y_label_area_size(axis_text(plot.y.widest()))
@@ -71,13 +78,13 @@ fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
         .light_line_style(TRANSPARENT)
         .draw()?;
     let place = |&(x, y): &(f64, f64)| chart.plotting_area().map_coordinate(&(x, y));
-    let (_, down) = chart.plotting_area().get_pixel_range();
+    let (across, down) = chart.plotting_area().get_pixel_range();
     let places: Vec<Vec<Pixel>> =
         plot.lines.iter().map(|line| line.points.iter().map(place).collect()).collect();
     for (line, places) in plot.lines.iter().zip(&places) {
         stroke(root, line.style, colour(line.series), places)?;
     }
-    for kind in [Marker::Hollow, Marker::Filled] {
+    for kind in [Marker::Dot, Marker::Hollow, Marker::Filled] {
         for (line, places) in plot.lines.iter().zip(&places).filter(|(line, _)| line.marker == kind)
         {
             for place in places {
@@ -85,7 +92,7 @@ fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
             }
         }
     }
-    draw_names(root, plot, &names, &places, (down.start, down.end))
+    draw_names(root, plot, &names, &places, &Frame { across, down })
 }
 
 fn colour(series: usize) -> RGBColor {
@@ -126,14 +133,27 @@ fn names(plot: &Plot) -> BTreeMap<usize, String> {
     names
 }
 
+/// Pixels that the data may take.
+struct Frame {
+    across: Range<i32>,
+    down: Range<i32>,
+}
+
+impl Frame {
+    /// Where a leader from a line's end may begin: further left it would cross other lines.
+    fn leads_from(&self) -> i32 {
+        self.across.start + (self.across.end - self.across.start) * 3 / 4
+    }
+}
+
 /// Names beside the ends of lines, moved apart where they would overlap, each with a thin line to
-/// its end.
+/// its end if that is close.
 fn draw_names(
     root: &Area<'_>,
     plot: &Plot,
     names: &BTreeMap<usize, String>,
     places: &[Vec<Pixel>],
-    (top, bottom): (i32, i32),
+    frame: &Frame,
 ) -> Outcome {
     let right = WIDTH
         - names.values().map(|name| name.chars().count()).max().unwrap_or(0) as i32 * CHARACTER_PX
@@ -147,12 +167,12 @@ fn draw_names(
         }
     }
     ends.sort_by_key(|(y, ..)| *y);
-    let mut least = top;
+    let mut least = frame.down.start;
     for (y, ..) in &mut ends {
         *y = (*y).max(least);
         least = *y + NAME_STEP;
     }
-    let mut most = bottom;
+    let mut most = frame.down.end;
     for (y, ..) in ends.iter_mut().rev() {
         *y = (*y).min(most);
         most = *y - NAME_STEP;
@@ -160,10 +180,17 @@ fn draw_names(
     for (y, end, series) in ends {
         let ink = colour(series);
         let leader = [(end.0 + 14, end.1), (right - 26, y)];
-        if leader[1].0 > leader[0].0 {
+        // Points have no end that a leader could name.
+        let is_line = plot.lines.iter().any(|l| l.series == series && l.style != Style::Points);
+        if is_line && (frame.leads_from()..leader[1].0).contains(&leader[0].0) {
             root.draw(&PathElement::new(leader.to_vec(), ink.mix(0.5).stroke_width(1)))?;
         }
-        mark(root, Marker::Filled, series, ink, (right - 14, y))?;
+        let is_dots = |line: &&Line| line.series == series && line.marker == Marker::Dot;
+        if plot.lines.iter().any(|line| is_dots(&line)) {
+            root.draw(&Circle::new((right - 14, y), 6, ink.filled()))?;
+        } else {
+            mark(root, Marker::Filled, series, ink, (right - 14, y))?;
+        }
         text(root, &names[&series], (right + 2, y), TEXT_PX, ink, HPos::Left)?;
     }
     Ok(())
@@ -187,6 +214,10 @@ fn stroke(root: &Area<'_>, style: Style, colour: RGBColor, places: &[Pixel]) -> 
 
 /// One of seven shapes around `at`.
 fn mark(root: &Area<'_>, marker: Marker, series: usize, colour: RGBColor, at: Pixel) -> Outcome {
+    if marker == Marker::Dot {
+        root.draw(&Circle::new(at, 3, colour.filled()))?;
+        return Ok(());
+    }
     let radius = if marker == Marker::Hollow { 10.0 } else { 6.0 };
     let mut corners = shape(series % 7, radius, at);
     let fill = if marker == Marker::Hollow { PAPER } else { colour };

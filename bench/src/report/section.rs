@@ -44,7 +44,7 @@ pub(super) fn render(
     for paragraph in experiment.about.split("\n\n").filter(|text| !text.trim().is_empty()) {
         let _ = writeln!(html, "<p>{}</p>", escaped(paragraph));
     }
-    let constants = assessment.layout().constants();
+    let constants = assessment.constants();
     if !constants.is_empty() {
         let _ = writeln!(html, "<p class=\"everywhere\">Everywhere: {}.</p>", escaped(&constants));
     }
@@ -262,7 +262,8 @@ fn assumptions(assessment: &Assessment, html: &mut String) {
         });
         let _ = writeln!(
             html,
-            "<tr><td>{}</td><td class=\"value\">{}</td><td>{}</td><td>{fitted}</td></tr>",
+            "<tr><td>{}</td><td class=\"value\">{}</td><td data-name=\"Source\">{}</td>\
+             <td data-name=\"Fitted on\">{fitted}</td></tr>",
             escaped(&assumption.what),
             escaped(&assumption.value),
             escaped(&assumption.source)
@@ -295,16 +296,18 @@ fn provenance(assessment: &Assessment, html: &mut String) {
         };
         let _ = write!(
             html,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>",
+            "<tr><td class=\"whole\">{}</td><td class=\"whole\" data-name=\"Results\">{}</td>\
+             <td data-name=\"By\">{}</td><td class=\"whole\" data-name=\"Seeds\">{}</td>\
+             <td data-name=\"Time\">{}</td><td>",
             runs.source.name(),
             runs.records,
             escaped(&by),
             escaped(&seeds(&runs.seeds)),
-            escaped(&time)
+            words(&time)
         );
         for command in runs.commands.iter().filter(|command| !command.is_empty()).take(COMMANDS_MAX)
         {
-            let _ = write!(html, "<code>{}</code>", escaped(command));
+            let _ = write!(html, "<code>{}</code>", words(command));
         }
         if runs.commands.len() > COMMANDS_MAX {
             let _ = write!(html, "and {} more in the data", runs.commands.len() - COMMANDS_MAX);
@@ -312,6 +315,13 @@ fn provenance(assessment: &Assessment, html: &mut String) {
         html.push_str("</td></tr>\n");
     }
     html.push_str("</tbody>\n</table></div>\n");
+}
+
+/// `text` with each word marked, so that a line does not end at a hyphen in a date or an option.
+fn words(text: &str) -> String {
+    let words =
+        text.split(' ').map(|word| format!("<span class=\"word\">{}</span>", escaped(word)));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn seeds(seeds: &BTreeSet<u64>) -> String {

@@ -138,6 +138,76 @@ fn results_without_a_description_are_shown_by_what_they_say() {
     assert!(report.summary().is_met());
 }
 
+fn swept() -> Report {
+    let record = |depth: u32, goodput: f64| {
+        let point = Point::new().with("tx_depth", depth).with("qps", 4);
+        let record = Record::new("sweep", Source::Simulated, point).value("goodput_bps", goodput);
+        record
+            .value("events", goodput / 2.0)
+            .value("latency_ns", goodput / 4.0)
+            .value("lost_frames", 0.0)
+    };
+    let records = vec![record(1, 1e9), record(2, 2e9), record(4, 3e9)];
+    Report::of_files(
+        "Sweep",
+        &[("sweep.jsonl".into(), ResultFile { records, ..Default::default() })],
+    )
+}
+
+#[test]
+fn a_sweep_leads_with_goodput_and_latency_and_names_constants_once() {
+    let report = swept();
+    for text in [report.text(), report.markdown()] {
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
+        let constants = at("Everywhere: QPs 4, lost frames 0\n");
+        assert!(constants < at("goodput (Gbit/s)"), "{text}");
+        assert!(at("goodput (Gbit/s)") < at("latency"), "{text}");
+        assert!(at("latency") < at("events"), "{text}");
+        assert_eq!(text.matches("lost frames").count(), 1, "{text}");
+    }
+    let html = report.html().unwrap();
+    assert!(!html.contains("<caption>lost frames") && html.contains("<caption>events"));
+    // Files with full precision keep everything.
+    assert!(report.assessments()[0].csv().contains("lost_frames"));
+    assert!(report.json().unwrap().contains("lost_frames"));
+}
+
+#[test]
+fn provenance_marks_words_so_that_they_stay_whole() {
+    let provenance = Provenance {
+        command: "longhaul sweep --out <a>".to_owned(),
+        started_at: "2026-01-02T03:04:05Z".to_owned(),
+        ..Provenance::default()
+    };
+    let record = Record { provenance: Some(provenance), ..simulated("a", 4096, 2e9) };
+    let html = Report::new("").experiment(&experiment("a"), &[record]).html().unwrap();
+    for word in ["--out", "&lt;a&gt;", "2026-01-02T03:04:05Z"] {
+        assert!(html.contains(&format!("<span class=\"word\">{word}</span>")), "{word}");
+    }
+}
+
+#[test]
+fn a_constant_goodput_is_shown() {
+    let record = |depth: u32| {
+        let point = Point::new().with("tx_depth", depth);
+        Record::new("sweep", Source::Simulated, point).value("goodput_bps", 1e9)
+    };
+    let file = ResultFile { records: vec![record(1), record(2)], ..Default::default() };
+    let text = Report::of_files("Sweep", &[("sweep.jsonl".into(), file)]).text();
+    assert!(text.contains("goodput (Gbit/s)") && !text.contains("Everywhere"), "{text}");
+}
+
+#[test]
+fn plots_are_files_named_after_their_content_with_their_origin() {
+    let dir = std::env::temp_dir().join(format!("longhaul-bench-svg-{}", std::process::id()));
+    let files = swept().write_svg(&dir).unwrap();
+    let names: Vec<_> =
+        files.iter().map(|f| f.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(names, ["sweep-goodput.svg", "sweep-latency.svg", "sweep-events.svg"]);
+    assert!(std::fs::read_to_string(&files[0]).unwrap().contains("sweep · simulated"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn csv_and_svg_are_a_file_each() {
     let dir = std::env::temp_dir().join(format!("longhaul-bench-csv-{}", std::process::id()));
@@ -145,7 +215,10 @@ fn csv_and_svg_are_a_file_each() {
         files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect()
     };
     assert_eq!(names(report().write_csv(&dir.join("csv")).unwrap()), ["a.csv", "b.csv"]);
-    assert_eq!(names(report().write_svg(&dir.join("svg")).unwrap()), ["a-1.svg", "b-1.svg"]);
+    assert_eq!(
+        names(report().write_svg(&dir.join("svg")).unwrap()),
+        ["a-goodput.svg", "b-goodput.svg"]
+    );
     std::fs::remove_dir_all(&dir).unwrap();
     let nowhere = report().write_csv(Path::new("/dev/null/x")).unwrap_err().to_string();
     assert!(nowhere.starts_with("cannot write /dev/null/x: "), "{nowhere}");

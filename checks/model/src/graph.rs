@@ -1,27 +1,26 @@
-//! Running a model to its bounds.
+//! Exhaustive exploration of a model.
 
 use stateright::{Checker, Model};
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-/// The property that no run goes on for ever.
+/// The property that every run ends.
 pub const ENDS: &str = "no state comes again";
 
-/// What came of a run.
+/// Result of an exploration.
 pub struct Explored {
-    /// States that differ.
+    /// Number of distinct states.
     pub states: usize,
-    /// The longest shortest way to one, in steps.
+    /// Largest distance of a state from an initial one, in steps.
     pub depth: usize,
-    /// Properties that do not hold, with the steps that show it.
+    /// Violated properties, each with a sequence of steps that violates it.
     pub violations: Vec<(&'static str, String)>,
 }
 
-/// Tries every order of events of `model`, or as many as it takes to violate a property.
+/// Explores every order of events of `model`, until all are explored or a property is violated.
 ///
-/// stateright does not see endless runs, so that these are looked for apart, if no property is
-/// violated.
+/// stateright does not detect cycles, so a separate search does if no property is violated.
 pub fn explore<M>(model: M) -> Explored
 where
     M: Model + Clone + Send + Sync + 'static,
@@ -45,7 +44,7 @@ fn fingerprint(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Depth first: a step to a state that is on the way here closes a cycle. Returns its steps.
+/// Searches depth first: a step to a state on the current path closes a cycle. Returns its steps.
 fn cycle<M: Model>(model: &M) -> Option<String>
 where
     M::State: Hash,
@@ -54,12 +53,12 @@ where
     struct Place<M: Model> {
         name: u64,
         left: Vec<(M::Action, M::State)>,
-        /// The step from here that was taken last.
+        /// The step last taken from here.
         step: Option<M::Action>,
     }
     let place =
         |name, state: &M::State| Place::<M> { name, left: model.next_steps(state), step: None };
-    /// True until everything behind the state was seen.
+    /// True while successors of the state are unexplored.
     type IsOpen = bool;
     let mut seen: HashMap<u64, IsOpen> = HashMap::new();
     let mut way = Vec::new();

@@ -1,9 +1,8 @@
-//! Requester, near box, far box and responder, with what lies between them.
+//! Requester, near box, far box and responder, with the lines between them.
 //!
-//! A step hands one frame over, lets one timer fire, or brings one fault. Whoever it touched then
-//! sends all that it has to send, as the driver of a `Node` does. Timers fire when nothing else is
-//! left to happen; a bounded number fire early. Everything adverse is bounded too, so that every
-//! run ends.
+//! A step delivers one frame, fires one timer, or causes one fault. Each node that it affects then
+//! sends everything that it can, as the driver of a `Node` does. Timers fire when no other event is
+//! left; a bounded number fires early. Every kind of fault is bounded, so that every run ends.
 
 mod flow;
 mod hosts;
@@ -17,27 +16,27 @@ pub use line::{Frame, Line};
 use flow::{Out, Rules};
 use stateright::{Model, Property};
 
-/// A PSN, unwrapped and counted from 0.
+/// An unwrapped PSN, counted from 0.
 pub type Seq = u8;
 
-/// Packets of a scenario at most.
+/// Most packets of a scenario.
 pub const PACKETS_MAX: usize = 8;
 
-/// As `longhaul_accel::Mode`.
+/// Same as `longhaul_accel::Mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
-    /// Each box acknowledges what it stores.
+    /// Each box acknowledges the packets that it stores.
     Early,
-    /// The far box alone does.
+    /// Only the far box acknowledges.
     Far,
     /// Both acknowledge all but the last packet of each message.
     Tail,
-    /// Neither does.
+    /// Neither acknowledges.
     Off,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 4] = [Mode::Early, Mode::Far, Mode::Tail, Mode::Off];
 
     /// Mirrors `Mode::duty`.
@@ -59,30 +58,30 @@ enum Duty {
     Pass,
 }
 
-/// As `longhaul_accel::Role`.
+/// Same as `longhaul_accel::Role`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
     /// At the requester's site.
     Near,
-    /// At the responder's.
+    /// At the responder's site.
     Far,
 }
 
-/// What the WAN does to what is under way.
+/// What the WAN does to frames in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wan {
-    /// A path, which loses, repeats and reorders.
+    /// A path, which loses, duplicates and reorders.
     Path,
-    /// A session of the transport, as [`crate::session`] shows it to be: first in, first out,
-    /// nothing lost while both boxes live. When one crashes, what is under way is lost; then it is
-    /// a path until there is another session.
+    /// A session of the transport, with the properties that [`crate::session`] establishes: in
+    /// order, without loss while both boxes are up. A crash of a box loses the frames in flight;
+    /// the WAN is then a path until the next session.
     Transport,
 }
 
-/// What can go for good, or lose its memory.
+/// A node that can crash, or otherwise fail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Victim {
-    /// A box loses its memory, and is back after [`Scenario::away`].
+    /// A box loses its memory, and returns after [`Scenario::away`].
     Box(Role),
     /// The requester's host dies.
     Requester,
@@ -92,87 +91,88 @@ pub enum Victim {
     Refusal,
 }
 
-/// How long a box is away that has crashed.
+/// How long a crashed box is down.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Away {
-    /// It is back before anything else happens.
+    /// It returns before any other event.
     AtOnce,
-    /// It comes back whenever it likes, or after everything else.
+    /// It returns at any time, at the latest after all other events.
     AWhile,
-    /// It never does.
+    /// It never returns.
     Forever,
 }
 
-/// Mistakes that a rule can be told to make.
+/// Mistakes that a rule can be made to have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Slip {
-    /// A packet behind a gap is acknowledged although what lies between is not stored.
+    /// A packet behind a gap is acknowledged, although the packets before it are not stored.
     AcknowledgesUnstored,
     /// In mode tail, the last packet of a message is acknowledged too.
     AcknowledgesLast,
     /// In mode far, the near box acknowledges too.
     AcknowledgesInFar,
-    /// A sequence NAK names what is missing although something before it waits for the responder.
+    /// A sequence NAK is sent for a missing packet, although a packet before it awaits the
+    /// responder.
     NaksAtEnd,
-    /// A sequence NAK of the responder lets go of the packet that it asks for.
+    /// A sequence NAK of the responder releases the packet that it asks for.
     TakesNakForAck,
-    /// A packet is let go once it is sent.
+    /// A packet is released once it is sent.
     ForgetsSent,
-    /// A flow that fails names the packet behind all that it had stored.
+    /// A failing flow sends its NAK for the packet behind all stored ones.
     FailsAtEnd,
-    /// A box without memory takes the first packet that it sees for the first that there is.
+    /// A box without memory takes the first packet that it sees for the first of the flow.
     TrustsTraffic,
-    /// A silent responder is asked for ever.
+    /// A silent responder is probed forever.
     NeverGivesUp,
-    /// A flow that passes for want of answers keeps nothing of what it had acknowledged.
+    /// A flow that passes for lack of answers discards its remains.
     ForgetsRemains,
 }
 
-/// What is sent, what may go wrong, and how often.
+/// The messages of a run, and its faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The mode of the flow in both boxes.
     pub mode: Mode,
-    /// What lies between the boxes.
+    /// The WAN between the boxes.
     pub wan: Wan,
-    /// Messages by their packets; 0 stands for a READ of one packet. Each batch is posted when
-    /// nothing is left to happen after the one before it; from the second on nothing goes wrong any
-    /// more.
+    /// Messages, by their number of packets; 0 stands for a READ of one packet. Each batch is
+    /// posted when no event is left after the previous one; from the second batch on there are no
+    /// faults.
     pub batches: Vec<Vec<u8>>,
-    /// Packets that the requester has outstanding at most.
+    /// Most packets that the requester has outstanding.
     pub window: u8,
     /// The requester's retries without progress.
     pub retries: u8,
-    /// Timeouts in a row after which a box gives up.
+    /// Consecutive timeouts after which a box gives up.
     pub give_up: u8,
-    /// Packets that a box stores.
+    /// Packets that a box can store.
     pub store: u8,
-    /// As `TIMES_GONE_BACK` in `proto/accel/src/flow/learning.rs`.
+    /// Same as `TIMES_GONE_BACK` in `proto/accel/src/flow/learning.rs`.
     pub times_gone_back: u8,
-    /// Frames on a LAN's line, before a sender waits.
+    /// Frames on a LAN's line before a sender must wait.
     pub lan_frames: usize,
-    /// Frames on the WAN, before a sender waits.
+    /// Frames on the WAN before a sender must wait.
     pub wan_frames: usize,
-    /// Frames lost, anywhere but in a session of the transport.
+    /// Frames lost, anywhere except in a session of the transport.
     pub losses: u8,
-    /// Frames repeated by the WAN.
+    /// Frames duplicated by the WAN.
     pub duplicates: u8,
-    /// Frames overtaken on the WAN.
+    /// Frames reordered on the WAN.
     pub overtakings: u8,
-    /// Timers that fire while frames are under way.
+    /// Timers that fire while frames are in flight.
     pub early_timers: u8,
-    /// Crashes in all.
+    /// Total number of crashes.
     pub crashes: u8,
-    /// Who may crash.
+    /// Nodes that may crash.
     pub victims: Vec<Victim>,
-    /// For how long a box does.
+    /// How long a crashed box is down.
     pub away: Away,
-    /// The mistake that a rule makes.
+    /// The mistake of a rule.
     pub slip: Option<Slip>,
 }
 
 impl Scenario {
-    /// A message of two packets and one of one, then two of one; nothing goes wrong.
+    /// A message of two packets and one of one, then two of one; no faults.
     pub fn new(mode: Mode, wan: Wan) -> Self {
         Scenario {
             mode,
@@ -200,17 +200,17 @@ impl Scenario {
         self.batches.iter().flatten().copied()
     }
 
-    /// Behind the last packet of batch `number`.
+    /// The PSN behind the last packet of batch `number`.
     fn batch_end(&self, number: usize) -> Seq {
         self.batches.iter().take(number + 1).flatten().map(|packets| (*packets).max(1)).sum()
     }
 
-    /// All packets.
+    /// Number of packets.
     fn packets(&self) -> Seq {
         self.batch_end(self.batches.len())
     }
 
-    /// Behind the last packet of each message, and whether it is a READ.
+    /// The PSN behind the last packet of each message, and whether it is a READ.
     fn ends(&self) -> impl Iterator<Item = (Seq, bool)> + '_ {
         self.messages().scan(0, |end, packets| {
             *end += packets.max(1);
@@ -226,34 +226,34 @@ impl Scenario {
         self.ends().any(|(end, _)| end == seq + 1)
     }
 
-    /// Messages that lie wholly below `seq`.
+    /// Number of messages that lie entirely below `seq`.
     fn messages_below(&self, seq: Seq) -> u8 {
         self.ends().filter(|(end, _)| *end <= seq).count() as u8
     }
 }
 
-/// A box: its flow, if it knows of one.
+/// A box, with its flow if it knows one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Station {
-    /// `None` from a crash to the next request.
+    /// `None` from a crash until the next request.
     pub flow: Option<Flow>,
-    /// False while it is away.
+    /// False while it is down.
     pub is_up: bool,
 }
 
 impl Station {
-    /// A flow in this box holds this packet, and will deliver it.
+    /// True if a flow in this box stores this packet, and will deliver it.
     pub fn holds(&self, seq: Seq) -> bool {
         self.is_up && self.flow.is_some_and(|flow| flow.holds(seq))
     }
 
-    /// It owes the delivery of anything.
+    /// True if it has a packet to deliver.
     pub fn owes_delivery(&self) -> bool {
         self.is_up && self.flow.is_some_and(|flow| flow.owes_delivery())
     }
 }
 
-/// Lines by who sends into them and who takes from them.
+/// Lines, by sender and receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Route {
     /// Requester to near box.
@@ -285,12 +285,12 @@ impl Route {
     }
 }
 
-/// Everything at one moment.
+/// The complete state at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     /// The requester.
     pub requester: Requester,
-    /// The near box, and the far one.
+    /// The near and the far box.
     pub boxes: [Station; 2],
     /// The responder.
     pub responder: Responder,
@@ -302,32 +302,32 @@ pub struct State {
     overtakings: u8,
     early_timers: u8,
     crashes: u8,
-    /// Who has crashed, a bit for each of [`Scenario::victims`].
+    /// Victims that have crashed, one bit per entry of [`Scenario::victims`].
     crashed: u8,
     batch: u8,
 }
 
-/// What fires.
+/// A timer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Timer {
     /// The requester's local ACK timer.
     Requester,
     /// A box's retransmission timer.
     Retransmission(Role),
-    /// A box asks for a READ's responses again.
+    /// A box's timer to request a READ's responses again.
     Recovery(Role),
-    /// A box waits no longer for the responses of a repeated READ.
+    /// A box's limit on the wait for the responses of a repeated READ.
     Replay(Role),
 }
 
 /// One step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// The first frame arrives.
+    /// The first frame of a line arrives.
     Deliver(Route),
-    /// The second one does, before it.
+    /// The second frame arrives before the first.
     Overtake(Route),
-    /// The first frame arrives, and will once more.
+    /// The first frame arrives, and a copy stays in flight.
     Duplicate(Route),
     /// The first frame is lost.
     Lose(Route),
@@ -335,9 +335,9 @@ pub enum Action {
     Fire(Timer),
     /// One of [`Scenario::victims`] crashes.
     Crash(usize),
-    /// A box is back.
+    /// A box returns.
     Return(Role),
-    /// The transport has a session again.
+    /// The transport establishes a session.
     Begin,
     /// The requester posts its next batch.
     Post,
@@ -371,7 +371,7 @@ impl State {
         &self.lines[route as usize]
     }
 
-    /// What `role` goes by, its flow, and its lines. `None`: it is away.
+    /// The rules of `role`, its flow and its lines. `None` while it is down.
     fn at<'a>(
         &'a mut self,
         scenario: &'a Scenario,
@@ -390,7 +390,7 @@ impl State {
         station.is_up.then_some((rules, station, Out { lan, wan, lan_frames, wan_frames }))
     }
 
-    /// Everybody sends what there is to send, as far as there is room.
+    /// Lets every node send all that it can, within the room of its lines.
     fn drain(&mut self, scenario: &Scenario) {
         self.requester.transmit(scenario, &mut self.lines[Route::RequesterNear as usize]);
         self.responder.transmit(scenario, &mut self.lines[Route::ResponderFar as usize]);
@@ -452,16 +452,16 @@ impl State {
         }
     }
 
-    /// Timers that run. The requester tries again once while a box is about to; its patience
-    /// outlasts that.
+    /// Running timers. While a box is about to retransmit, the requester retries once only: its
+    /// patience outlasts the box.
     fn timers(&self, scenario: &Scenario) -> impl Iterator<Item = Timer> + '_ {
         let waits = self.requester.has_tried_again(scenario) && self.box_timers().next().is_some();
         let runs = self.requester.timer_runs() && !waits;
         runs.then_some(Timer::Requester).into_iter().chain(self.box_timers())
     }
 
-    /// Of two retransmission timers none fires twice more without progress than the other: each
-    /// waits longer each time.
+    /// Neither of two retransmission timers fires more than once without progress before the other
+    /// does, because each backs off.
     fn box_timers(&self) -> impl Iterator<Item = Timer> + '_ {
         let flows =
             self.boxes.iter().filter(|station| station.is_up).filter_map(|station| station.flow);
@@ -482,7 +482,7 @@ impl State {
         [Role::Near, Role::Far].into_iter().flat_map(of_box).flatten()
     }
 
-    /// Nothing is under way.
+    /// True if no frame is in flight.
     fn is_quiet(&self) -> bool {
         self.lines.iter().all(Line::is_empty)
     }
@@ -520,10 +520,10 @@ impl State {
     }
 }
 
-/// The model that the checker runs.
+/// The model for the checker.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// What it is about.
+    /// The scenario.
     pub scenario: Scenario,
 }
 

@@ -1,13 +1,13 @@
 //! The WAN transport between two boxes: how a session begins, carries frames in order, and ends
-//! with either box's life.
+//! when either box restarts.
 //!
-//! Frames go one way, from box 0 to box 1; either box may ask for a session, both at once too.
-//! Datagrams are taken from what is under way in any order; some are lost, some come twice. As in
-//! [`crate::pair`], timers fire when nothing is under way, and everything adverse is bounded.
+//! Frames go from box 0 to box 1; either box may ask for a session, or both at once. Datagrams
+//! arrive in any order; some are lost, some are duplicated. As in [`crate::pair`], timers fire when
+//! nothing is in flight, and every kind of fault is bounded.
 //!
-//! Mirrored are `proto/wan/src/handshake.rs`, `transport.rs`, `session.rs` and its `receive.rs`,
+//! Mirrors `proto/wan/src/handshake.rs`, `transport.rs`, `session.rs` and its `receive.rs`,
 //! `incoming.rs` and `arrivals.rs`. There is one path and one stream, no parity, no congestion and
-//! no bound of memory.
+//! no limit on memory.
 
 mod end;
 
@@ -16,59 +16,60 @@ pub use end::{Datagram, End};
 use end::Step;
 use stateright::{Model, Property};
 
-/// Frames at most: their numbers are bits of a byte.
+/// Most frames: frame sets are bits of a byte.
 pub const FRAMES_MAX: u8 = 8;
 
-/// Names after which nobody asks any more: only boxes that never come to a session need as many.
+/// Number of names after which boxes stop asking: only boxes that never agree on a session need as
+/// many.
 const NAMES_MAX: u8 = 40;
 
-/// Mistakes that a rule can be told to make.
+/// Mistakes that a rule can be made to have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Slip {
-    /// A datagram is taken whatever session it names.
+    /// A datagram is accepted with any session name.
     TakesAnySession,
-    /// A box that restarts has the seed of its former life: the same instance, sessions and
-    /// cookies.
+    /// A restarted box has the seed of its previous life: the same instance, sessions and cookies.
     SameSeed,
-    /// Frames are handed out as they come.
+    /// Frames are delivered in order of arrival.
     HandsOutAtOnce,
-    /// Only numbers tell a repetition: a frame that is repeated under another is taken again.
+    /// Only numbers reveal a duplicate: a frame retransmitted with another number is delivered
+    /// again.
     ForgetsSequence,
-    /// A number is acknowledged before its frame has come.
+    /// A number is acknowledged before its frame has arrived.
     AcknowledgesAhead,
-    /// What a former session did not deliver keeps its place in the order of the next.
+    /// Undelivered frames of a previous session keep their sequences in the next one.
     KeepsSequence,
-    /// Who asks for a session that there is not is not told so.
+    /// A PING for an unknown session is not answered.
     KeepsSilent,
-    /// Whoever opens a session in the name of a box ends the one that stands with it.
+    /// Opening a session in a box's name ends the existing session with that box.
     TakesOver,
 }
 
-/// How much is sent, and what may go wrong.
+/// Amount of traffic, and the faults.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Frames that come to box 0, at most [`FRAMES_MAX`].
+    /// Frames for box 0 to send, at most [`FRAMES_MAX`].
     pub frames: u8,
     /// Datagrams lost.
     pub losses: u8,
-    /// Datagrams that come twice.
+    /// Datagrams duplicated.
     pub duplicates: u8,
-    /// Frames repeated although nothing is lost.
+    /// Frames retransmitted without a loss.
     pub early_repeats: u8,
-    /// Crashes of either box. It is back at once.
+    /// Crashes of either box, which restarts at once.
     pub crashes: u8,
-    /// Sessions that a stranger asks box 1 for, in the name of box 0.
+    /// Sessions that an attacker requests from box 1 in the name of box 0.
     pub strangers: u8,
-    /// Boxes that ask for a session by themselves.
+    /// Boxes that ask for a session on their own.
     pub askers: Vec<usize>,
-    /// As `OPEN_TRIES` in `proto/wan/src/handshake.rs`.
+    /// Same as `OPEN_TRIES` in `proto/wan/src/handshake.rs`.
     pub open_tries: u8,
-    /// The mistake that a rule makes.
+    /// The mistake of a rule.
     pub slip: Option<Slip>,
 }
 
 impl Scenario {
-    /// Three frames, box 0 asks, and nothing goes wrong.
+    /// Three frames, box 0 asks, and no faults.
     pub fn new() -> Self {
         Scenario {
             frames: 3,
@@ -90,26 +91,26 @@ impl Default for Scenario {
     }
 }
 
-/// A frame as it came to box 0.
+/// A frame that box 0 accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Taken {
-    /// The session that took it, by the name at box 0.
+    /// The session that accepted it, by its name at box 0.
     session: u8,
-    /// Its place there.
+    /// Its sequence there.
     sequence: u8,
 }
 
-/// Everything at one moment.
+/// The complete state at one instant.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     ends: [End; 2],
-    /// To box 1 or 0, sorted: any of them may come next.
+    /// Destination box and datagram, sorted: any of them may arrive next.
     under_way: Vec<(usize, Datagram)>,
-    /// Frames that box 0 took, in their order.
+    /// Frames that box 0 accepted, in order.
     taken: Vec<Taken>,
-    /// Frames that box 1 handed out, in their order.
+    /// Frames that box 1 delivered, in order.
     handed_out: Vec<u8>,
-    /// Names that were given: instances, sessions and nonces are all different.
+    /// Number of names assigned: instances, sessions and nonces are distinct.
     names: u8,
     crashes: u8,
     strangers: u8,
@@ -121,25 +122,25 @@ pub struct State {
 /// One step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// This one of those under way arrives.
+    /// This datagram in flight arrives.
     Deliver(usize),
-    /// It does, and will once more.
+    /// It arrives, and a copy stays in flight.
     Duplicate(usize),
     /// It is lost.
     Lose(usize),
-    /// A frame comes to box 0.
+    /// A frame is offered to box 0.
     Push,
-    /// A box asks for another one.
+    /// A box asks for a session.
     Ask(usize),
-    /// A box asks again to open the session that it has begun.
+    /// A box repeats its request to open a session.
     PressOn(usize),
     /// A box asks whether its session is still known.
     Ping(usize),
-    /// Box 0 repeats the frame in this place.
+    /// Box 0 retransmits the frame in this place.
     Repeat(u8),
-    /// A box crashes and is back.
+    /// A box crashes and restarts.
     Crash(usize),
-    /// A stranger asks box 1 for a session in the name of box 0.
+    /// An attacker requests a session from box 1 in the name of box 0.
     Strange,
 }
 
@@ -173,8 +174,8 @@ impl State {
         self.under_way.sort_unstable();
     }
 
-    /// The other box does not know this one's session, is not about to, and this one does not know
-    /// that.
+    /// True if the other box neither knows this box's session nor is opening it, and this box does
+    /// not know that.
     fn is_stale(&self, at: usize) -> bool {
         let remote = self.ends[at].remote();
         remote.is_some() && remote != self.ends[1 - at].open() && !self.ends[1 - at].is_opening()
@@ -187,10 +188,10 @@ impl State {
     }
 }
 
-/// The model that the checker runs.
+/// The model for the checker.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
-    /// What it is about.
+    /// The scenario.
     pub scenario: Scenario,
 }
 
@@ -218,7 +219,7 @@ impl Model for Tunnel {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         let scenario = &self.scenario;
         for index in 0..state.under_way.len() {
-            // Of two alike one is enough.
+            // Of two equal datagrams one suffices.
             if index > 0 && state.under_way[index] == state.under_way[index - 1] {
                 continue;
             }
@@ -327,7 +328,8 @@ fn no_gap(_: &Tunnel, state: &State) -> bool {
     places.first().is_none_or(|first| first.sequence == 0) && places.windows(2).all(goes_on)
 }
 
-/// Of the session that both have: what ends with a session is lost, as docs/wan-transport.md says.
+/// Applies to the session that both boxes have: frames in flight at the end of a session are lost
+/// (docs/spec/wan-transport.md).
 fn acknowledged(_: &Tunnel, state: &State) -> bool {
     let [near, far] = &state.ends;
     let has_arrived = |frame: u8| state.handed_out.contains(&frame) || far.holds(frame);
@@ -337,7 +339,7 @@ fn acknowledged(_: &Tunnel, state: &State) -> bool {
     taken.all(|(frame, _)| near.owes(frame) || has_arrived(frame))
 }
 
-/// What ends with a session is lost; what the last one took is not.
+/// Undelivered frames of ended sessions are lost; those of the last session are not.
 fn everything(tunnel: &Tunnel, state: &State) -> bool {
     let all = usize::from(tunnel.scenario.frames);
     let is_missing = |(frame, taken): (u8, &Taken)| {

@@ -1,12 +1,12 @@
-//! A guest with the kernel's rxe to try things with: each line of standard input runs in it as a
-//! shell command, and its output comes back. `cargo xtask interop shell` starts it.
+//! A guest with the kernel's rxe for experiments: each line of standard input runs in it as a shell
+//! command, and its output is printed. `cargo xtask interop shell` starts it.
 
 use longhaul_checks::interop::{Family, RxePeer};
 use std::io::{BufRead, Write, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// For one command.
+/// Time limit of a command.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 fn main() -> ExitCode {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
                 }
             }
         }
-        // A closed terminal ends the loop by itself.
+        // A closed terminal ends the loop.
         let _ = stdout().flush();
         eprint!("rxe# ");
     }

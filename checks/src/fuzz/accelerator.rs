@@ -1,4 +1,4 @@
-//! A box between two hosts that both may send anything, with time passing.
+//! A box between two hosts that both send arbitrary packets, with time passing.
 
 use crate::packets::Fields;
 use longhaul_accel::{Accelerator, Config, FlowState, FlowStatus, LAN, Mode, Policy, Role, WAN};
@@ -17,13 +17,13 @@ use std::net::IpAddr;
 /// Steps of one run.
 const STEPS_MAX: usize = 200;
 const CONNECTIONS: usize = 3;
-/// The first PSN of a connection, a few packets before the wrap of the PSN space in one of them.
+/// First PSN of each connection; one is a few packets before the wrap of the PSN space.
 const FIRST: [u32; CONNECTIONS] = [100, 0xff_fff8, 7_000_000];
 const FLOWS_MAX: u32 = 4;
 const TOTAL_BYTES_MAX: u64 = 256 << 10;
-/// READs that ask for more are not answered packet by packet here.
+/// Longer READs are not answered packet by packet here.
 const READ_PSNS_MAX: u32 = 1 << 12;
-/// Past this the box has given up on a responder that is silent.
+/// After this the box has given up a silent responder.
 const PATIENCE: Duration = Duration::from_ms(15_000);
 
 const REQUESTS: [Opcode; 14] = [
@@ -51,16 +51,16 @@ const RESPONSES: [Opcode; 6] = [
     Opcode::CNP,
 ];
 
-/// What hosts have said of one connection.
+/// Packets of one connection so far.
 #[derive(Default)]
 struct Said {
-    /// The next PSN and message of the requester, and the first that the responder has not
+    /// Next PSN and message of the requester, and the first PSN that the responder has not
     /// acknowledged.
     next: u32,
     una: u32,
     msn: u32,
-    /// PSNs of requests with a right ICRC that reached the box from its LAN: the first of each, and
-    /// how many it takes.
+    /// PSNs of requests with a valid ICRC that reached the box from its LAN: the first PSN of each,
+    /// and the number of PSNs.
     requested: Vec<(Psn, u32)>,
 }
 
@@ -111,7 +111,7 @@ fn path_to(side: Side) -> Path {
     }
 }
 
-/// The destination QPN of frames that come in by `side`.
+/// Destination QPN of frames that enter by `side`.
 fn qpn_to(side: Side, connection: usize) -> Qpn {
     Qpn::new(if side == LAN { 0x22 } else { 0x11 } + 0x100 * connection as u32)
 }
@@ -124,7 +124,7 @@ struct Play {
     node: Accelerator,
     now: Instant,
     said: [Said; CONNECTIONS],
-    /// The latest frames that came in by each side, which may pass.
+    /// Latest frames that entered by each side and may leave.
     came: [VecDeque<Vec<u8>>; 2],
     room: usize,
 }
@@ -153,14 +153,14 @@ impl Play {
         }
     }
 
-    /// Hands the box a frame and looks at what it does.
+    /// Passes a frame to the box and checks its output.
     fn give(&mut self, side: Side, bytes: Vec<u8>) {
         if side == LAN
             && let Ok(Some((fields, true))) = Fields::read(&bytes)
             && let Some(connection) = connection_of(LAN, fields.bth.dest_qp)
         {
-            // The responses of a READ have PSNs too, and the path MTU that counts them is what a
-            // host says it is.
+            // The responses of a READ have PSNs too, as many as the path MTU dictates, which the
+            // hosts announce.
             let is_read = fields.bth.opcode == Opcode::RC_READ_REQUEST;
             let read = fields.reth.filter(|_| is_read).map_or(0, |reth| reth.len);
             let psns = read.div_ceil(256).clamp(1, READ_PSNS_MAX);
@@ -191,8 +191,8 @@ impl Play {
         tap.out
     }
 
-    /// What the box answers a requester in the responder's name acknowledges only requests that it
-    /// was given.
+    /// An answer of the box in the responder's name acknowledges only requests that the box has
+    /// received.
     fn check_answer(&self, bytes: &[u8]) {
         let Ok(Some((fields, true))) = Fields::read(bytes) else { return };
         if fields.bth.opcode != Opcode::RC_ACK || self.came[WAN].iter().any(|came| came == bytes) {
@@ -201,8 +201,7 @@ impl Play {
         if !matches!(fields.aeth.map(|aeth| aeth.syndrome), Some(Syndrome::Ack { .. })) {
             return;
         }
-        // Which QP of the requester's a connection has is what the connection manager's messages
-        // say.
+        // Connection manager messages determine the requester QP of a connection.
         let psn = fields.bth.psn;
         let is_known = self.said.iter().any(|said| said.has_requested(psn));
         assert!(is_known, "an ACK of PSN {psn}, which nobody sent: {fields:?}");
@@ -229,7 +228,7 @@ impl Play {
         self.pump();
     }
 
-    /// What the box has acknowledged it sends until it gives up.
+    /// Until it gives up, the box sends everything that it has acknowledged.
     fn check_delivery(&mut self) {
         self.room = usize::MAX;
         self.pump();
@@ -259,7 +258,7 @@ impl Play {
         }
     }
 
-    /// The PSN that two bytes of a step describe.
+    /// PSN encoded by two bytes of a step.
     fn psn(&self, connection: usize, mode: u8, by: u8) -> Psn {
         let said = &self.said[connection];
         let by = i32::from(by as i8) as u32;
@@ -273,7 +272,7 @@ impl Play {
     }
 }
 
-/// A packet to the connection's other end, from the side that it comes in by.
+/// A packet to the connection's other end, entering by `side`.
 fn packet(side: Side, connection: usize, opcode: Opcode, psn: Psn, len: usize) -> Fields {
     let mut fields = Fields::made_up(opcode, path_to(side), len, 8);
     fields.bth = Bth { pad: fields.bth.pad, ..Bth::new(opcode, qpn_to(side, connection), psn) };
@@ -293,8 +292,7 @@ fn packet(side: Side, connection: usize, opcode: Opcode, psn: Psn, len: usize) -
     fields
 }
 
-/// A request that step bytes describe. One that its requester would send next moves on what it
-/// sends next.
+/// A request encoded by a step. If it is the requester's next one, the requester advances.
 fn request(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     let [op, mode, by, len, flags, more] = step;
     let opcode = REQUESTS[usize::from(op) % REQUESTS.len()];
@@ -322,7 +320,7 @@ fn request(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec
     fields.build()
 }
 
-/// An answer that step bytes describe.
+/// An answer encoded by a step.
 fn answer(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     let [op, mode, by, syndrome, msn, len] = step;
     let psn = play.psn(connection, mode, by);
@@ -352,7 +350,7 @@ fn answer(play: &mut Play, side: Side, connection: usize, step: [u8; 6]) -> Vec<
     fields.build()
 }
 
-/// A message of the connection manager.
+/// A connection manager message.
 fn management(side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     let [kind, id, psn, mtu, qpn, _] = step;
     let (near, far) = (1 + u32::from(id & 3), 9 + u32::from(id >> 2 & 3));
@@ -422,10 +420,10 @@ fn management(side: Side, connection: usize, step: [u8; 6]) -> Vec<u8> {
     fields.build()
 }
 
-/// Frames come in by both sides, well formed and damaged, in whatever order the bytes say, and time
-/// passes. The first byte chooses mode and role; a step is seven bytes: what, from where and to
-/// whom, and six that say more. Memory stays within its bounds, no ACK names a packet that nobody
-/// sent, what is acknowledged is kept, and sent again until the box gives up.
+/// Valid and damaged frames enter by both sides in the order of the input, and time passes. The
+/// first byte selects mode and role; a step is seven bytes: action, source and destination, and six
+/// parameters. Memory stays bounded, no ACK names a packet that was never sent, and acknowledged
+/// packets are kept and retransmitted until the box gives up.
 pub fn accelerator(data: &[u8]) {
     let Some((&first, steps)) = data.split_first() else { return };
     let mut play = Play::new(first);
@@ -439,7 +437,7 @@ pub fn accelerator(data: &[u8]) {
         step[..chunk.len()].copy_from_slice(chunk);
         let [what, rest @ ..] = step;
         let connection = usize::from(what >> 3 & 3) % CONNECTIONS;
-        // Mostly from where such frames come.
+        // Mostly from the usual side of such frames.
         let is_turned = what >> 5 & 7 == 7;
         let from = |side: Side| if is_turned { 1 - side } else { side };
         match what & 7 {

@@ -1,6 +1,6 @@
-//! Sequences of well-formed packets that no correct peer sends, against a device: wrong opcode
-//! order, PSNs far away, responses that nobody asked for, lengths that lie. Memory that was not
-//! granted must not change.
+//! Sequences of well-formed packets that no conforming peer sends, for a device: wrong opcode
+//! order, distant PSNs, unsolicited responses, wrong lengths. Memory that was not granted must not
+//! change.
 
 use crate::packets::Fields;
 use longhaul_cm::{Accept, Event as CmEvent, RejectReason};
@@ -18,18 +18,18 @@ use longhaul_wire::{
 use std::net::IpAddr;
 use std::ops::Range;
 
-/// Where memory begins.
+/// Start address of the memory.
 const BASE: u64 = 0x5000_0000;
 const MEMORY_LEN: usize = 16 * 1024;
-/// Read from by the device's own requests and by the peer's READs.
+/// Source of the device's requests and of the peer's READs.
 const SOURCE: Range<usize> = 0..2048;
-/// What the peer may write to, and do atomics on.
+/// Memory that the peer may write to, and use for atomics.
 const WRITABLE: Range<usize> = 4096..6144;
 const RECEIVES: usize = 8192;
 const RECEIVE_COUNT: usize = 8;
 const RECEIVE_STEP: usize = 768;
 const RECEIVE_LEN: u32 = 600;
-/// What the device reads and what its atomics found.
+/// Results of the device's READs and atomics.
 const RESULTS: Range<usize> = 15_000..15_700;
 const QKEY: u32 = 0x0042_4242;
 /// Bytes of input per packet.
@@ -80,7 +80,7 @@ impl Memory for Flat {
     }
 }
 
-/// Writes frames out, as a port does, and forgets them.
+/// Writes frames out, as a port does, and discards them.
 #[derive(Default)]
 struct Sink {
     frames: usize,
@@ -164,7 +164,7 @@ impl Target {
         target
     }
 
-    /// From whatever state to a fresh connection, with receives and requests posted.
+    /// From any state to a new connection, with receives and requests posted.
     fn connect(&mut self) {
         let granted = "a transition that exists";
         let reset = QpAttr::to(QpState::Reset);
@@ -239,7 +239,7 @@ impl Target {
         }
     }
 
-    /// One packet, and what the device does about it.
+    /// Passes one packet to the device and processes the effects.
     fn take(&mut self, bytes: &[u8]) {
         self.now += Duration::from_us(1);
         let head = Head::copy_of(bytes);
@@ -264,7 +264,7 @@ impl Target {
         }
     }
 
-    /// Nothing has changed where nobody was allowed to write.
+    /// Checks that memory is unchanged except where writes were granted.
     fn check(&self) {
         let mut expected = self.before.clone();
         let memory = &self.device.memory().0;
@@ -285,7 +285,7 @@ impl Target {
         assert_eq!(changed, None, "a byte changed that nobody was allowed to write to");
     }
 
-    /// The packet that a step of the input describes.
+    /// The packet encoded by a step.
     fn packet(&self, step: &[u8; STEP_LEN], of: Transport) -> Vec<u8> {
         let [
             op,
@@ -355,7 +355,7 @@ impl Target {
         fields.build()
     }
 
-    /// A PSN near one that the QP knows, or any: `mode` chooses which, `by` is added.
+    /// A PSN near one known to the QP, or any: `mode` selects which, `by` is added.
     fn psn(&self, mode: u8, any: [u8; 3], by: i8) -> Psn {
         let snapshot = self.device.qp_snapshots().next().expect("the target has a QP");
         let (next, una) = match &snapshot.reliable {
@@ -373,7 +373,7 @@ impl Target {
         Psn::new(psn.get().wrapping_add_signed(i32::from(by)) & 0xff_ffff)
     }
 
-    /// Mostly the key of a region that there is, else any.
+    /// Usually the key of an existing region, otherwise any.
     fn rkey(&self, key: u8, [x, y, z]: [u8; 3]) -> RKey {
         match key {
             0..0xe0 => self.rkeys[usize::from(key) % 3],
@@ -405,7 +405,7 @@ fn virtual_address(mode: u8, near: u64) -> u64 {
     }
 }
 
-/// The message length that a RETH claims, true or not, by the lower bits of `mode`.
+/// Message length of a RETH, correct or not, by the lower bits of `mode`.
 fn claimed_len(mode: u8, [payload, len, low]: [u8; 3]) -> u32 {
     match mode % 4 {
         0 => u32::from(payload),
@@ -415,7 +415,7 @@ fn claimed_len(mode: u8, [payload, len, low]: [u8; 3]) -> u32 {
     }
 }
 
-/// Bytes of payload: mostly fewer than a path MTU of 256 bytes, now and then as many, or more.
+/// Bytes of payload: usually less than a path MTU of 256 bytes, sometimes equal or more.
 fn payload_len(code: u8) -> usize {
     match code {
         0xc0..0xe0 => 256,
@@ -454,8 +454,8 @@ pub fn datagram(data: &[u8]) {
     packets(data, QpKind::Ud, Transport::Ud);
 }
 
-/// Management datagrams for QP1, one after the other, to a program that listens for whatever is
-/// asked. The byte in front of each says what the program does meanwhile.
+/// Management datagrams for QP1, for a program that listens to every service. The byte before each
+/// selects the program's action.
 pub fn management(data: &[u8]) {
     let mut target = Target::new(QpKind::Rc);
     for (number, chunk) in data.chunks(1 + MAD_LEN).take(32).enumerate() {
@@ -522,7 +522,7 @@ mod tests {
     use longhaul_rnic::{Counter, DropReason};
     use std::path::Path;
 
-    /// What the committed sequences make happen.
+    /// Counters after the committed sequences.
     fn counted(target: &str, kind: QpKind, of: Transport) -> Counters {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
         let mut sum = Counters::default();

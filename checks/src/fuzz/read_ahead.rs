@@ -1,5 +1,4 @@
-//! Commands, requests, responses and what boxes say to each other, made up, for a box that reads
-//! ahead.
+//! Arbitrary commands, requests, responses and box messages for a box that reads ahead.
 
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_readahead::{Config, INNER, LAN, Protocol, RANGES_MAX, ReadAhead};
@@ -17,8 +16,7 @@ const INITIATOR: Qpn = Qpn::new(17);
 const TARGET: Qpn = Qpn::new(18);
 const PSN: u32 = 0xff_fff0;
 
-/// What a command or call announces, or a connection's private data is taken for, whatever the
-/// bytes are.
+/// Parses commands, calls and a connection's private data from any bytes.
 pub fn announced(data: &[u8]) {
     for protocol in Protocol::ALL {
         if let Some(command) = protocol.command(data) {
@@ -44,7 +42,7 @@ fn path(from: u8, to: u8) -> Path {
     }
 }
 
-/// Holds what leaves against what may.
+/// Checks transmitted frames.
 struct Checked;
 
 impl Transmit for Checked {
@@ -65,8 +63,8 @@ struct Box {
 }
 
 impl Box {
-    /// With a connection whose initiator is on its LAN (hosts 1 and 2), and one whose target is
-    /// (hosts 3 and 4).
+    /// A box with one connection whose initiator is on its LAN (hosts 1 and 2), and one whose
+    /// target is (hosts 3 and 4).
     fn new() -> Self {
         let config = Config {
             held_bytes_max: HELD_MAX,
@@ -144,7 +142,7 @@ impl Box {
         assert!(self.node.connections().count() > 0, "it knows the connection");
     }
 
-    /// As it comes from a port, with a right ICRC.
+    /// Passes a packet in the form of a port's frames, with a valid ICRC.
     fn give(&mut self, side: Side, head: &[u8], payload: &[u8], pad_len: u8) {
         let frame =
             Frame { head, payload: Payload::Bytes(payload), trailer: Trailer::Sealed { pad_len } };
@@ -166,11 +164,11 @@ impl Box {
     }
 }
 
-/// Packets of two connections, from any side, one after the other.
+/// Packets of two connections, from any side.
 ///
 /// A step: connection, side and direction; opcode; version, reserved bits; two bytes of PSN
-/// distance; how much time passes; a length and so many bytes behind the BTH, extended headers
-/// included. The payload is repeated up to that length times 16 on demand.
+/// distance; elapsed time; a length and as many bytes behind the BTH, extended headers included. If
+/// selected, the payload is repeated up to 16 times that length.
 pub fn read_ahead(data: &[u8]) {
     let mut node = Box::new();
     let mut rest = data;
@@ -199,7 +197,7 @@ pub fn read_ahead(data: &[u8]) {
         let template = PathTemplate::new(&path(from, to));
         let mut head = Head::begin(&template, &bth);
         let extended = Opcode(opcode & 0x1f).extended_len();
-        // Words of whichever extended headers the opcode has.
+        // Words of the opcode's extended headers.
         for at in (0..extended).step_by(4) {
             let word = body.get(at..at + 4).and_then(|word| word.try_into().ok()).unwrap_or([0; 4]);
             head.push_immediate(word);

@@ -5,7 +5,7 @@ use longhaul_seal::{Config, PeerConfig, PrivateKey, Seal, Seed};
 use longhaul_units::Instant;
 use longhaul_wire::{Head, Udp};
 
-/// Ethernet, IPv4 and UDP to the port, with lengths to be filled in.
+/// Ethernet, IPv4 and UDP headers to the port, with lengths to be filled in.
 const HEADERS: [u8; 42] = [
     2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 2, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0,
     0, 1, 10, 0, 1, 1, 0xc0, 0, 0x12, 0xbd, 0, 8, 0, 0,
@@ -25,8 +25,8 @@ impl Transmit for Out {
     }
 }
 
-/// `data` stands behind UDP. Nothing of it is handed inside, it is counted once, and it leaves
-/// nothing behind.
+/// `data` is the UDP payload. None of it is delivered inside, the datagram is counted once, and no
+/// state remains.
 pub fn sealed(data: &[u8]) {
     let data = &data[..data.len().min(16_384)];
     let key = |n: u8| PrivateKey::generate(&Seed::new([n; 32]));

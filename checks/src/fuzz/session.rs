@@ -1,5 +1,4 @@
-//! Whole sessions of the WAN transport, in virtual time, over a path on which somebody does what
-//! the bytes say.
+//! Sessions of the WAN transport in virtual time, over a path controlled by the input.
 
 use longhaul_node::{Chain, Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_seal::{PeerConfig, PrivateKey, Seal, Seed};
@@ -14,7 +13,7 @@ const RATE: Option<BitRate> = BitRate::from_gbps(10);
 const HEADERS: usize = 42;
 /// Steps of one run.
 const STEPS_MAX: usize = 256;
-/// Datagrams that are under way at once.
+/// Maximum number of datagrams in flight.
 const WAY_MAX: usize = 4096;
 
 /// A box without its accelerators.
@@ -53,7 +52,7 @@ fn sealed(n: u8) -> Chain<Transport, Seal> {
     Chain::new(Some(transport(n)), Some(Seal::new(config).expect("a configuration that is right")))
 }
 
-/// A packet from the host behind box `from`, with its place in its stream.
+/// A packet from the host behind box `from`, with its position in its stream.
 fn packet(from: usize, stream: u8, place: u64) -> Vec<u8> {
     let ip = |n: usize| format!("10.0.{n}.1").parse().expect("an address");
     let path = Path {
@@ -88,8 +87,8 @@ fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Without what routers change, which no ICRC covers: Ethernet addresses, traffic class, hop limit,
-/// checksums, congestion marks.
+/// Clears the fields that routers change and no ICRC covers: Ethernet addresses, traffic class, hop
+/// limit, checksums, congestion marks.
 fn covered(mut bytes: Vec<u8>) -> Vec<u8> {
     for place in [0..12, 15..16, 22..23, 24..26, 40..42, 46..47] {
         bytes[place].fill(0);
@@ -112,22 +111,22 @@ impl Transmit for Tap {
 struct Line<N> {
     now: Instant,
     boxes: [N; 2],
-    /// What is under way to each box.
+    /// Datagrams in flight to each box.
     ways: [VecDeque<Vec<u8>>; 2],
-    /// By the box that took it in and its stream: the next place that is sent.
+    /// Next position to send, by sending box and stream.
     sent: HashMap<(usize, u8), u64>,
-    /// By the box that handed it out and its stream: the next place that may come.
+    /// Next position that may arrive, by receiving box and stream.
     come: HashMap<(usize, u8), u64>,
-    /// The latest datagram to each box.
+    /// Latest datagram to each box.
     latest: [Vec<u8>; 2],
-    /// The longest frame that the path takes.
+    /// Longest frame that the path carries.
     path_bytes: usize,
-    /// Whether what comes out is held against what went in.
+    /// Whether delivered frames are compared with those sent.
     is_strict: bool,
 }
 
 impl<N: Box> Line<N> {
-    /// Two boxes that have a session, and a stream each way, over a path that takes frames of
+    /// Two boxes with a session and a stream in each direction, over a path that carries frames of
     /// `path_bytes`.
     fn new(boxes: [N; 2], path_bytes: usize) -> Self {
         let mut line = Line {
@@ -189,7 +188,7 @@ impl<N: Box> Line<N> {
         }
     }
 
-    /// A box hands something out to its host.
+    /// Handles a frame that a box delivers to its host.
     fn arrived(&mut self, at: usize, bytes: &[u8]) {
         let head = Head::copy_of(bytes);
         let Ok(frame) = Frame::received(&head, bytes) else { return };
@@ -206,7 +205,7 @@ impl<N: Box> Line<N> {
         *next += 1;
     }
 
-    /// Time passes: at each moment at which a box wants to be called, until `by`.
+    /// Advances time to `by`, handling each deadline of a box.
     fn pass(&mut self, by: Duration) {
         let end = self.now + by;
         loop {
@@ -225,7 +224,7 @@ impl<N: Box> Line<N> {
         self.now = self.now.max(end);
     }
 
-    /// All that is under way comes, and what follows from it, while time passes.
+    /// Delivers everything in flight, and all consequences, while time passes.
     fn deliver_all(&mut self, by: Duration) {
         for _ in 0..8 {
             for to in [0, 1] {
@@ -238,13 +237,13 @@ impl<N: Box> Line<N> {
         }
     }
 
-    /// A session has ended: no more is promised of what was under way.
+    /// `true` if a session has ended: frames in flight may then be lost.
     fn is_over(&self) -> bool {
         self.boxes.iter().any(|node| node.counters().sessions_closed > 0)
     }
 }
 
-/// What the bytes ask for.
+/// Reads the input.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -261,10 +260,10 @@ impl Script<'_> {
     }
 }
 
-/// Frames are sent, and datagrams lost, doubled, overtaken, damaged and made up, as `data` says;
-/// its first byte says whether the boxes have keys, and what the path takes. While the session
-/// lasts every frame comes out once, unchanged and in the order of its stream; and once the path is
-/// good again, all of them.
+/// Frames are sent, and datagrams lost, duplicated, reordered, damaged and forged according to
+/// `data`; its first byte selects whether the boxes have keys, and the path's MTU. While the
+/// session lasts, every frame is delivered at most once, unchanged and in the order of its stream;
+/// once the path is good again, all are delivered.
 pub fn session(data: &[u8]) {
     let Some((&keys, steps)) = data.split_first() else { return };
     let path_bytes = [usize::MAX, 1514, 1314, 700][usize::from(keys >> 1 & 3)];
@@ -327,7 +326,7 @@ fn play<N: Box>(mut line: Line<N>, mut script: Script<'_>) {
     }
 }
 
-/// Lets the datagram at `place` in the row come.
+/// Delivers the datagram at `place` in the queue.
 fn deliver<N: Box>(line: &mut Line<N>, to: usize, place: usize) {
     let place = place.min(line.ways[to].len().saturating_sub(1));
     if let Some(bytes) = line.ways[to].remove(place) {
@@ -335,7 +334,7 @@ fn deliver<N: Box>(line: &mut Line<N>, to: usize, place: usize) {
     }
 }
 
-/// With the lengths that it has.
+/// Updates the lengths in the headers.
 fn lengthened(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(udp) = Udp::find(&bytes[..HEADERS.min(bytes.len())]) {
         let said = u16::from_be_bytes([bytes[38], bytes[39]]);
@@ -345,7 +344,8 @@ fn lengthened(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// What the check of a PART covers besides header and body: what no router changes of IPv4 and UDP.
+/// Fields of IPv4 and UDP that no router changes, which the check of a PART covers besides header
+/// and body.
 fn constant(datagram: &[u8]) -> Vec<u8> {
     [&datagram[18..21], &datagram[26..34], &datagram[34..36]].concat()
 }
@@ -361,11 +361,11 @@ const KINDS: [DatagramKind; 8] = [
     DatagramKind::Close,
 ];
 
-/// Somebody who reads the path of two boxes without keys makes up datagrams whose check is right.
-/// It can do what it likes with the session; what the boxes hold stays within its bounds.
+/// An attacker that reads the path of two boxes without keys forges datagrams with valid checks. It
+/// can control the session; the boxes' memory stays bounded.
 ///
-/// A step: kind and direction, changes of path, session, number, stream and sequence, a length and
-/// so many bytes of body; without any, the body is that of the latest datagram.
+/// A step: type and direction, changes of path, session, number, stream and sequence, a length and
+/// as many bytes of body. Without any, the body is that of the latest datagram.
 pub fn tunnelled(data: &[u8]) {
     let mut line = Line::new([transport(0), transport(1)], 1314);
     line.is_strict = false;

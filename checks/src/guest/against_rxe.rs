@@ -1,10 +1,10 @@
-//! The kernel's rxe and our device in one guest: the same programs, one after the other.
+//! Compares the kernel's rxe with our device in one guest: the same programs, one after the other.
 //!
-//! Like is held against like. Over a veth pair frames take the kernel's way between two interfaces,
-//! as they do between machines: rxe on its ends, ours by packet sockets, and ours by UDP sockets,
-//! whose runs of packets the kernel passes on uncut (GSO), which rxe does not do. Without an
-//! interface, rxe talks to itself, and ours is two processes over shared memory. All compute the
-//! ICRC.
+//! Equal media are compared. Over a veth pair frames pass the kernel between two interfaces, as
+//! between machines: rxe on its ends, our device through packet sockets, and our device through UDP
+//! sockets, whose runs of packets the kernel forwards unsegmented (GSO), unlike rxe's. Without an
+//! interface, rxe talks to itself, and our device is two processes over shared memory. All compute
+//! the ICRC.
 
 use super::{Guest, GuestConfig};
 use crate::longhaul;
@@ -12,7 +12,7 @@ use crate::perftest::{BANDWIDTH, TYPICAL, figures};
 use longhaul_rdma::attach;
 use std::time::Duration;
 
-/// For one run of a program beyond the seconds that it counts; a second or two are usual.
+/// Time limit of a program's run, beyond its measured seconds; a second or two are usual.
 const LIMIT: Duration = Duration::from_secs(60);
 /// ACK timeout exponent, 1 s: an emulated processor may have to wait long for a real one.
 const ACK_TIMEOUT: u8 = 18;
@@ -22,17 +22,18 @@ const PORT: u16 = 18515;
 const PRELOADED: &str = "/opt/longhaul/liblonghaul_preload.so";
 
 /// QEMU's processor model for the comparison. Emulated carry-less multiplication is slower than a
-/// CRC by tables, which is what rxe uses here; without it, so does our device.
+/// table-driven CRC, which rxe uses here; without it our device uses one too.
 pub const CPU: &str = "max,-pclmulqdq";
 
-/// Both ends of a measurement and what carries it.
+/// Both ends of a measurement and their medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
-    /// Kernel rxe, two devices joined by a veth pair.
+    /// Kernel rxe, two devices connected by a veth pair.
     RxeVeth,
-    /// Our device in two processes, by packet sockets on the ends of a veth pair.
+    /// Our device in two processes, through packet sockets on the ends of a veth pair.
     LonghaulVeth,
-    /// Our device in two processes, by UDP sockets in network namespaces joined by a veth pair.
+    /// Our device in two processes, through UDP sockets in network namespaces connected by a veth
+    /// pair.
     LonghaulUdp,
     /// Kernel rxe, one device that talks to itself.
     RxeLooped,
@@ -41,7 +42,7 @@ pub enum Stack {
 }
 
 impl Stack {
-    /// All, in the order of a table.
+    /// All, in table order.
     pub const ALL: [Stack; 5] = [
         Stack::RxeVeth,
         Stack::LonghaulVeth,
@@ -50,7 +51,7 @@ impl Stack {
         Stack::LonghaulMemif,
     ];
 
-    /// For a table.
+    /// Name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Stack::RxeVeth => "rxe, veth pair",
@@ -61,7 +62,7 @@ impl Stack {
         }
     }
 
-    /// What it is held against: rxe over the same kind of medium. None of rxe itself.
+    /// The stack to compare with: rxe over the same kind of medium. `None` for rxe.
     pub fn peer(self) -> Option<Stack> {
         match self {
             Stack::LonghaulVeth | Stack::LonghaulUdp => Some(Stack::RxeVeth),
@@ -71,7 +72,7 @@ impl Stack {
     }
 }
 
-/// What is measured.
+/// The measured figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// Goodput of WRITEs of this many bytes, in Gbit/s.
@@ -81,10 +82,10 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// Those of the comparison.
+    /// Figures of the comparison.
     pub const ALL: [Figure; 3] = [Figure::Write(4096), Figure::Write(65536), Figure::SendLatency];
 
-    /// For a table.
+    /// Name in a table.
     pub fn name(self) -> String {
         match self {
             Figure::Write(bytes) => format!("WRITE {} KiB", bytes / 1024),
@@ -100,7 +101,7 @@ impl Figure {
         }
     }
 
-    /// How many times as good as `theirs` `ours` is.
+    /// How many times better `ours` is than `theirs`.
     pub fn ratio(self, ours: f64, theirs: f64) -> f64 {
         match self {
             Figure::Write(_) => ours / theirs,
@@ -108,7 +109,7 @@ impl Figure {
         }
     }
 
-    /// The program, which counts for about `seconds`.
+    /// The program, which measures for about `seconds`.
     fn command(self, seconds: u32) -> String {
         match self {
             // The first and last second do not count.
@@ -122,10 +123,10 @@ impl Figure {
     }
 }
 
-/// A guest with both.
+/// Configuration of a guest with both.
 ///
 /// # Panics
-/// When a program is missing, with its package's name.
+/// If a program is missing, with its package's name.
 pub fn config() -> GuestConfig {
     let mut config = GuestConfig::new("against rxe").rxe().modules(&["dummy", "veth"]).programs(&[
         ("ib_write_bw", "perftest"),
@@ -139,10 +140,10 @@ pub fn config() -> GuestConfig {
     config
 }
 
-/// Makes the rxe devices: once for each guest.
+/// Creates the rxe devices, once per guest.
 ///
 /// # Panics
-/// When one cannot be made.
+/// If one cannot be created.
 pub fn prepare(guest: &Guest) {
     guest.succeed(include_str!("against_rxe.sh"), LIMIT);
 }
@@ -150,7 +151,7 @@ pub fn prepare(guest: &Guest) {
 /// Measures one figure, in its unit.
 ///
 /// # Panics
-/// When a program fails, with the kernel's messages.
+/// If a program fails, with the kernel's messages.
 pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64 {
     let command = format!("{} -u {ACK_TIMEOUT} -p {PORT}", figure.command(seconds));
     // The IPv4 address of an rxe device is its GID 1.
@@ -213,8 +214,8 @@ pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64
     figures(&client.stdout)[column]
 }
 
-/// `command` on our device, which is where `place` says. Not exported: the shell itself is to run
-/// without.
+/// `command` on our device at `place`. The variables are not exported: the shell itself must not
+/// use the device.
 fn ours(command: &str, place: &[(&str, &str)]) -> String {
     let place: Vec<String> = place.iter().map(|(key, value)| format!("{key}={value}")).collect();
     format!("{} LD_PRELOAD={PRELOADED} {command} -d longhaul0", place.join(" "))

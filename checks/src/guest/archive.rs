@@ -9,36 +9,36 @@ use std::path::Path;
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const SYMLINK: u32 = 0o120_777;
-/// Entries begin at multiples of this many bytes, as their contents do.
+/// Alignment of entries and their contents, in bytes.
 const ALIGNMENT: usize = 4;
 
-/// What lies in it, by path without the leading slash.
+/// Contents by path, without the leading slash.
 #[derive(Default)]
 pub struct Archive {
     entries: BTreeMap<String, (u32, Vec<u8>)>,
 }
 
 impl Archive {
-    /// Puts a file there, readable and executable for everybody, in place of what was there.
+    /// Adds or replaces a file, readable and executable for everybody.
     pub fn file(&mut self, path: &str, content: impl Into<Vec<u8>>) {
         self.add(path, PROGRAM, content.into());
     }
 
-    /// Puts a symbolic link there.
+    /// Adds a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) {
         self.add(path, SYMLINK, target.as_bytes().to_vec());
     }
 
-    /// Puts an empty directory there.
+    /// Adds an empty directory.
     pub fn directory(&mut self, path: &str) {
         self.add(path, DIRECTORY, Vec::new());
     }
 
-    /// Puts a program or shared library of this machine there, and its shared libraries where it
-    /// looks for them.
+    /// Adds a program or shared library of this machine, with the shared libraries that it loads at
+    /// their paths.
     ///
     /// # Panics
-    /// When it cannot be read or lacks a library.
+    /// If it cannot be read or lacks a library.
     pub fn object(&mut self, path: &str, from: &Path) {
         self.file(path, read(from));
         for library in programs::libraries(from) {
@@ -60,7 +60,7 @@ impl Archive {
     /// The archive's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // A directory comes before what is in it: its path is a prefix.
+        // A directory precedes its contents: its path is a prefix.
         for (number, (path, (mode, content))) in self.entries.iter().enumerate() {
             append(&mut bytes, number as u32 + 1, path, *mode, content);
         }

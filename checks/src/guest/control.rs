@@ -1,4 +1,4 @@
-//! Commands into a guest and their output out of it; the guest's half is `agent.sh`.
+//! Sends commands to a guest and receives their output; the guest's half is `agent.sh`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,16 +7,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Functions for the guest's shell; it answers when it knows them.
+/// Functions for the guest's shell, which answers once it has them.
 const AGENT: &str = include_str!("agent.sh");
 
-/// What the guest has said.
+/// Messages from the guest.
 #[derive(Default)]
 struct Heard {
     ready: bool,
     /// Exit codes of ended jobs, by number.
     ended: BTreeMap<u32, i32>,
-    /// The guest has gone.
+    /// The guest has exited.
     closed: bool,
 }
 
@@ -33,28 +33,28 @@ pub struct Control {
     ear: Arc<Ear>,
 }
 
-/// Why a guest did not answer.
+/// Reason why a guest did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Silence {
-    /// Not within the time that it was given.
+    /// No answer in time.
     #[error("the guest does not answer")]
     TooLong,
-    /// QEMU has ended, or the guest's shell.
+    /// QEMU or the guest's shell has exited.
     #[error("the guest has gone")]
     Gone,
 }
 
 impl Control {
-    /// Over port 1 and port 2.
+    /// Uses port 1 and port 2.
     ///
     /// # Panics
-    /// When the first cannot be opened twice.
+    /// If the first cannot be opened twice.
     pub fn new(commands: UnixStream, results: UnixStream, patience: Duration) -> Self {
         let lines = BufReader::new(commands.try_clone().expect("a second descriptor"));
         let ear = Arc::new(Ear::default());
         let listener = Arc::clone(&ear);
         thread::spawn(move || listener.listen(lines));
-        // Streams of unbounded length come in bounded time, or not at all.
+        // A stream of any length must arrive in bounded time.
         results.set_read_timeout(Some(patience)).expect("a timeout above zero");
         Control {
             commands: Mutex::new(commands),
@@ -66,49 +66,48 @@ impl Control {
     /// Waits until the guest has booted.
     ///
     /// # Errors
-    /// When it has not within `limit`.
+    /// If it has not within `limit`.
     pub fn wait_ready(&self, limit: Duration) -> Result<(), Silence> {
         self.send(AGENT)?;
         self.ear.wait(limit, |heard| heard.ready.then_some(()))
     }
 
-    /// Starts job `number`: `command` for dash, killed with all that it started after `seconds`.
+    /// Starts job `number`: `command` for dash, killed with all its children after `seconds`.
     ///
     /// # Errors
-    /// When the guest has gone.
+    /// If the guest has exited.
     pub fn start(&self, number: u32, seconds: u64, command: &str) -> Result<(), Silence> {
         self.send(&format!("job {number} {seconds} {}", quoted(command)))
     }
 
-    /// Waits for the end of job `number`: its exit code, as a shell has it.
+    /// Waits until job `number` exits. Returns its exit code, as in a shell.
     ///
     /// # Errors
-    /// When it does not come within `limit`.
+    /// If it does not within `limit`.
     pub fn wait_end(&self, number: u32, limit: Duration) -> Result<i32, Silence> {
         self.ear.wait(limit, |heard| heard.ended.remove(&number))
     }
 
-    /// True when job `number` has ended and nobody has waited for it.
+    /// `true` if job `number` has exited and was not waited for.
     pub fn has_ended(&self, number: u32) -> bool {
         self.ear.lock().ended.contains_key(&number)
     }
 
-    /// Standard output and standard error of job `number` up to now.
+    /// Standard output and standard error of job `number` so far.
     ///
     /// # Errors
-    /// When they do not come.
+    /// If they do not arrive.
     pub fn fetch(&self, number: u32) -> Result<(String, String), Silence> {
-        // Whoever panicked with it was in the middle of a stream; what comes now would be that
-        // stream's rest.
+        // After a panic in the middle of a stream, the rest of that stream would be read.
         let mut results = self.results.lock().map_err(|_| Silence::Gone)?;
         self.send(&format!("fetch {number}"))?;
         Ok((stream(&mut results)?, stream(&mut results)?))
     }
 
-    /// Removes what is kept of job `number`.
+    /// Removes the files of job `number`.
     ///
     /// # Errors
-    /// When the guest has gone.
+    /// If the guest has exited.
     pub fn forget(&self, number: u32) -> Result<(), Silence> {
         self.send(&format!("forget {number}"))
     }
@@ -116,7 +115,7 @@ impl Control {
     /// Sends `signal`, without SIG, to all of job `number`.
     ///
     /// # Errors
-    /// When the guest has gone.
+    /// If the guest has exited.
     pub fn signal(&self, number: u32, signal: &str) -> Result<(), Silence> {
         self.send(&format!("stop {number} {signal}"))
     }
@@ -129,7 +128,7 @@ impl Control {
 
 impl Ear {
     fn lock(&self) -> MutexGuard<'_, Heard> {
-        // Each line changes one thing.
+        // Each line changes one field.
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,7 +175,7 @@ impl Ear {
     }
 }
 
-/// A line with a length, and as many bytes.
+/// Reads a line with a length, and as many bytes.
 fn stream(results: &mut BufReader<UnixStream>) -> Result<String, Silence> {
     let mut length = String::new();
     results.read_line(&mut length).map_err(|_| Silence::TooLong)?;
@@ -186,7 +185,7 @@ fn stream(results: &mut BufReader<UnixStream>) -> Result<String, Silence> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// As one word for a shell.
+/// Quotes text as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

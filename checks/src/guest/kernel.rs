@@ -1,4 +1,4 @@
-//! Debian's kernel, as its package has it.
+//! Debian's kernel package.
 
 use super::programs;
 use crate::longhaul;
@@ -10,39 +10,39 @@ use std::process::{Command, Output};
 /// The package that depends on the newest kernel.
 const NEWEST: &str = "linux-image-amd64";
 
-/// Why there is no kernel to boot. Nothing that this project can mend: checks that need one are
+/// Reason why there is no kernel to boot, beyond this project's control: checks that need one are
 /// skipped.
 #[derive(Debug, thiserror::Error)]
 pub enum NoKernel {
-    /// The package lists lack it: not Debian, or lists that were never fetched.
+    /// The package lists lack it: not Debian, or lists never fetched.
     #[error("apt-get knows no package {NEWEST} (Debian has it; apt-get update may help): {0}")]
     Unknown(String),
-    /// It could not be fetched.
+    /// It could not be downloaded.
     #[error(
         "{package} could not be downloaded (no network, or lists older than the mirror): {reason}"
     )]
     Download {
         /// The package.
         package: String,
-        /// What apt-get said.
+        /// apt-get's message.
         reason: String,
     },
-    /// It is not laid out as Debian 12's is.
+    /// Its layout differs from Debian 12's.
     #[error("{package} has no {missing}")]
     Layout {
         /// The package.
         package: String,
-        /// What was looked for.
+        /// The missing file.
         missing: &'static str,
     },
 }
 
-/// A kernel with its modules, unpacked.
+/// An unpacked kernel with its modules.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     release: String,
     image: PathBuf,
-    /// Where the paths in modules.dep start.
+    /// Base directory of the paths in modules.dep.
     modules_dir: PathBuf,
     modules: BTreeMap<String, Module>,
 }
@@ -50,19 +50,18 @@ pub struct Kernel {
 #[derive(Clone, Debug)]
 struct Module {
     path: String,
-    /// Paths of what must be loaded before.
+    /// Paths of the modules to load before it.
     needs: Vec<String>,
 }
 
 impl Kernel {
-    /// The newest one of Debian's package lists; without network, one that was downloaded before.
+    /// The newest kernel in Debian's package lists; without a network, one downloaded earlier.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// If none is available.
     ///
     /// # Panics
-    /// When a program is missing that a package would bring, or the target directory cannot be
-    /// written.
+    /// If a program is missing, with its package, or the target directory cannot be written.
     pub fn newest() -> Result<Self, NoKernel> {
         for (program, package) in [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("depmod", "kmod")] {
             programs::find(program, package);
@@ -96,7 +95,7 @@ impl Kernel {
         Ok(Kernel { release, image, modules_dir, modules })
     }
 
-    /// What `uname -r` says in it.
+    /// Output of `uname -r` in it.
     pub fn release(&self) -> &str {
         &self.release
     }
@@ -105,18 +104,18 @@ impl Kernel {
         &self.image
     }
 
-    /// What `modprobe` of each of `names` needs, by its path in the guest: the modules, what they
-    /// depend on, and an index of these.
+    /// Files that `modprobe` of each of `names` needs, by path in the guest: the modules, their
+    /// dependencies, and an index.
     ///
     /// # Panics
-    /// When the kernel has no such module.
+    /// If the kernel has no such module.
     pub(super) fn with_dependencies(&self, names: &[String]) -> BTreeMap<String, Vec<u8>> {
         let mut wanted = BTreeMap::new();
         for name in names {
             let found = self.modules.get(&plain(name));
             let module = found.unwrap_or_else(|| panic!("{} has no module {name}", self.release));
             wanted.insert(&module.path, module);
-            // The list of a module is complete: what those on it need is on it as well.
+            // The list of a module is transitive.
             for path in &module.needs {
                 wanted.insert(path, &self.modules[&module_name(path)]);
             }
@@ -137,7 +136,7 @@ impl Kernel {
     }
 }
 
-/// `modules.dep`, by the modules' names.
+/// Parses `modules.dep`, by module name.
 fn parse_dependencies(text: &str) -> BTreeMap<String, Module> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let modules = lines.map(|(path, needs)| {
@@ -152,19 +151,19 @@ fn module_name(path: &str) -> String {
     plain(file.split('.').next().unwrap_or(file))
 }
 
-/// Hyphens and underscores are the same in names of modules.
+/// Hyphens and underscores are equivalent in module names.
 fn plain(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// Where kernels are kept.
+/// Directory of the kernels.
 fn cache() -> PathBuf {
     let program = longhaul();
     let target = program.ancestors().nth(2).expect("the target directory");
     target.join("guest")
 }
 
-/// The newest kernel's package and its version, by the package lists.
+/// Package and version of the newest kernel in the package lists.
 fn named() -> Result<(String, String), NoKernel> {
     let shown = output(Command::new("apt-cache").args(["show", "--no-all-versions", NEWEST]));
     let text = String::from_utf8_lossy(&shown.stdout);
@@ -174,7 +173,7 @@ fn named() -> Result<(String, String), NoKernel> {
         .ok_or_else(|| NoKernel::Unknown(String::from_utf8_lossy(&shown.stderr).trim().to_owned()))
 }
 
-/// Package and version of `PACKAGE (= VERSION)`, which may be followed by others.
+/// Package and version of `PACKAGE (= VERSION)`, which other packages may follow.
 fn exact_dependency(depends: &str) -> Option<(String, String)> {
     let (package, rest) = depends.split_once(" (= ")?;
     let (version, _) = rest.split_once(')')?;
@@ -187,7 +186,7 @@ fn fetch(package: &str, place: &Path) -> Result<(), NoKernel> {
     // For a terminal only.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{note}\n").as_bytes());
     let part = place.with_extension(format!("part-{}", std::process::id()));
-    // Another process with this number may have been killed here.
+    // Another process with this id may have been killed here.
     let _ = fs::remove_dir_all(&part);
     fs::create_dir_all(&part).unwrap_or_else(|e| panic!("{}: {e}", part.display()));
     let done = output(Command::new("apt-get").args(["-q", "download", package]).current_dir(&part));
@@ -214,7 +213,7 @@ fn unpack(archive: &Path, into: &Path) {
     }
 }
 
-/// The kernel that was downloaded last.
+/// The kernel downloaded last.
 fn downloaded_before(cache: &Path) -> Option<PathBuf> {
     let kernels =
         entries(cache).into_iter().filter(|name| name.contains('_') && !name.contains(".part-"));

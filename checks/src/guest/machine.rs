@@ -14,33 +14,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A boot takes 4 to 10 s; others may want the cores too.
+/// A boot takes 4 to 10 s; other processes may use the cores too.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
-/// How much later than agreed an answer may come from a machine that is slow by nature.
+/// Extra time for an answer from a slow machine.
 const GRACE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// What the names of taps begin with.
+/// Prefix of the names of taps.
 const TAP: &str = "lht";
 const INIT: &str = include_str!("init.sh");
-/// What the control ports need.
+/// Modules of the control ports.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_console"];
-/// Of the kernel's messages, the lines that a failure shows.
+/// Kernel messages that a failure shows, in lines.
 const MESSAGES_SHOWN: usize = 60;
 
-/// What a guest consists of.
+/// Configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
-    /// For messages.
+    /// Name for messages.
     pub name: String,
-    /// In MiB; the initramfs lies in it too.
+    /// Memory in MiB, including the initramfs.
     pub memory_mib: u32,
-    /// Processors. With one, programs that poll starve the kernel's network.
+    /// Number of processors. With one, programs that poll starve the kernel's network.
     pub processors: u32,
-    /// QEMU's model of one.
+    /// QEMU's processor model.
     pub cpu: String,
-    /// eth0 and up, in this order. None is configured.
+    /// eth0 and up, in this order, unconfigured.
     pub netdevs: Vec<Netdev>,
-    /// Loaded at boot, in this order, each after what it depends on.
+    /// Modules loaded at boot, in this order, each after its dependencies.
     pub modules: Vec<String>,
     /// Programs and libraries of this machine, at the same paths in the guest, with the libraries
     /// that they need.
@@ -49,30 +49,30 @@ pub struct GuestConfig {
     pub moved: Vec<(String, PathBuf)>,
     /// Other files: (path in the guest, content).
     pub files: Vec<(String, Vec<u8>)>,
-    /// Words for the kernel's command line.
+    /// Additional words of the kernel's command line.
     pub kernel_arguments: Vec<String>,
 }
 
 /// A network device of a guest.
 #[derive(Clone, Debug)]
 pub struct Netdev {
-    /// Where its frames go.
+    /// QEMU's network backend.
     pub backend: String,
     /// MAC address, in the usual text form.
     pub mac: String,
-    /// In bytes; RoCE with a path MTU of 4096 needs 4192.
+    /// MTU in bytes; RoCE with a path MTU of 4096 needs 4192.
     pub mtu: u16,
 }
 
 impl Netdev {
-    /// Attached to a [`Tap`] of this machine.
+    /// A device attached to a [`Tap`] of this machine.
     pub fn tap(tap: &Tap, mac: &str, mtu: u16) -> Self {
         let backend = format!("tap,ifname={},script=no,downscript=no", tap.name);
         Netdev { backend, mac: mac.to_owned(), mtu }
     }
 
-    /// Joined to another guest by a pair of socket paths, one frame for each datagram: this one's,
-    /// and the other's.
+    /// A device connected to another guest by a pair of socket paths, this guest's and the other's;
+    /// each datagram is a frame.
     pub fn datagrams(own: &Path, other: &Path, mac: &str, mtu: u16) -> Self {
         let (own, other) = (own.display(), other.display());
         let backend =
@@ -82,7 +82,7 @@ impl Netdev {
 }
 
 impl GuestConfig {
-    /// Two processors, 768 MiB, and only what every guest has: busybox under /bin, dash as its
+    /// Two processors, 768 MiB, and the programs of every guest: busybox under /bin, dash as its
     /// shell.
     pub fn new(name: &str) -> Self {
         GuestConfig {
@@ -106,10 +106,10 @@ impl GuestConfig {
         self
     }
 
-    /// Adds programs that are found on this machine's path: (program, Debian's package).
+    /// Adds programs from this machine's search path: (program, Debian's package).
     ///
     /// # Panics
-    /// When one is not installed.
+    /// If one is not installed.
     #[must_use]
     pub fn programs(mut self, programs: &[(&str, &str)]) -> Self {
         self.programs
@@ -117,13 +117,13 @@ impl GuestConfig {
         self
     }
 
-    /// Adds the kernel's RDMA with rxe, libibverbs' driver for it, and iproute2 to set it up.
+    /// Adds the kernel's RDMA with rxe, libibverbs' driver for it, and iproute2 to configure it.
     ///
     /// # Panics
-    /// When the driver or iproute2 is not installed.
+    /// If the driver or iproute2 is not installed.
     #[must_use]
     pub fn rxe(mut self) -> Self {
-        // rxe asks for a CRC by name and does not get it unless it is there.
+        // rxe requests a CRC by name and does not load its module.
         self = self.modules(&[
             "crc32_generic",
             "udp_tunnel",
@@ -135,7 +135,7 @@ impl GuestConfig {
         self = self.modules(&["ib_cm", "iw_cm", "rdma_cm", "rdma_ucm"]);
         self = self.programs(&[("ip", "iproute2"), ("rdma", "iproute2"), ("tc", "iproute2")]);
         self.programs.push(rxe_driver());
-        // What ends a thread is loaded when the first one ends.
+        // glibc loads this library when the first thread exits.
         self.programs.push(PathBuf::from("/lib/x86_64-linux-gnu/libgcc_s.so.1"));
         self.files.push(("/etc/libibverbs.d/rxe.driver".to_owned(), b"driver rxe\n".to_vec()));
         self
@@ -175,9 +175,9 @@ impl GuestConfig {
 
     fn qemu(&self, kernel: &Kernel, files: &Files) -> Command {
         let mut command = Command::new(programs::find("qemu-system-x86_64", "qemu-system-x86"));
-        // Emulated processors share one counter, which the kernel does not believe: reading any
-        // other clock of this machine stops all of them. The timer looks broken to a kernel that
-        // has to wait for its turn while it looks. A panic ends QEMU.
+        // Emulated processors share one counter, which the kernel distrusts: reading any other
+        // clock of this machine stops all of them. The timer looks broken to a kernel that is
+        // descheduled while it tests it. A panic ends QEMU.
         let arguments =
             ["quiet", "loglevel=4", "console=ttyS0", "panic=-1", "tsc=reliable", "no_timer_check"];
         let arguments =
@@ -217,10 +217,10 @@ impl GuestConfig {
     }
 }
 
-/// What lies on disk while a guest runs.
+/// Files of a running guest.
 struct Files {
     initramfs: PathBuf,
-    /// What its first serial port printed: the kernel's warnings.
+    /// Output of its first serial port: the kernel's warnings.
     console: PathBuf,
     qemu_messages: PathBuf,
     ports: [PathBuf; 2],
@@ -238,21 +238,21 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots one with Debian's newest kernel.
+    /// Boots a guest with Debian's newest kernel.
     ///
     /// # Errors
-    /// When there is no kernel to be had: the check is to be skipped, loudly.
+    /// If no kernel is available; the check is then skipped, loudly.
     ///
     /// # Panics
-    /// When it does not boot, with what it said, or a program is missing, with its package's name.
+    /// If it does not boot, with its output, or a program is missing, with its package's name.
     pub fn boot(config: &GuestConfig) -> Result<Self, NoKernel> {
         Ok(Self::boot_kernel(&Kernel::newest()?, config))
     }
 
-    /// Boots one with this kernel.
+    /// Boots a guest with this kernel.
     ///
     /// # Panics
-    /// As [`Guest::boot`].
+    /// Like [`Guest::boot`].
     pub fn boot_kernel(kernel: &Kernel, config: &GuestConfig) -> Self {
         let directory = RuntimeDir::new();
         let place = |name: &str| directory.path().join(name);
@@ -263,7 +263,7 @@ impl Guest {
             ports: [place("port1"), place("port2")],
         };
         must(&files.initramfs, fs::write(&files.initramfs, config.initramfs(kernel)));
-        // Bound before QEMU starts, which connects to them.
+        // Bound before QEMU starts, because QEMU connects to them.
         let listeners = files.ports.each_ref().map(|path| must(path, UnixListener::bind(path)));
         let messages = must(&files.qemu_messages, File::create(&files.qemu_messages));
         let mut command = config.qemu(kernel, &files);
@@ -283,11 +283,11 @@ impl Guest {
         guest
     }
 
-    /// Starts `command`, a script for dash. Killed, with everything that it started, after `limit`
-    /// (rounded up to seconds); then its exit code is 137.
+    /// Starts `command`, a script for dash. It and all its children are killed after `limit`
+    /// (rounded up to seconds), with exit code 137.
     ///
     /// # Panics
-    /// When the guest has gone.
+    /// If the guest has exited.
     pub fn spawn(&self, command: &str, limit: Duration) -> Job<'_> {
         let number = self.next_job.fetch_add(1, Ordering::Relaxed);
         let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
@@ -302,28 +302,28 @@ impl Guest {
         }
     }
 
-    /// Runs `command`, a script for dash, to its end, whatever its exit status; see
-    /// [`Guest::spawn`] for `limit`.
+    /// Runs `command`, a script for dash, until it exits, with any status; see [`Guest::spawn`] for
+    /// `limit`.
     ///
     /// # Panics
-    /// When the guest has gone or does not answer.
+    /// If the guest has exited or does not answer.
     pub fn run(&self, command: &str, limit: Duration) -> Finished {
         self.spawn(command, limit).finish()
     }
 
-    /// Runs `command`, which must be a success.
+    /// Runs `command`, which must succeed.
     ///
     /// # Panics
-    /// When it is not, with the kernel's messages.
+    /// If it fails, with the kernel's messages.
     pub fn succeed(&self, command: &str, limit: Duration) -> Finished {
         self.spawn(command, limit).succeed()
     }
 
-    /// Runs `server` in the background, and `client` once somebody listens on TCP `port`; both must
-    /// succeed.
+    /// Runs `server` in the background, and `client` once a process listens on TCP `port`; both
+    /// must succeed.
     ///
     /// # Panics
-    /// When one does not, with what both printed and the kernel's messages.
+    /// If one fails, with the output of both and the kernel's messages.
     pub fn pair(
         &self,
         server: &str,
@@ -348,27 +348,28 @@ impl Guest {
         (server.succeed(), client)
     }
 
-    /// Ends it as a power cut does; whatever is asked of it from now on panics.
+    /// Ends the guest as a power cut would; later calls panic.
     pub fn kill(&self) {
         let number = self.qemu.id();
         crate::program::kill(number);
-        // Its taps are free once it has ended; whoever drops it asks how. SAFETY: all-zero is a
-        // valid siginfo_t, which the call fills in; the child was not waited for.
+        // The guest's taps are free once QEMU has ended; `drop` reaps it.
+        // SAFETY: all-zero is a valid siginfo_t, which the call fills in; the child was not waited
+        // for.
         unsafe {
             let mut how: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(libc::P_PID, number, &raw mut how, libc::WEXITED | libc::WNOWAIT);
         }
     }
 
-    /// The kernel's messages up to now.
+    /// The kernel's messages so far.
     ///
     /// # Panics
-    /// When the guest has gone or does not answer.
+    /// If the guest has exited or does not answer.
     pub fn dmesg(&self) -> String {
         self.run("dmesg", GRACE).stdout
     }
 
-    /// Fails the test with `why` and the last of the kernel's messages.
+    /// Fails the test with `why` and the kernel's latest messages.
     fn fail(&self, why: &str) -> ! {
         let messages = self.dmesg();
         let lines: Vec<&str> = messages.lines().collect();
@@ -383,14 +384,14 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It has no disk that could suffer, and may have ended.
+        // It has no disk to corrupt, and may have exited.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
     }
 }
 
 impl Files {
-    /// What there is to read when the guest does not answer.
+    /// Output available when the guest does not answer.
     fn said(&self) -> String {
         let text = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
         format!("=== QEMU\n{}\n=== its console\n{}", text(&self.qemu_messages), text(&self.console))
@@ -404,61 +405,61 @@ pub struct Job<'a> {
     command: String,
     limit: Duration,
     started: Instant,
-    /// Nobody has waited for its end.
+    /// Its exit was not waited for.
     running: bool,
 }
 
 impl Job<'_> {
-    /// True while it runs.
+    /// `true` while it runs.
     pub fn is_running(&self) -> bool {
         !self.guest.control.has_ended(self.number)
     }
 
-    /// Sends `signal`, named without SIG, to it and all that it has started.
+    /// Sends `signal`, named without SIG, to it and its children.
     ///
     /// # Panics
-    /// When the guest has gone.
+    /// If the guest has exited.
     pub fn signal(&self, signal: &str) {
         self.guest.answered(self.guest.control.signal(self.number, signal));
     }
 
-    /// What it has written to standard output and standard error up to now.
+    /// Standard output and standard error so far.
     ///
     /// # Panics
-    /// When the guest has gone or does not answer.
+    /// If the guest has exited or does not answer.
     pub fn output(&self) -> (String, String) {
         self.guest.answered(self.guest.control.fetch(self.number))
     }
 
-    /// Waits for its end, whatever its exit status.
+    /// Waits until it exits, with any status.
     ///
     /// # Panics
-    /// When the guest has gone or does not answer.
+    /// If the guest has exited or does not answer.
     pub fn finish(mut self) -> Finished {
         let limit = (self.started + self.limit + GRACE).saturating_duration_since(Instant::now());
         let code = self.guest.answered(self.guest.control.wait_end(self.number, limit));
         let (stdout, stderr) = self.output();
         self.running = false;
         self.guest.answered(self.guest.control.forget(self.number));
-        // The low byte of a wait status is the signal, which the guest's shell has put into the
-        // code.
+        // The low byte of a wait status is the signal, which the guest's shell has encoded in the
+        // exit code.
         let status = ExitStatus::from_raw(code << 8);
         Finished { name: format!("{}: {}", self.guest.name, self.command), status, stdout, stderr }
     }
 
-    /// Kills it; what it had written.
+    /// Kills it and returns its output.
     ///
     /// # Panics
-    /// As [`Job::finish`].
+    /// Like [`Job::finish`].
     pub fn finish_now(self) -> Finished {
         self.signal("KILL");
         self.finish()
     }
 
-    /// Waits for its end, which must be a success.
+    /// Waits until it exits, which must be a success.
     ///
     /// # Panics
-    /// When it is not, with the kernel's messages.
+    /// If it fails, with the kernel's messages.
     pub fn succeed(self) -> Finished {
         let guest = self.guest;
         let finished = self.finish();
@@ -472,44 +473,44 @@ impl Job<'_> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         if self.running {
-            // The guest may have gone.
+            // The guest may have exited.
             let _ = self.guest.control.signal(self.number, "KILL");
         }
     }
 }
 
-/// A tap device of this machine; gone when dropped. Needs root.
+/// A tap device of this machine; removed when dropped. Needs root.
 pub struct Tap {
     name: String,
 }
 
 impl Tap {
-    /// Makes it, with `mtu`, and this machine's address on it, such as `192.168.77.1/24`; `tag` is
+    /// Creates a tap with `mtu` and an address of this machine, such as `192.168.77.1/24`; `tag` is
     /// as in [`Tap::without_address`].
     ///
     /// # Errors
-    /// When this user may not, or the kernel has no tap devices.
+    /// If this user lacks the privileges, or the kernel has no tap devices.
     ///
     /// # Panics
-    /// When iproute2 is missing.
+    /// If iproute2 is missing.
     pub fn new(tag: &str, address: &str, mtu: u16) -> Result<Self, String> {
         let tap = Self::without_address(tag, mtu)?;
         let name = tap.name();
-        // As any interface that is in use has, for IPv6.
+        // As on any interface in use, for IPv6.
         ip(&format!("link set {name} addrgenmode eui64"))?;
         ip(&format!("address add {address} dev {name}"))?;
         Ok(tap)
     }
 
-    /// Makes one that is a mere cable, with `mtu`; this machine has no address on it. `tag`, of at
-    /// most 4 letters, tells it from others of this process. Those of processes that were killed
-    /// are removed.
+    /// Creates a tap with `mtu` that is only a cable, without an address of this machine. `tag`, of
+    /// at most 4 letters, distinguishes it within this process. Taps of killed processes are
+    /// removed.
     ///
     /// # Errors
-    /// When this user may not, or the kernel has no tap devices.
+    /// If this user lacks the privileges, or the kernel has no tap devices.
     ///
     /// # Panics
-    /// When iproute2 is missing.
+    /// If iproute2 is missing.
     pub fn without_address(tag: &str, mtu: u16) -> Result<Self, String> {
         remove_abandoned_taps();
         let name = format!("{TAP}{tag}{}", std::process::id());
@@ -519,25 +520,25 @@ impl Tap {
         Ok(tap)
     }
 
-    /// Gives this machine another address on it, such as `fd77::1/64`.
+    /// Adds another address of this machine, such as `fd77::1/64`.
     ///
     /// # Errors
-    /// When this user may not.
+    /// If this user lacks the privileges.
     pub fn add_address(&self, address: &str) -> Result<(), String> {
-        // An IPv6 address can be used at once if nobody asks whether it is somebody else's.
+        // Without duplicate address detection an IPv6 address can be used at once.
         let at_once = if address.contains(':') { "nodad" } else { "" };
         ip(&format!("address add {address} dev {} {at_once}", self.name))
     }
 
-    /// What this machine calls it.
+    /// Name on this machine.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Pulls the cable out, or puts it back.
+    /// Unplugs the cable, or plugs it in.
     ///
     /// # Panics
-    /// When the tap is gone.
+    /// If the tap is gone.
     pub fn plug(&self, is_in: bool) {
         let state = if is_in { "up" } else { "down" };
         ip(&format!("link set {} {state}", self.name)).unwrap_or_else(|e| panic!("{e}"));
@@ -551,14 +552,14 @@ impl Drop for Tap {
     }
 }
 
-/// Removes the taps whose makers have ended without doing so: their addresses would be in the way.
+/// Removes the taps of killed processes, whose addresses would interfere.
 fn remove_abandoned_taps() {
     for entry in fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(rest) = name.strip_prefix(TAP) else { continue };
         let maker = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic());
         if maker.parse::<u32>().is_ok() && !Path::new("/proc").join(maker).exists() {
-            // Somebody else may have removed it.
+            // Another process may have removed it.
             let _ = ip(&format!("tuntap del dev {name} mode tap"));
         }
     }
@@ -572,7 +573,7 @@ fn ip(line: &str) -> Result<(), String> {
     if done.status.success() { Ok(()) } else { Err(format!("ip {line}: {}", reason.trim())) }
 }
 
-/// The connection that QEMU makes when it starts.
+/// Accepts the connection that QEMU makes at its start.
 fn accept(listener: &UnixListener, qemu: &mut Child, files: &Files) -> UnixStream {
     listener.set_nonblocking(true).expect("a socket that does not block");
     let deadline = Instant::now() + GRACE;
@@ -583,7 +584,7 @@ fn accept(listener: &UnixListener, qemu: &mut Child, files: &Files) -> UnixStrea
         }
         let gone = !matches!(qemu.try_wait(), Ok(None));
         if gone || Instant::now() > deadline {
-            // It may have ended by itself.
+            // It may have exited by itself.
             let _ = qemu.kill();
             panic!("QEMU does not start\n{}", files.said());
         }
@@ -591,7 +592,7 @@ fn accept(listener: &UnixListener, qemu: &mut Child, files: &Files) -> UnixStrea
     }
 }
 
-/// libibverbs' driver for rxe; its name carries the version of the interface between the two.
+/// libibverbs' driver for rxe; its name contains the version of their interface.
 fn rxe_driver() -> PathBuf {
     let drivers =
         fs::read_dir("/usr/lib/x86_64-linux-gnu/libibverbs").into_iter().flatten().flatten();

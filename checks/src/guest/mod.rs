@@ -1,13 +1,12 @@
-//! Virtual machines with Debian's kernel under QEMU's software emulation: for what needs a kernel
-//! that has RDMA, whatever the kernel of this machine has.
+//! Virtual machines with Debian's kernel under QEMU's software emulation, for tests that need a
+//! kernel with RDMA, whatever this machine's kernel.
 //!
-//! A guest has an initramfs made for it and no disk: busybox, the programs asked for with their
-//! shared libraries, modules. Commands go in and their output comes back over a virtual serial
-//! port. It says nothing about absolute speed; ratios between two things measured in one guest are
-//! worth something.
+//! A guest has its own initramfs and no disk: busybox, the requested programs with their shared
+//! libraries, and modules. Commands and their output pass over a virtual serial port. Absolute
+//! speed in a guest is meaningless; ratios between two measurements in one guest are useful.
 //!
-//! Kernels are downloaded once for each version of Debian's package and kept under `guest/` in the
-//! target directory; nothing is installed. QEMU, busybox and kmod are.
+//! Kernels are downloaded once per version of Debian's package and kept under `guest/` in the
+//! target directory; they are not installed. QEMU, busybox and kmod must be.
 
 pub mod against_rxe;
 mod archive;
@@ -21,10 +20,10 @@ pub use machine::{Guest, GuestConfig, Job, Netdev, Tap};
 
 use std::io::Write;
 
-/// Says on the terminal, past what catches the output of passing tests, that `what` was not
+/// Reports on the terminal, even if the output of passing tests is captured, that `what` was not
 /// checked, and why, and records it.
 pub fn skip_loudly(what: &str, reason: &dyn std::fmt::Display) {
-    // Without a terminal there is nobody to tell.
+    // Without a terminal there is no reader.
     let _ = writeln!(std::io::stderr(), "\n!!! SKIPPED: {what}: {reason}\n");
     longhaul_namespace::record(format_args!("{what}: {reason}"));
 }

@@ -1,16 +1,16 @@
-//! Programs of this machine, with what they need to run in a guest.
+//! Programs of this machine, with their dependencies, for a guest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where programs for administrators are; not on everybody's path.
+/// Directories of programs for administrators, which are not on every user's path.
 const ADMINISTRATION: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The path of `program`.
 ///
 /// # Panics
-/// When it is not installed, with the name of Debian's package.
+/// If it is not installed, with the name of Debian's package.
 pub fn find(program: &str, package: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&path).chain(ADMINISTRATION.iter().map(PathBuf::from));
@@ -18,10 +18,11 @@ pub fn find(program: &str, package: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{program} is not installed: apt-get install {package}"))
 }
 
-/// The shared libraries of `object` and theirs, the loader among them, as the loader names them.
+/// All shared libraries that `object` needs, including the loader, by the paths that the loader
+/// uses.
 ///
 /// # Panics
-/// When one is missing, or ldd itself.
+/// If one is missing, or ldd itself.
 pub fn libraries(object: &Path) -> BTreeSet<PathBuf> {
     let done = Command::new("ldd").arg(object).env("LC_ALL", "C").env_remove("LD_PRELOAD").output();
     let done = done.unwrap_or_else(|e| panic!("ldd (package libc-bin): {e}"));
@@ -30,7 +31,7 @@ pub fn libraries(object: &Path) -> BTreeSet<PathBuf> {
         .unwrap_or_else(|line| panic!("{}: {line}", object.display()))
 }
 
-/// The paths in what ldd prints; the line of a library that was not found is an error.
+/// Parses the paths in ldd's output; a library that was not found is an error.
 fn libraries_in(listing: &str) -> Result<BTreeSet<PathBuf>, String> {
     let mut found = BTreeSet::new();
     for line in listing.lines().map(str::trim) {

@@ -1,5 +1,4 @@
-//! Two guests with rxe and, between them, our boxes: unmodified kernels that know nothing of
-//! Longhaul.
+//! Two guests with rxe and our boxes between them: unmodified kernels, unaware of Longhaul.
 
 use super::{MTU, PROGRAMS};
 use crate::guest::{Guest, GuestConfig, Job, Netdev, Tap};
@@ -12,12 +11,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// Attempts to run a perftest program whose server is not listening yet.
+const CONNECT_ATTEMPTS: u32 = 5;
+/// perftest's message for a REJ with an unknown service ID (IBTA 12.6.7.2, reason 8).
+const NOBODY_LISTENS_YET: &str = "RDMA_CM_EVENT_REJECTED; error: 8";
 /// By guest: requester and responder.
 const ADDRESSES: [&str; 2] = ["192.168.178.1", "192.168.178.2"];
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Two guests, each at the end of a cable of its own.
+/// Two guests, each at the end of its own cable.
 pub struct RxeHosts {
     guests: [Guest; 2],
     configs: [GuestConfig; 2],
@@ -25,20 +28,20 @@ pub struct RxeHosts {
     runtime: Arc<RuntimeDir>,
 }
 
-/// What lies between the two.
+/// The path between the two.
 #[derive(Clone, Copy, Debug)]
 pub struct Between {
     /// Length of the fibre.
     pub km: u32,
     /// Its rate, in Mbit/s.
     pub mbits: u32,
-    /// An accelerator at the first guest.
+    /// An accelerator at the first guest's end.
     pub near: bool,
-    /// An accelerator at the second guest.
+    /// An accelerator at the second guest's end.
     pub far: bool,
     /// Fraction of frames that the fibre loses.
     pub loss: f64,
-    /// Silence of a responder after which accelerators give its flows up, in seconds.
+    /// Silence of a responder after which accelerators give up its flows, in seconds.
     pub give_up_s: u32,
 }
 
@@ -54,19 +57,19 @@ impl Between {
     }
 }
 
-/// Who records what passes the four segments.
+/// Recorders of the four segments.
 #[derive(Clone, Copy, Debug)]
 pub enum Recorded<'a> {
-    /// Nobody.
+    /// None.
     Not,
-    /// The accelerators, into this directory; at an end without one, the fibre.
+    /// The accelerators record into this directory; at an end without one, the fibre does.
     ByAccelerators(&'a Path),
-    /// The fibre, and a box of its own in front of each accelerator, into this directory: the
-    /// recordings go on when an accelerator ends.
+    /// The fibre and a separate box in front of each accelerator record into this directory, so
+    /// that recordings continue when an accelerator ends.
     Apart(&'a Path),
 }
 
-/// Running boxes; they end when this is dropped.
+/// Running boxes; they end when dropped.
 pub struct Boxes {
     running: Vec<RunningBox>,
     runtime: Arc<RuntimeDir>,
@@ -80,14 +83,14 @@ struct RunningBox {
 }
 
 impl RxeHosts {
-    /// Boots both, with what `extend` adds to what they consist of. `name` tells their TAPs from
-    /// others, in at most 3 letters.
+    /// Boots both guests, with the configuration changed by `extend`. `name`, of at most 3 letters,
+    /// distinguishes their TAPs.
     ///
     /// # Errors
-    /// When this machine has no TAP devices or there is no kernel to be had: skip, loudly.
+    /// If this machine has no TAP devices or no kernel image is available; skip loudly then.
     ///
     /// # Panics
-    /// When a program is missing or a guest does not boot.
+    /// If a program is missing or a guest does not boot.
     pub fn boot(name: &str, extend: impl Fn(GuestConfig) -> GuestConfig) -> Result<Self, String> {
         let cable = |end: &str| Tap::without_address(&format!("{name}{end}"), MTU);
         let taps = [cable("a")?, cable("b")?];
@@ -101,7 +104,7 @@ impl RxeHosts {
         Ok(RxeHosts { guests, configs, taps, runtime: Arc::new(RuntimeDir::new()) })
     }
 
-    /// Boots a guest afresh, in place of one that was killed or is now.
+    /// Boots a guest again, killing it first if it runs.
     ///
     /// # Panics
     /// When it does not boot.
@@ -125,7 +128,7 @@ impl RxeHosts {
         ADDRESSES[guest]
     }
 
-    /// Starts the boxes between the two; with `captures`, a directory, accelerators record both of
+    /// Starts the boxes between the two; with a directory `captures`, accelerators record both of
     /// their ports there.
     ///
     /// # Panics
@@ -150,10 +153,10 @@ impl RxeHosts {
         boxes
     }
 
-    /// Until the guests reach each other.
+    /// Waits until the guests can reach each other.
     ///
     /// # Panics
-    /// When they do not.
+    /// If they cannot.
     pub fn wait_until_joined(&self) {
         let [first, _] = &self.guests;
         let ping = format!("until ping -c 1 -W 1 {} >/dev/null; do :; done", ADDRESSES[1]);
@@ -161,13 +164,13 @@ impl RxeHosts {
     }
 
     /// Runs `server` in the second guest and `client` in the first; `{peer}` in the client's line
-    /// is the server's address.
+    /// stands for the server's address.
     ///
     /// # Errors
-    /// What both printed, when one fails or hangs.
+    /// The output of both, if one fails or hangs.
     ///
     /// # Panics
-    /// When a guest has gone.
+    /// If a guest has exited.
     pub fn run(
         &self,
         server: &str,
@@ -184,11 +187,11 @@ impl RxeHosts {
         both(Ok(server), Ok(client))
     }
 
-    /// Starts a program of perftest at both ends, and leaves it to itself: the client's end, and
+    /// Starts a perftest program at both ends without waiting for it. Returns the client's job and
     /// the server's.
     ///
     /// # Panics
-    /// When nobody listens, or a guest has gone.
+    /// If the server does not listen, or a guest has exited.
     pub fn begin(&self, line: &str, limit: Duration) -> [Job<'_>; 2] {
         let line = format!("{line} -F -d rxe0 -x 1");
         let [first, second] = &self.guests;
@@ -199,20 +202,29 @@ impl RxeHosts {
         [first.spawn(&format!("{line} {}", ADDRESSES[1]), limit), server]
     }
 
-    /// Runs a program of perftest.
+    /// Runs a perftest program, and repeats it if the second RDMA-CM connection came before the
+    /// server's second `rdma_listen`.
     ///
     /// # Errors
-    /// What both printed, when one fails or hangs.
+    /// The output of both, if one fails or hangs.
     ///
     /// # Panics
-    /// When a guest has gone.
+    /// If a guest has exited.
     pub fn perftest(&self, line: &str, limit: Duration) -> Result<Finished, String> {
         let line = format!("{line} -F -d rxe0 -x 1");
-        self.run(&line, &format!("{line} {{peer}}"), limit).map(|(_, client)| client)
+        let client = format!("{line} {{peer}}");
+        let mut outcome = self.run(&line, &client, limit);
+        for _ in 1..CONNECT_ATTEMPTS {
+            if !outcome.as_ref().is_err_and(|text| text.contains(NOBODY_LISTENS_YET)) {
+                break;
+            }
+            outcome = self.run(&line, &client, limit);
+        }
+        outcome.map(|(_, client)| client)
     }
 }
 
-/// Boots the guest at one end and gives it its address.
+/// Boots the guest at one end and configures its address.
 fn boot(config: &GuestConfig, at: usize) -> Result<Guest, String> {
     let guest = Guest::boot(config).map_err(|reason| reason.to_string())?;
     let setup = format!(
@@ -227,7 +239,7 @@ fn boot(config: &GuestConfig, at: usize) -> Result<Guest, String> {
     Ok(guest)
 }
 
-/// The boxes by name, with their command lines, in the order in which they are started.
+/// Names and command lines of the boxes, in starting order.
 fn lines(
     between: Between,
     recorded: Recorded<'_>,
@@ -302,10 +314,10 @@ impl Boxes {
         self.running.push(RunningBox { name: name.to_owned(), line, program });
     }
 
-    /// Its status.
+    /// Status of a box.
     ///
     /// # Panics
-    /// When it has none for long.
+    /// If it has none for long.
     pub fn status(&self, name: &str) -> Value {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -321,10 +333,10 @@ impl Boxes {
         }
     }
 
-    /// Waits until the status of box `name` is as wanted; that status.
+    /// Waits until the status of box `name` satisfies a condition, and returns it.
     ///
     /// # Panics
-    /// When that does not happen within `limit`: `what`.
+    /// If it does not within `limit`, with `what`.
     pub fn wait_for(
         &self,
         name: &str,
@@ -343,31 +355,31 @@ impl Boxes {
         }
     }
 
-    /// Ends the box called `name` by `signal`, and starts it again at once: how it ended.
+    /// Ends the box `name` by `signal` and restarts it immediately. Returns its exit.
     ///
     /// # Panics
-    /// When there is none, or it does not end.
+    /// If there is no such box, or it does not end.
     pub fn restart(&mut self, name: &str, signal: libc::c_int) -> Finished {
         let at = self.running.iter().position(|one| one.name == name).expect("a box of this name");
         let RunningBox { name, line, program } = self.running.remove(at);
-        // SAFETY: kill has no preconditions; the child was not waited for, so its number is its
-        // own.
+        // SAFETY: kill has no preconditions; the child was not waited for, so its process id is not
+        // reused.
         unsafe { libc::kill(program.id() as libc::pid_t, signal) };
         let ended = program.finish(LIMIT);
         self.start(&name, line);
         ended
     }
 
-    /// Ends them as an operator does; what each printed at its end.
+    /// Ends the boxes as an operator does. Returns their last output.
     ///
     /// # Panics
-    /// When one does not end, or fails.
+    /// If one does not end, or fails.
     pub fn stop(mut self) -> Vec<Finished> {
         self.running
             .drain(..)
             .map(|RunningBox { program, .. }| {
-                // SAFETY: kill has no preconditions; the child was not waited for, so its number is
-                // its own.
+                // SAFETY: kill has no preconditions; the child was not waited for, so its process
+                // id is not reused.
                 unsafe { libc::kill(program.id() as libc::pid_t, libc::SIGTERM) };
                 program.succeed(LIMIT)
             })

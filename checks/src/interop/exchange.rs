@@ -1,6 +1,6 @@
-//! A program and its peer, as command lines.
+//! Command lines of a program and its peer.
 
-/// Which stack runs an end.
+/// Stack of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Our device, on this machine.
@@ -10,7 +10,7 @@ pub enum End {
 }
 
 impl End {
-    /// The one at the other end.
+    /// The opposite end.
     pub fn other(self) -> End {
         match self {
             End::Ours => End::Rxe,
@@ -19,7 +19,7 @@ impl End {
     }
 }
 
-/// Which addresses the two have.
+/// Address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -28,26 +28,26 @@ pub enum Family {
     V6,
 }
 
-/// The two command lines of a test. `{device}`, `{gid}`, `{own}` and `{peer}` stand for what an end
-/// calls its device, the index of its address there, and the two addresses; `{port}` for a TCP port
-/// that nobody else has; `{host}` for the peer's IPv4 address, whatever the family, where only a
-/// TCP connection is made to it; `{probe}` for [`super::RxePeer::boot`]'s.
+/// The two command lines of a test. `{device}`, `{gid}`, `{own}` and `{peer}` stand for an end's
+/// device, the index of its address there, and the two addresses; `{port}` for an unused TCP port;
+/// `{host}` for the peer's IPv4 address, whatever the family, for a plain TCP connection; `{probe}`
+/// for the program passed to [`super::RxePeer::boot`].
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    /// What waits.
+    /// The program that listens.
     pub server: String,
-    /// What begins.
+    /// The program that connects.
     pub client: String,
-    /// The client connects a second time at once, while its server begins to listen for that: by
-    /// RDMA-CM, perftest does.
+    /// The client connects a second time at once, while its server is about to listen for that, as
+    /// perftest does by RDMA-CM.
     pub connects_twice: bool,
 }
 
 impl Exchange {
-    /// perftest's programs, and those with its manners: the client's line is the server's and the
-    /// server's address.
+    /// perftest's programs and similar ones: the client's line is the server's with the server's
+    /// address.
     pub fn perftest(line: &str) -> Self {
-        // By RDMA-CM the client connects to the device, and by TCP to its machine.
+        // By RDMA-CM the client connects to the device, by TCP to its machine.
         let connects_twice = line.split_whitespace().any(|word| word == "-R");
         let server = if connects_twice { "{peer}" } else { "{host}" };
         let line = format!("{line} -F -d {{device}} -x {{gid}} -p {{port}}");

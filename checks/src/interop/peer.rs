@@ -1,4 +1,4 @@
-//! A guest with rxe, and our device on the same segment.
+//! A guest with rxe, and our device, on one segment.
 
 use super::segment::{Fibre, Port, Segment, address};
 use super::{End, Exchange, Family, LIMIT, MTU, PROGRAMS, SOMEBODY_LISTENS};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Where the guest has the program that an exchange calls `{probe}`.
+/// Path in the guest of the program called `{probe}` in exchanges.
 const PROBE: &str = "/opt/verbs_probe";
 
 /// A guest with rxe on its eth0, and this machine on the same segment.
@@ -22,20 +22,20 @@ pub struct RxePeer {
     /// Indices of rxe's addresses.
     gids: BTreeMap<Ipv6Addr, usize>,
     probe: Option<PathBuf>,
-    /// Where `longhaul` keeps what it writes.
+    /// Directory for files that `longhaul` writes.
     runtime: RuntimeDir,
 }
 
 impl RxePeer {
-    /// Boots the guest. `name` tells its devices from others, in at most 3 letters; `probe` is a
-    /// program of this machine that exchanges may name.
+    /// Boots the guest. `name`, of at most 3 letters, distinguishes its devices; `probe` is a
+    /// program of this machine that exchanges may use.
     ///
     /// # Errors
-    /// When this machine has no TAP devices or bridges, or there is no kernel to be had: skip,
-    /// loudly.
+    /// If this machine has no TAP devices or bridges, or no kernel image is available; skip loudly
+    /// then.
     ///
     /// # Panics
-    /// When a program is missing or the guest does not boot.
+    /// If a program is missing or the guest does not boot.
     pub fn boot(name: &str, probe: Option<&Path>) -> Result<Self, String> {
         let segment = Segment::new(name)?;
         let mut config =
@@ -61,10 +61,10 @@ impl RxePeer {
         &self.guest
     }
 
-    /// Puts `longhaul emulate`, with `options`, between the two, as long as the answer lives.
+    /// Runs `longhaul emulate` with `options` between the two while the result exists.
     ///
     /// # Panics
-    /// When it does not start, or the two do not reach each other.
+    /// If it does not start, or the two cannot reach each other.
     pub fn fibre(&self, options: &str) -> Fibre<'_> {
         let fibre = self.segment.fibre(options, &self.runtime);
         let ours = address(End::Ours, Port::Udp, Family::V4);
@@ -72,14 +72,14 @@ impl RxePeer {
         fibre
     }
 
-    /// Runs the server of `exchange` at `server` and its client at the other end, our device being
-    /// on the segment by `port`.
+    /// Runs the server of `exchange` at `server` and its client at the other end; our device uses
+    /// `port`.
     ///
     /// # Errors
-    /// What both printed, when one fails or hangs.
+    /// The output of both, if one fails or hangs.
     ///
     /// # Panics
-    /// When the guest has gone.
+    /// If the guest has exited.
     pub fn run(
         &self,
         exchange: &Exchange,
@@ -104,7 +104,7 @@ impl RxePeer {
                 }
                 let mut command = self.our_command(&exchange.client, port, family);
                 if exchange.connects_twice {
-                    // Until an emulated server listens again.
+                    // Gives an emulated server time to listen again.
                     command.env("LD_PRELOAD", self.slow_names());
                 }
                 let client = Program::start(&mut command).end_within(limit);
@@ -115,10 +115,10 @@ impl RxePeer {
         }
     }
 
-    /// Runs each exchange both ways and by each family; what went wrong.
+    /// Runs each exchange in both directions and with both families. Returns the failures.
     ///
     /// # Panics
-    /// When the guest has gone.
+    /// If the guest has exited.
     pub fn failures(
         &self,
         exchanges: impl IntoIterator<Item = Exchange>,
@@ -152,7 +152,7 @@ impl RxePeer {
         wrong
     }
 
-    /// A library that has names looked up slowly.
+    /// A library that delays name lookups.
     fn slow_names(&self) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/interop/slow_names.c");
         let library = self.runtime.path().join("slow_names.so");
@@ -165,17 +165,17 @@ impl RxePeer {
         library
     }
 
-    /// What the guest does to the frames that it sends, by netem, until the answer is dropped.
+    /// Applies netem to the frames that the guest sends, until the result is dropped.
     ///
     /// # Panics
-    /// When netem does not take it.
+    /// If netem rejects it.
     pub fn netem(&self, what: &str) -> Netem<'_> {
         self.guest
             .succeed(&format!("tc qdisc replace dev eth0 root netem limit 10000 {what}"), LIMIT);
         Netem { guest: &self.guest }
     }
 
-    /// `word` of a command line for `end`.
+    /// Expands `word` of a command line for `end`.
     fn word(&self, word: &str, end: End, port: Port, family: Family) -> String {
         let own = address(end, port, family);
         let (device, gid) = match end {
@@ -190,7 +190,7 @@ impl RxePeer {
             .replace("{host}", &address(end.other(), Port::Udp, Family::V4))
     }
 
-    /// The index of rxe's `address`.
+    /// Index of rxe's `address`.
     fn gid(&self, address: &str) -> usize {
         let ip: std::net::IpAddr = address.parse().expect("an address");
         let gid = match ip {
@@ -207,13 +207,13 @@ impl RxePeer {
         self.word(template, End::Rxe, port, family).replace("{probe}", PROBE)
     }
 
-    /// `template` on our device.
+    /// Expands `template` for our device.
     fn our_command(&self, template: &str, port: Port, family: Family) -> Command {
         let mut command = Command::new(longhaul());
         command.arg("exec").args(self.segment.place(port, family)).arg("--");
         for word in template.split_whitespace() {
             match (word, &self.probe) {
-                // Its path may hold spaces.
+                // Its path may contain spaces.
                 ("{probe}", Some(path)) => command.arg(path),
                 _ => command.arg(self.word(word, End::Ours, port, family)),
             };
@@ -222,12 +222,12 @@ impl RxePeer {
         command
     }
 
-    /// Where our device is when it is a UDP socket, for a person.
+    /// Address of our device as a UDP socket, for display.
     pub fn own_address(&self, family: Family) -> String {
         address(End::Ours, Port::Udp, family)
     }
 
-    /// rxe's address and its index, for a person.
+    /// rxe's address and its index, for display.
     pub fn rxe_address(&self, family: Family) -> (String, usize) {
         let address = address(End::Rxe, Port::Udp, family);
         let gid = self.gid(&address);
@@ -235,14 +235,14 @@ impl RxePeer {
     }
 }
 
-/// What a guest does to the frames that it sends; it stops when this is dropped.
+/// netem on the frames that a guest sends; removed when dropped.
 pub struct Netem<'a> {
     guest: &'a Guest,
 }
 
 impl Drop for Netem<'_> {
     fn drop(&mut self) {
-        // The test has failed already where this does.
+        // If this fails, the test has failed already.
         self.guest.run("tc qdisc del dev eth0 root", LIMIT);
     }
 }

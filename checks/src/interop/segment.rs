@@ -1,5 +1,5 @@
-//! An Ethernet segment of this machine: a bridge, a guest's cable, and several ways for our device
-//! to be on it.
+//! An Ethernet segment on this machine: a bridge, a guest's cable, and several ports for our
+//! device.
 
 use super::{End, Family, MTU};
 use crate::guest::Tap;
@@ -7,44 +7,46 @@ use crate::{Program, RuntimeDir, longhaul};
 use std::path::Path;
 use std::process::Command;
 
-/// What the names of bridges and veth devices begin with.
+/// Name prefixes of bridges and veth devices.
 const PREFIXES: [&str; 2] = ["lhb", "lhv"];
 /// The VLAN of [`Port::TaggedTap`].
 const VLAN: u16 = 7;
+/// Value of `arp_ignore`: no replies for local addresses.
+const ARP_REPLY_TO_NONE: &str = "8";
 
-/// How our device is on the segment.
+/// Port of our device on the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// A UDP socket of this machine, whose address is the bridge's.
+    /// A UDP socket of this machine, with the bridge's address.
     Udp,
-    /// A TAP device, with an address of its own.
+    /// A TAP device with its own address.
     Tap,
-    /// The same, in a VLAN.
+    /// A TAP device in a VLAN.
     TaggedTap,
-    /// A veth device by AF_PACKET, with an address of its own.
+    /// A veth device through AF_PACKET, with its own address.
     Interface,
-    /// The bridge by AF_PACKET, with this machine's address.
+    /// The bridge through AF_PACKET, with this machine's address.
     SharedInterface,
 }
 
-/// The segment. Its networks are this process's own, so that several tests get along.
+/// The segment. Its networks are specific to this process, so that tests can run concurrently.
 pub struct Segment {
     bridge: String,
-    /// The guest's.
+    /// The guest's cable.
     cable: Tap,
-    /// Our device's.
+    /// Our device's TAP.
     tap: Tap,
-    /// Its other end is on the bridge.
+    /// The other end of this veth is on the bridge.
     veth: String,
-    /// Two ends of a cable between a fibre and the bridge.
+    /// Both ends of a cable between a fibre and the bridge.
     patch: [String; 2],
 }
 
 impl Segment {
-    /// Makes it. `tag`, of at most 3 letters, tells it from others of this process.
+    /// Creates the segment. `tag`, of at most 3 letters, distinguishes it within this process.
     ///
     /// # Errors
-    /// When this user may not, or the kernel lacks something.
+    /// If this user lacks the privileges, or the kernel a feature.
     ///
     /// # Panics
     /// When iproute2 is missing.
@@ -60,7 +62,10 @@ impl Segment {
         };
         let Segment { bridge, cable, tap, veth, patch: [near, far] } = &segment;
         let (cable, tap, plug) = (cable.name(), tap.name(), format!("lhv{tag}w{id}"));
-        ip(&format!("link add {bridge} mtu {MTU} type bridge mcast_snooping 0"))?;
+        // By default a bridge takes the lowest address of its ports: connecting a cable would
+        // change it, and the guest would send to the old address.
+        let mac = bridge_mac(id);
+        ip(&format!("link add {bridge} address {mac} mtu {MTU} type bridge mcast_snooping 0"))?;
         for (one, other) in [(veth.as_str(), plug.as_str()), (near.as_str(), far.as_str())] {
             ip(&format!("link add {one} mtu {MTU} type veth peer name {other} mtu {MTU}"))?;
             ip(&format!("link set {one} addrgenmode none up"))?;
@@ -68,6 +73,12 @@ impl Segment {
         }
         for port in [cable, tap, &plug, far] {
             ip(&format!("link set {port} master {bridge}"))?;
+        }
+        // These two are on the segment too. Linux answers ARP for any of its addresses on all
+        // interfaces, so the guest could mistake either for the bridge.
+        for other in [veth, near] {
+            let path = format!("/proc/sys/net/ipv4/conf/{other}/arp_ignore");
+            std::fs::write(&path, ARP_REPLY_TO_NONE).map_err(|e| format!("{path}: {e}"))?;
         }
         ip(&format!("link set {bridge} up"))?;
         let port = Port::Udp;
@@ -82,7 +93,7 @@ impl Segment {
         &self.cable
     }
 
-    /// Where our device is, for `longhaul exec`.
+    /// Attachment of our device for `longhaul exec`.
     pub fn place(&self, port: Port, family: Family) -> Vec<String> {
         let bits = if family == Family::V4 { 24 } else { 64 };
         let own = address(End::Ours, port, family);
@@ -97,7 +108,7 @@ impl Segment {
         words.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// What the guest is to run for its addresses.
+    /// Commands by which the guest configures its addresses.
     pub fn guest_setup(&self) -> String {
         let add = |port, device: &str| {
             let [v4, v6] = [Family::V4, Family::V6].map(|family| address(End::Rxe, port, family));
@@ -115,8 +126,8 @@ impl Segment {
         )
     }
 
-    /// Puts `longhaul emulate`, with `options`, between the guest and the bridge, as long as the
-    /// answer lives.
+    /// Runs `longhaul emulate` with `options` between the guest and the bridge while the result
+    /// exists.
     ///
     /// # Panics
     /// When it does not start.
@@ -133,15 +144,15 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // They go with their other ends; a failed start may not have made them.
+        // These are removed with their other ends; a failed start may not have created them.
         for name in [&self.veth, &self.patch[0], &self.bridge] {
             let _ = ip(&format!("link del {name}"));
         }
     }
 }
 
-/// A fibre between a guest and the bridge of its segment. Dropping it puts the guest's cable back
-/// on the bridge.
+/// A fibre between a guest and the bridge of its segment. Dropping it reconnects the guest's cable
+/// to the bridge.
 pub struct Fibre<'a> {
     segment: &'a Segment,
     program: Option<Program>,
@@ -149,15 +160,15 @@ pub struct Fibre<'a> {
 
 impl Drop for Fibre<'_> {
     fn drop(&mut self) {
-        // It sees the frames of the cable for as long as it lives.
+        // While it runs, it sees the frames of the cable.
         self.program = None;
         let (cable, bridge) = (self.segment.cable.name(), &self.segment.bridge);
-        // Without the bridge there is nobody to miss it.
+        // If the bridge is gone, so is its user.
         let _ = ip(&format!("link set {cable} master {bridge}"));
     }
 }
 
-/// The address of `end` where our device is on the segment by `port`.
+/// Address of `end`, if our device uses `port`.
 pub fn address(end: End, port: Port, family: Family) -> String {
     let host = match (end, port) {
         (End::Ours, Port::Udp | Port::SharedInterface) => 1,
@@ -172,7 +183,13 @@ pub fn address(end: End, port: Port, family: Family) -> String {
     }
 }
 
-/// Removes what processes have left that were killed.
+/// A locally administered address for the bridge of process `id`.
+fn bridge_mac(id: u32) -> String {
+    let [a, b, c, d] = id.to_be_bytes();
+    format!("02:b0:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+}
+
+/// Removes the devices of killed processes.
 fn remove_abandoned() {
     for entry in std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -181,7 +198,7 @@ fn remove_abandoned() {
         };
         let maker = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic());
         if maker.parse::<u32>().is_ok() && !Path::new("/proc").join(maker).exists() {
-            // Somebody else may have removed it, or its other end.
+            // Another process may have removed it, or its other end.
             let _ = ip(&format!("link del {name}"));
         }
     }

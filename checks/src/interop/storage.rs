@@ -1,9 +1,8 @@
-//! Disks, files and live migration over RDMA between two guests that know nothing of us: NVMe-oF
-//! and NFS, both ends the kernel's own, and QEMU, over rxe0 on eth0. What lies between the guests
-//! is the caller's.
+//! Disks, files and live migration over RDMA between two guests unaware of Longhaul, over rxe0 on
+//! eth0: NVMe-oF and NFS with the kernel's implementations at both ends, and QEMU. The caller
+//! provides the path between the guests.
 //!
-//! NVMe-oF and NFS need no tools of Debian's: they are set up through what the kernel has under
-//! /sys, /proc and /dev.
+//! NVMe-oF and NFS need no Debian tools: they are configured through /sys, /proc and /dev.
 
 pub mod migration;
 pub mod nfs;
@@ -15,20 +14,20 @@ use serde::Serialize;
 use serde_json::Value;
 use std::time::Duration;
 
-/// For what takes no time of its own.
+/// Time limit of quick operations.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The kernel asks for checksums by name and does not get what is not loaded.
+/// The kernel requests checksums by name and does not load their modules.
 const CHECKSUMS: [&str; 4] =
     ["crc32c_generic", "crct10dif_generic", "crc64_rocksoft_generic", "t10_pi"];
-/// What fio reads and writes of a file or disk, from its beginning.
+/// MiB of a file or disk that fio reads and writes, from the beginning.
 const FIO_MIB: u32 = 16;
-/// What databases and file systems write at once, in KiB.
+/// Typical block of databases and file systems, in KiB.
 pub const BLOCK_KIB: u32 = 4;
 
-/// Adds what a guest needs that uses disks and files of another.
+/// Adds the programs and modules of a guest that uses another's disks and files.
 ///
 /// # Panics
-/// When fio is not installed.
+/// If fio is not installed.
 #[must_use]
 pub fn client(config: GuestConfig) -> GuestConfig {
     config
@@ -37,30 +36,30 @@ pub fn client(config: GuestConfig) -> GuestConfig {
         .programs(&[("fio", "fio")])
 }
 
-/// Adds what a guest needs that offers disks and files.
+/// Adds the modules of a guest that serves disks and files.
 #[must_use]
 pub fn server(config: GuestConfig) -> GuestConfig {
     config.modules(&CHECKSUMS).modules(&["nvmet_rdma", "brd", "nfsd", "rpcrdma"])
 }
 
-/// Bytes that went to a disk or file and came back the same.
+/// Bytes written to a disk or file and read back unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Copied {
-    /// How many.
+    /// Size.
     pub mib: u32,
     /// Their SHA-256, in hexadecimal digits.
     pub digest: String,
-    /// Until the other side had them on stable storage.
+    /// Time until the other side had them on stable storage.
     pub written_in: Duration,
-    /// Until they were back.
+    /// Time until they were read back.
     pub read_in: Duration,
 }
 
-/// Writes random bytes to the beginning of `path` in `guest`, reads them back past all caches and
-/// compares.
+/// Writes random bytes to the beginning of `path` in `guest`, reads them back bypassing all caches,
+/// and compares them.
 ///
 /// # Panics
-/// When something fails or differs, or it takes longer than `limit`.
+/// If anything fails or differs, or it takes longer than `limit`.
 pub fn write_and_compare(guest: &Guest, path: &str, mib: u32, limit: Duration) -> Copied {
     let script = format!(
         "set -e
@@ -86,13 +85,14 @@ pub fn write_and_compare(guest: &Guest, path: &str, mib: u32, limit: Duration) -
     Copied { mib, digest: first_word(digest), written_in, read_in }
 }
 
-/// SHA-256 of the first `mib` MiB of `path` in `guest`, as [`Copied::digest`] has it: of what a
-/// server keeps.
+/// SHA-256 of the first `mib` MiB of `path` in `guest`, in the form of [`Copied::digest`], to check
+/// a server's copy.
 ///
 /// # Panics
-/// When there are fewer, or they cannot be read.
+/// If there are fewer, or they cannot be read.
 pub fn digest(guest: &Guest, path: &str, mib: u32) -> String {
-    // A disk's pages in the cache would not be what the server's kernel has written past it.
+    // The cached pages of a disk may differ from what the server's kernel wrote, bypassing the
+    // cache.
     let script = format!(
         "set -e
         echo 3 >/proc/sys/vm/drop_caches
@@ -108,7 +108,7 @@ fn first_word(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// What fio does, at random places.
+/// fio's random accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Access {
     /// Reads.
@@ -121,7 +121,7 @@ impl Access {
     /// Both.
     pub const BOTH: [Access; 2] = [Access::Read, Access::Write];
 
-    /// fio's name for it, of which fio's results know the end.
+    /// fio's name for it; the names in its results are suffixes of this.
     pub fn name(self) -> &'static str {
         match self {
             Access::Read => "read",
@@ -130,16 +130,16 @@ impl Access {
     }
 }
 
-/// fio's figures.
+/// Results of fio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Operations in each second.
+    /// Operations per second.
     pub iops: f64,
-    /// From an operation's submission to its completion.
+    /// Mean latency from an operation's submission to its completion.
     pub mean: Duration,
-    /// The same for half of them.
+    /// Median latency.
     pub median: Duration,
-    /// The same for 99 % of them.
+    /// 99th percentile of the latency.
     pub p99: Duration,
 }
 
@@ -150,11 +150,11 @@ impl std::fmt::Display for Figures {
     }
 }
 
-/// Reads or writes blocks of `kib` KiB at random in the first 16 MiB of `path`, which must be
-/// there, past the page cache, with `depth` operations under way, for `seconds`.
+/// Reads or writes random blocks of `kib` KiB in the first 16 MiB of `path`, which must exist,
+/// bypassing the page cache, with `depth` operations in flight, for `seconds`.
 ///
 /// # Panics
-/// When fio fails, or takes half a minute longer.
+/// If fio fails, or takes half a minute longer.
 pub fn fio(
     guest: &Guest,
     path: &str,
@@ -169,11 +169,11 @@ pub fn fio(
     figures(&done.stdout, how).unwrap_or_else(|| panic!("not fio's figures: {done}"))
 }
 
-/// Writes each of the first `mib` MiB of `path` once, in random order with 64 operations under way,
-/// each block with its checksum and place, reads them back and compares.
+/// Writes each of the first `mib` MiB of `path` once, in random order with 64 operations in flight,
+/// each block with its checksum and position; reads them back and compares.
 ///
 /// # Panics
-/// When fio fails or finds a difference, or it takes longer than `limit`.
+/// If fio fails or finds a difference, or it takes longer than `limit`.
 pub fn verify(guest: &Guest, path: &str, mib: u32, limit: Duration) {
     guest.succeed(
         &format!("{} --verify=crc32c", fio_line(path, "randwrite", (64, BLOCK_KIB), mib)),
@@ -189,7 +189,7 @@ fn fio_line(path: &str, how: &str, (depth, kib): (u32, u32), mib: u32) -> String
 }
 
 fn figures(printed: &str, how: &str) -> Option<Figures> {
-    // Notes may come before.
+    // Notes may precede it.
     let json: Value = serde_json::from_str(printed.get(printed.find('{')?..)?).ok()?;
     let part = json.pointer("/jobs/0")?.get(how)?;
     let times = part.get("clat_ns")?;
@@ -220,7 +220,7 @@ mod tests {
             p99: Duration::from_nanos(9000),
         };
         assert_eq!(figures(printed, "write"), Some(expected));
-        // No operation, no percentiles.
+        // Without operations there are no percentiles.
         assert_eq!(figures(printed, "read"), None);
         assert_eq!(figures("fio: no such file", "read"), None);
     }

@@ -1,18 +1,18 @@
-//! What perftest does not do, in its own words, and why that is no fault of the device.
+//! Combinations that perftest refuses, with its messages, and the reasons why the device is not at
+//! fault.
 
 use super::{By, Case, Measure, Transport, Verb};
 
-/// A refusal that is as it should be.
+/// An expected refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Part of what perftest prints.
+    /// Part of perftest's message.
     pub message: &'static str,
-    /// Why it is no fault of the device.
+    /// Reason why the device is not at fault.
     pub why: &'static str,
 }
 
-/// The refusals that apply to `case`, none when it must run. Which of several perftest names is its
-/// affair.
+/// Refusals that apply to `case`; none if it must run. perftest may name any of several.
 pub fn refusals(case: &Case) -> Vec<&'static Refusal> {
     RULES.iter().filter(|rule| (rule.applies)(case)).map(|rule| &rule.refusal).collect()
 }
@@ -65,12 +65,12 @@ const RULES: &[Rule] = &[
     rule(
         |case| is_latency(case) && has(case, "-q 16"),
         "Multiple QPs only available on bw tests",
-        "a latency test has one message under way",
+        "a latency test has one message in flight",
     ),
     rule(
         |case| is_latency(case) && has(case, "-l 16"),
         "Post list is supported in BW tests only",
-        "a latency test has one message under way",
+        "a latency test has one message in flight",
     ),
     rule(
         |case| case.verb == Verb::Write && has(case, "-e"),

@@ -1,11 +1,11 @@
-//! The matrix as people and programs read it.
+//! The matrix as Markdown and JSON.
 
 use super::{By, Case, Measure, Outcome, PROGRAMS, Refusal, Run, TABLES, VARIATIONS};
 use crate::perftest::{BANDWIDTH, TYPICAL};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// One table for each transport and way to connect, and a reason for each refusal.
+/// One table for each transport and connection method, and a reason for each refusal.
 pub fn markdown(runs: &[Run]) -> String {
     let mut refusals: Vec<&'static Refusal> = Vec::new();
     let mut text = String::from(
@@ -74,7 +74,7 @@ fn cell(run: &Run, refusals: &mut Vec<&'static Refusal>) -> String {
     }
 }
 
-/// The figure of a row that one looks for.
+/// The main figure of a row.
 fn headline(case: &Case, row: &[f64]) -> f64 {
     match case.measure {
         Measure::Bandwidth => row[BANDWIDTH],
@@ -83,7 +83,7 @@ fn headline(case: &Case, row: &[f64]) -> f64 {
     }
 }
 
-/// With few digits where it is large.
+/// Formats large numbers with few digits.
 struct Figure(f64);
 
 impl std::fmt::Display for Figure {
@@ -93,7 +93,7 @@ impl std::fmt::Display for Figure {
     }
 }
 
-/// a to z, then aa and on.
+/// a to z, then aa and so on.
 fn letter(number: usize) -> String {
     let last = char::from(b'a' + (number % 26) as u8);
     if number < 26 { last.to_string() } else { format!("{}{last}", letter(number / 26 - 1)) }

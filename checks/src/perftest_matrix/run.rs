@@ -1,4 +1,4 @@
-//! Runs one case and judges it.
+//! Runs one case and judges its outcome.
 
 use super::{By, Case, Measure, Refusal, Sizes, refusals};
 use crate::back_to_back::{BackToBack, SERVER_IP};
@@ -7,29 +7,29 @@ use crate::perftest::{believable_bandwidth, believable_latency, complaint, rows}
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(40);
-/// With `-a` perftest measures the rate of its clock for each size, a quarter of a second of
-/// computing.
+/// With `-a` perftest measures the rate of its clock for each size, which takes a quarter of a
+/// second.
 const LIMIT_OF_ALL_SIZES: Duration = Duration::from_secs(120);
 
-/// What came of a case.
+/// Outcome of a case.
 pub enum Outcome {
-    /// It ran to its end: the last result line.
+    /// It completed; the last result line.
     Ran(Vec<f64>),
-    /// perftest refused, as foretold.
+    /// perftest refused, as predicted.
     Refused(&'static Refusal),
-    /// Anything else: why, with everything that both ends have printed.
+    /// Anything else: the reason, with the output of both ends.
     Failed(String),
 }
 
 /// A case with its outcome.
 pub struct Run {
-    /// What was tried.
+    /// The case.
     pub case: Case,
     /// The server's command line.
     pub line: String,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
 }
 
@@ -38,8 +38,8 @@ pub fn run(case: Case) -> Run {
     let started = Instant::now();
     let port = free_tcp_port();
     let line = case.line(port);
-    // perftest prints "inf" when the machine was too busy for it to measure the rate of its clock:
-    // its own trouble.
+    // perftest prints "inf" if the machine was too busy to measure the rate of its clock, which is
+    // not the device's fault.
     let mut outcome = Outcome::Failed(String::new());
     for _ in 0..3 {
         let outputs = attempt(&case, &line, port);
@@ -52,7 +52,7 @@ pub fn run(case: Case) -> Run {
     Run { case, line, outcome, took: started.elapsed() }
 }
 
-/// What server and client printed when both ended well; or else everything, in one text.
+/// Output of server and client if both succeeded; otherwise everything, in one text.
 fn attempt(case: &Case, line: &str, port: u16) -> Result<(String, String), String> {
     let place = BackToBack::new();
     let (address, ready) = match case.by {
@@ -84,15 +84,15 @@ fn judge(case: &Case, outputs: Result<(String, String), String>) -> Outcome {
     }
 }
 
-/// The last result line, when all of them are as they must be.
+/// The last result line, if all of them are plausible.
 fn result(case: &Case, server: &str, client: &str) -> Result<Vec<f64>, String> {
     for output in [server, client] {
         if let Some(line) = complaint(output) {
             return Err(format!("it complains: {line}"));
         }
     }
-    // With `-H` every single time comes first, two columns each; with `--report-both` both ends'
-    // rows are there.
+    // With `-H` every single time is printed first, in two columns; with `--report-both` the rows
+    // of both ends are printed.
     let rows = rows(client);
     let sizes = case.sizes();
     let both = case.variation.options.contains("--report-both");

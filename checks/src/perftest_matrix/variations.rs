@@ -1,36 +1,36 @@
-//! The options that are tried.
+//! The options tested.
 
 use super::{By, Case, Measure, Transport, Verb};
 
 /// Message sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// One; for datagrams not more than the MTU, for atomics always 8 B.
+    /// One size; for datagrams at most the MTU, for atomics always 8 bytes.
     One(u64),
     /// All powers of two, `-a`.
     All,
 }
 
-/// Options, and what is to be expected of them.
+/// Options, and the expected outcome.
 pub struct Variation {
-    /// As they are typed.
+    /// The options as typed.
     pub options: &'static str,
     /// Message sizes.
     pub sizes: Sizes,
     /// `-n`.
     pub iterations: u64,
-    /// Queue pairs, each of which has its iterations.
+    /// Queue pairs, each with its iterations.
     pub queue_pairs: u64,
-    /// True with `-D`: for a time, not for a number of iterations.
+    /// Whether `-D` limits the run by time instead of iterations.
     pub for_a_time: bool,
-    /// `-m`, when it is among the options.
+    /// `-m`, if it is among the options.
     pub mtu: Option<u32>,
-    /// Which programs, transports and ways to connect it is tried with.
+    /// Programs, transports and connection methods to test it with.
     pub applies: fn(&Case) -> bool,
 }
 
-/// No options. Iterations are a multiple of the length of lists (16), and fewer than the receives
-/// that a program posts at first (512): an unreliable transport may lose what meets no receive.
+/// No options. Iterations are a multiple of the length of lists (16), and fewer than a program's
+/// initial receives (512): an unreliable transport may lose messages without a receive.
 const PLAIN: Variation = Variation {
     options: "",
     sizes: Sizes::One(2048),
@@ -45,7 +45,7 @@ const fn plain(options: &'static str) -> Variation {
     Variation { options, ..PLAIN }
 }
 
-/// One among `-m`; three packets per message where the transport has more than one.
+/// A variation of `-m`, with three packets per message if the transport permits several.
 const fn mtu(options: &'static str, mtu: u32) -> Variation {
     Variation { sizes: Sizes::One(2 * mtu as u64 + 100), mtu: Some(mtu), ..plain(options) }
 }
@@ -94,10 +94,10 @@ fn fetches(case: &Case) -> bool {
     matches!(case.verb, Verb::Read | Verb::Atomic) && case.transport == Transport::Rc
 }
 
-/// All of them: first those that every program is tried with, then those that only some have.
+/// All variations: first those for every program, then those for some.
 pub static VARIATIONS: &[Variation] = &[
     PLAIN,
-    // perftest measures its clock's rate for each size: with RDMA-CM bandwidth is enough.
+    // perftest measures its clock's rate for each size: with RDMA-CM bandwidth suffices.
     Variation {
         sizes: Sizes::All,
         iterations: 16,
@@ -115,7 +115,7 @@ pub static VARIATIONS: &[Variation] = &[
     mtu("-m 2048", 2048),
     mtu("-m 4096", 4096),
     Variation { for_a_time: true, ..plain("-D 1") },
-    // Ways to connect.
+    // Connection methods.
     only("-z", by_tcp),
     only("-x 1", by_tcp),
     only("-T 104", |case| case.by == By::RdmaCm && case.verb != Verb::Read),
@@ -142,12 +142,12 @@ pub static VARIATIONS: &[Variation] = &[
     only("-r 32", |case| send(case) && case.transport == Transport::Rc),
     only("-o 1", fetches),
     only("-A CMP_AND_SWAP", |case| case.verb == Verb::Atomic && case.transport == Transport::Rc),
-    // Several things at once.
+    // Combinations.
     only("-b --report-both", bandwidth),
     of_queue_pairs(Variation { iterations: 32, ..only("-b -q 4 -l 16", bandwidth) }, 4),
     of_queue_pairs(Variation { iterations: 32, ..only("-q 4 --mr_per_qp", bandwidth) }, 4),
     of_queue_pairs(Variation { iterations: 32, ..only("-q 4 -e", send_bandwidth) }, 4),
-    // perftest makes the shared queue as long as one queue pair's iterations: without RNR NAKs that
+    // perftest's shared queue is as long as one queue pair's iterations: without RNR NAKs that
     // loses messages.
     of_queue_pairs(
         Variation {
@@ -169,9 +169,9 @@ pub static VARIATIONS: &[Variation] = &[
         send(case) && case.transport == Transport::Ud && by_tcp(case)
     }),
     only("--inline_recv=64", send),
-    // Without `-Q 1` this version waits for completions that it has not asked for.
+    // Without `-Q 1` this version waits for completions that it has not requested.
     only("-Q 1 --perform_warm_up", |case| bandwidth(case) && case.verb != Verb::Send),
-    // With `-R` this version forgets to reverse who connects to whom.
+    // With `-R` this version does not reverse who connects to whom.
     only("--reversed", |case| bandwidth_of_rc(case) && by_tcp(case)),
     only("-H", |case| latency(case) && case.transport == Transport::Rc && by_tcp(case)),
     Variation {
@@ -184,7 +184,7 @@ pub static VARIATIONS: &[Variation] = &[
     }),
     only("--use_old_post_send", write_bandwidth_of_rc_by_tcp),
     only("--out_json", write_bandwidth_of_rc_by_tcp),
-    // What this device, or this version of perftest, has not.
+    // Options that this device, or this version of perftest, lacks.
     only("--rate_limit=1 --rate_limit_type=PP", write_bandwidth_of_rc_by_tcp),
     only("--write_with_imm", write_bandwidth_of_rc_by_tcp),
     only("--odp", write_bandwidth_of_rc_by_tcp),

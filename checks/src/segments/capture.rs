@@ -1,22 +1,22 @@
-//! One capture file, read frame by frame through a buffer of bounded size.
+//! Reads one capture file frame by frame, through a buffer of bounded size.
 
 use super::{ProofError, Segment};
 use longhaul_wire::pcap::{Decoder, LinkType, Step};
 use std::io::Read;
 
-/// How much is read at a time, in bytes; the buffer holds as much more as the longest record needs.
+/// Bytes read at a time; the buffer also holds the rest of the longest record.
 const CHUNK: u64 = 256 << 10;
 
-/// A frame of a capture, copied out of it.
+/// A frame copied from a capture.
 #[derive(Default)]
 pub(super) struct Recorded {
-    /// From 1, as other programs count.
+    /// From 1, as in other programs.
     pub(super) number: u64,
     pub(super) time_ns: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// A capture that is being read; holds its next frame.
+/// A capture being read; holds its next frame.
 pub(super) struct Capture<'a> {
     pub(super) segment: Segment,
     source: Box<dyn Read + 'a>,
@@ -24,7 +24,7 @@ pub(super) struct Capture<'a> {
     buffer: Vec<u8>,
     consumed: usize,
     ended: bool,
-    /// The next frame, unless the capture has ended.
+    /// The next frame, if any.
     pub(super) next: Option<Recorded>,
     frames: u64,
     time_ns: u64,
@@ -47,7 +47,7 @@ impl<'a> Capture<'a> {
         Ok(capture)
     }
 
-    /// Puts the frame after it in the place of [`Capture::next`].
+    /// Advances [`Capture::next`] to the following frame.
     pub(super) fn advance(&mut self) -> Result<(), ProofError> {
         let Some(mut next) = self.next.take() else { return Ok(()) };
         loop {
@@ -69,7 +69,7 @@ impl<'a> Capture<'a> {
                     let time = record
                         .timestamp_ns
                         .ok_or(ProofError::Timeless(self.segment, self.frames))?;
-                    // A clock that is set back must not bring the files out of step.
+                    // A clock that is set back must not change the order of the files.
                     self.time_ns = self.time_ns.max(time);
                     next.number = self.frames;
                     next.time_ns = self.time_ns;
@@ -100,7 +100,7 @@ impl<'a> Capture<'a> {
         Ok(())
     }
 
-    /// Frames read, the next one included.
+    /// Frames read, including the next one.
     pub(super) fn frames(&self) -> u64 {
         self.frames
     }

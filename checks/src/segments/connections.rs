@@ -1,4 +1,4 @@
-//! Flows that the connection manager's messages announce.
+//! Flows announced by connection manager messages.
 
 use super::frame::Way;
 use longhaul_units::{Psn, Qpn};
@@ -6,10 +6,10 @@ use longhaul_wire::mad::{Mad, Message, TransportService};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Requests for connections that are remembered at once; all are forgotten when there are more.
+/// Maximum number of remembered connection requests; above it all are forgotten.
 const ASKED_MAX: usize = 1 << 14;
 
-/// What a REQ says.
+/// Content of a REQ.
 #[derive(Clone, Copy)]
 struct Asked {
     qpn: Qpn,
@@ -20,9 +20,9 @@ struct Asked {
 /// One direction of a new connection.
 #[derive(Clone, Copy)]
 pub(super) struct Begun {
-    /// Where requests go.
+    /// Destination of requests.
     pub(super) requests: Way,
-    /// Where responses go to.
+    /// Destination of responses.
     pub(super) requester: Qpn,
     pub(super) first_psn: Psn,
     pub(super) mtu: Option<u32>,
@@ -36,7 +36,7 @@ impl Begun {
     }
 }
 
-/// Who asked: addresses of both, VLAN, communication id.
+/// The sender of a REQ: both addresses, VLAN, communication id.
 type Asker = (IpAddr, IpAddr, u16, u32);
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// The communication ids of the connection that a DREQ ends: its sender's, its receiver's.
+    /// Communication ids of the connection that a DREQ ends: the sender's and the receiver's.
     pub(super) fn ended(mad: &Mad) -> Option<(u32, u32)> {
         match Message::read(mad).ok()?.1 {
             Message::Dreq(dreq) => Some((dreq.local_comm_id, dreq.remote_comm_id)),
@@ -53,8 +53,7 @@ impl Connections {
         }
     }
 
-    /// The flows of a connection, when a REP completes what is known of it: of who asked, of who
-    /// was asked.
+    /// The flows of a connection once its REP has arrived: the REQ sender's and the REP sender's.
     pub(super) fn see(&mut self, way: Way, mad: &Mad) -> Option<[Begun; 2]> {
         let Way { source, destination, vlan, .. } = way;
         let (_, message) = Message::read(mad).ok()?;
@@ -78,7 +77,7 @@ impl Connections {
                     mtu: asked.mtu,
                     ids,
                 };
-                // Each names the PSN with which the other is to begin.
+                // Each message contains the first PSN of the other end.
                 Some([
                     begun(destination, source, rep.qpn, asked.qpn, rep.starting_psn),
                     begun(source, destination, asked.qpn, rep.qpn, asked.psn),

@@ -1,4 +1,4 @@
-//! The rules of one flow: the requests of one requester, and what it is answered.
+//! Rules of one flow: the requests of one requester, and their answers.
 
 use super::frame::{Seen, Way};
 use super::{Direction, End, Findings, FlowProof, FramePosition, Rule};
@@ -7,46 +7,46 @@ use longhaul_wire::{Aeth, NakCode, Position, Syndrome, Verb, credits};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Sequence numbers start this far up, so that PSNs before the first one have one too.
+/// First sequence number, so that PSNs before the first one have one too.
 const SEQUENCE_BASE: u64 = 1 << 32;
-/// Packets that are kept after everybody has them, to compare late retransmissions with.
+/// Packets kept after delivery, to compare late retransmissions with.
 const RETAINED: usize = 1 << 16;
-/// A packet this far from what is expected belongs to another life of the QP.
+/// A packet this far from the expected PSN belongs to another life of the QP.
 const LIFE: u64 = 1 << 20;
-/// The same while nothing is outstanding: then only loss in front of the first capture makes a gap.
+/// The same while nothing is outstanding: only loss before the first capture makes a gap then.
 const IDLE_LIFE: u64 = 1 << 12;
-/// Frames from the responder that may lie in a box on their way to the requester.
+/// Maximum frames from the responder inside a box on their way to the requester.
 const IN_BOX_MAX: usize = 1 << 10;
-/// Path MTUs that exist, in bytes.
+/// Valid path MTUs, in bytes.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// One request packet, as the requester sent it first.
+/// One request packet, as first sent by the requester.
 struct Sent {
     first: u64,
-    /// PSNs that it takes.
+    /// PSNs that it occupies.
     span: u64,
     content: u64,
     path: u64,
     payload_len: usize,
-    /// Messages that end with it or before.
+    /// Messages that end with this packet or an earlier one.
     messages: u64,
 }
 
-/// A READ or atomic whose responses the requester does not have.
+/// A READ or atomic whose responses have not reached the requester.
 struct Awaited {
     first: u64,
     last: u64,
     next: u64,
 }
 
-/// What the near side of a box has seen of the responder's answers.
+/// The responder's answers as seen at the near side of a box.
 #[derive(Default)]
 struct Real {
-    /// Whole frames, for finding them again behind the box.
+    /// Hashes of whole frames, to recognise them behind the box.
     frames: VecDeque<u64>,
     look: Option<(bool, u64)>,
     unlimited: bool,
-    /// Largest count of messages that credits allowed.
+    /// Maximum number of messages that credits have allowed.
     limit: u64,
     any_credits: bool,
 }
@@ -58,19 +58,18 @@ pub(super) struct Flow {
     /// Communication ids of its connection.
     pub(super) connection: Option<(u32, u32)>,
     mtu: Option<u32>,
-    /// Sequence number that the requester sends next.
+    /// Next sequence number of the requester.
     next: u64,
     messages: u64,
     sent: VecDeque<Sent>,
-    /// Packets that are no longer in `sent`, and where and with how many messages they end.
+    /// Packets removed from `sent`, and the end and message count of the last of them.
     dropped: u64,
     dropped_next: u64,
     dropped_messages: u64,
-    /// DMA length of the last packet, a READ, while the path MTU that gives its PSN range is not
-    /// known.
+    /// DMA length of the last packet, a READ, while the path MTU, and so its PSN range, is unknown.
     unresolved: Option<u32>,
-    /// Counts of packets: came to the responder, acknowledged to the requester, acknowledged by the
-    /// responder.
+    /// Numbers of packets: arrived at the responder, acknowledged to the requester, acknowledged by
+    /// the responder.
     arrived: u64,
     answered: u64,
     confirmed: u64,
@@ -78,7 +77,7 @@ pub(super) struct Flow {
     has_data: bool,
     msn_base: Option<Msn>,
     real: Real,
-    /// MigReq of pseudo-ACKs that came before anything that it could be learnt from.
+    /// MigReq of pseudo-ACKs sent before the box could learn it.
     guessed_migreq: Option<bool>,
     last_was_passed: bool,
     answered_at: Option<FramePosition>,
@@ -86,7 +85,7 @@ pub(super) struct Flow {
     proof: FlowProof,
 }
 
-/// What a request packet shows.
+/// Whether a request packet fits the flow.
 #[derive(PartialEq, Eq)]
 pub(super) enum Fits {
     Yes,
@@ -125,13 +124,13 @@ impl Flow {
         }
     }
 
-    /// What the connection manager said; the MSN counts from 0.
+    /// Applies the connection manager's information; the MSN counts from 0.
     pub(super) fn begin_connection(&mut self, ids: (u32, u32), requester: Qpn, mtu: Option<u32>) {
         (self.connection, self.requester_qpn, self.mtu) = (Some(ids), Some(requester), mtu);
         self.msn_base = Some(Msn::new(0));
     }
 
-    /// True once a request was sent.
+    /// `true` after the first request.
     pub(super) fn has_begun(&self) -> bool {
         self.total() > 0 || self.proof.out_of_order_sent > 0
     }
@@ -140,7 +139,7 @@ impl Flow {
         self.dropped + self.sent.len() as u64
     }
 
-    /// The oldest packet that a retransmission can be compared with.
+    /// Oldest packet that a retransmission can be compared with.
     fn oldest(&self) -> u64 {
         self.sent.front().map_or(self.next, |sent| sent.first)
     }
@@ -150,7 +149,7 @@ impl Flow {
         self.sent.get(index).filter(|sent| sent.first <= seq).map(|_| index)
     }
 
-    /// Packets that end at `seq` or before, and their messages; `None` where that is forgotten.
+    /// Packets that end at `seq` or before, and their messages; `None` if that is forgotten.
     fn covered(&self, seq: u64) -> Option<(u64, u64)> {
         if seq + 1 < self.dropped_next {
             return None;
@@ -175,13 +174,13 @@ impl Flow {
         }
     }
 
-    /// True when an acknowledgement of `psn` can be one of this flow.
+    /// `true` if an acknowledgement of `psn` can belong to this flow.
     pub(super) fn could_be_acknowledged(&self, psn: Psn) -> bool {
         let Some(seq) = psn.unwrap_near(self.next) else { return false };
         self.total() > 0 && seq + 1 >= self.dropped_next && seq < self.next
     }
 
-    /// The requester sends a packet.
+    /// Handles a packet sent by the requester.
     pub(super) fn send(
         &mut self,
         place: FramePosition,
@@ -261,7 +260,7 @@ impl Flow {
         }
     }
 
-    /// The request behind a READ shows how many PSNs the READ takes.
+    /// Derives the PSN range of a READ from the next request.
     fn resolve_by_distance(&mut self, seq: u64) {
         let (Some(len), Some(last)) = (self.unresolved, self.sent.back()) else { return };
         let span = seq - last.first;
@@ -281,7 +280,7 @@ impl Flow {
         }
     }
 
-    /// A request packet comes to the responder.
+    /// Handles a request packet that arrives at the responder.
     pub(super) fn arrive(
         &mut self,
         place: FramePosition,
@@ -326,8 +325,7 @@ impl Flow {
         self.forget();
     }
 
-    /// The responder answers, or a box sends what it answered towards the requester: on the
-    /// responder's segment.
+    /// Handles an answer on the responder's segment: of the responder, or of a box on its behalf.
     pub(super) fn answer(
         &mut self,
         place: FramePosition,
@@ -337,7 +335,7 @@ impl Flow {
         self.learn_mtu(seen);
         let seq = seen.psn.unwrap_near(self.next).unwrap_or(0);
         let Some(aeth) = seen.aeth.filter(|_| seen.opcode.verb() == Some(Verb::Acknowledge)) else {
-            // Data: whatever lies before its request is there.
+            // Data: everything before its request has arrived.
             let before = self
                 .index_of(seq)
                 .and_then(|i| self.sent.get(i))
@@ -361,7 +359,7 @@ impl Flow {
             return;
         }
         self.confirmed = count;
-        // Kernel rxe counts a READ as soon as it has come.
+        // Kernel rxe counts a READ as soon as it arrives.
         if !self.has_data {
             self.check_msn(place, aeth.msn, messages, findings);
         }
@@ -398,7 +396,7 @@ impl Flow {
         }
     }
 
-    /// An answer of the responder comes to the box of the requester.
+    /// Handles an answer of the responder that arrives at the requester's box.
     pub(super) fn note_real(&mut self, seen: &Seen<'_>) {
         if self.real.frames.len() == IN_BOX_MAX {
             self.real.frames.pop_front();
@@ -418,7 +416,7 @@ impl Flow {
         }
     }
 
-    /// The requester is answered. `has_box`: by a box perhaps.
+    /// Handles an answer that arrives at the requester. `has_box`: perhaps from a box.
     pub(super) fn be_answered(
         &mut self,
         place: FramePosition,
@@ -429,7 +427,7 @@ impl Flow {
         self.learn_mtu(seen);
         let was_real = self.real.frames.iter().position(|&whole| whole == seen.whole);
         if let Some(at) = was_real {
-            // The box keeps their order; what it absorbed lies before.
+            // The box keeps their order; the answers before this one were absorbed.
             self.real.frames.drain(..=at);
         }
         let passed = was_real.is_some() || !has_box;
@@ -529,7 +527,7 @@ impl Flow {
         }
     }
 
-    /// A pseudo-ACK looks as the responder's do, and promises no more.
+    /// Checks that a pseudo-ACK looks like the responder's ACKs and promises no more.
     fn check_pseudo(
         &mut self,
         place: FramePosition,
@@ -570,7 +568,7 @@ impl Flow {
         format!("{source} to {destination}, QP {qpn}")
     }
 
-    /// Its responder asks for the end of the connection `ids`.
+    /// Handles a DREQ of the responder for the connection `ids`.
     pub(super) fn be_closed(&mut self, place: FramePosition, responder: IpAddr, ids: (u32, u32)) {
         let ours = self.connection == Some(ids) || self.connection == Some((ids.1, ids.0));
         if ours
@@ -584,13 +582,14 @@ impl Flow {
         }
     }
 
-    /// The capture of the responder's segment ends at `until_ns`, or the QP lives anew.
+    /// Ends the flow: the capture of the responder's segment ends at `until_ns`, or the QP has a
+    /// new life.
     pub(super) fn finish(mut self, until_ns: u64, findings: &mut Findings) -> FlowProof {
         let missing = self.total() - self.arrived;
         let promised = self.answered.saturating_sub(self.arrived);
         self.proof.end = match (self.failed.take(), self.answered_at) {
             (Some(reason), _) => {
-                // What came may have been refused.
+                // Packets that arrived may have been refused.
                 let acknowledged_but_missing = self.answered.saturating_sub(self.confirmed);
                 End::Failed { reason, acknowledged_but_missing }
             }

@@ -1,16 +1,16 @@
-//! What the rules look at in a frame.
+//! Parts of a frame that the rules examine.
 
 use longhaul_units::{Psn, Qpn};
 use longhaul_wire::{Aeth, ICRC_LEN, Layout, Opcode, Packet, Split, Verb, icrc, mad, split};
 use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 
-/// Where a RoCEv2 packet goes.
+/// Path and destination of a RoCEv2 packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Way {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
-    /// VLAN of the outermost tag that the headers show, 0 without one.
+    /// VLAN of the outermost tag, 0 without one.
     pub(super) vlan: u16,
     pub(super) qpn: Qpn,
 }
@@ -22,26 +22,26 @@ pub(super) struct Seen<'a> {
     pub(super) psn: Psn,
     pub(super) migreq: bool,
     pub(super) aeth: Option<Aeth>,
-    /// DMA length, where there is a RETH.
+    /// DMA length of the RETH, if there is one.
     pub(super) dma_len: Option<u32>,
     pub(super) payload: &'a [u8],
     pub(super) icrc_is_right: bool,
-    /// It is 0, for none, or right: a host that looks at it drops the packet otherwise.
+    /// 0 (none) or valid; otherwise a host that checks it drops the packet.
     pub(super) udp_checksum_is_right: bool,
-    /// Everything from the BTH to the pad that no retransmission changes: not AckReq, not FECN,
-    /// BECN and the bits beside.
+    /// Hash of everything from the BTH to the pad that no retransmission changes: without AckReq,
+    /// FECN, BECN and their reserved neighbours.
     pub(super) content: u64,
-    /// Ethernet, IP and UDP headers without what differs from packet to packet or may change on the
-    /// way: lengths, IPv4 identification, ECN, checksums.
+    /// Hash of Ethernet, IP and UDP headers without fields that differ between packets or may
+    /// change on the path: lengths, IPv4 identification, ECN, checksums.
     pub(super) path: u64,
-    /// The whole packet.
+    /// Hash of the whole packet.
     pub(super) whole: u64,
 }
 
-/// What a frame is.
+/// Kind of a frame.
 pub(super) enum FrameKind<'a> {
     Roce(Seen<'a>),
-    /// Not RoCEv2, or not well formed: the hash of all its bytes.
+    /// Not RoCEv2, or malformed: the hash of all its bytes.
     Other(u64),
 }
 
@@ -129,13 +129,13 @@ fn path(frame: &[u8], layout: &Layout) -> u64 {
 }
 
 impl Seen<'_> {
-    /// The MAD, when it is one for the general services interface.
+    /// The MAD of a packet to the general services interface.
     pub(super) fn mad(&self) -> Option<&mad::Mad> {
         let is_gsi = self.opcode == Opcode::UD_SEND_ONLY && self.way.qpn == Qpn::GSI;
         is_gsi.then_some(self.payload)?.try_into().ok()
     }
 
-    /// True for READ requests and atomics, which are answered by data.
+    /// `true` for READ requests and atomics, which are answered with data.
     pub(super) fn wants_data(&self) -> bool {
         matches!(self.opcode.verb(), Some(Verb::ReadRequest | Verb::CmpSwap | Verb::FetchAdd))
     }

@@ -1,19 +1,19 @@
-//! What is not RoCEv2 goes through a box as it is, all of it and in order.
+//! Frames that are not RoCEv2 pass a box unchanged, completely and in order.
 
 use super::{Findings, FramePosition, Passage, Rule, Segment};
 use std::collections::{HashMap, VecDeque};
 
-/// What entered this long before a box's captures end must have left it.
+/// Frames that entered this long before the end of a box's captures must have left it.
 const UNDER_WAY_NS: u64 = 1_000_000_000;
-/// What has not left after this long will not.
+/// Age at which a frame that has not left is lost.
 const EXPIRY_NS: u64 = 10_000_000_000;
 
-/// A box between two captures. Which way a frame goes is seen from where it is first.
+/// A box between two captures. The capture that has a frame first determines its direction.
 pub(super) struct Box {
     pub(super) ends: [Segment; 2],
-    /// Frames that came in at either end and have not left by the other.
+    /// Frames that entered at either end and have not left.
     inside: [VecDeque<(u64, FramePosition)>; 2],
-    /// Frames that others came before which entered later, by hash.
+    /// Frames overtaken by later ones, by hash.
     overtaken: HashMap<u64, Vec<FramePosition>>,
     carried: [u64; 2],
 }
@@ -59,7 +59,7 @@ impl Box {
         self.inside[end].push_back((hash, place));
     }
 
-    /// The captures end at `until_ns`, the later of the two.
+    /// Ends the check: the captures end at `until_ns`, the later of the two.
     pub(super) fn finish(self, until_ns: u64, findings: &mut Findings) -> Passage {
         let mut under_way = 0;
         let mut lost: Vec<FramePosition> = self.overtaken.into_values().flatten().collect();

@@ -1,4 +1,4 @@
-//! Tests of the proof from captures of all segments, on scripts of frames.
+//! Tests of the proof from captures of all segments, on scripted frames.
 
 use super::*;
 use crate::packets::{Fields, paths};
@@ -12,7 +12,7 @@ const RESPONDER_QPN: Qpn = Qpn::new(0x11);
 const REQUESTER_QPN: Qpn = Qpn::new(0x22);
 const MTU: usize = 256;
 
-/// Requests go along the first path of [`paths`].
+/// Requests use the first path of [`paths`].
 fn packet(opcode: Opcode, psn: u32, payload: usize) -> Fields {
     let mut fields = Fields::made_up(opcode, paths()[0], payload, psn % 97 * 8);
     fields.bth = Bth::new(opcode, RESPONDER_QPN, Psn::new(psn));
@@ -41,7 +41,7 @@ fn ack(psn: u32, msn: u32) -> Fields {
     answer(Opcode::RC_ACK, psn, Syndrome::ACK_UNLIMITED, msn, 0)
 }
 
-/// Frames in the order in which they were recorded, one each microsecond.
+/// Frames in recording order, one per microsecond.
 #[derive(Clone, Default)]
 struct Script(Vec<(Segment, Vec<u8>)>);
 
@@ -60,7 +60,7 @@ impl Script {
         self.0.extend(segments.iter().map(|&segment| (segment, frame.to_vec())));
     }
 
-    /// The same with `change` made to frame `number` of `segment`.
+    /// A copy with `change` applied to frame `number` of `segment`.
     fn with(&self, segment: Segment, number: usize, change: impl FnOnce(&mut Fields)) -> Script {
         let mut script = self.clone();
         let frame = &mut script.frame(segment, number).1;
@@ -82,7 +82,7 @@ impl Script {
             seen += usize::from(*at == segment);
             *at != segment || seen != number
         });
-        // Only the first time that the count is reached is meant.
+        // Only the first time that the count is reached counts.
         assert_eq!(script.0.len() + 1, self.0.len());
         script
     }
@@ -119,7 +119,7 @@ impl Script {
         self.prove_at(&ALL)
     }
 
-    /// The only violation that there is.
+    /// Checks that this is the only violation.
     #[track_caller]
     fn breaks(&self, segment: Segment, frame: u64, rule: Rule) {
         let proof = self.prove();
@@ -130,14 +130,14 @@ impl Script {
 }
 
 /// `count` WRITE packets from `first` on, each pseudo-acknowledged at once, before the far side has
-/// any; the real ACKs end at the near box. MSNs begin behind `base`.
+/// any; the real ACKs end at the near box. MSNs begin after `base`.
 ///
 /// Near LAN: request, ACK, request, ACK, ... Far LAN: request, ACK, ... Near WAN: all requests, all
 /// real ACKs.
 fn accelerated(first: u32, count: u32, base: u32) -> Script {
     let psn = |index: u32| Psn::new(first).plus(index).get();
     let mut script = Script::default();
-    // One exchange teaches the near box how real answers look.
+    // From one exchange the near box learns the format of real answers.
     for index in 0..count {
         script.at(&[NearLan, NearWan], &write(psn(index), index));
         if index > 1 {
@@ -157,12 +157,12 @@ fn accelerated(first: u32, count: u32, base: u32) -> Script {
 const PACKETS: u32 = 8;
 const FIRST: u32 = 0xff_fffc;
 
-/// Over the wrap of the PSN.
+/// A script whose PSNs wrap around.
 fn usual() -> Script {
     accelerated(FIRST, PACKETS, 41)
 }
 
-/// In [`usual`] on the near LAN, request `index` (from 0) and its ACK, counted from 1.
+/// Number, from 1, of request `index` (from 0) of [`usual`] on the near LAN.
 fn near_request(index: usize) -> usize {
     2 * index + 1
 }
@@ -250,7 +250,8 @@ mod what_is_right {
     #[test]
     fn loss_behind_the_box_is_filled_from_the_store() {
         let mut script = usual();
-        // Request 4 is lost, 5 to 7 come behind the gap; the responder asks, and all come again.
+        // Request 4 is lost, and 5 to 7 arrive behind the gap; the responder sends a NAK, and all
+        // are retransmitted.
         let lost =
             script.0.iter().position(|(at, f)| *at == FarWan && *f == write(0, 4).build()).unwrap();
         script.0.truncate(lost);
@@ -260,7 +261,7 @@ mod what_is_right {
         let nak = answer(Opcode::RC_ACK, 0, Syndrome::Nak(NakCode::PsnSequence), 41 + 2, 0);
         script.at(&[FarLan, FarWan, NearWan], &nak);
         for index in 4..8 {
-            // The box may ask for an ACK.
+            // The box may set AckReq.
             let mut again = write(index - 4, index);
             again.bth.ack_request = true;
             script.at(&[NearWan, FarWan, FarLan], &again);
@@ -297,14 +298,14 @@ mod acknowledgements {
 
     #[test]
     fn of_what_the_box_had_not_seen_are_found() {
-        // The last but one acknowledges the last packet, which comes later.
+        // The last ACK but one acknowledges the last packet, which arrives later.
         let script = usual().with(NearLan, near_ack(6), |ack| ack.bth.psn = Psn::new(3));
         script.breaks(NearLan, near_ack(6) as u64, Rule::AckedUnseen);
     }
 
     #[test]
     fn over_a_gap_are_found() {
-        // Packet 6 never comes to the box.
+        // Packet 6 never reaches the box.
         let script = usual().without(NearLan, near_request(6)).without(NearLan, near_ack(6) - 1);
         let rules: Vec<_> = script.prove().violations.iter().map(|v| (v.segment, v.rule)).collect();
         assert!(rules.contains(&(NearLan, Rule::AckedUnseen)), "{rules:?}");
@@ -315,7 +316,7 @@ mod acknowledgements {
         let mut script = usual();
         let last = script.0.iter().rposition(|(_, frame)| *frame == write(3, 7).build()).unwrap();
         script.0.remove(last);
-        // What the responder says then, it would not say.
+        // The responder would not send these answers then.
         script.0.retain(|(at, frame)| *at == NearLan || *frame != ack(3, 45).build());
         script.breaks(NearLan, near_ack(7) as u64, Rule::AckedNeverArrived);
         assert_eq!(script.prove().flows[0].end, End::Missing { packets: 1 });
@@ -368,13 +369,12 @@ mod acknowledgements {
     fn that_promise_more_than_the_responder_are_found() {
         let limited = |code: u8| Syndrome::Ack { credit_code: code };
         let mut script = usual();
-        // All real ACKs, and so the pseudo-ACKs, allow one message more: code 1.
+        // All real ACKs, and so the pseudo-ACKs, allow one further message: code 1.
         for (_, frame) in &mut script.0 {
             let (mut fields, _) = Fields::read(frame).unwrap().unwrap();
             if let Some(aeth) = &mut fields.aeth {
                 let messages = aeth.msn.get() - 41;
-                // The limit that the second ACK sets is 2; what is sent beyond does not matter
-                // here.
+                // The second ACK sets the limit 2; later packets do not matter here.
                 aeth.syndrome = limited(if messages < 2 { 1 } else { 0 });
             }
             *frame = fields.build();
@@ -448,7 +448,7 @@ mod requests {
         script.breaks(FarLan, 9, Rule::HeadersChanged);
         let script = usual().with(FarLan, 9, |write| write.path.destination_mac.0[5] ^= 1);
         script.breaks(FarLan, 9, Rule::HeadersChanged);
-        // A mark of congestion is no change.
+        // A congestion mark is no change.
         assert!(usual().with(FarLan, 9, |write| write.path.traffic_class |= 3).prove().holds());
     }
 
@@ -485,7 +485,7 @@ mod requests {
         };
         let (a, b) = (at(&script, write(2, 6)), at(&script, write(3, 7)));
         script.0.swap(a, b);
-        // The responder would not acknowledge packet 6 before it came, nor packet 7 at all.
+        // The responder would not acknowledge packet 6 before it arrived, nor packet 7 at all.
         let rules: Vec<_> = script.prove().violations.iter().map(|v| v.rule).collect();
         assert!(
             rules.contains(&Rule::ResponderAhead) && rules.contains(&Rule::AckedNeverArrived),
@@ -580,7 +580,7 @@ mod connections {
         fields
     }
 
-    /// A connection whose requester is to begin with `psn`, in front of `rest`.
+    /// A connection whose requester must begin with `psn`, before `rest`.
     pub(super) fn connected(psn: u32, rest: Script) -> Script {
         let req = Req {
             local_comm_id: 5,
@@ -640,7 +640,7 @@ mod connections {
         assert!(
             late.violations.iter().all(|v| v.rule == Rule::MsnWrong) && late.violations_total > 0
         );
-        // The first packet is missing from the beginning.
+        // The first packet is missing.
         let skipped = connected(FIRST - 1, accelerated(FIRST, PACKETS, 0)).prove();
         assert!(skipped.violations.iter().any(|v| v.rule == Rule::AckedUnseen), "{skipped:#?}");
     }
@@ -671,7 +671,7 @@ mod closing {
         let end = &proof.flows[0].end;
         let End::Failed { reason, acknowledged_but_missing: 1 } = end else { panic!("{end:?}") };
         assert!(reason.starts_with("the responder closed it, far LAN"), "{reason}");
-        // Another connection's end is no excuse.
+        // The end of another connection is no excuse.
         other.at(&[FarLan], &dreq(6, 8));
         assert_eq!(other.prove().violations[0].rule, Rule::AckedNeverArrived);
     }
@@ -711,7 +711,7 @@ mod other_frames {
         script().without(FarLan, BEFORE + 1).breaks(FarWan, BEFORE as u64 + 1, Rule::OtherLost);
         let mut changed = script();
         changed.frame(FarLan, BEFORE + 1).1[30] ^= 1;
-        // What went in does not come out, but something that did not go in.
+        // A frame that did not enter leaves in place of one that did.
         let proof = changed.prove();
         let found: Vec<_> = proof.violations.iter().map(|v| (v.segment, v.frame, v.rule)).collect();
         let number = BEFORE as u64 + 1;

@@ -1,5 +1,5 @@
-//! Packets of the Linux kernel's rxe: each decodes, carries the ICRC that we compute, and is built
-//! again from its fields byte for byte.
+//! Packets of the Linux kernel's rxe: each is decoded, has the ICRC that we compute, and is rebuilt
+//! from its fields byte for byte.
 
 use longhaul_checks::packets::Fields;
 use longhaul_units::Qpn;
@@ -50,7 +50,7 @@ fn every_packet_is_rebuilt_from_its_fields() {
     });
 }
 
-/// Each side of a connection begins with the PSN that the other's REQ or REP asked for.
+/// Each side of a connection begins with the PSN in the other's REQ or REP.
 #[test]
 fn the_first_request_of_a_side_has_the_psn_that_its_peer_asked_for() {
     let mut asked = BTreeMap::new();
@@ -85,7 +85,7 @@ fn one_flipped_bit_under_the_icrc_is_noticed() {
             return;
         }
         let mut damaged = frame.to_vec();
-        // BTH byte 4 (FECN, BECN, reserved) is the one that routers may change.
+        // BTH byte 4 (FECN, BECN, reserved) may be changed by routers.
         let bth = 14 + 20 + 8;
         for at in bth..frame.len() {
             damaged[at] ^= 0x10;

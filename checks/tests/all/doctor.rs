@@ -1,5 +1,5 @@
 //! `longhaul doctor` on captures of Linux's rxe: counts agree with Wireshark's dissector, and other
-//! forms of the same capture tell the same. Needs the packages tshark and wireshark-common
+//! formats of the same capture yield the same. Needs the packages tshark and wireshark-common
 //! (editcap, mergecap).
 
 use longhaul_checks::RuntimeDir;
@@ -50,7 +50,7 @@ fn sum(report: &Value, pointer: &str) -> u64 {
 /// Opcode, syndrome and destination QP of a packet.
 type Dissected = (u8, Option<u8>, u32);
 
-/// Every packet, as tshark sees it.
+/// Every packet, as dissected by tshark.
 fn dissect(capture: &Path) -> Vec<Dissected> {
     let mut command = Command::new("tshark");
     command.arg("-r").arg(capture).args([
@@ -85,7 +85,7 @@ fn counts_agree_with_tshark() {
             packets.iter().filter(|p| wanted(p)).count() as u64
         };
         assert_eq!(report["capture"]["roce_packets"], packets.len(), "{name}");
-        // To QP1 goes the connection manager; the upper three bits are the transport.
+        // The connection manager uses QP1; the upper three bits are the transport.
         let is_answer = |p: &Dissected| p.0 < 0x20 && (0x0d..=0x12).contains(&p.0);
         assert_eq!(
             sum(&report, "/request_packets"),
@@ -175,7 +175,7 @@ fn what_is_no_capture_of_rocev2_is_answered_with_what_it_is() {
         let mut bytes = pcap::file_header(LinkType(link_type), 65_535).to_vec();
         let header = RecordHeader { timestamp_ns: 1, captured_len, original_len: captured_len };
         bytes.extend(header.write());
-        // ARP, to everybody.
+        // A broadcast ARP frame.
         bytes.extend([&[0xff; 6][..], &[2; 6], &[0x08, 0x06], &[0; 46]].concat());
         bytes
     };

@@ -1,4 +1,4 @@
-//! Checks that start no lab and no box: they may run beside each other.
+//! Checks that start no lab and no box, so that they may run concurrently.
 
 mod captures;
 mod doctor;

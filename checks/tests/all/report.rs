@@ -1,5 +1,5 @@
-//! A report opened in Debian's Chromium: nothing goes wrong in it, every plot is there, it fits a
-//! screen of 1280 pixels and a printed page. And the commands that make and compare results.
+//! A report opened in Debian's Chromium: no errors, every plot present, and it fits a screen of
+//! 1280 pixels and a printed page. Also the commands that produce and compare results.
 
 mod sample;
 
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Width of the window, in CSS pixels.
 const WIDTH: u32 = 1280;
 
-/// Runs in the page when it is laid out, and writes what it finds into it.
+/// Runs in the page after layout, and writes its findings into it.
 const PROBE: &str = r#"<script>
 const svgs = [...document.querySelectorAll('svg')].map(svg => {
   const own = svg.getBoundingClientRect();
@@ -83,7 +83,7 @@ struct Svg {
     overlaps: Vec<String>,
 }
 
-/// A folder of this test, removed at its end.
+/// A directory of this test, removed at its end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -105,7 +105,7 @@ impl Drop for Scratch {
     }
 }
 
-/// True when the browser is there; otherwise says that the test is skipped.
+/// `true` if the browser is installed; otherwise reports that the test is skipped.
 fn has_browser() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(BROWSER).is_file());
@@ -135,7 +135,7 @@ fn browse(scratch: &Scratch, arguments: &[&str], width: u32, page: &Path) -> Fin
     finished
 }
 
-/// What the page says of itself in a window of this width, and what it wrote to the console.
+/// The page's findings in a window of this width, and its console messages.
 fn probe(scratch: &Scratch, html: &str, width: u32) -> (Probe, Vec<String>) {
     let page = scratch.file("probed.html");
     assert!(html.contains("</body>"));
@@ -181,7 +181,7 @@ mod in_a_browser {
             assert_eq!(probe.fetched, [""; 0], "asked from elsewhere");
             assert_eq!((probe.sections, probe.dead_links), (7, 0));
             assert!(probe.tables >= 9, "{} tables", probe.tables);
-            assert_eq!(probe.svgs.len(), 9, "{:?}", probe.svgs);
+            assert_eq!(probe.svgs.len(), 11, "{:?}", probe.svgs);
             for svg in &probe.svgs {
                 assert!(svg.label.starts_with("Plot: "), "{svg:?}");
                 assert!(svg.width > 300.0 && svg.height > 180.0, "{svg:?}");
@@ -227,9 +227,9 @@ mod in_a_browser {
         assert!(bytes.starts_with(b"%PDF-"));
         let text = String::from_utf8_lossy(&bytes);
         let pages = text.matches("/Type /Page\n").count() + text.matches("/Type /Page ").count();
-        // The summary, and a page or a few for each of seven experiments.
+        // The summary, and a few pages for each of seven experiments.
         assert!((8..=18).contains(&pages), "{pages} pages");
-        // A4, lying.
+        // A4, landscape.
         let sizes = text.matches("/MediaBox [0 0 841.").count()
             + text.matches("/MediaBox [0 0 842").count();
         assert_eq!(sizes, pages, "pages of another size");
@@ -298,7 +298,7 @@ mod commands {
             experiments.iter().fold(Report::new("A title"), |r, e| r.experiment(e, &records));
         assert_eq!(std::fs::read_to_string(&out).expect("a page"), direct.html().expect("a page"));
         assert_eq!(std::fs::read_dir(&csv).expect("a folder").count(), 7);
-        assert_eq!(std::fs::read_dir(&svg).expect("a folder").count(), 9);
+        assert_eq!(std::fs::read_dir(&svg).expect("a folder").count(), 11);
         let (code, json, _) = run(&["report", &file, "--json", "--check"]);
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!((code, &json["is_met"]), (1, &false.into()));
@@ -338,12 +338,12 @@ mod commands {
         assert!(stderr.contains("cannot read /nonexistent: No such file"), "{stderr}");
         let (code, _, stderr) = run(&["report", &file, "--only", "c1"]);
         assert!(
-            code == 1 && stderr.contains("no experiment is called c1; there is go-back-n, grid,"),
+            code == 2 && stderr.contains("no experiment is called c1; there is go-back-n, grid,"),
             "{stderr}"
         );
         let (code, _, stderr) = run(&["report", &file, "--out", "/dev/full"]);
         assert!(code == 1 && stderr.contains("cannot write /dev/full: No space left"), "{stderr}");
-        // What was cut at the end is left out and told.
+        // A truncated last line is skipped and reported.
         std::fs::write(&path, &good[..good.len() - 20]).expect("a file");
         let (code, _, stderr) = run(&["report", &other, "--only", "iown2-d1"]);
         assert!(code == 0 && stderr.contains("was cut and is left out"), "{stderr}");
@@ -358,7 +358,7 @@ mod commands {
         assert_eq!(code, 1, "{stdout}");
         assert!(stdout.contains("+2.00 %  ✗") && stdout.contains("1.0200"), "{stdout}");
         assert_eq!(run(&["compare", &a, &b, "--tolerance", "2.1%"]).0, 0);
-        // One figure among a thousand comes first.
+        // A single different figure is listed first.
         let text = std::fs::read_to_string(&a).expect("the sample");
         let one = scratch.file("one.jsonl");
         std::fs::write(&one, text.replacen("\"energy_ws\":2.03}", "\"energy_ws\":3.03}", 1))

@@ -1,5 +1,6 @@
-//! `longhaul reproduce`: the published tables come out, and what is off or failed is said. A part
-//! of each experiment runs here; all of it, which takes minutes, runs in the nightly tier.
+//! `longhaul reproduce`: the published tables are reproduced, and deviations and failures are
+//! reported. A part of each experiment runs here; the nightly tier runs all of it, which takes
+//! minutes.
 
 use longhaul_checks::{Finished, Program, RuntimeDir};
 use serde_json::Value;
@@ -43,7 +44,7 @@ fn every_experiment_is_as_expected() {
     assert_all_as_expected("");
 }
 
-/// Of two runs the second cannot end in time.
+/// The second of two runs cannot end in time.
 const LATE: &str = r#"
 [experiment]
 name = "late"
@@ -87,7 +88,7 @@ fn a_run_that_ends_in_an_error_is_a_cell_that_says_so() {
         assert_eq!(done.stdout.contains("missing"), code == 1, "{done}");
         let page = fs::read_to_string(here.join("reproduction.html")).unwrap();
         assert!(page.contains("its time was over"), "{done}");
-        // The file says it too.
+        // The file says so too.
         let again = run(&runtime, "report r.jsonl --check");
         assert_eq!(again.status.code(), Some(code), "{again}");
         assert!(again.stdout.contains("failed at 10000 km"), "{again}");
@@ -119,8 +120,8 @@ fn an_experiment_that_there_is_not_is_refused_with_those_that_there_are() {
     }
 }
 
-/// Appendix C of the published report: the requester stops when the delta of PSNs is 15, which are
-/// 16 READs of a packet.
+/// Appendix C of the published report: the requester stops at a PSN delta of 15, which is 16 READs
+/// of one packet.
 #[test]
 fn the_doctor_finds_the_stall_of_16_reads_in_a_simulated_capture() {
     let runtime = RuntimeDir::new();

@@ -1,5 +1,5 @@
-//! Scapy's RoCE layer computes the ICRC that we computed and reads the fields that we wrote. Needs
-//! the package python3-scapy.
+//! Scapy's RoCE layer computes the same ICRC and reads the fields that we wrote. Needs the package
+//! python3-scapy.
 
 use longhaul_checks::outside::output;
 use longhaul_checks::packets::{Fields, capture, every_kind};
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// What Debian's Python and scapy make of `file`.
+/// Output of Debian's Python and scapy for `file`.
 fn read_back(file: &[u8]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scapy_packets.py");
     output(Command::new("/usr/bin/python3").arg(script), "python3-scapy", file)
@@ -16,7 +16,7 @@ fn read_back(file: &[u8]) -> String {
 
 fn expected(fields: &Fields, frame: &[u8]) -> String {
     let bth = fields.bth;
-    // Scapy knows an AETH behind an ACK only, not behind a READ response.
+    // Scapy parses an AETH only in an ACK, not in a READ response.
     let is_ack = bth.opcode == Opcode::RC_ACK;
     let name = if bth.opcode == Opcode::CNP {
         "cnp"

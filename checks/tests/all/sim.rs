@@ -1,4 +1,4 @@
-//! `longhaul sim`: scenario files, what it prints, captures that others read, bad input.
+//! `longhaul sim`: scenario files, its output, captures for other programs, and invalid input.
 
 use longhaul_checks::{Finished, Program, RuntimeDir, require};
 use longhaul_wire::pcap;
@@ -217,7 +217,7 @@ mod captures {
         let text = Program::start(&mut tshark).succeed(LIMIT).stdout;
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
         assert!(lines.iter().all(|fields| fields[0].is_empty()), "{text}");
-        // WRITE first, and its length.
+        // The first packet of each WRITE, and its length.
         let firsts: Vec<_> = lines.iter().filter(|fields| fields[1] == "6").collect();
         assert_eq!(firsts.len(), 20, "{text}");
         assert!(firsts.iter().all(|fields| fields[2] == "65536"), "{text}");
@@ -273,8 +273,7 @@ mod captures {
         let flow = &at_requester["flows"][0];
         let text = place.succeed("doctor a.pcap");
         assert!(text.contains("400 WRITE of 64 KiB"), "{text}");
-        // Near the requester answers take the whole way to and fro; near the responder next to
-        // nothing.
+        // Near the requester answers take the whole round trip; near the responder next to nothing.
         assert!(text.contains("min 3.8 ms"), "{text}");
         assert!(!place.succeed("doctor b.pcap").contains("min 3.8 ms, median 3.8 ms"), "{flow}");
         assert!(text.contains("The queue depth limits it: 128 messages"), "{text}");
@@ -288,7 +287,7 @@ mod captures {
             (
                 "sim x.toml --pcap man=x.pcap",
                 2,
-                "no link is called 'man': there are lan-a, lan-b, wan",
+                "no link is called 'man': the links are lan-a, lan-b, wan",
             ),
             (
                 "sim x.toml --pcap wan@a=x.pcap",
@@ -319,7 +318,7 @@ mod captures {
 mod bad_input {
     use super::*;
 
-    /// One line on stderr alone, with code 2 and `part` in it.
+    /// Checks that stderr alone has one line, which contains `part`, and that the exit code is 2.
     #[track_caller]
     fn assert_refused(refused: &Finished, part: &str) {
         assert_eq!(refused.status.code(), Some(2), "{refused}");

@@ -1,4 +1,5 @@
-//! `longhaul sweep`: grids of points, what survives an interruption, a full disk or a kill, Slurm.
+//! `longhaul sweep`: grids of points, recovery from an interruption, a full disk and a kill, and
+//! Slurm.
 
 mod slurm;
 
@@ -51,13 +52,13 @@ impl Place {
         fs::read_to_string(self.runtime.path().join(name)).unwrap_or_default()
     }
 
-    /// Whole lines of a sweep's results.
+    /// Complete lines of a sweep's results.
     fn lines(&self, out: &str) -> usize {
         self.text(&format!("{out}/results.jsonl")).matches('\n').count()
     }
 
-    /// By point and seed, the values: everything that does not depend on when and where it ran. No
-    /// point is there twice.
+    /// Values by point and seed: everything that does not depend on time and place of the run. No
+    /// point is listed twice.
     fn results(&self, out: &str) -> BTreeMap<String, Value> {
         let mut results = BTreeMap::new();
         for line in self.text(&format!("{out}/results.jsonl")).lines() {
@@ -103,7 +104,7 @@ mod a_grid {
         let first = "sweep x.toml --vary flow.size=4K..64K,x2 --out o";
         place.succeed(first);
         let said = place.succeed("sweep x.toml --vary flow.size=4K..256K,x2 --out o");
-        assert!(said.stderr.contains("5 of 7 points are there already"), "{said}");
+        assert!(said.stderr.contains("5 of 7 points already have results"), "{said}");
         assert!(said.stdout.starts_with("2 new points"), "{said}");
         assert_eq!(place.results("o").len(), 7);
         assert!(place.succeed(first).stdout.starts_with("0 new points"));
@@ -126,13 +127,16 @@ mod an_interrupted_sweep {
         assert!(!ended.status.success(), "it was over too soon: {ended}");
         let there = place.lines("o");
         assert!((3..101).contains(&there), "{there} of 101: {ended}");
-        // What a power failure leaves of a line.
+        // A line truncated by a power failure.
         let path = place.runtime.path().join("o/results.jsonl");
         let mut text = fs::read_to_string(&path).unwrap();
         text.truncate(text.rfind('\n').map_or(0, |at| at + 1));
         fs::write(&path, format!("{text}{{\"schema\":1,\"experi")).unwrap();
         let resumed = place.succeed(&format!("{MANY} o"));
-        assert!(resumed.stderr.contains(&format!("{there} of 101 points are there")), "{resumed}");
+        assert!(
+            resumed.stderr.contains(&format!("{there} of 101 points already have results")),
+            "{resumed}"
+        );
         place.succeed(&format!("{MANY} whole"));
         assert_eq!(place.results("o"), place.results("whole"));
     }
@@ -145,8 +149,8 @@ mod an_interrupted_sweep {
     #[test]
     fn by_a_kill_loses_no_finished_point() {
         interrupted(|program| {
-            // SAFETY: kill has no preconditions; the child was not waited for, so its number is its
-            // own.
+            // SAFETY: kill has no preconditions; the child was not waited for, so its process id is
+            // not reused.
             unsafe { libc::kill(program.id() as libc::pid_t, libc::SIGKILL) };
         });
     }
@@ -164,8 +168,8 @@ mod an_interrupted_sweep {
         assert!((1..16).contains(&there), "{there}");
         for part in [
             "File too large",
-            &format!("the {there} points finished before are whole"),
-            "make room",
+            &format!("the {there} points finished before are complete"),
+            "free some space",
         ] {
             assert!(ended.stderr.contains(part), "{part:?} is missing: {ended}");
         }
@@ -209,11 +213,14 @@ mod refusals {
         fs::write(place.runtime.path().join("x.toml"), SCENARIO.replace("10km", "11km")).unwrap();
         let refused = place.run("sweep x.toml --vary flow.size=4K --out o");
         assert_eq!(refused.status.code(), Some(2), "{refused}");
-        assert!(refused.stderr.contains("o has results of x.toml as it was"), "{refused}");
+        assert!(
+            refused.stderr.contains("o has results of a previous version of x.toml"),
+            "{refused}"
+        );
         fs::create_dir(place.runtime.path().join("p")).unwrap();
         fs::write(place.runtime.path().join("p/results.jsonl"), "").unwrap();
         let refused = place.run("sweep x.toml --vary flow.size=4K --out p");
-        assert!(refused.stderr.contains("p/results.jsonl is not of a sweep"), "{refused}");
+        assert!(refused.stderr.contains("p/results.jsonl does not belong to a sweep"), "{refused}");
     }
 
     #[test]
@@ -245,7 +252,10 @@ mod refusals {
         command.env("PATH", place.runtime.path());
         let refused = Program::start(&mut command).finish(LIMIT);
         assert!(!refused.status.success(), "{refused}");
-        assert!(refused.stderr.contains("Slurm is not here: there is no 'sbatch'"), "{refused}");
+        assert!(
+            refused.stderr.contains("Slurm is not available: there is no 'sbatch'"),
+            "{refused}"
+        );
         assert!(refused.stderr.contains("--executor local"), "{refused}");
         assert!(!place.runtime.path().join("o").exists());
     }

@@ -1,5 +1,5 @@
-//! What a port's tap records, the capture reader reads: the two are written apart, since ports know
-//! no protocol.
+//! The capture reader reads the recordings of a port's tap: the two are implemented separately,
+//! because ports know no protocol.
 
 use longhaul_checks::packets::every_kind;
 use longhaul_port::tap::{TapConfig, TapPort};

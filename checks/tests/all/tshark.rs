@@ -1,4 +1,4 @@
-//! Wireshark's dissector reads in our packets what we put there. Needs the package tshark.
+//! Wireshark's dissector finds in our packets the fields that we wrote. Needs the package tshark.
 
 use longhaul_checks::outside::{output, scratch_file};
 use longhaul_checks::packets::{Fields, capture, every_kind};
@@ -35,7 +35,7 @@ const FIELDS: [&str; 26] = [
     "infiniband.invariant.crc",
 ];
 
-/// What tshark prints for the fields above, as far as the packet has them.
+/// tshark's output for the fields above, if the packet has them.
 fn dissect(file: &[u8], name: &str) -> Vec<Vec<String>> {
     let path = scratch_file(&format!("tshark-{name}"), file);
     let mut command = Command::new("tshark");
@@ -48,7 +48,7 @@ fn dissect(file: &[u8], name: &str) -> Vec<Vec<String>> {
         "-E",
         "occurrence=f",
     ]);
-    // Guesses at what the payload means are not asked for: they call an empty one malformed.
+    // Disables heuristics about the payload, which report an empty one as malformed.
     for guess in ["rpcordma", "nvme-rdma", "smb_direct", "iser", "rpc"] {
         command.args(["--disable-protocol", guess]);
     }
@@ -60,7 +60,7 @@ fn dissect(file: &[u8], name: &str) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
 }
 
-/// The same, by what we put into the packet.
+/// The expected output, from the fields of the packet.
 fn expected(fields: &Fields, frame: &[u8]) -> Vec<String> {
     let decimal = |v: u32| v.to_string();
     let flag = |v: bool| u8::from(v).to_string();
@@ -122,7 +122,7 @@ fn reads_every_field_of_every_kind_of_packet_as_we_wrote_it() {
 
 #[test]
 fn reports_a_packet_cut_in_its_headers_as_malformed() {
-    // So that an empty `_ws.malformed` above means something.
+    // Shows that an empty `_ws.malformed` above is meaningful.
     let fields = every_kind().into_iter().find(|f| f.atomic.is_some()).unwrap();
     let mut frame = fields.build();
     frame.truncate(60);

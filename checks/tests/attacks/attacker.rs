@@ -1,4 +1,4 @@
-//! The attacker: a station in the middle of the fibre between two boxes, with one power.
+//! The attacker: a station in the middle of the fibre between two boxes, with one capability.
 
 use crate::forge::{ROCE_PORT, bytes_of};
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
@@ -8,13 +8,13 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// The attacker's own address: what is sent there comes to him, whatever his power.
+/// The attacker's own address: datagrams to it reach the attacker, whatever its capability.
 pub const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 66, 0, 1));
 
-/// Somebody else's.
+/// A third party's address.
 pub const VICTIM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 88, 0, 1));
 
-/// A datagram in the middle of the fibre, on its way to a site: 0 or 1.
+/// A datagram in the middle of the fibre, towards site 0 or 1.
 #[derive(Clone, Debug)]
 pub struct Crossing {
     pub toward: usize,
@@ -31,30 +31,30 @@ type Sees = Box<dyn FnMut(Instant, &Crossing)>;
 type Loses = Box<dyn FnMut(Instant, &Crossing) -> bool>;
 type Rewrites = Box<dyn FnMut(Instant, Crossing) -> Vec<Crossing>>;
 
-/// What he can do with what crosses. Everybody can send.
+/// The attacker's capability. Every attacker can send.
 pub enum Power {
-    /// He sees nothing but what is sent to himself.
+    /// Sees only datagrams to its own address.
     Send,
     Read(Sees),
-    /// True: it is lost.
+    /// `true` drops the datagram.
     Drop(Loses),
     Write(Rewrites),
 }
 
-/// What was seen of an attack, by who looks on from outside.
+/// Observations of an attack from outside.
 #[derive(Default)]
 pub struct Tally {
-    /// Bytes that he sent, and those that came to his own address.
+    /// Bytes sent by the attacker, and bytes to its own address.
     pub sent_bytes: u64,
     pub heard_bytes: u64,
-    /// Bytes to somebody beyond the attacker who has nothing to do with the boxes.
+    /// Bytes to a third party that is unrelated to the boxes.
     pub victim_bytes: u64,
     pub sent: u64,
-    /// What he sends next.
+    /// Datagrams to send next.
     pub to_send: Vec<Crossing>,
-    /// What came to his own address, until he takes it.
+    /// Datagrams to its own address that it has not taken yet.
     pub heard: Vec<Vec<u8>>,
-    /// RDMA that a box sent in the clear.
+    /// RDMA that a box sent in cleartext.
     pub in_the_clear: u64,
 }
 
@@ -64,7 +64,7 @@ pub fn shared<T>(value: T) -> Shared<T> {
     Rc::new(RefCell::new(value))
 }
 
-/// See the module.
+/// The attacker.
 pub struct Attacker {
     power: Power,
     waiting: Vec<Crossing>,

@@ -1,4 +1,4 @@
-//! Somebody wants the boxes to go on in the clear, or with less.
+//! An attacker tries to make the boxes continue in cleartext, or with weaker protection.
 
 use crate::attacker::{Crossing, Power, shared};
 use crate::fleet::plan::Mix;
@@ -13,14 +13,14 @@ fn is_for_boxes(crossing: &Crossing) -> bool {
     Udp::find(bytes).is_some_and(|udp| udp.destination_port(bytes) == BOX_PORT)
 }
 
-/// Nothing for the port of the boxes gets through from the first moment to the second.
+/// Nothing to the boxes' port passes between the two times.
 fn blocked(keys: Keys, from_ms: u64, to_ms: u64) -> Stage {
     let [from, to] = [from_ms, to_ms].map(|ms| Instant::ZERO + Duration::from_ms(ms));
     let power = Power::Drop(Box::new(move |now, crossing| {
         is_for_boxes(crossing) && now >= from && now < to
     }));
     let mut setup = setup(2, boxes(keys));
-    // NICs that have more patience than he: what fails is their own doing otherwise.
+    // NICs with longer timeouts than the attack: otherwise they would fail by themselves.
     setup.nic.timeout = 18;
     setup.mix = Mix::SendsAndWrites;
     setup.messages = 1000;
@@ -50,7 +50,7 @@ fn who_blocks_the_port_from_the_first_gets_nothing_in_the_clear() {
     stage.assert_bounded();
 }
 
-/// What RoCE is without boxes: nothing stops for it.
+/// Equal to RoCE without boxes: nothing stops for it.
 #[test]
 fn without_keys_who_drops_what_is_tunnelled_gets_what_he_would_without_boxes() {
     let mut stage = blocked(Keys::Without, 300, 4300);
@@ -63,11 +63,11 @@ fn without_keys_who_drops_what_is_tunnelled_gets_what_he_would_without_boxes() {
     }
 }
 
-/// Messages of handshakes that he changes.
+/// Number of handshake messages that the attacker changes.
 const CHANGES: usize = 24;
 
-/// Another version, another cipher, another cookie or key: he changes a byte of each message of a
-/// handshake, whatever byte it is, for a while.
+/// Another version, cipher, cookie or key: the attacker changes one byte of each handshake message
+/// for a while, at every position.
 #[test]
 fn who_changes_handshakes_gets_no_keys_and_no_lesser_ones() {
     let changed = shared(0_usize);
@@ -75,7 +75,7 @@ fn who_changes_handshakes_gets_no_keys_and_no_lesser_ones() {
     let power = Power::Write(Box::new(move |_, mut crossing| {
         let kind = crossing.bytes.get(AT + 1).map(|byte| byte >> 4);
         let mut changed = count.borrow_mut();
-        // ANSWER, INIT and RESPONSE, each with another byte wrong.
+        // ANSWER, INIT and RESPONSE, with a different byte changed in each.
         if is_for_boxes(&crossing) && matches!(kind, Some(3..=5)) && *changed < CHANGES {
             *changed += 1;
             let body = crossing.bytes.len() - AT - 16;

@@ -1,4 +1,4 @@
-//! Somebody who can only send, and sends much.
+//! Floods by an attacker that can only send.
 
 use crate::attacker::{OWN, Power, VICTIM, shared};
 use crate::fleet::address_of;
@@ -17,7 +17,7 @@ fn own(n: u32) -> IpAddr {
     IpAddr::from(Ipv4Addr::from(0x0a42_0000 | n & 0xffff))
 }
 
-/// A datagram to the port of the boxes with these bytes.
+/// A datagram to the boxes' port with these bytes.
 fn datagram(from: IpAddr, to: usize, body: &[u8]) -> Vec<u8> {
     let mut out = control(&path(from, address_of(to)), &Header::new(DatagramKind::Ping, 0), &[]);
     out.truncate(AT);
@@ -29,10 +29,10 @@ fn datagram(from: IpAddr, to: usize, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A question of each kind, as a stranger at `from` asks it.
+/// A question of each type from a stranger at `from`.
 fn questions(rng: &mut SplitMix64, from: IpAddr, to: usize) -> Vec<Vec<u8>> {
     let way = path(from, address_of(to));
-    // ASK and OPEN of the transport, as docs/wan-transport.md has them: 64 bytes in all.
+    // ASK and OPEN of the transport, according to docs/spec/wan-transport.md: 64 bytes in all.
     let hello = |step: u8, rng: &mut SplitMix64| {
         let mut body = [0; 64];
         body[..4].copy_from_slice(&[step, 0, 2, 2]);
@@ -49,12 +49,12 @@ fn questions(rng: &mut SplitMix64, from: IpAddr, to: usize) -> Vec<Vec<u8>> {
     let sealed = |kind: u8, len: usize, rng: &mut SplitMix64| {
         let mut body = vec![0; len];
         body[..2].copy_from_slice(&[0xe1, kind << 4]);
-        // Of keys, but for ASK and INIT, which come before them.
+        // Index of keys, except in ASK and INIT, which precede them.
         let keys = if matches!(kind, 2 | 4) { 0 } else { rng.next_u64() as u32 };
         body[4..8].copy_from_slice(&keys.to_be_bytes());
         body[8..16].copy_from_slice(&rng.next_u64().to_be_bytes());
         if kind == 4 {
-            // The keys to be.
+            // Index of the new keys.
             body[16] = 1;
         }
         datagram(from, to, &body)
@@ -119,7 +119,7 @@ fn no_question_of_a_stranger_has_a_longer_answer() {
     }
 }
 
-/// He has a session, and asks in the name of somebody who has none.
+/// The attacker has a session, and asks in the name of a host without one.
 #[test]
 fn who_has_a_session_cannot_have_its_answers_sent_to_others() {
     for target in [0, 1] {
@@ -145,7 +145,7 @@ fn who_has_a_session_cannot_have_its_answers_sent_to_others() {
     }
 }
 
-/// RoCE from addresses without end, to QPs without end, of which each could be a flow.
+/// RoCE from unlimited addresses to unlimited QPs, each of which could be a flow.
 #[test]
 fn flows_without_end_stop_no_flow_that_is_there() {
     for keys in BOTH {
@@ -177,8 +177,8 @@ fn flows_without_end_stop_no_flow_that_is_there() {
     }
 }
 
-/// He has a session of his own, and sends by it what takes memory: streams that do not end, and
-/// frames far ahead of those that would let them go on.
+/// The attacker has a session of its own, and uses it for traffic that takes memory: streams that
+/// never end, and frames far ahead of missing ones.
 #[test]
 fn a_session_of_his_own_takes_no_more_than_its_bounds() {
     let mut setup = setup(1, boxes(Keys::Without));
@@ -210,7 +210,7 @@ fn a_session_of_his_own_takes_no_more_than_its_bounds() {
     assert!(refused.iter().sum::<u64>() > 1000, "{refused:?}");
 }
 
-/// Whatever bytes, for whatever port.
+/// Random bytes to random ports.
 #[test]
 fn noise_stops_nothing() {
     for keys in BOTH {

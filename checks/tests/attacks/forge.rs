@@ -1,4 +1,4 @@
-//! What an attacker makes: RoCE packets, and datagrams of boxes.
+//! Forged RoCE packets and box datagrams.
 
 use longhaul_node::{Frame, Payload, Trailer};
 use longhaul_units::{Psn, Qpn};
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 pub const ROCE_PORT: u16 = 4791;
 pub const BOX_PORT: u16 = 4797;
-/// Where a transport's header begins behind IPv4 without a tag, and a seal's.
+/// Offset of a transport's or seal's header behind untagged IPv4.
 pub const AT: usize = 42;
 
 pub fn bytes_of(frame: &Frame<'_>) -> Vec<u8> {
@@ -41,7 +41,7 @@ pub fn path(source_ip: IpAddr, destination_ip: IpAddr) -> Path {
     }
 }
 
-/// A RoCE packet with a right ICRC.
+/// A RoCE packet with a valid ICRC.
 pub fn packet(path: &Path, bth: &Bth, aeth: Option<Aeth>, payload: &[u8]) -> Vec<u8> {
     let template = PathTemplate::new(path);
     let mut head = Head::begin(&template, bth);
@@ -51,7 +51,7 @@ pub fn packet(path: &Path, bth: &Bth, aeth: Option<Aeth>, payload: &[u8]) -> Vec
     bytes_of(&Frame { head: head.bytes(), payload, trailer })
 }
 
-/// An ACK of all up to `psn`, for the QP `to`.
+/// An ACK up to `psn`, for the QP `to`.
 pub fn ack(path: &Path, to: Qpn, psn: Psn) -> Vec<u8> {
     let aeth = Aeth { syndrome: Syndrome::ACK_UNLIMITED, msn: longhaul_units::Msn::new(psn.get()) };
     packet(path, &Bth::new(Opcode::RC_ACK, to, psn), Some(aeth), &[])
@@ -63,13 +63,13 @@ pub fn send(path: &Path, to: Qpn, psn: Psn, payload: &[u8]) -> Vec<u8> {
     packet(path, &bth, None, payload)
 }
 
-/// The transport's header of a datagram between boxes in the clear.
+/// Transport header of an unsealed datagram between boxes.
 pub fn header_of(bytes: &[u8]) -> Option<Header> {
     let udp = Udp::find(bytes).filter(|udp| udp.destination_port(bytes) == BOX_PORT)?;
     Header::read(bytes.get(udp.payload()..)?)
 }
 
-/// A RoCE packet as its host sent it: from the fibre in the clear, tunnelled or not.
+/// A RoCE packet as its host sent it: from the fibre in cleartext, tunnelled or not.
 pub fn opened(bytes: &[u8]) -> Option<Vec<u8>> {
     let udp = Udp::find(bytes)?;
     match udp.destination_port(bytes) {
@@ -87,7 +87,7 @@ pub fn opened(bytes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// A RoCE packet in a datagram of the transport's.
+/// A RoCE packet in a transport datagram.
 pub fn tunnelled(packet: &[u8], header: &Header) -> Vec<u8> {
     let mut out = packet.to_vec();
     let Some(udp) = Udp::find(&out) else { return out };
@@ -98,7 +98,7 @@ pub fn tunnelled(packet: &[u8], header: &Header) -> Vec<u8> {
     out
 }
 
-/// A datagram of the transport's without a frame.
+/// A transport datagram without a frame.
 pub fn control(path: &Path, header: &Header, body: &[u8]) -> Vec<u8> {
     let mut out = PathTemplate::new(path).bytes().to_vec();
     out.truncate(AT);
@@ -112,7 +112,7 @@ pub fn control(path: &Path, header: &Header, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The packet with its payload changed, and an ICRC that is right.
+/// The packet with a changed payload and a valid ICRC.
 pub fn with_other_payload(packet: &[u8]) -> Option<Vec<u8>> {
     let parsed = Packet::parse(packet).ok()??;
     let layout = parsed.layout();
@@ -125,7 +125,7 @@ pub fn with_other_payload(packet: &[u8]) -> Option<Vec<u8>> {
     (end - pad > layout.payload).then_some(out)
 }
 
-/// A PING that asks, as docs/wan-transport.md has it.
+/// A PING request, according to docs/spec/wan-transport.md.
 pub fn ping(path: &Path, header: &Header, session: u32, nonce: u64) -> Vec<u8> {
     let mut body = [0; 32];
     body[0] = 1;

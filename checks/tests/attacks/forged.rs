@@ -9,7 +9,7 @@ use longhaul_accel::FlowStatus;
 use longhaul_units::{Duration, Psn, Qpn, Rng, SplitMix64};
 use longhaul_wire::{Packet, Path};
 
-/// A flow as the box of its requester's site has it, with that requester's site.
+/// Flows of the requesters' near boxes, with the requesters' sites.
 fn flows(stage: &Stage) -> Vec<(usize, FlowStatus)> {
     let near = |site| stage.fleet.site(site).accelerators()[0];
     let of = |site| near(site).flows().map(move |flow| (site, flow)).collect::<Vec<_>>();
@@ -34,7 +34,7 @@ fn acks(stage: &Stage, by: i32) -> Vec<(usize, Vec<u8>)> {
     flows(stage).into_iter().map(of).collect()
 }
 
-/// SENDs for the responder, `by` ahead of the packet that it waits for.
+/// SENDs for the responder, `by` ahead of the packet that it expects.
 fn requests(stage: &Stage, by: i32) -> Vec<(usize, Vec<u8>)> {
     let of = |(site, flow): (usize, FlowStatus)| {
         let psn = ahead(flow.undelivered_psn, by);
@@ -92,8 +92,8 @@ fn requests_of_a_sender_who_guesses_wrong_change_nothing() {
         }
     });
     stage.assert_unharmed(&outcome);
-    // The far halves cannot tell them from another life of the QPs: they let the flows go, which
-    // then pass as without boxes, and the responders' NAKs name them as they do there.
+    // The far halves cannot distinguish them from another life of the QPs: they release the flows,
+    // which then pass as without boxes, and the responders' NAKs name them as they do there.
     for site in [0, 1] {
         let accelerators = stage.fleet.site(site).accelerators();
         assert!(accelerators[0].counters().packet_seq_err > 50);
@@ -101,7 +101,7 @@ fn requests_of_a_sender_who_guesses_wrong_change_nothing() {
     }
 }
 
-/// Changes what a host has sent in a request, where he can tell.
+/// Changes the payload of a host's request, if the attacker can read it.
 fn altered(crossing: &Crossing) -> Option<Vec<u8>> {
     let frame = opened(&crossing.bytes)?;
     let is_request = Packet::parse(&frame).ok()??.opcode().is_request();
@@ -112,7 +112,7 @@ fn altered(crossing: &Crossing) -> Option<Vec<u8>> {
     })
 }
 
-/// Somebody on the path changes each tenth request, right in all checks that need no key.
+/// An attacker on the path changes every tenth request, with all checks that need no key valid.
 fn altering(boxes: Boxes) -> (Stage, Shared<u64>) {
     let changed = shared(0_u64);
     let (count, mut seen) = (changed.clone(), 0_u64);
@@ -135,7 +135,7 @@ fn without_keys_a_writer_alters_what_boxes_carry_as_he_alters_roce() {
         let outcome = stage.fleet.run();
         assert!(*changed.borrow() > 10, "{boxes:?}");
         assert!(!outcome.violations.is_empty(), "{boxes:?}");
-        // Other bytes in the right places, and what follows from them: nothing besides.
+        // Wrong bytes in the right places, with their consequences, and nothing else.
         let is_his = |what: &String| what.contains("other bytes");
         assert!(outcome.violations.iter().all(is_his), "{boxes:?}: {:?}", outcome.violations);
         assert!(outcome.failures.is_empty() && outcome.unfinished.is_empty(), "{boxes:?}");
@@ -167,8 +167,8 @@ fn what_a_writer_alters_is_not_taken_with_keys() {
     assert!(changed > 100 && refused.iter().sum::<u64>() > changed / 2, "{refused:?} of {changed}");
 }
 
-/// For each ACK that a request asks for, somebody on the path loses the request and makes the ACK.
-/// Messages that were acknowledged and never came.
+/// For each request with an AckReq, an attacker on the path drops the request and forges the ACK.
+/// Returns the number of messages acknowledged and never delivered.
 fn acknowledged_falsely(boxes: Boxes) -> (Stage, usize) {
     let mut seen = 0_u64;
     let power = Power::Write(Box::new(move |_, crossing| {
@@ -176,7 +176,7 @@ fn acknowledged_falsely(boxes: Boxes) -> (Stage, usize) {
             let packet = Packet::parse(&frame).ok()??;
             let bth = packet.bth();
             let is_asking = bth.opcode.is_request() && packet.reth().is_none() && bth.ack_request;
-            // The requester's QPN is that of the responder's host, in the fleet's numbering.
+            // The requester's QPN follows from the responder's in the fleet's numbering.
             let to = Qpn::new(bth.dest_qp.get() ^ 0x400);
             is_asking.then(|| forge::ack(&packet.path().reversed(), to, bth.psn))
         });

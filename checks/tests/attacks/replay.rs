@@ -1,11 +1,11 @@
-//! What was said is said again, as it was or in another place.
+//! Replayed datagrams, unchanged or in another context.
 
 use crate::attacker::{Crossing, Power, Shared, shared};
 use crate::forge::AT;
 use crate::stage::{BOTH, Keys, Stage, boxes, setup};
 use longhaul_units::{Duration, Rng, SplitMix64};
 
-/// Somebody who reads, and what he has read last.
+/// An attacker that reads, and the datagrams that it read last.
 fn reader(most: usize) -> (Power, Shared<Vec<Crossing>>) {
     let read = shared(Vec::new());
     let keeps = read.clone();
@@ -65,7 +65,7 @@ fn what_was_said_long_ago_changes_nothing() {
     }
 }
 
-/// QPs are reset and begin anew; he says what their former lives have said.
+/// QPs are reset and start again; the attacker replays their former lives.
 #[test]
 fn what_a_connection_said_before_it_began_anew_changes_nothing() {
     for keys in BOTH {
@@ -91,9 +91,9 @@ fn what_a_connection_said_before_it_began_anew_changes_nothing() {
     }
 }
 
-/// The headers of one datagram before the body of another of its length.
+/// The headers of one datagram before the body of another of equal length.
 fn spliced(rng: &mut SplitMix64, first: &Crossing, second: &Crossing) -> Option<Crossing> {
-    // Headers up to UDP's, or the boxes' own too.
+    // Headers up to UDP, or the boxes' own headers too.
     let at = [AT, AT + 8, AT + 16, AT + 24, AT + 36][rng.below(5) as usize];
     let is_alike = first.bytes.len() == second.bytes.len() && first.bytes.len() > at;
     let bytes = [first.bytes.get(..at)?, second.bytes.get(at..)?].concat();
@@ -101,7 +101,7 @@ fn spliced(rng: &mut SplitMix64, first: &Crossing, second: &Crossing) -> Option<
     (is_alike && is_new).then(|| Crossing::new(first.toward, bytes))
 }
 
-/// What neither fits its key or check, nor is new.
+/// Datagrams refused by a key or check, and as replays.
 fn refused(stage: &Stage, keys: Keys, site: usize) -> [u64; 2] {
     match keys {
         Keys::With => {
@@ -153,7 +153,7 @@ fn what_a_writer_exchanges_between_datagrams_fits_neither() {
         let mut last: [Option<Crossing>; 2] = [None, None];
         let exchanged = shared([0_u64; 2]);
         let count = exchanged.clone();
-        // Each tenth goes on with the body of the one before it that went the same way.
+        // Every tenth continues with the body of the previous one in its direction.
         let power = Power::Write(Box::new(move |_, crossing| {
             seen += 1;
             let toward = crossing.toward;

@@ -1,15 +1,15 @@
-//! Receivers that take their time.
+//! Slow receivers and slow paths.
 
 use crate::attacker::{Power, shared};
 use crate::fleet::plan::Mix;
 use crate::stage::{BOTH, Stage, boxes, setup};
 use longhaul_units::{Duration, Rng, SplitMix64};
 
-/// The most that the stores of a site's accelerators hold for all flows.
+/// Maximum bytes in the stores of a site's accelerators, for all flows.
 const STORE: u64 = 512 << 10;
 
 /// A responder posts each receive 4 ms late, while requesters have far more to send than a box may
-/// store for them.
+/// store.
 #[test]
 fn a_responder_that_is_never_ready_costs_bounded_memory_and_no_flow() {
     for keys in BOTH {
@@ -37,7 +37,7 @@ fn a_responder_that_is_never_ready_costs_bounded_memory_and_no_flow() {
     }
 }
 
-/// Somebody lets through so little that everything waits.
+/// An attacker lets so little pass that everything waits.
 #[test]
 fn a_path_that_hardly_carries_anything_costs_bounded_memory_and_no_byte() {
     for keys in BOTH {
@@ -61,7 +61,7 @@ fn a_path_that_hardly_carries_anything_costs_bounded_memory_and_no_byte() {
     }
 }
 
-/// He holds a third of what crosses for up to 50 ms.
+/// The attacker delays a third of the datagrams by up to 50 ms.
 #[test]
 fn who_holds_datagrams_back_changes_nothing_but_the_time() {
     for keys in BOTH {

@@ -39,7 +39,7 @@ pub fn boxes(keys: Keys) -> Boxes {
     if keys == Keys::With { Boxes::Sealed } else { Boxes::Whole }
 }
 
-/// See the module.
+/// The scene of an attack.
 pub struct Stage {
     pub fleet: Fleet,
     pub tally: Shared<Tally>,
@@ -57,7 +57,7 @@ impl Stage {
         Stage::new(&setup(1, boxes(keys)), power)
     }
 
-    /// The attacker sends this.
+    /// Queues a datagram for the attacker to send.
     pub fn send(&mut self, toward: usize, bytes: Vec<u8>) {
         self.tally.borrow_mut().to_send.push(Crossing::new(toward, bytes));
         self.fleet.wake();
@@ -68,7 +68,7 @@ impl Stage {
         self.fleet.run_until(end);
     }
 
-    /// Until the boxes have met, and what the hosts send goes between them.
+    /// Runs until the boxes have met and carry the hosts' traffic.
     pub fn meet(&mut self) {
         self.meet_despite(|_| {});
     }
@@ -84,13 +84,13 @@ impl Stage {
         panic!("the boxes do not meet: {:#?}", [0, 1].map(|n| *self.transport(n).counters()));
     }
 
-    /// Lets the boxes meet, and then the attack go on, each millisecond, until the hosts are done.
+    /// Lets the boxes meet, and then calls `attack` each millisecond until the hosts are done.
     pub fn attacked(&mut self, attack: impl FnMut(&mut Stage)) -> Outcome {
         self.meet();
         self.attacked_on(attack)
     }
 
-    /// The same with an attack that goes on while the boxes meet.
+    /// Like `attacked`, with an attack that also runs while the boxes meet.
     pub fn attacked_from_the_first(&mut self, mut attack: impl FnMut(&mut Stage)) -> Outcome {
         self.meet_despite(&mut attack);
         self.attacked_on(attack)
@@ -116,29 +116,29 @@ impl Stage {
         self.fleet.site(number).seal().expect("a box with keys").counters()
     }
 
-    /// Frames that a seal dropped at a site.
+    /// Frames that a site's seal dropped.
     pub fn seal_dropped(&self, number: usize, reason: longhaul_seal::DropReason) -> u64 {
         self.sealed(number).drops.get(reason)
     }
 
-    /// Frames that a transport dropped at a site.
+    /// Frames that a site's transport dropped.
     pub fn transport_dropped(&self, number: usize, reason: longhaul_wan::DropReason) -> u64 {
         self.transport(number).counters().drops.get(reason)
     }
 
-    /// Frames that the accelerators of a site dropped.
+    /// Frames that a site's accelerators dropped.
     pub fn accelerator_dropped(&self, number: usize, reason: longhaul_accel::DropReason) -> u64 {
         let all = self.fleet.site(number).accelerators();
         all.iter().map(|accelerator| accelerator.counters().drops.get(reason)).sum()
     }
 
-    /// ACKs that the accelerators of a site forwarded for packets that they have not seen.
+    /// ACKs for unseen packets that a site's accelerators forwarded.
     pub fn acks_unseen(&self, number: usize) -> u64 {
         let all = self.fleet.site(number).accelerators();
         all.iter().map(|accelerator| accelerator.counters().acks_unseen).sum()
     }
 
-    /// No box has more than its configuration lets it have.
+    /// Checks that no box exceeds its configured bounds.
     pub fn assert_bounded(&self) {
         for site in self.fleet.sites() {
             for accelerator in site.accelerators() {
@@ -163,7 +163,7 @@ impl Stage {
         }
     }
 
-    /// Every byte, completion and sum is right, and nothing has failed or is left.
+    /// Checks that every byte, completion and sum is right, and nothing has failed or is left.
     pub fn assert_unharmed(&self, outcome: &Outcome) {
         let Outcome { failures, violations, unfinished, flows, .. } = outcome;
         assert!(
@@ -179,7 +179,7 @@ impl Stage {
         self.assert_bounded();
     }
 
-    /// With keys nothing of RDMA has left in the clear.
+    /// Checks that with keys no RDMA has left in cleartext.
     pub fn assert_closed(&self) {
         if self.setup.boxes == Boxes::Sealed {
             assert_eq!(self.tally.borrow().in_the_clear, 0, "RDMA in the clear");

@@ -1,4 +1,4 @@
-//! A stranger: a box of the attacker's own, at his own address, in any name.
+//! A stranger: a box of the attacker's, at its own address, with any box number.
 
 use crate::attacker::OWN;
 use crate::fleet::address_of;
@@ -12,7 +12,7 @@ use longhaul_wan::{Config, Hello, INNER, Seed, Transport};
 use longhaul_wire::{Bth, Head, Opcode};
 use std::net::IpAddr;
 
-/// Keeps what leaves, as bytes.
+/// Records transmitted frames as bytes.
 #[derive(Default)]
 struct Tap(Vec<(Side, Vec<u8>)>);
 
@@ -26,31 +26,31 @@ impl Transmit for Tap {
     }
 }
 
-/// See the module.
+/// The attacker's box.
 pub struct Stranger {
     pub node: Sealed<Transport>,
-    /// The site whose box he talks to.
+    /// Site whose box it talks to.
     pub target: usize,
     address: IpAddr,
-    /// The session's number at that box, once it has accepted.
+    /// Session number at that box, once accepted.
     pub accepted: Option<u32>,
 }
 
 impl Stranger {
-    /// With a number and a seed; those of a box give its very instance.
+    /// With a box number and a seed; those of a genuine box also yield its instance.
     pub fn new(target: usize, box_id: u64, seed: Seed) -> Stranger {
         let transport = Transport::new(Config { box_id, seed, ..Config::default() });
         let node = Sealed::new(transport.expect("valid"), None);
         Stranger { node, target, address: OWN, accepted: None }
     }
 
-    /// In the name of the other site's box.
+    /// With the box number of the other site.
     pub fn in_the_name_of_the_other(target: usize, run: u64) -> Stranger {
         let other = 1 - target as u64;
         Stranger::new(target, 1 + other, Seed::of_scenario(run << 16 | other))
     }
 
-    /// With a key of his own, and the public key of the box that he talks to.
+    /// With a key of its own, and the public key of the target box.
     pub fn with_key(mut self) -> Stranger {
         let far = crate::fleet::boxes::key(self.target).public();
         let peer = PeerConfig { name: "victim".into(), public_key: far, preshared_key: None };
@@ -67,11 +67,12 @@ impl Stranger {
         self.node.handle_frame(stage.fleet.now(), side, &frame);
     }
 
-    /// Takes what came to his address, and lets his box do what is due. It looks for a box at the
+    /// Receives the datagrams to its address, and lets its box act. It searches for a box at the
     /// site's host as soon as it may.
     pub fn turn(&mut self, stage: &mut Stage) {
         let now = stage.fleet.now();
-        // His box draws another value first, so that of its seed the instance alone is another's.
+        // Its box draws one more value first, so that with a genuine box's seed only the instance
+        // is equal.
         let to_nobody = IpAddr::from([10, 66, 1, 1]);
         let wanted = [to_nobody, address_of(self.target)];
         let asks = if self.accepted.is_none() { wanted.len() } else { 0 };

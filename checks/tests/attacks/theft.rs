@@ -1,4 +1,4 @@
-//! Somebody wants the session of two boxes, or its traffic.
+//! An attacker tries to take over the session of two boxes, or its traffic.
 
 use crate::attacker::{OWN, Power, shared};
 use crate::fleet::{Setup, address_of};
@@ -9,15 +9,15 @@ use longhaul_units::{Duration, Psn, Qpn};
 use longhaul_wan::Seed;
 use longhaul_wan::format::{DatagramKind, HEADER_LEN, Header, Ping};
 
-/// The hosts begin when he has had time.
+/// The hosts start after the attacker has had time.
 fn late(keys: Keys) -> Setup {
     Setup { stagger: Duration::from_ms(800), ..setup(LATE, boxes(keys)) }
 }
 
-/// Of this run no queue pair begins in the first 50 ms.
+/// In this run no queue pair starts in the first 50 ms.
 const LATE: u64 = 5;
 
-/// Until both boxes' sessions to the strangers stand.
+/// Waits until both boxes have sessions with the strangers.
 fn let_in(stage: &mut Stage, strangers: &mut [Stranger]) {
     for _ in 0..40 {
         strangers.iter_mut().for_each(|stranger| stranger.turn(stage));
@@ -26,7 +26,7 @@ fn let_in(stage: &mut Stage, strangers: &mut [Stranger]) {
     assert!(strangers.iter().all(|stranger| stranger.accepted.is_some()), "they were let in");
     assert!((0..2).all(|site| stage.transport(site).counters().inner_frames_in == 0), "first");
     for stranger in strangers {
-        // Something comes by each session, to a QP that there is not.
+        // A frame arrives by each session, to a QP that does not exist.
         let frame =
             forge::send(&path(OWN, address_of(stranger.target)), Qpn::new(0x99), Psn::new(1), &[7]);
         let header = Header::new(DatagramKind::Data, stranger.accepted.expect("let in"));
@@ -69,7 +69,7 @@ fn who_has_a_session_of_his_own_serves_no_host_of_others() {
         let mut stage = Stage::new(&late(Keys::Without), Power::Send);
         let mut strangers = [Stranger::new(target, 666, Seed::of_scenario(666))];
         let_in(&mut stage, &mut strangers);
-        // A frame by his session, from the host beyond the other box.
+        // A frame by the attacker's session, from the host beyond the other box.
         let way = path(address_of(1 - target), address_of(target));
         let frame = forge::send(&way, Qpn::new(0x99), Psn::new(1), &[7; 64]);
         let header = Header::new(DatagramKind::Data, strangers[0].accepted.expect("let in"));
@@ -116,7 +116,7 @@ fn without_the_key_of_a_peer_nobody_gets_a_session() {
     }
 }
 
-/// He has the numbers of a session at both ends from the PINGs that boxes send each other.
+/// The attacker learns a session's numbers at both ends from the PINGs between the boxes.
 #[test]
 fn who_reads_ends_a_session_without_keys_and_no_flow() {
     let numbers = shared([None; 2]);

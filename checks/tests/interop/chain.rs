@@ -1,4 +1,4 @@
-//! Two kernels with rxe through our boxes. Skipped, loudly, where no guest can be had.
+//! Two kernels with rxe through our boxes. Skipped, loudly, if no guest is available.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::interop::{Between, RxeHosts, segments};
@@ -15,9 +15,9 @@ fn boot() -> Option<RxeHosts> {
         .ok()
 }
 
-/// What four recordings of one run prove: nothing is acknowledged that was not stored and
-/// delivered, each byte arrives once and in order, PSNs and MSNs are right. The recordings stay in
-/// the target directory.
+/// Four recordings of one run prove that nothing is acknowledged that is not stored and delivered,
+/// that each byte arrives once and in order, and that PSNs and MSNs are right. The recordings are
+/// kept in the target directory.
 #[test]
 fn recordings_prove_that_nothing_is_promised_that_is_not_kept() {
     let _turn = Turn::take();

@@ -1,5 +1,5 @@
 //! Debian's kernel under emulation: the harness itself, and rxe beside our device. Skipped, loudly,
-//! where no kernel can be downloaded.
+//! if no kernel can be downloaded.
 
 use longhaul_checks::guest::against_rxe::{self, Figure, Stack};
 use longhaul_checks::guest::{Guest, GuestConfig, Netdev, Tap, skip_loudly};

@@ -1,4 +1,4 @@
-//! The kernel's rxe in guests; each test takes its turn, since each loads the machine.
+//! The kernel's rxe in guests; the tests take turns, because each loads the machine.
 
 mod chain;
 mod faults;

@@ -1,5 +1,5 @@
-//! Our device against the kernel's rxe, each as the server and as the client of the other. Skipped,
-//! loudly, where no guest can be had.
+//! Our device with the kernel's rxe, each as the server and as the client of the other. Skipped,
+//! loudly, if no guest is available.
 
 use longhaul_checks::Turn;
 use longhaul_checks::guest::skip_loudly;
@@ -9,8 +9,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-/// perftest's lines without RDMA-CM: every transport and operation that rxe has, sizes up to 8 MiB,
-/// every path MTU.
+/// perftest's lines without RDMA-CM: every transport and operation of rxe, sizes up to 8 MiB, every
+/// path MTU.
 const PERFTEST: [&str; 17] = [
     "ib_write_bw -s 65536 -n 50",
     "ib_write_bw -s 8388608 -n 5",
@@ -31,7 +31,7 @@ const PERFTEST: [&str; 17] = [
     "ib_write_bw -s 1 -n 50 -l 10",
 ];
 
-/// By RDMA-CM; perftest knows IPv4 alone there.
+/// By RDMA-CM, for which perftest supports only IPv4.
 const BY_CM: [&str; 5] = [
     "ib_write_bw -s 65536 -n 50 -R",
     "ib_send_bw -s 4096 -n 100 -R",
@@ -57,9 +57,9 @@ fn every_program_runs_between_the_two() {
         Ok(peer) => peer,
         Err(reason) => return skip_loudly("our device against rxe", &reason),
     };
-    // Addresses make no difference to the transports: half of the lines by IPv6 as well.
+    // Addresses make no difference to the transports: only half of the lines also run over IPv6.
     let (both, by_ipv4) = PERFTEST.split_at(PERFTEST.len() / 2);
-    // An emulated machine may wait long for a processor: a timeout of 1 s.
+    // An emulated machine may wait long for a processor, hence a timeout of 1 s.
     let patient = |line: &&str| Exchange::perftest(&format!("{line} -u 18"));
     let perftest = |lines: &[&str]| lines.iter().map(patient).collect::<Vec<_>>();
     let mut wrong = peer.failures(perftest(both), Port::Udp, &BOTH, LIMIT);
@@ -71,8 +71,8 @@ fn every_program_runs_between_the_two() {
     assert!(wrong.is_empty(), "{} went wrong:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// 1 % loss and reordering on what the guest sends, by the kernel's netem; then both directions
-/// suffer, because requests and their acknowledgements cross.
+/// 1 % loss and reordering of what the guest sends, by the kernel's netem; both directions suffer,
+/// because requests and their acknowledgements cross.
 fn loses_and_reorders(peer: &RxePeer, wrong: &mut Vec<String>) {
     for netem in ["loss 1%", "delay 2ms reorder 25%", "duplicate 1%"] {
         let _netem = peer.netem(netem);

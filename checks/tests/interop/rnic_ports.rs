@@ -1,6 +1,6 @@
-//! Our device against the kernel's rxe on every port that our device can have, and at the edges of
-//! the verbs, where `src/bin/verbs_probe` looks at every byte and every completion. Skipped,
-//! loudly, where no guest can be had.
+//! Our device with the kernel's rxe on every port type, and with edge cases of the verbs, for which
+//! `src/bin/verbs_probe` checks every byte and every completion. Skipped, loudly, if no guest is
+//! available.
 
 use longhaul_checks::Turn;
 use longhaul_checks::guest::skip_loudly;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(180);
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
-/// What must arrive whatever the segment does to frames.
+/// Scenarios that must succeed whatever the segment does to frames.
 const UNDER_LOSS: &str = "--only every_length_mtu,psn_wrap_,rnr_until";
 
-/// Every kind of program; the first ones are enough to tell that a port works.
+/// Every kind of program; the first ones suffice to show that a port works.
 const PROGRAMS: [&str; 14] = [
     "ib_send_bw -s 2000 -n 100 -c UD",
     "ib_write_bw -s 65536 -n 50",
@@ -30,7 +30,7 @@ const PROGRAMS: [&str; 14] = [
     "ib_atomic_lat -A CMP_AND_SWAP -n 50",
     "ib_send_bw -s 10000 -n 50 -m 512 -q 4",
 ];
-/// perftest knows IPv4 alone by RDMA-CM.
+/// By RDMA-CM perftest supports only IPv4.
 const BY_CM: [&str; 2] = ["ib_write_bw -s 65536 -n 50 -R", "ib_send_bw -s 4096 -n 100 -R"];
 const RPING: &str = "-C 10 -S 3000 -V";
 
@@ -40,7 +40,7 @@ fn boot(name: &str) -> Option<RxePeer> {
         .ok()
 }
 
-/// An emulated machine may wait long for a processor: a timeout of 1 s.
+/// An emulated machine may wait long for a processor, hence a timeout of 1 s.
 fn patient(line: &str) -> Exchange {
     Exchange::perftest(&format!("{line} -u 18"))
 }
@@ -73,8 +73,8 @@ fn edges_of_the_verbs_hold_both_ways() {
     none(&wrong);
 }
 
-/// A fibre of ours loses in both directions; what the guest's netem does befalls what the guest
-/// sends, which is requests or their acknowledgements.
+/// Our fibre loses in both directions. The guest's netem affects only what the guest sends:
+/// requests or their acknowledgements.
 fn under_loss<const F: usize, const N: usize>(
     peer: &RxePeer,
     fibres: [&str; F],
@@ -96,7 +96,7 @@ fn under_loss<const F: usize, const N: usize>(
     wrong
 }
 
-/// Everything, on `port`.
+/// All programs, on `port`.
 fn every_program_runs(port: Port) {
     let _turn = Turn::take();
     let Some(peer) = boot("a") else { return };

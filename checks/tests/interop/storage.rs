@@ -1,6 +1,6 @@
-//! NVMe-oF, NFS over RDMA and QEMU's live migration between two kernels with rxe, joined directly:
-//! what the same gives with accelerators and distance between is held against this. Skipped,
-//! loudly, where no kernel can be downloaded.
+//! NVMe-oF, NFS over RDMA and QEMU's live migration between two kernels with rxe, connected
+//! directly: the reference for the same over a distance with accelerators. Skipped, loudly, if no
+//! kernel can be downloaded.
 
 use longhaul_checks::guest::{Guest, GuestConfig, Netdev, skip_loudly};
 use longhaul_checks::interop::storage::{self, Access, migration, nfs, nvme};
@@ -21,7 +21,7 @@ const SECONDS: u32 = 2;
 struct Joined {
     client: Guest,
     server: Guest,
-    /// The cable's ends: found by their paths for each frame.
+    /// Sockets of the cable's ends, which are found by path for each frame.
     _sockets: RuntimeDir,
 }
 
@@ -46,7 +46,7 @@ fn boot(what: &str, client: GuestConfig, server: GuestConfig) -> Option<Joined> 
     Some(Joined { client: up(&client, CLIENT)?, server: up(&server, SERVER)?, _sockets: sockets })
 }
 
-/// Everything that is done with a disk or file; `kept` is where the server has it.
+/// All uses of a disk or file; `kept` is the server's path of it.
 fn use_it(name: &str, client: &Guest, path: &str, server: &Guest, kept: &str) {
     let copied = storage::write_and_compare(client, path, COPIED_MIB, LIMIT);
     let (written, read) = (copied.written_in, copied.read_in);

@@ -1,5 +1,5 @@
 //! NVMe-oF, NFS over RDMA and QEMU's live migration between two kernels with rxe, over a fibre,
-//! with and without accelerators. Skipped, loudly, where no kernel can be downloaded.
+//! with and without accelerators. Skipped, loudly, if no kernel can be downloaded.
 
 use longhaul_checks::guest::{GuestConfig, skip_loudly};
 use longhaul_checks::interop::storage::migration::{self, Moved, Transport};
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const COPIED_MIB: u32 = 16;
 const VERIFIED_MIB: u32 = 4;
 const SECONDS: u32 = 2;
-/// In which a migration without accelerators does not end over the longest fibre.
+/// A migration without accelerators over the longest fibre does not end within this.
 const PLAIN_LIMIT: Duration = Duration::from_secs(20);
 
 fn boot(name: &str, what: &str, extend: impl Fn(GuestConfig) -> GuestConfig) -> Option<RxeHosts> {
@@ -64,7 +64,7 @@ fn disks_and_files_beyond_100_km_hold_what_was_written() {
     }
 }
 
-/// The recordings show that nothing was promised that was not kept.
+/// Checks that the recordings show no broken promise.
 fn check_promises(way: &str, captures: &Path) {
     let files = segments(captures);
     let proof = Segments::open(files.each_ref().map(|path| Some(path.as_path()))).map(prove);
@@ -78,7 +78,7 @@ fn check_promises(way: &str, captures: &Path) {
     );
 }
 
-/// How a machine moves; `None`: not within the time that it was given.
+/// Migrates a machine; `None` if it does not end in time.
 fn migrate(
     hosts: &RxeHosts,
     between: Between,

@@ -1,6 +1,6 @@
-//! What befalls boxes in service: accelerators that end while flows run and are started again, and
-//! floods of RoCEv2 frames that belong to nobody. Between our own RNICs in network namespaces;
-//! skipped, loudly, where those cannot be made.
+//! Faults of boxes in service: accelerators that end while flows run and are restarted, and floods
+//! of RoCEv2 frames that belong to no flow. Between our own RNICs in network namespaces; skipped,
+//! loudly, if those cannot be created.
 
 use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, Raw, RunningBox};
 use longhaul_checks::packets::{Fields, paths};
@@ -13,7 +13,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// An ACK timeout of a quarter of a second, eight times: processors may be wanted by others.
+/// An ACK timeout of a quarter of a second, eight times: the processors may be busy.
 const PATIENT: &str = "-u 16";
 
 /// A counter of an accelerator.
@@ -58,20 +58,20 @@ impl<'a> Chain<'a> {
         Chain { network, accelerators, others, files }
     }
 
-    /// Pulls the cable between accelerator `end` and the fibre, or puts it back.
+    /// Unplugs the cable between accelerator `end` and the fibre, or plugs it in.
     fn plug(&self, end: usize, is_in: bool) {
         let (cable, state) = (["w2", "e2"][end], if is_in { "up" } else { "down" });
         self.network.middle.set(&format!("link set {cable} {state}"));
     }
 
-    /// Waits until much is acknowledged that has not been delivered.
+    /// Waits until many acknowledged packets are undelivered.
     fn wait_until_full(&self) {
         self.network.wait_for(&self.accelerators[0], "packets in the store", |status| {
             stored_bytes(status) > 256 << 10
         });
     }
 
-    /// Waits until much more is acknowledged, behind a pulled cable, than has left before.
+    /// Waits until, with the cable unplugged, more has been acknowledged than was sent before.
     fn wait_for_promises(&self) {
         let pseudo_acks = |status: &Value| counter(status, "pseudo_acks");
         let before = pseudo_acks(&self.network.status(&self.accelerators[0]));
@@ -82,7 +82,7 @@ impl<'a> Chain<'a> {
         );
     }
 
-    /// Ends an accelerator by `signal` and starts another one in its place.
+    /// Ends an accelerator by `signal` and starts another in its place.
     fn restart(&mut self, end: usize, signal: libc::c_int) -> Finished {
         let accelerator = &mut self.accelerators[end];
         accelerator.signal(signal);
@@ -91,12 +91,11 @@ impl<'a> Chain<'a> {
         ended.program.finish(LIMIT)
     }
 
-    /// What the recordings prove. What a box has acknowledged and not delivered goes with it, as
-    /// does what else is on its way in it, and then the responder's own answers fall behind the
-    /// box's; nothing may be changed, made up, delivered twice or out of order. MigReq is not
-    /// judged: others than the accelerators record, so that it may not have seen yet what was
-    /// recorded. Neither is the MSN: a new box's fatal NAK has the responder's, as it does not know
-    /// to which the old one had counted.
+    /// Proof from the recordings. A box's acknowledged and undelivered packets are lost with it, as
+    /// are others inside it, and then the responder's own answers fall behind the box's. Nothing
+    /// may be changed, made up, duplicated or reordered. MigReq is not judged: boxes other than the
+    /// accelerators record, so an accelerator may not have seen it. Neither is the MSN: a new box's
+    /// fatal NAK has the responder's, because the old box's count is unknown.
     fn proof(self) -> Proof {
         for one in self.accelerators.into_iter().chain(self.others) {
             one.end();
@@ -140,7 +139,7 @@ fn accelerate(network: &Network, end: usize) -> RunningBox {
 mod an_accelerator_that_is_restarted {
     use super::*;
 
-    /// At the requesters' side, which has made promises: both programs fail, and new ones are
+    /// At the requesters' side, with packets acknowledged: both programs fail, and new ones are
     /// accelerated.
     fn ends_its_flows(signal: libc::c_int, options: &str) {
         require("ib_write_bw", "perftest");
@@ -151,7 +150,7 @@ mod an_accelerator_that_is_restarted {
         network.wait_for(&chain.accelerators[0], "a flow", |status| {
             counter(status, "stored_packets") > 2000
         });
-        // What it stores from here on is lost with it.
+        // Packets stored from here on are lost with the box.
         chain.plug(0, false);
         chain.wait_for_promises();
         let ended = chain.restart(0, signal);
@@ -172,7 +171,7 @@ mod an_accelerator_that_is_restarted {
 
     #[test]
     fn in_order_ends_its_flows_with_errors_on_both_hosts() {
-        // Both ends send: a server that only waits would never hear of a client that has gone.
+        // Both ends send: a server that only waits would never notice that its client has gone.
         ends_its_flows(libc::SIGTERM, "-R -b");
     }
 
@@ -181,7 +180,7 @@ mod an_accelerator_that_is_restarted {
         ends_its_flows(libc::SIGKILL, "");
     }
 
-    /// It has promised nothing to the requesters beyond the fibre.
+    /// It has acknowledged nothing to the requesters beyond the fibre.
     #[test]
     fn at_the_responders_side_ends_nothing() {
         require("ib_send_bw", "perftest");
@@ -209,8 +208,8 @@ mod a_flood_of_packets_that_belong_to_nobody {
     use super::*;
 
     const FRAMES: u64 = 60_000;
-    /// Memory that it may cost beyond what a box had, in KiB: a few KiB for each of the 4096 flows
-    /// that are known at most, and what waits for room.
+    /// Permitted growth of a box's memory, in KiB: a few KiB for each of at most 4096 known flows,
+    /// and frames that wait for room.
     const GROWTH_KIB_MAX: u64 = 64 << 10;
 
     fn resident_kib(of: &RunningBox) -> u64 {
@@ -220,7 +219,7 @@ mod a_flood_of_packets_that_belong_to_nobody {
         line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
     }
 
-    /// From `source` to `destination`, or with addresses that nobody has.
+    /// From `source` to `destination`, or with unused addresses.
     fn frame(rng: &mut SplitMix64, source: &str, destination: &str, opcode: Opcode) -> Vec<u8> {
         let known = rng.chance(0.5);
         let mut address = |known_as: &str| {
@@ -238,13 +237,13 @@ mod a_flood_of_packets_that_belong_to_nobody {
         fields.bth.dest_qp = Qpn::new(rng.next_u64() as u32 & 0x00ff_ffff);
         let mut bytes = fields.build();
         if rng.chance(0.1) {
-            // An ICRC that is wrong.
+            // A wrong ICRC.
             *bytes.last_mut().expect("an ICRC") ^= 1;
         }
         bytes
     }
 
-    /// `frames` from each host, until their boxes have taken them in.
+    /// Sends `frames` from each host and waits until their boxes have received them.
     fn send(network: &Network, boxes: [&RunningBox; 2], frames: u64) {
         let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
         let mut rng = SplitMix64::new(7);
@@ -280,7 +279,7 @@ mod a_flood_of_packets_that_belong_to_nobody {
         let fibre = network.start("emulate --a w2 --b e2 --distance 100km --rate 1G");
         let far =
             network.start("accelerate --name far --lan east --wan e1 --rate 1G --distance 100km");
-        // Its memory is what it is once it has been used.
+        // Memory is measured after the first use.
         network.transfer(&format!("ib_write_bw -R -s 65536 -m 1024 -n 200 {PATIENT}"), || {});
         let before = [&near, &far].map(resident_kib);
         network.transfer(&format!("ib_write_bw -R -s 65536 -m 1024 -n 2000 {PATIENT}"), || {
@@ -336,7 +335,7 @@ mod a_flood_of_packets_that_belong_to_nobody {
         send(&network, [&near, &near], 2000);
         network.transfer(&format!("ib_write_bw -s 65536 -m 1024 -n 500 {PATIENT}"), || {});
         let status = network.status(&near);
-        // A busy machine may keep its responder silent for so long that it is learnt anew.
+        // On a busy machine a responder may be silent for so long that its flow is learnt again.
         assert!(counter(&status, "flows_from_traffic") >= 1, "{status:#}");
         near.end();
     }

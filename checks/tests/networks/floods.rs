@@ -1,22 +1,22 @@
-//! Floods of small frames at the LAN port of `longhaul accelerate`: a known flow goes on. Skipped,
-//! loudly, where namespaces cannot be made.
+//! Floods of small frames at the LAN port of `longhaul accelerate`: a known flow continues.
+//! Skipped, loudly, if namespaces cannot be created.
 
 use longhaul_checks::network::{Network, Raw};
 use longhaul_checks::require;
 use std::time::{Duration, Instant};
 
-/// How long a flood lasts: several times what a requester's retry counter survives.
+/// Duration of a flood: several times a requester's retry budget.
 const FLOOD: Duration = Duration::from_secs(2);
 const PER_SECOND: u32 = 100_000;
 
-/// A frame to nobody of an EtherType of no protocol.
+/// A frame to an unused address with an unused EtherType.
 fn stray(_number: u32) -> Vec<u8> {
     let mut frame = vec![2; 60];
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     frame
 }
 
-/// A RoCEv2 request to a QP that nobody has, between addresses that nobody has.
+/// A RoCEv2 request to an unused QP, between unused addresses.
 fn roce(number: u32) -> Vec<u8> {
     let mut frame = vec![0; 60];
     frame[..14].copy_from_slice(&[2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 4, 8, 0]);
@@ -29,7 +29,7 @@ fn roce(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Sends frames as fast as is asked for, or as this machine can.
+/// Sends frames at the required rate, or as fast as this machine can.
 fn flood(from: &Raw, frame: fn(u32) -> Vec<u8>) {
     let begin = Instant::now();
     let mut sent = 0;

@@ -1,4 +1,4 @@
-//! Boxes between network namespaces; each test takes its turn, since each loads the machine.
+//! Boxes between network namespaces; the tests take turns, because each loads the machine.
 
 mod boxes;
 mod cores;

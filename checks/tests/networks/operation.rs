@@ -1,5 +1,5 @@
-//! Operating `longhaul accelerate` while it runs: another configuration, draining, health and
-//! metrics, the live view. Skipped, loudly, where namespaces cannot be made.
+//! Operation of `longhaul accelerate` while it runs: configuration changes, draining, health and
+//! metrics, the live view. Skipped, loudly, if namespaces cannot be created.
 
 use longhaul_checks::network::{LIMIT, Network, RIGHT, RunningBox};
 use longhaul_checks::{Finished, Program, require};
@@ -18,7 +18,7 @@ fn succeed(network: &Network, arguments: &str) -> Finished {
     Program::start(&mut network.runtime.longhaul(arguments)).succeed(LIMIT)
 }
 
-/// A box whose configuration is a file, in the directory of `network`, that says `text`.
+/// Starts a box whose configuration file, in the directory of `network`, contains `text`.
 fn start_with_file(network: &Network, name: &str, text: &str) -> RunningBox {
     write_file(network, name, text);
     let file = network.runtime.path().join(name).with_extension("toml");
@@ -89,14 +89,14 @@ mod another_configuration {
         let near_box = start_with_file(&network, "near", &near(""));
         write_file(&network, "near", &near("give_up = '5s'"));
         near_box.signal(libc::SIGHUP);
-        // Two signals of a kind that come together are one.
+        // Two simultaneous signals of a kind are one.
         thread::sleep(Duration::from_millis(500));
         write_file(&network, "near", &near("give_up = '5 parsecs'"));
         near_box.signal(libc::SIGHUP);
         thread::sleep(Duration::from_millis(500));
         let ended = near_box.end();
         assert!(ended.stderr.contains("changed: pair path: give_up"), "{ended}");
-        assert!(ended.stderr.contains("cannot go by the configuration: "), "{ended}");
+        assert!(ended.stderr.contains("cannot apply the configuration: "), "{ended}");
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod another_configuration {
             "{ended}"
         );
         assert!(
-            has("message", "changed: pair path: mode") && has("message", "told to end"),
+            has("message", "changed: pair path: mode") && has("message", "ending on a signal"),
             "{ended}"
         );
         assert!(has("pair", "path") && has("level", "info"), "{ended}");
@@ -134,15 +134,15 @@ mod another_configuration {
             (near("mode = 'fast'"), "'fast' is no mode: say early, far, tail or off"),
             (
                 near("mode = 'off'\nflows = 7"),
-                "takes a restart: pair path: flows; put it back, or restart",
+                "needs a restart: pair path: flows; restore it, or restart",
             ),
-            (near("transport = true"), "takes a restart: pair path: transport"),
+            (near("transport = true"), "needs a restart: pair path: transport"),
             ("[[pair]]\nname = 'path'\nlan = 'west'\nwan = 'w9'\n".into(), "wan is w9 and was w1"),
             (
                 near("memory = '64K'\n[[pair]]\nlan = 'x'\nwan = 'y'"),
                 "the pairs are path, x-y and were path",
             ),
-            (format!("user = 'daemon'\n{}", near("")), "takes a restart: user"),
+            (format!("user = 'daemon'\n{}", near("")), "needs a restart: user"),
             (
                 format!(
                     "{}[[policy]]\nsource = '10.0.0.0/8'\nmode = 'off'\n[[policy]]\n\
@@ -193,7 +193,7 @@ mod draining {
             network.wait_for(&drained, "a full store", |status| stored(status) > 1 << 20);
             let done = succeed(&network, "accelerate drain near --timeout 20s");
             assert_eq!(done.stdout, "drained: the stores are empty\n", "{done}");
-            assert!(done.stderr.contains(" bytes stored, in 1 flows"), "{done}");
+            assert!(done.stderr.contains(" bytes stored, in 1 flow\n"), "{done}");
             let status = network.status(&drained);
             assert_eq!(
                 status["pairs"][0]["accelerator"]["flows"][0]["state"], "passing",
@@ -204,7 +204,7 @@ mod draining {
                 "{status:#}"
             );
             let ended = drained.end();
-            assert!(ended.stdout.contains("it drains, with 0 bytes stored"), "{ended}");
+            assert!(ended.stdout.contains("draining, 0 B stored"), "{ended}");
             near_box = Some(start(&network));
         });
         near_box.expect("it runs again").end();
@@ -221,7 +221,7 @@ mod draining {
         succeed(&network, "box drain near");
         let health = finish(&network, "box health near");
         assert_eq!(health.status.code(), Some(1), "{health}");
-        assert!(health.stderr.contains("pair west-w1: it drains, with 0 bytes stored"), "{health}");
+        assert!(health.stderr.contains("pair west-w1: draining, 0 B stored"), "{health}");
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 50", || {});
         let counters = &network.status(&near_box)["pairs"][0]["accelerator"]["counters"];
         assert_eq!(counters["stored_packets"], 0, "{counters:#}");
@@ -242,13 +242,13 @@ mod draining {
         let near_box =
             network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km");
         let others = path(&network);
-        // Five seconds, so that it is not over before the path is down.
-        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 9000", || {
+        // Ten seconds, so that it is still running when the path is down.
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 20000", || {
             network.wait_for(&near_box, "a full store", |status| stored(status) > 1 << 20);
             network.middle.set("link set w2 down");
             let done = finish(&network, "accelerate drain near --timeout 300ms");
             assert_eq!(done.status.code(), Some(3), "{done}");
-            assert!(done.stderr.contains("'near' goes on draining"), "{done}");
+            assert!(done.stderr.contains("'near' keeps draining"), "{done}");
             assert!(done.stderr.contains("  10.99.0.1 to 10.99.0.2 QP 0x"), "{done}");
             network.middle.set("link set w2 up");
             succeed(&network, "accelerate drain near --timeout 30s");
@@ -265,14 +265,14 @@ mod draining {
         assert!(done.stderr.contains("'emulate' has no flows to drain"), "{done}");
         fibre.end();
         let done = finish(&network, "accelerate drain");
-        assert!(done.stderr.contains("no box runs here; start one"), "{done}");
+        assert!(done.stderr.contains("no box is running here; start one"), "{done}");
     }
 }
 
 mod health {
     use super::*;
 
-    /// What the box in `network` answers to GET of `path`: the status code, and the body.
+    /// Response of the box in `network` to GET of `path`: status code and body.
     fn get(network: &Network, path: &str) -> (u16, String) {
         let text = network.middle.inside(|| {
             let mut stream = TcpStream::connect("127.0.0.1:9187").expect("it answers by HTTP");
@@ -312,7 +312,7 @@ mod health {
         network.right.set("link set eth0 up");
         wait_for_code(&network, "/readyz", 200);
         succeed(&network, "accelerate drain");
-        assert!(wait_for_code(&network, "/readyz", 503).contains("it drains, with 0 bytes stored"));
+        assert!(wait_for_code(&network, "/readyz", 503).contains("draining, 0 B stored"));
         let (code, metrics) = get(&network, "/metrics");
         assert_eq!(code, 200);
         assert!(metrics.contains(
@@ -347,7 +347,7 @@ mod health {
         let far_box = start("far", "--lan east --wan e1");
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {});
         assert_eq!(succeed(&network, "box health near").stdout, "ready\n");
-        // Both halves of both boxes have flows, and let them go.
+        // Both halves of both boxes have flows, and release them.
         for name in ["near", "far"] {
             succeed(&network, &format!("accelerate drain {name} --timeout 20s"));
         }
@@ -460,11 +460,10 @@ mod the_live_view {
             let words: Vec<&str> = flow.split_whitespace().collect();
             let at =
                 words.iter().position(|word| *word == "early").unwrap_or_else(|| panic!("{frame}"));
-            assert_eq!((words[0], words[at + 1]), ("near/west-w1", "terminated"), "{frame}");
+            assert_eq!((words[0], words[at + 1]), ("near/west-w1", "accelerated"), "{frame}");
             let rate: f64 = words[at + 2].parse().expect("a rate");
             assert!((0.1..1.0).contains(&rate), "{frame}");
-            for part in
-                ["accelerate near, up ", "emulate emulate, up ", "lan west in ", "bytes stored"]
+            for part in ["accelerate near, up ", "emulate emulate, up ", "lan west: in ", " stored"]
             {
                 assert!(frame.contains(part), "{part}: {frame}");
             }
@@ -482,7 +481,7 @@ mod the_live_view {
         near_box.end();
         fibre.end();
         let none = finish(&network, "top");
-        assert!(none.stderr.contains("no box runs here"), "{none}");
+        assert!(none.stderr.contains("no box or lab is running here; start one"), "{none}");
     }
 
     #[test]
@@ -491,7 +490,7 @@ mod the_live_view {
         let fibre = network.start("emulate --a west --b east");
         let done = finish(&network, "top");
         assert_eq!(done.status.code(), Some(1), "{done}");
-        assert!(done.stderr.contains("no terminal; say --once"), "{done}");
+        assert!(done.stderr.contains("not a terminal; use --once"), "{done}");
         fibre.end();
     }
 }

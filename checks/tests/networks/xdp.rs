@@ -1,5 +1,5 @@
-//! Boxes over AF_XDP ports, between hosts that are network namespaces of this machine. Skipped,
-//! loudly, where namespaces or AF_XDP are not to be had.
+//! Boxes over AF_XDP ports, between hosts in network namespaces of this machine. Skipped, loudly,
+//! if namespaces or AF_XDP are unavailable.
 
 use longhaul_checks::network::{LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, has_af_xdp};
 use longhaul_checks::{Program, require};
@@ -12,7 +12,7 @@ fn network(what: &str, mtu: u32) -> Option<Network> {
     has_af_xdp(what).then(|| Network::new(what, mtu)).flatten()
 }
 
-/// Accelerators around a fibre, all of whose ports are AF_XDP's with these options.
+/// Accelerators around a fibre, with AF_XDP ports with these options.
 fn chain(network: &Network, options: &str) -> [RunningBox; 3] {
     let port = |name: &str| format!("xdp:{name}{options}");
     let [west, w1, w2, e2, e1, east] = ["west", "w1", "w2", "e2", "e1", "east"].map(port);
@@ -31,7 +31,7 @@ fn ports(status: &Value) -> &Vec<Value> {
     status["pairs"][0]["ports"].as_array().expect("ports")
 }
 
-/// iperf3 by TCP from left to right for a second: bits each second that arrived.
+/// Throughput of iperf3 over TCP from left to right for a second, in bit/s.
 fn iperf3(network: &Network) -> f64 {
     let command = |host: &longhaul_checks::network::Namespace, arguments: &[&str]| {
         let mut command = Command::new("ip");
@@ -46,13 +46,13 @@ fn iperf3(network: &Network) -> f64 {
     report["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate")
 }
 
-/// Everything gets through, and RoCEv2 is accelerated.
+/// Checks that everything passes, and that RoCEv2 is accelerated.
 fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
     require("ib_write_bw", "perftest");
     require("iperf3", "iperf3");
     let Some(network) = network("boxes over AF_XDP ports", mtu) else { return };
     if !is_native {
-        // In native mode the kernel does that. TCP segments are left for the box to cut.
+        // In native mode the kernel does that. TCP segments are left for the box to split.
         network.cut_datagrams_at_hosts();
     }
     let boxes = chain(&network, options);
@@ -62,7 +62,7 @@ fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
     }
     network.round_trip(RIGHT, mtu as usize - 28, 2);
     network.stream(16 << 20);
-    // What stalls for each lost segment gets less.
+    // A connection that stalls for each lost segment is slower.
     assert!(iperf3(&network) > 10e6);
     let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
     for header in [&[0x88_u8, 0xb5][..], &[0x81, 0, 0x60, 5, 0x88, 0xb5], &[0x88, 0xcc]] {
@@ -84,7 +84,7 @@ fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
         for port in ports(&status) {
             let manner = port["manner"].as_str().expect("a manner");
             assert_eq!(manner.starts_with("native"), is_native, "{status:#}");
-            // Others come of a machine with too little time.
+            // Other drops result from a machine that is too busy.
             for drop in ["not_splittable", "frame_too_long", "frame_too_short"] {
                 assert_eq!(port["rx_drops"][drop], 0, "{drop}: {status:#}");
             }
@@ -186,7 +186,7 @@ fn that_cannot_be_opened_say_why_in_a_line() {
         ("xdp:lhbr0,native", ["refuses native mode", "generic"]),
         ("xdp:west,native,zerocopy", ["no zero copy", "zerocopy"]),
         ("xdp:west,queues=64", ["queues=", "ethtool -L west"]),
-        ("xdp:west,fast", ["'fast' is no option", "queues=N"]),
+        ("xdp:west,fast", ["'fast' is not an option", "queues=N"]),
     ] {
         let mut command =
             network.middle.longhaul(&network.runtime, &format!("emulate --a {port} --b tap:lhq"));

@@ -1,5 +1,5 @@
-//! One box's flow, as in `proto/accel`: what it stores, what it has acknowledged, what it owes to
-//! either side.
+//! One box's flow, as in `proto/accel`: its store, its acknowledgements, and what it owes to either
+//! side.
 
 mod learning;
 mod one_way;
@@ -10,23 +10,24 @@ use super::line::{Frame, Line};
 use super::{Duty, Role, Scenario, Seq, Slip};
 use learning::Returns;
 
-/// As far as timeouts are counted for which of two timers is the longer one.
+/// Largest count of timeouts, used to compare the back-off of two timers.
 const BACKOFF_MAX: u8 = 5;
 
 /// Mirrors `FlowState`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FlowState {
-    /// Passes, and remembers what it passes.
+    /// Forwards and remembers requests.
     Learning,
-    /// Stores, acknowledges and delivers.
+    /// Stores, acknowledges and delivers requests.
     Terminated,
-    /// Its mode is to pass, or nobody answers: what was acknowledged before is still delivered.
+    /// Forwards requests, by its mode or for lack of answers; earlier acknowledged packets are
+    /// still delivered.
     Passing,
-    /// It could not keep its word.
+    /// An acknowledged packet could not be delivered.
     Failed,
 }
 
-/// Mirrors `Probe`, without the two answers that tell a slow responder from loss.
+/// Mirrors `Probe`, without the two answers that distinguish a slow responder from loss.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Probe {
     None,
@@ -34,7 +35,7 @@ enum Probe {
     Sent,
 }
 
-/// What a flow goes by, beyond its own state.
+/// Inputs of a flow's rules, apart from its own state.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'a> {
     pub(super) scenario: &'a Scenario,
@@ -53,7 +54,7 @@ impl Rules<'_> {
         !self.scenario.is_read(seq) && !self.is_end_to_end(seq)
     }
 
-    /// The responder's own ACK answers it.
+    /// True if only the responder's ACK answers it.
     fn is_end_to_end(&self, seq: Seq) -> bool {
         self.duty == Duty::AcknowledgeButLast
             && self.scenario.ends_message(seq)
@@ -62,7 +63,7 @@ impl Rules<'_> {
     }
 }
 
-/// The lines that lead away from a box.
+/// The outgoing lines of a box.
 pub(super) struct Out<'a> {
     pub(super) lan: &'a mut Line,
     pub(super) wan: &'a mut Line,
@@ -70,15 +71,15 @@ pub(super) struct Out<'a> {
     pub(super) wan_frames: usize,
 }
 
-/// See the module. Fields have the names of `Flow` and `Store`; of the store's entries the numbers
-/// are enough.
+/// See the module. Fields are named as in `Flow` and `Store`; of the store's entries only PSNs are
+/// kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flow {
-    /// How far it is in its life.
+    /// Its state.
     pub state: FlowState,
     /// The first packet in the store.
     pub start: Seq,
-    /// Behind the last packet in the store.
+    /// The PSN behind the last packet in the store.
     pub end: Seq,
     begins_at: Seq,
     started: bool,
@@ -86,9 +87,9 @@ pub struct Flow {
     frontier: Seq,
     sent_to: Seq,
     responder_next: Seq,
-    /// READs whose response has passed, a bit for each packet.
+    /// READs whose response has passed, one bit per packet.
     answered: u16,
-    /// READs that are to be asked for again.
+    /// READs must be requested again.
     recover: bool,
     acked_to: Seq,
     wanted_to: Seq,
@@ -104,9 +105,9 @@ pub struct Flow {
     probe: Probe,
     /// Timeouts since the responder was last heard.
     silent: u8,
-    /// Answers come by: what was acknowledged before the flow passed is delivered.
+    /// Answers arrive: the packets acknowledged before the flow passed are delivered.
     is_aside: bool,
-    /// Timeouts since anything was delivered, as far as they are counted.
+    /// Timeouts since the last delivery, up to [`BACKOFF_MAX`].
     backoff: u8,
     tentative: Option<u8>,
     goes_on: bool,
@@ -115,13 +116,13 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// A flow that the connection manager's messages have shown.
+    /// A flow learnt from the connection manager's messages.
     pub(super) fn known(duty: Duty) -> Self {
         let state = if duty == Duty::Pass { FlowState::Passing } else { FlowState::Terminated };
         Flow { state, ..Flow::unknown(duty, 0) }
     }
 
-    /// A flow of which nothing is known.
+    /// A flow that is not learnt yet.
     pub(super) fn unknown(duty: Duty, start: Seq) -> Self {
         Flow {
             state: if duty == Duty::Pass { FlowState::Passing } else { FlowState::Learning },
@@ -156,12 +157,12 @@ impl Flow {
         }
     }
 
-    /// It holds this packet, and will deliver it.
+    /// True if it stores this packet, and will deliver it.
     pub fn holds(&self, seq: Seq) -> bool {
         self.delivers() && (self.start..self.end).contains(&seq)
     }
 
-    /// It owes the delivery of anything.
+    /// True if it has a packet to deliver.
     pub fn owes_delivery(&self) -> bool {
         self.delivers() && self.start < self.end
     }
@@ -184,7 +185,7 @@ impl Flow {
         }
     }
 
-    /// Mirrors `Accelerator::poll_transmit`: what is owed to either side, as far as there is room.
+    /// Mirrors `Accelerator::poll_transmit`: sends what is owed to either side, within the room.
     pub(super) fn transmit(&mut self, rules: Rules<'_>, out: &mut Out<'_>) {
         while self.owes_requester(rules) && out.lan.len() < out.lan_frames {
             self.answer_requester(rules, out.lan);
@@ -223,7 +224,7 @@ impl Flow {
         };
     }
 
-    /// A READ whose response has not passed.
+    /// True for a READ whose response has not passed.
     fn is_awaited(&self, rules: Rules<'_>, seq: Seq) -> bool {
         rules.scenario.is_read(seq) && self.answered & 1 << seq == 0
     }
@@ -233,7 +234,7 @@ impl Flow {
         (self.start..self.end).find(|&seq| self.is_awaited(rules, seq))
     }
 
-    /// Mirrors `Store::advance_frontier`; memory has no bound here but that of [`Scenario::store`].
+    /// Mirrors `Store::advance_frontier`; the only limit on memory is [`Scenario::store`].
     fn advance_frontier(&mut self, rules: Rules<'_>) {
         while self.frontier < self.end
             && (rules.is_plain(self.frontier) || self.answered & 1 << self.frontier != 0)
@@ -242,8 +243,8 @@ impl Flow {
         }
     }
 
-    /// Mirrors `Store::release`: lets go of what lies below `limit`, up to a READ that is awaited
-    /// unless `forced`.
+    /// Mirrors `Store::release`: releases the packets below `limit`, up to an awaited READ unless
+    /// `forced`.
     fn release(&mut self, rules: Rules<'_>, limit: Seq, forced: bool) {
         while self.start < self.end
             && self.start < limit
@@ -261,13 +262,13 @@ impl Flow {
         (self.cursor < self.end).then_some(self.cursor)
     }
 
-    /// The retransmission timer runs: mirrors `Store::is_outstanding` and the condition in
+    /// True if the retransmission timer runs: mirrors `Store::is_outstanding` and the condition in
     /// `Flow::deadline`.
     pub(super) fn timer_runs(&self) -> bool {
         self.delivers() && self.cursor > self.start && self.probe != Probe::Due
     }
 
-    /// Mirrors `Flow::check_retransmission_timer`, with a count of timeouts for `give_up_after`.
+    /// Mirrors `Flow::time_out`, with a count of timeouts in place of `give_up_after`.
     pub(super) fn handle_timeout(&mut self, rules: Rules<'_>, out: &mut Out<'_>) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
         self.silent += u8::from(!rules.slips(Slip::NeverGivesUp));
@@ -280,7 +281,7 @@ impl Flow {
         }
     }
 
-    /// How much longer than at first the retransmission timer takes.
+    /// Back-off of the retransmission timer.
     pub(super) fn backoff(&self) -> u8 {
         self.backoff
     }
@@ -293,7 +294,7 @@ impl Flow {
         self.state == FlowState::Terminated && self.replay.is_some()
     }
 
-    /// The responses of a repeated READ do not come.
+    /// Gives up waiting for the responses of a repeated READ.
     pub(super) fn forget_replay(&mut self) {
         self.replay = None;
     }

@@ -1,4 +1,4 @@
-//! The two ends: requester and responder of one RC connection.
+//! The two hosts: requester and responder of one RC connection.
 
 use super::line::{Frame, Line};
 use super::{Scenario, Seq};
@@ -6,16 +6,16 @@ use super::{Scenario, Seq};
 /// The requester, as in `proto/rc/src/requester.rs`: go-back-N with a retry counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Requester {
-    /// The first packet that is not acknowledged.
+    /// The first unacknowledged packet.
     pub una: Seq,
     next: Seq,
-    /// Behind the last packet ever sent.
+    /// The PSN behind the last packet ever sent.
     sent: Seq,
-    /// Behind the last packet posted.
+    /// The PSN behind the last packet posted.
     pub posted: Seq,
     retries_left: u8,
     recovering: bool,
-    /// It has ended with an error.
+    /// It has failed with an error.
     pub failed: bool,
     /// Its host has died.
     pub dead: bool,
@@ -35,17 +35,17 @@ impl Requester {
         }
     }
 
-    /// Everything posted is completed, with success.
+    /// True if everything posted completed successfully.
     pub fn is_done(&self) -> bool {
         self.una == self.posted
     }
 
-    /// It neither sends nor hears any more.
+    /// True if it neither sends nor receives any more.
     pub fn is_over(&self) -> bool {
         self.failed || self.dead
     }
 
-    /// Mirrors `Requester::transmit`: as many packets as window and line have room for.
+    /// Mirrors `Requester::transmit`: sends as many packets as window and line permit.
     pub(super) fn transmit(&mut self, scenario: &Scenario, to_lan: &mut Line) {
         let end = self.posted.min(self.una + scenario.window);
         while !self.is_over() && self.next < end && to_lan.len() < scenario.lan_frames {
@@ -55,7 +55,7 @@ impl Requester {
         }
     }
 
-    /// Mirrors `handle_ack`, `handle_read_response` and what they call in `requester/responses.rs`.
+    /// Mirrors `handle_ack`, `handle_read_response` and their callees in `requester/responses.rs`.
     pub(super) fn handle(&mut self, scenario: &Scenario, frame: Frame) {
         if self.is_over() {
             return;
@@ -85,7 +85,8 @@ impl Requester {
         (self.una..self.sent).contains(&seq)
     }
 
-    /// Mirrors `advance`: up to a READ without its response. True when one stood in the way.
+    /// Mirrors `advance`: completes up to a READ without its response. Returns `true` if one
+    /// stopped it.
     fn advance(&mut self, scenario: &Scenario, to: Seq) -> bool {
         let end = (self.una..to).find(|&seq| scenario.is_read(seq)).unwrap_or(to);
         if end > self.una {
@@ -107,7 +108,7 @@ impl Requester {
         }
     }
 
-    /// Mirrors `retry` and `go_back`.
+    /// Mirrors `take_retry` and `go_back`.
     fn retry(&mut self) {
         let Some(left) = self.retries_left.checked_sub(1) else {
             self.failed = true;
@@ -122,7 +123,7 @@ impl Requester {
         !self.is_over() && self.una < self.next
     }
 
-    /// It has tried again already.
+    /// True if it has retried already.
     pub(super) fn has_tried_again(&self, scenario: &Scenario) -> bool {
         self.retries_left < scenario.retries
     }
@@ -136,13 +137,13 @@ impl Requester {
     }
 }
 
-/// What the responder's host is up to.
+/// State of the responder's host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Life {
     Ready,
-    /// It refuses the next request that it expects.
+    /// Refuses the next request that it expects.
     Refusing,
-    /// It has; its QP is in error, and silent.
+    /// Has refused a request; its QP is in error, and silent.
     Refused,
     Dead,
 }
@@ -150,18 +151,18 @@ enum Life {
 /// The responder, as in `proto/rc/src/responder.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Responder {
-    /// The packet that it takes next. It has all below.
+    /// The next expected packet; it has all packets below.
     pub expected: Seq,
-    /// How often it has executed each packet.
+    /// Number of executions of each packet.
     pub executed: [u8; super::PACKETS_MAX],
-    /// A packet was executed although one before it was not.
+    /// A packet was executed before an earlier one.
     pub skipped: bool,
     gap_open: bool,
     gap_top: Seq,
     nak: bool,
     fatal: bool,
     ack_due: bool,
-    /// READs to be answered, a bit for each packet.
+    /// READs to be answered, one bit per packet.
     reads: u16,
     life: Life,
 }
@@ -182,7 +183,7 @@ impl Responder {
         }
     }
 
-    /// It takes requests.
+    /// True if it accepts requests.
     pub fn is_ready(&self) -> bool {
         matches!(self.life, Life::Ready | Life::Refusing)
     }
@@ -202,7 +203,7 @@ impl Responder {
         self.life = Life::Refusing;
     }
 
-    /// Mirrors `handle_request`, `too_early` and `duplicate`.
+    /// Mirrors `handle_request` and `handle_duplicate`.
     pub(super) fn handle(&mut self, scenario: &Scenario, frame: Frame) {
         let Frame::Request(seq) = frame else { return };
         if !self.is_ready() {
@@ -215,7 +216,7 @@ impl Responder {
             return;
         }
         if seq == self.expected && self.life == Life::Refusing {
-            // Mirrors `give_up`.
+            // Mirrors `fail`.
             self.life = Life::Refused;
             (self.nak, self.fatal) = (false, true);
             return;
@@ -238,7 +239,7 @@ impl Responder {
         self.executed[index] = self.executed[index].saturating_add(1);
     }
 
-    /// Mirrors `transmit`: responses, then an ACK or a NAK.
+    /// Mirrors `transmit`: sends responses, then an ACK or a NAK.
     pub(super) fn transmit(&mut self, scenario: &Scenario, to_lan: &mut Line) {
         while self.reads != 0 && to_lan.len() < scenario.lan_frames {
             to_lan.push(Frame::Response(self.reads.trailing_zeros() as Seq));
@@ -248,7 +249,7 @@ impl Responder {
             return;
         }
         if self.nak && self.expected > self.gap_top {
-            // The gap closed before the NAK could leave.
+            // The gap closed before the NAK was sent.
             (self.nak, self.ack_due) = (false, true);
         }
         if self.ack_due {

@@ -1,26 +1,26 @@
-//! What is under way between two neighbours.
+//! Frames in flight between two neighbours.
 
 use super::Seq;
 
-/// Frames that a line holds at most. What is sent beyond is dropped, as by a full queue.
+/// Most frames in a line; further ones are dropped, as by a full queue.
 const FRAMES_MAX: usize = 8;
 
-/// A packet, by what the protocol reads of it. Numbers are PSNs, unwrapped and counted from 0.
+/// A packet, reduced to what the protocol reads. Numbers are unwrapped PSNs, counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Frame {
     /// A request packet that asks for an ACK.
     Request(Seq),
     /// Acknowledges everything below.
     Ack(Seq),
-    /// A sequence NAK: acknowledges everything below, and asks for this one.
+    /// A sequence NAK: acknowledges everything below, and requests this packet.
     Nak(Seq),
-    /// A NAK that ends the QP: acknowledges everything below, and refuses this one.
+    /// A NAK that ends the QP: acknowledges everything below, and refuses this packet.
     Fatal(Seq),
     /// The response to a READ.
     Response(Seq),
 }
 
-/// One direction of a cable or path: first in, first out, unless the model says otherwise.
+/// One direction of a cable or path: in order, unless an action of the model reorders it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Line {
     frames: [Frame; FRAMES_MAX],
@@ -34,22 +34,22 @@ impl Default for Line {
 }
 
 impl Line {
-    /// Frames under way.
+    /// Number of frames in flight.
     pub fn len(&self) -> usize {
         self.len.into()
     }
 
-    /// True when nothing is under way.
+    /// True if no frame is in flight.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The frame at `index`, the first to come out being 0.
+    /// The frame at `index`; 0 is the next to arrive.
     pub fn get(&self, index: usize) -> Option<Frame> {
         self.frames[..self.len()].get(index).copied()
     }
 
-    /// Puts a frame in; drops it when there is no room.
+    /// Appends a frame, or drops it if the line is full.
     pub fn push(&mut self, frame: Frame) {
         if let Some(place) = self.frames.get_mut(usize::from(self.len)) {
             *place = frame;
@@ -57,18 +57,18 @@ impl Line {
         }
     }
 
-    /// Takes the frame at `index` out.
+    /// Removes the frame at `index`.
     pub fn take(&mut self, index: usize) -> Option<Frame> {
         let taken = self.get(index)?;
         let len = self.len();
         self.frames.copy_within(index + 1..len, index);
         self.len -= 1;
-        // Places behind the end are alike in all lines, for states are compared by them.
+        // Unused places are equal in all lines, because states are compared by value.
         self.frames[self.len()] = Frame::Ack(0);
         Some(taken)
     }
 
-    /// Loses everything.
+    /// Drops all frames.
     pub fn clear(&mut self) {
         *self = Line::default();
     }

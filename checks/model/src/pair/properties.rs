@@ -1,9 +1,9 @@
-//! What docs/semantics.md says, as properties of every state.
+//! The statements of docs/semantics.md, as properties of every state.
 
 use super::{Away, Mode, Pair, Role, State, Victim};
 use stateright::{Model, Property};
 
-/// All of them.
+/// All properties.
 pub(super) fn all() -> Vec<Property<Pair>> {
     vec![
         Property::always(
@@ -33,10 +33,10 @@ impl Pair {
         [Victim::Responder, Victim::Refusal].iter().any(|victim| self.has_crashed(state, *victim))
     }
 
-    /// The table "failure by failure": what completed may be missing at the responder.
+    /// The table "failure by failure": whether completed messages may be missing at the responder.
     fn may_lose(&self, state: &State) -> bool {
         let [near, far] = self.has_box_crashed(state);
-        // A box that never comes back is a path that is gone.
+        // A box that never returns is a broken path.
         let responder = self.has_responder_gone(state);
         match self.scenario.mode {
             Mode::Early => near || far || responder,
@@ -45,7 +45,7 @@ impl Pair {
         }
     }
 
-    /// Nothing is left to happen.
+    /// True if no event is left.
     fn is_over(&self, state: &State) -> bool {
         let mut actions = Vec::new();
         if state.is_quiet() {
@@ -60,8 +60,8 @@ fn in_order(_: &Pair, state: &State) -> bool {
     !state.responder.skipped && state.responder.executed.iter().all(|times| *times <= 1)
 }
 
-/// In `early` and `far` a packet that is acknowledged is safe. In `tail` one of an unfinished
-/// message goes with its box.
+/// In `early` and `far` an acknowledged packet is safe. In `tail` a packet of an unfinished message
+/// is lost with its box.
 fn held(pair: &Pair, state: &State) -> bool {
     let is_excused = match pair.scenario.mode {
         Mode::Tail => pair.has_box_crashed(state).contains(&true) || pair.has_responder_gone(state),
@@ -88,7 +88,7 @@ fn nothing_owed(pair: &Pair, state: &State) -> bool {
     !state.boxes.iter().any(super::Station::owes_delivery) || !pair.is_over(state)
 }
 
-/// A completion that was wrong is followed by an error, if anything was posted behind it.
+/// If a completed message was lost, an error follows, provided that more was posted.
 fn told(pair: &Pair, state: &State) -> bool {
     let scenario = &pair.scenario;
     let completed = scenario.messages_below(state.requester.una);

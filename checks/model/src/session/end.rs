@@ -2,89 +2,89 @@
 
 use super::{FRAMES_MAX, Slip};
 
-/// Transmissions of a session at most: numbers are bits of a word. No run within the bounds takes
-/// as many.
+/// Most transmissions of a session: number sets are bits of a word. No run within the bounds needs
+/// more.
 const NUMBERS_MAX: u8 = 15;
 
-/// What goes between two boxes. A name is that of the one who takes it, unless it says otherwise.
+/// A datagram between two boxes. Names are those of the receiver, unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Datagram {
-    /// A HELLO that asks who is there.
+    /// A HELLO that asks for the peer.
     Ask {
-        /// The asker's.
+        /// The asker's nonce.
         nonce: u8,
     },
-    /// Its answer.
+    /// The answer to a HELLO.
     Answer {
-        /// Of the one who answers.
+        /// Instance of the answering box.
         instance: u8,
-        /// The asker's.
+        /// The asker's nonce.
         nonce: u8,
-        /// Follows from a secret of the one who answers.
+        /// Derived from a secret of the answering box.
         cookie: Cookie,
     },
     /// Opens a session.
     Open {
-        /// Of the one who opens.
+        /// Instance of the opening box.
         instance: u8,
-        /// Its name at the one who opens.
+        /// Name of the session at the opening box.
         session: u8,
-        /// The asker's.
+        /// The asker's nonce.
         nonce: u8,
-        /// As it was answered.
+        /// The cookie from the answer.
         cookie: Cookie,
     },
-    /// Accepts it.
+    /// Accepts a session.
     Accept {
-        /// Who had asked.
+        /// Name of the session at the opening box.
         to: u8,
-        /// Of the one who accepts.
+        /// Instance of the accepting box.
         instance: u8,
-        /// Its name at the one who accepts.
+        /// Name of the session at the accepting box.
         session: u8,
-        /// The asker's.
+        /// The asker's nonce.
         nonce: u8,
     },
     /// A frame.
     Data {
         /// The session.
         to: u8,
-        /// Of the transmission.
+        /// Number of the transmission.
         number: u8,
-        /// Of the frame.
+        /// Sequence of the frame.
         sequence: u8,
-        /// Its content.
+        /// Content of the frame.
         frame: u8,
     },
-    /// What has arrived.
+    /// Acknowledges transmissions.
     Ack {
         /// The session.
         to: u8,
-        /// A bit for each number.
+        /// One bit per number.
         numbers: u16,
     },
     /// Asks whether the session is known.
     Ping {
         /// The session.
         to: u8,
-        /// The asker's name for it.
+        /// Name of the session at the asker.
         session: u8,
-        /// The asker's.
+        /// The asker's nonce.
         nonce: u8,
     },
-    /// It is not.
+    /// The answer to a PING for an unknown session.
     Unknown {
         /// The session.
         to: u8,
-        /// The asker's.
+        /// The asker's nonce.
         nonce: u8,
     },
 }
 
-/// Mirrors `cookie`: what it follows from.
+/// Mirrors `cookie`, reduced to its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cookie {
-    /// Stands for the secret of the one who gives it.
+    /// Stands for the secret of the box that created it.
     life: u8,
 }
 
@@ -96,7 +96,7 @@ struct Opening {
     tries: u8,
 }
 
-/// A frame that is not acknowledged, and the numbers that it was sent under.
+/// An unacknowledged frame, and the numbers of its transmissions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Record {
     frame: u8,
@@ -110,12 +110,12 @@ struct Session {
     remote: Option<u8>,
     peer_instance: u8,
     opening: Option<Opening>,
-    /// By sequence; `None` once it is acknowledged.
+    /// By sequence; `None` once acknowledged.
     records: Vec<Option<Record>>,
     next_number: u8,
     arrived: u16,
     next: u8,
-    /// By sequence.
+    /// Out-of-order frames, by sequence.
     waiting: [Option<u8>; FRAMES_MAX as usize],
     asked: Option<u8>,
 }
@@ -125,13 +125,13 @@ struct Session {
 pub struct End {
     instance: u8,
     session: Option<Session>,
-    /// The nonce of the question for a far box.
+    /// Nonce of the HELLO that asks for a far box.
     question: Option<u8>,
-    /// What a former session did not deliver, for [`Slip::KeepsSequence`].
+    /// First sequence left by a previous session, for [`Slip::KeepsSequence`].
     sequence_from: u8,
 }
 
-/// What an end has at hand while it does something.
+/// Context of one step of an end.
 pub(super) struct Step<'a> {
     pub(super) slip: Option<Slip>,
     pub(super) open_tries: u8,
@@ -152,7 +152,7 @@ impl End {
         End { instance, session: None, question: None, sequence_from: 0 }
     }
 
-    /// The name of its session, once it is open.
+    /// Name of its session, once open.
     pub fn open(&self) -> Option<u8> {
         self.session
             .as_ref()
@@ -160,7 +160,7 @@ impl End {
             .map(|session| session.local)
     }
 
-    /// The other's name for it.
+    /// Name of its session at the peer.
     pub fn remote(&self) -> Option<u8> {
         self.session.as_ref().and_then(|session| session.remote)
     }
@@ -169,23 +169,23 @@ impl End {
         self.session.as_ref().is_some_and(|session| session.opening.is_some())
     }
 
-    /// Frames that are not acknowledged.
+    /// Number of unacknowledged frames.
     pub(super) fn waiting(&self) -> usize {
         self.session.iter().flat_map(|session| &session.records).flatten().count()
     }
 
-    /// It will repeat this frame until it is acknowledged.
+    /// True if it will retransmit this frame until it is acknowledged.
     pub(super) fn owes(&self, frame: u8) -> bool {
         let mut records = self.session.iter().flat_map(|session| &session.records).flatten();
         records.any(|record| record.frame == frame)
     }
 
-    /// The frame waits here for one before it.
+    /// True if the frame waits here for an earlier one.
     pub(super) fn holds(&self, frame: u8) -> bool {
         self.session.as_ref().is_some_and(|session| session.waiting.contains(&Some(frame)))
     }
 
-    /// Mirrors `Addresses::find` and `due`: for a far box is looked where none is known.
+    /// Mirrors `Addresses::find` and `due`: a box without a session asks for a far box.
     pub(super) fn may_ask(&self, is_quiet: bool) -> bool {
         self.session.is_none() && (self.question.is_none() || is_quiet)
     }
@@ -260,7 +260,7 @@ impl End {
                 }
             }
             Datagram::Ping { to, session, nonce } => {
-                // Mirrors `handle_stray`: one that is being opened does not say no.
+                // Mirrors `handle_stray`: a session that is being opened is not denied.
                 let is_there = self.session.as_ref().is_some_and(|session| session.local == to);
                 if !is_there && step.slip != Some(Slip::KeepsSilent) {
                     step.out.push(Datagram::Unknown { to: session, nonce });
@@ -274,7 +274,7 @@ impl End {
         }
     }
 
-    /// Mirrors `Sessions::get_mut`: the session of this name, if it is open.
+    /// Mirrors `Sessions::get_mut`: the session with this name, if open.
     fn named(&mut self, name: u8, step: &Step<'_>) -> Option<&mut Session> {
         let takes_any = step.slip == Some(Slip::TakesAnySession);
         let session = self.session.as_mut().filter(|session| session.remote.is_some());
@@ -310,14 +310,14 @@ impl End {
         step.out.push(Datagram::Open { instance, session: session.local, nonce, cookie });
     }
 
-    /// A stranger in the name of the other box asks, hears the cookie, and opens a session.
+    /// An attacker asks in the name of the other box, receives the cookie, and opens a session.
     pub(super) fn handle_stranger(&mut self, step: &mut Step<'_>) {
         let (instance, session, nonce) = (step.name(), step.name(), step.name());
         let cookie = self.cookie();
         self.handle(Datagram::Open { instance, session, nonce, cookie }, step);
     }
 
-    /// Mirrors `gives_way` and `challenge`, without silence: whoever is challenged answers.
+    /// Mirrors `may_be_replaced` and `challenge`, without silence: a challenged box answers.
     fn gives_way(&mut self, step: &mut Step<'_>) -> bool {
         if self.open().is_none() || step.slip == Some(Slip::TakesOver) {
             return true;
@@ -334,7 +334,7 @@ impl End {
             return;
         }
         if !is_known {
-            // It has forgotten the session, or lives another life.
+            // It has forgotten the session, or has restarted.
             self.end(step);
             self.begin(step, instance);
         }
@@ -360,7 +360,7 @@ impl End {
         }
     }
 
-    /// Mirrors `Outgoing::push`. The session that takes it, and its place there.
+    /// Mirrors `Outgoing::push`. Returns the session and sequence of the frame.
     pub(super) fn push(&mut self, frame: u8) -> Option<(u8, u8)> {
         let session = self.session.as_mut().filter(|session| session.remote.is_some())?;
         session.records.push(Some(Record { frame, numbers: 0 }));
@@ -395,7 +395,7 @@ impl End {
 }
 
 impl Session {
-    /// Mirrors `send_next`: a number is never used twice.
+    /// Mirrors `send_next`: a number is never reused.
     fn send(&mut self, place: usize, step: &mut Step<'_>) {
         let (Some(to), Some(Some(record))) = (self.remote, self.records.get_mut(place)) else {
             return;
@@ -434,7 +434,7 @@ impl Session {
         step.out.extend(self.remote.map(|to| Datagram::Ack { to, numbers: self.arrived | ahead }));
     }
 
-    /// An ACK that names what was never sent is not believed.
+    /// An ACK for a number that was never used is ignored.
     fn handle_ack(&mut self, numbers: u16) {
         if numbers >> self.next_number != 0 {
             return;

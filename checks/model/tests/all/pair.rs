@@ -1,5 +1,5 @@
-//! Every order of events of two boxes between two hosts, within bounds; and that mistakes are
-//! found.
+//! Every order of events of two boxes between two hosts, within bounds; and the detection of
+//! mistakes.
 
 use crate::explored;
 use longhaul_model::pair::{Away, Mode, Pair, Role, Scenario, Slip, Victim, Wan};
@@ -63,7 +63,7 @@ fn a_box_crashes_and_frames_are_lost() {
     }
 }
 
-/// Silence that is none: a box passes at its first timeout, and one frame is lost.
+/// A false silence: a box passes at its first timeout, and one frame is lost.
 #[test]
 fn a_box_gives_up_too_soon() {
     for mode in Mode::ALL {
@@ -82,7 +82,7 @@ fn a_host_dies_or_refuses() {
             losses: 1,
             crashes: 1,
             victims: vec![Victim::Requester, Victim::Responder, Victim::Refusal],
-            // Each box finds out by one message.
+            // Each box detects the loss with one message.
             batches: vec![vec![2, 1], vec![1], vec![1], vec![1]],
             ..Scenario::new(mode, Wan::Path)
         };
@@ -95,8 +95,8 @@ fn a_host_dies_or_refuses() {
 fn wider_bounds() {
     for mode in Mode::ALL {
         for wan in [Wan::Path, Wan::Transport] {
-            // As much as goes wrong with one packet is less than what a box takes for proof that
-            // its requester has it no more.
+            // One packet has fewer faults than a box requires as proof that its requester has
+            // released the packet.
             let base = Scenario { times_gone_back: 4, ..crash(mode, wan) };
             holds("two crashes", Scenario { crashes: 2, ..base.clone() });
             let two = Scenario { crashes: 2, losses: 1, ..base.clone() };

@@ -1,5 +1,5 @@
-//! Every order of events of the WAN transport between two boxes, within bounds; and that mistakes
-//! are found.
+//! Every order of events of the WAN transport between two boxes, within bounds; and the detection
+//! of mistakes.
 
 use crate::explored::{finds, holds};
 use longhaul_model::session::{Scenario, Slip, Tunnel};

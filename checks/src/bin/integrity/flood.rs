@@ -1,4 +1,4 @@
-//! WRITEs one way; when the network dies, how the queue pair ends.
+//! WRITEs in one direction, and the failure of the queue pair when the network fails.
 
 use crate::session::{Pair, Session};
 use crate::{Fault, ProcessRole};
@@ -22,8 +22,7 @@ pub struct Args {
     mtu: u32,
 }
 
-/// Beyond this a queue pair has not kept its retry budget: eight times 67 ms, four times as long at
-/// most.
+/// A longer silence exceeds the retry budget: eight times 67 ms, at most four times as long.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
@@ -33,13 +32,13 @@ pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     let pair =
         session.connect(&PathSettings { mtu, ..PathSettings::default() }, &region, |_| Ok(()))?;
     let end = if place.server { Value::Null } else { write(&pair, &region, args)? };
-    // The server waits here; its engine answers meanwhile.
+    // While the server waits here, its engine responds.
     session.other.agree("done")?;
     Ok(json!({ "end": end, "counters": session.counters()? }))
 }
 
-/// Keeps `depth` WRITEs outstanding until all are done or the first fails; then nothing more is
-/// posted, and what is outstanding must come back, in order and once.
+/// Keeps `depth` WRITEs outstanding until all are complete or the first fails. Then nothing more is
+/// posted, and everything outstanding must complete, in order and once.
 fn write(pair: &Pair, region: &MemoryRegion, args: &Args) -> Result<Value, Fault> {
     let op = SendOp::Write {
         remote_address: pair.remote.address,

@@ -1,9 +1,8 @@
-//! A program on the verbs API that holds every byte and every completion against what it knows must
-//! come.
+//! A program on the verbs API that compares every byte and every completion with the expected ones.
 //!
 //! Two processes, one per host, started by the tests through `longhaul exec`. They exchange
-//! addresses and agree on the next step over TCP on the loopback interface, which no lab touches.
-//! What each posts follows from the seed alone, so that each side knows what the other one does.
+//! addresses and synchronise over TCP on the loopback interface, which no lab affects. The work
+//! that each posts is derived from the seed alone, so that each side knows the other's.
 
 mod flood;
 mod plan;
@@ -16,7 +15,7 @@ mod unready;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// What goes wrong, in a sentence.
+/// An error, described in a sentence.
 type Fault = Box<dyn std::error::Error>;
 
 #[derive(Parser)]
@@ -27,7 +26,7 @@ struct Cli {
     task: Task,
 }
 
-/// Which of the two processes this is.
+/// Role of this process.
 #[derive(clap::Args, Clone, Copy, Debug)]
 struct ProcessRole {
     /// Listens for the other one; otherwise connects to it

@@ -1,4 +1,4 @@
-//! What one side posts: a function of the seed.
+//! The work of one side, derived from the seed.
 
 use longhaul_units::{Rng, SplitMix64};
 
@@ -13,23 +13,23 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// True when it consumes a receive of the peer's.
+    /// `true` if it consumes a receive of the peer.
     pub fn is_received(self) -> bool {
         !matches!(self, Verb::Write | Verb::Read)
     }
 }
 
-/// A work request with its place in memory.
+/// A work request with its offsets.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub wr_id: u64,
     pub verb: Verb,
     pub len: usize,
-    /// Where the data comes from (WRITE, SEND) or goes to (READ), in the requester's own memory.
+    /// Offset of the source (WRITE, SEND) or the destination (READ) in the requester's memory.
     pub local: usize,
-    /// WRITE and READ: where at the responder. SEND: where in the responder's receive memory.
+    /// WRITE and READ: offset at the responder. SEND: offset in the responder's receive memory.
     pub remote: usize,
-    /// SEND: how much longer than the message its receive is.
+    /// SEND: number of bytes by which its receive exceeds the message.
     pub slack: usize,
     /// Segments of local memory.
     pub pieces: usize,
@@ -38,7 +38,7 @@ pub struct Step {
     pub pattern: u64,
 }
 
-/// What is posted before the sides meet again.
+/// Work posted between two synchronisations.
 #[derive(Debug)]
 pub struct Batch {
     pub steps: Vec<Step>,
@@ -53,28 +53,28 @@ pub struct Shape {
     pub largest: usize,
 }
 
-/// Work requests of a batch, at most: with the marks they fit into every queue.
+/// Maximum work requests of a batch: with the marks they fit into every queue.
 const STEPS_MAX: usize = 100;
 
 impl Shape {
-    /// Bytes of each half of the memory that is written to.
+    /// Bytes of each half of the written memory.
     pub fn half(&self) -> usize {
         2 * self.largest
     }
 
-    /// Bytes that the local memory of one batch takes at most, slack included.
+    /// Maximum local memory of one batch, slack included.
     pub fn arena(&self) -> usize {
         self.batch_bytes + self.largest + STEPS_MAX * 64
     }
 
-    /// What the server, or the client, posts.
+    /// The work of the server or the client.
     pub fn plan(&self, server: bool) -> Vec<Batch> {
         let mut rng = SplitMix64::new(self.seed.wrapping_mul(2).wrapping_add(server.into()));
         (0..self.batches).map(|number| self.batch(number, &mut rng)).collect()
     }
 
-    /// WRITEs go to one half of the responder's memory, READs come from the other one: a READ that
-    /// is repeated on the wire may otherwise find what a later WRITE has left.
+    /// WRITEs use one half of the responder's memory and READs the other: a READ that is
+    /// retransmitted may otherwise return a later WRITE's data.
     fn batch(&self, number: usize, rng: &mut SplitMix64) -> Batch {
         let (written, read) = ((number % 2) * self.half(), ((number + 1) % 2) * self.half());
         let (mut local, mut received, mut bytes) = (0, 0, 0);
@@ -90,7 +90,7 @@ impl Shape {
             };
             let mut len = size(self.largest, rng);
             if steps.is_empty() && number < 3 {
-                // The longest message, once by each verb.
+                // The longest message, once with each verb.
                 len = self.largest;
                 verb = [Verb::Write, Verb::Send, Verb::Read][number];
             }
@@ -122,8 +122,8 @@ impl Shape {
     }
 }
 
-/// Half of the sizes are around multiples of a path MTU, the others spread evenly over the powers
-/// of two.
+/// Half of the sizes are near multiples of a path MTU, the others spread evenly over the powers of
+/// two.
 pub fn size(largest: usize, rng: &mut SplitMix64) -> usize {
     let len = if rng.chance(0.5) {
         let packets = rng.below(6) as usize;

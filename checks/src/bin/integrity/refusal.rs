@@ -1,5 +1,5 @@
-//! Requests that a responder must refuse: the status at the requester, the event and the state at
-//! both sides.
+//! Requests that a responder must refuse: the requester's status, and the event and state at both
+//! ends.
 
 use crate::session::{Pair, Session};
 use crate::{Fault, ProcessRole};
@@ -67,8 +67,9 @@ fn refuse(
     let before = vec![0x5a; LEN];
     region.write(0, &before);
     let buffer = session.pd.register(LEN, Access::LOCAL_WRITE)?;
+    // A second: on a busy machine the peer may not run for longer than a default timeout.
     let pair = session.connect(
-        &PathSettings { mtu: Mtu::B1024, ..PathSettings::default() },
+        &PathSettings { mtu: Mtu::B1024, timeout: 18, ..PathSettings::default() },
         &region,
         |qp| Ok(qp.post_recv(77, &[buffer.piece(0, 64)])?),
     )?;
@@ -109,7 +110,7 @@ fn bad_request(pair: &Pair, case: Case, read: bool) -> SendOp {
     }
 }
 
-/// The bad request fails, and those after it are flushed.
+/// The invalid request fails, and later ones are flushed.
 fn request(pair: &Pair, buffer: &MemoryRegion, case: Case, read: bool) -> Result<(), Fault> {
     let good = SendOp::Send { immediate: None, invalidate: None };
     pair.qp.post_send(1, bad_request(pair, case, read), &[buffer.piece(0, 2000)])?;
@@ -124,7 +125,7 @@ fn request(pair: &Pair, buffer: &MemoryRegion, case: Case, read: bool) -> Result
     Ok(())
 }
 
-/// The bad WRITE may succeed, as whatever follows until the refusal is back; then the queue pair
+/// The invalid WRITE may succeed, as may later ones until the refusal arrives; then the queue pair
 /// fails.
 fn request_early(pair: &Pair, buffer: &MemoryRegion, case: Case) -> Result<(), Fault> {
     let begun = Instant::now();
@@ -155,7 +156,7 @@ fn request_early(pair: &Pair, buffer: &MemoryRegion, case: Case) -> Result<(), F
     }
 }
 
-/// Waits for the state and the event that a responder gets for a request that it must refuse.
+/// Waits for the state and the event of a responder that must refuse a request.
 fn wait_for_error(session: &Session, pair: &Pair) -> Result<(), Fault> {
     let until = Instant::now() + LIMIT;
     let mut event = None;
@@ -179,7 +180,7 @@ fn wait_for_error(session: &Session, pair: &Pair) -> Result<(), Fault> {
     }
 }
 
-/// Receives that are posted come back flushed.
+/// Checks that posted receives are flushed.
 fn flushed(pair: &Pair, wr_ids: &[u64]) -> Result<(), Fault> {
     for &wr_id in wr_ids {
         let completion = pair.recv_cq.next(LIMIT)?;

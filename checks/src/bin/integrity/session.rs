@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// PSNs begin shortly before they wrap.
+/// PSNs begin shortly before the wrap.
 const PSN_FIRST: u32 = 0xff_ff00;
 
 /// This process's device.
@@ -22,7 +22,7 @@ pub struct Session {
     pub other: Rendezvous,
 }
 
-/// A connected queue pair with queues of its own.
+/// A connected queue pair with its own completion queues.
 pub struct Pair {
     pub qp: QueuePair,
     pub send_cq: CompletionQueue,
@@ -30,14 +30,14 @@ pub struct Pair {
     pub remote: Remote,
 }
 
-/// The memory that the other process offers.
+/// Memory that the other process offers.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     pub address: u64,
     pub rkey: RKey,
 }
 
-/// Meets the other process; whoever is first waits.
+/// Meets the other process; the first one waits.
 fn meet(ProcessRole { server, port }: ProcessRole) -> Result<Rendezvous, Fault> {
     if !server {
         return Rendezvous::at(&format!("{}:{port}", Ipv4Addr::LOCALHOST), PATIENCE);
@@ -53,7 +53,7 @@ impl Session {
         Ok(Session { device, pd, other: meet(place)? })
     }
 
-    /// Connects a queue pair over `path` and swaps `offered`, which peers may access. `prepare`
+    /// Connects a queue pair over `path` and exchanges `offered`, which peers may access. `prepare`
     /// posts the first receives.
     pub fn connect(
         &mut self,

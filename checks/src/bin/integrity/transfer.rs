@@ -1,9 +1,9 @@
-//! Both sides WRITE, SEND and READ at once; each checks all that it can see.
+//! Both sides WRITE, SEND and READ at once; each checks everything visible to it.
 //!
-//! A side posts a batch and then a SEND that marks its end. Once the other's mark is there, so are
-//! the other's WRITEs and SENDs of that batch, because requests are executed in order; then memory
-//! is compared, and the next batch begins. Memory is held against images of it, so that a byte too
-//! many is found like one too few.
+//! A side posts a batch and then a SEND that marks its end. When the other's mark has arrived, so
+//! have the other's WRITEs and SENDs of that batch, because requests are executed in order; then
+//! memory is compared, and the next batch begins. Memory is compared with complete images, so that
+//! excess bytes are found as well as missing ones.
 
 use crate::plan::{Batch, Shape, Step, Verb, fill};
 use crate::session::{Pair, Session};
@@ -35,13 +35,13 @@ pub struct Args {
     timeout: u8,
 }
 
-/// No completion for so long: something is lost for good. The retry budget of a queue pair is a few
-/// seconds.
+/// A longer silence means that a completion is lost for good. The retry budget of a queue pair is a
+/// few seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Bytes of the message that ends a batch.
 const MARK_LEN: usize = 8;
 
-/// What must come out of a completion queue next.
+/// The next expected completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expected {
     wr_id: u64,
@@ -50,7 +50,7 @@ struct Expected {
     immediate: Option<u32>,
 }
 
-/// A region and what must be in it.
+/// A region and its expected contents.
 struct Checked {
     region: MemoryRegion,
     image: Vec<u8>,
@@ -80,13 +80,13 @@ struct Transfer {
     ours: Vec<Batch>,
     theirs: Vec<Batch>,
     half: usize,
-    /// What peers write to and read from.
+    /// Memory that peers write to and read from.
     target: Checked,
-    /// The same at the peer.
+    /// Expected contents of the peer's target.
     remote_image: Vec<u8>,
-    /// Where SENDs arrive, in turns.
+    /// Memory for incoming SENDs, alternating.
     inbox: [Checked; 2],
-    /// Where READs arrive.
+    /// Memory for READ results.
     fetched: Checked,
     source: MemoryRegion,
     mark: MemoryRegion,
@@ -183,7 +183,7 @@ pub fn pieces(region: &MemoryRegion, from: usize, len: usize, count: usize) -> V
 
 impl Transfer {
     fn batch(&mut self, number: usize) -> Result<(), Fault> {
-        // Before our mark allows the peer to go on.
+        // Before our mark permits the peer to continue.
         post_receives(&self.pair.qp, &self.theirs, number + 1, &self.inbox, &self.mark)?;
         let sent = self.post(number)?;
         let received = self.receives(number);
@@ -191,7 +191,7 @@ impl Transfer {
         self.compare(number)
     }
 
-    /// Posts our batch and its mark; returns what must complete.
+    /// Posts our batch and its mark; returns the expected completions.
     fn post(&mut self, number: usize) -> Result<Vec<Expected>, Fault> {
         let Self { pair, ours, source, fetched, remote_image, .. } = self;
         let mut expected = Vec::new();
@@ -251,7 +251,7 @@ impl Transfer {
         Ok(expected)
     }
 
-    /// What must be received in batch `number`.
+    /// Expected receives of batch `number`.
     fn receives(&self, number: usize) -> Vec<Expected> {
         let steps = self.theirs[number].steps.iter().filter(|step| step.verb.is_received());
         let mut expected: Vec<Expected> = steps
@@ -270,7 +270,7 @@ impl Transfer {
         expected
     }
 
-    /// Takes all expected completions, each in its turn.
+    /// Waits for all expected completions, each in its order.
     fn collect(&self, sent: &[Expected], received: &[Expected]) -> Result<(), Fault> {
         let (mut sent, mut received) = (sent.iter(), received.iter());
         let mut heard = Instant::now();
@@ -295,7 +295,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Compares everything that batch `number` may have touched.
+    /// Compares all memory that batch `number` may have changed.
     fn compare(&mut self, number: usize) -> Result<(), Fault> {
         let inbox = &mut self.inbox[number % 2];
         let mut filled = 0;
@@ -322,7 +322,7 @@ impl Transfer {
         self.fetched.compare("memory that was read from the peer", 0, fetched)
     }
 
-    /// Fails when anything completes that was not expected.
+    /// Fails if an unexpected completion arrives.
     fn nothing_more(&self, wait: Duration) -> Result<(), Fault> {
         let until = Instant::now() + wait;
         let mut surplus = None;
@@ -337,8 +337,8 @@ impl Transfer {
     }
 }
 
-/// Polls once and holds what comes against what is `expected`; beyond that, completions stay for
-/// the next batch.
+/// Polls once and compares completions with the `expected` ones; further completions stay for the
+/// next batch.
 fn take(
     cq: &longhaul_rdma::CompletionQueue,
     expected: &mut std::slice::Iter<'_, Expected>,

@@ -1,5 +1,5 @@
-//! SENDs to receivers that take a few, post nothing for as long as the test likes, and take the
-//! rest then.
+//! SENDs to receivers that accept a few messages, post nothing until the test permits it, and then
+//! accept the rest.
 
 use crate::session::{Pair, Session};
 use crate::{Fault, ProcessRole};
@@ -29,14 +29,14 @@ pub struct Args {
     until: PathBuf,
 }
 
-/// Time for all of it, once receives are posted.
+/// Time limit once receives are posted.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     let mut session = Session::open(place)?;
     let per_qp = args.messages * args.size;
     let region = session.pd.register(args.qps * per_qp, Access::ALL)?;
-    // A second: twenty messages of a mebibyte take 200 ms of a busy machine's lab at 1 Gbit/s.
+    // A second: twenty messages of a mebibyte take 200 ms in a busy machine's lab at 1 Gbit/s.
     let path = PathSettings { timeout: 18, ..PathSettings::default() };
     let mut connect = |qp| {
         session.connect(&path, &region, |queue_pair| {
@@ -61,18 +61,18 @@ pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
     Ok(json!({ "messages": args.qps * args.messages, "counters": session.counters()? }))
 }
 
-/// What a message is filled with.
+/// Fill byte of a message.
 fn filling(qp: usize, message: usize) -> u8 {
     (qp * 31 + message * 7 + 1) as u8
 }
 
-/// Where a message of a queue pair begins.
+/// Offset of a message of a queue pair.
 fn place_of(args: &Args, qp: usize, message: usize) -> usize {
     (qp * args.messages + message) * args.size
 }
 
-/// Sends what is taken at once message by message, so that each is acknowledged by itself; then all
-/// the rest.
+/// Sends the messages with receives one by one, so that each is acknowledged separately, then all
+/// the others.
 fn send(pairs: &[Pair], region: &MemoryRegion, args: &Args) -> Result<(), Fault> {
     let mut completed = vec![0; pairs.len()];
     for message in 0..args.ready {
@@ -100,7 +100,7 @@ fn post(
     Ok(())
 }
 
-/// Polls until so many messages of each queue pair are complete.
+/// Polls until this many messages of each queue pair are complete.
 fn complete(
     pairs: &[Pair],
     args: &Args,
@@ -147,7 +147,7 @@ fn receive(pairs: &[Pair], region: &MemoryRegion, args: &Args) -> Result<(), Fau
     Ok(())
 }
 
-/// Waits for messages of all queue pairs, and looks at every byte.
+/// Waits for messages of all queue pairs, and checks every byte.
 fn take(
     pairs: &[Pair],
     region: &MemoryRegion,

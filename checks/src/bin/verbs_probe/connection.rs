@@ -1,4 +1,4 @@
-//! Two queue pairs that are connected, and what each side does with its own.
+//! Two connected queue pairs, and the operations of each side on its own.
 
 use crate::Fault;
 use crate::verbs::{Completions, Device, Memory, QueuePair};
@@ -10,36 +10,36 @@ use std::ffi::{c_int, c_uint};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// For a completion; an emulated machine may be slow, and lost packets cost timeouts.
+/// Time limit of a completion; an emulated machine may be slow, and lost packets cost timeouts.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// Requests and receives that a queue pair holds.
 const DEPTH: u32 = 64;
-/// What datagrams are taken with.
+/// QKey of datagrams.
 pub const QKEY: u32 = 0x1111_1111;
 
-/// What all access is.
+/// All access flags.
 pub const ALL_ACCESS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// How to connect. Both sides say the same, except where a scenario is about the difference.
+/// Parameters of a connection. Both sides use the same, except in scenarios about differences.
 #[derive(Clone, Copy)]
 pub struct Options {
     pub kind: ibv_qp_type,
     pub mtu: ibv_mtu,
-    /// First PSN, both ways.
+    /// First PSN, in both directions.
     pub psn: u32,
-    /// ACK timeout, 4.096 µs times two to this power.
+    /// ACK timeout: 4.096 µs times two to this power.
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
-    /// Code of the time that a receiver that is not ready asks for.
+    /// RNR timer code.
     pub min_rnr_timer: u8,
-    /// What the queue pair allows the peer.
+    /// Access that the queue pair grants the peer.
     pub qp_access: c_uint,
-    /// What the memory allows the peer, and local writes.
+    /// Access that the memory grants the peer, and local writes.
     pub memory_access: c_uint,
     /// READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
@@ -53,7 +53,7 @@ impl Default for Options {
             kind: IBV_QPT_RC,
             mtu: IBV_MTU_1024,
             psn: 0x12_3456,
-            // 67 ms, seven times; rxe takes seven for ever.
+            // 67 ms, seven retries; rxe takes seven to mean forever.
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 6,
@@ -69,7 +69,7 @@ impl Default for Options {
 /// One of the two processes, in one scenario.
 pub struct Side<'a> {
     pub device: &'a Device,
-    /// This one requests, and the other one responds.
+    /// Whether this side requests; the other one responds.
     pub requests: bool,
     pub link: Rendezvous,
     gid_index: u8,
@@ -80,12 +80,12 @@ impl<'a> Side<'a> {
         Side { device, requests, link, gid_index }
     }
 
-    /// The device is the kernel's rxe.
+    /// `true` if the device is the kernel's rxe.
     pub fn is_rxe(&self) -> bool {
         self.device.name.starts_with("rxe")
     }
 
-    /// Makes a queue pair with memory of its own and connects it to the other side's.
+    /// Creates a queue pair with its own memory and connects it to the other side's.
     pub fn connect(&mut self, options: Options) -> Result<Connection, Fault> {
         let memory = self.device.memory(options.memory, options.memory_access)?;
         let cq = self.device.completions(4 * DEPTH)?;
@@ -131,7 +131,7 @@ fn bring_up(
     let (is_rc, is_ud) = (options.kind == IBV_QPT_RC, options.kind == IBV_QPT_UD);
     let mut attributes = ibv_qp_attr::zeroed();
     (attributes.qp_state, attributes.port_num, attributes.qkey) = (IBV_QPS_INIT, 1, QKEY);
-    // UC takes WRITEs alone.
+    // UC permits only WRITEs.
     let allowed =
         if is_rc { options.qp_access } else { options.qp_access & IBV_ACCESS_REMOTE_WRITE };
     attributes.qp_access_flags = allowed;
@@ -161,21 +161,22 @@ fn bring_up(
     qp.modify(attributes, (IBV_QP_STATE | IBV_QP_SQ_PSN | mask) as c_int)
 }
 
-/// The queue pair at the other end, and its memory.
+/// The peer's queue pair and its memory.
 pub struct Peer {
     pub qpn: u32,
     pub address: u64,
     pub rkey: u32,
 }
 
-/// A connected queue pair. What is made of something stands before it, and so ends before it.
+/// A connected queue pair. Fields are dropped in order, so each stands before the objects that it
+/// uses.
 pub struct Connection {
     pub qp: QueuePair,
     pub cq: Completions,
     pub memory: Memory,
     pub peer: Peer,
     pub is_reliable: bool,
-    /// Of a datagram's destination.
+    /// Address handle of a datagram's destination.
     ah: Option<*mut ibv_ah>,
     next_id: Cell<u64>,
 }
@@ -188,7 +189,7 @@ impl Connection {
         request
     }
 
-    /// A SEND with what its kind has: immediate data, or a key to invalidate.
+    /// A SEND with the data of its kind: immediate data, or a key to invalidate.
     pub fn send(&self, opcode: ibv_wr_opcode, word: u32) -> ibv_send_wr {
         let mut request = self.request(opcode);
         if opcode == IBV_WR_SEND_WITH_INV {
@@ -210,7 +211,7 @@ impl Connection {
         request
     }
 
-    /// Adds to the word of the peer's memory at `offset`.
+    /// Adds to the peer's word at `offset`.
     pub fn fetch_add(&self, offset: usize, add: u64) -> ibv_send_wr {
         let mut request = self.request(IBV_WR_ATOMIC_FETCH_AND_ADD);
         let remote_addr = self.peer.address + offset as u64;
@@ -219,14 +220,14 @@ impl Connection {
         request
     }
 
-    /// Posts a request; its number.
+    /// Posts a request and returns its id.
     pub fn post(&self, mut request: ibv_send_wr, piece: Option<ibv_sge>) -> Result<u64, Fault> {
         request.wr_id = self.next_id.replace(self.next_id.get() + 1);
         self.qp.post_send(request, piece)?;
         Ok(request.wr_id)
     }
 
-    /// Posts a receive; its number.
+    /// Posts a receive and returns its id.
     pub fn receive(&self, piece: Option<ibv_sge>) -> Result<u64, Fault> {
         let id = self.next_id.replace(self.next_id.get() + 1);
         self.qp.post_receive(id, piece)?;
@@ -247,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// Waits for the completion of number `id` with `status`.
+    /// Waits for the completion of request `id` with `status`.
     pub fn ends(&self, id: u64, status: ibv_wc_status) -> Result<ibv_wc, Fault> {
         let wc = self.completion()?;
         if wc.wr_id == id && wc.status == status {
@@ -258,19 +259,19 @@ impl Connection {
             .into())
     }
 
-    /// Waits for the success of each of `ids`, in this order.
+    /// Waits for successful completions of `ids`, in this order.
     pub fn succeed(&self, ids: &[u64]) -> Result<(), Fault> {
         ids.iter().try_for_each(|&id| self.ends(id, IBV_WC_SUCCESS).map(|_| ()))
     }
 
-    /// Posts a request and waits for its success.
+    /// Posts a request and waits for its successful completion.
     pub fn perform(&self, request: ibv_send_wr, piece: Option<ibv_sge>) -> Result<(), Fault> {
         let id = self.post(request, piece)?;
         self.succeed(&[id])
     }
 
-    /// Waits until the queue pair is in `state`; a device that has ended a request may still be
-    /// about to tell.
+    /// Waits until the queue pair is in `state`; a device may report a completion before the
+    /// change.
     pub fn comes_to(&self, state: ibv_qp_state) -> Result<(), Fault> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -295,13 +296,13 @@ pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, left: T, right: T) -> Re
     if left == right { Ok(()) } else { Err(format!("{what}: {left:?}, not {right:?}").into()) }
 }
 
-/// `len` bytes that depend on `seed` and their place.
+/// `len` bytes derived from `seed` and their position.
 pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
     let byte = |at: u32| ((at ^ seed.rotate_left(16)).wrapping_mul(0x9e37_79b1) >> 13) as u8;
     (0..len as u32).map(byte).collect()
 }
 
-/// Fails unless `found` is what [`pattern`] says.
+/// Fails unless `found` equals [`pattern`].
 pub fn intact(what: &str, seed: u32, found: &[u8]) -> Result<(), Fault> {
     let expected = pattern(seed, found.len());
     match found.iter().zip(&expected).position(|(found, expected)| found != expected) {

@@ -1,4 +1,4 @@
-//! What must arrive: messages of every length, empty ones too, and across the end of the PSNs.
+//! Messages that must be delivered: of every length, empty ones included, and across the PSN wrap.
 
 use crate::connection::{Connection, Options, Side, intact, pattern, same};
 use crate::{Fault, Scenario};
@@ -21,22 +21,22 @@ pub const SCENARIOS: &[Scenario] = &[
     ("unreliable_psn_wrap", |side| unreliable_psn_wrap(side)),
 ];
 
-/// What a receive's completion says: opcode, length and immediate data.
+/// A receive's completion: opcode, length and immediate data.
 type Received = (ibv_wc_opcode, u32, Option<u32>);
 
 fn received(connection: &Connection, id: u64) -> Result<Received, Fault> {
     let wc = connection.ends(id, IBV_WC_SUCCESS)?;
-    // SAFETY: four bytes, whichever member they are.
+    // SAFETY: both members of the union are four bytes.
     let word = unsafe { wc.imm.imm_data }.get();
     Ok((wc.opcode, wc.byte_len, (wc.wc_flags & IBV_WC_WITH_IMM != 0).then_some(word)))
 }
 
-/// Nothing is sent, written and read; addresses and keys do not matter then. What follows arrives.
+/// Empty SENDs, WRITEs and READs, whose addresses and keys do not matter. Later messages arrive.
 fn empty_messages(side: &mut Side<'_>, kind: ibv_qp_type) -> Result<(), Fault> {
     const LEN: usize = 100;
     let connection = side.connect(Options { kind, ..Options::default() })?;
     let (is_rc, is_ud) = (kind == IBV_QPT_RC, kind == IBV_QPT_UD);
-    // A datagram's receive begins with a place for its GRH.
+    // A datagram's receive begins with its GRH.
     let grh = if is_ud { 40 } else { 0 };
     let mut expected = vec![(IBV_WC_RECV, grh, None), (IBV_WC_RECV, grh, Some(7))];
     if !is_ud {
@@ -76,7 +76,7 @@ fn empty_messages(side: &mut Side<'_>, kind: ibv_qp_type) -> Result<(), Fault> {
     }
 }
 
-/// How data is moved.
+/// Operation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OperationKind {
     Write,
@@ -98,14 +98,13 @@ impl OperationKind {
         [OperationKind::Write, OperationKind::Send, OperationKind::WriteImmediate];
 }
 
-/// Room for one message; both sides have as many slots for what goes out, and behind them for what
-/// comes in.
+/// Bytes of one message; both sides have as many slots for outgoing messages, and then for incoming
+/// ones.
 const SLOT: usize = 1 << 16;
 const LENGTHS: [usize; 16] =
     [0, 1, 2, 3, 255, 256, 257, 511, 512, 1024, 1025, 4095, 4096, 4097, 40_001, SLOT];
 
-/// Every kind of request with every length, many of them outstanding; both sides look at every
-/// byte.
+/// Every kind of request with every length, many of them outstanding; both sides check every byte.
 fn every_length(side: &mut Side<'_>, kind: ibv_qp_type, mtu: ibv_mtu) -> Result<(), Fault> {
     let memory = 2 * SLOT * LENGTHS.len();
     let mut connection = side.connect(Options { kind, mtu, memory, ..Options::default() })?;
@@ -155,8 +154,8 @@ fn unreliable_psn_wrap(side: &mut Side<'_>) -> Result<(), Fault> {
     )
 }
 
-/// Moves a message per entry of `plan`, which is its kind and length, and compares all of them.
-/// `round` makes contents different from those before.
+/// Transfers a message per entry of `plan`, its kind and length, and compares all of them. `round`
+/// varies the contents.
 fn transfer(
     side: &mut Side<'_>,
     connection: &mut Connection,
@@ -256,7 +255,7 @@ fn respond(
     Ok(())
 }
 
-/// Fails unless the message lies there; one that nobody acknowledges may be on its way.
+/// Fails unless the message has arrived; an unacknowledged one may be in flight.
 fn arrived(connection: &Connection, seed: u32, at: usize, len: usize) -> Result<(), Fault> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let deadline = Instant::now() + if connection.is_reliable { Duration::ZERO } else { PATIENCE };

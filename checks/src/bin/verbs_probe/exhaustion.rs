@@ -1,5 +1,4 @@
-//! Receivers that are not ready and peers that are silent: for a while, or until the requester
-//! gives up.
+//! Receivers that are not ready and silent peers: for a while, or until the requester gives up.
 
 use crate::connection::{Connection, Options, Side, intact, pattern, same};
 use crate::{Fault, Scenario};
@@ -21,7 +20,7 @@ pub const SCENARIOS: &[Scenario] = &[
 
 /// Three packets.
 const LEN: usize = 3000;
-/// Much longer than a receiver that is not ready asks for, and than a timeout.
+/// Much longer than an RNR timer or a timeout.
 const NOT_READY: Duration = Duration::from_millis(250);
 
 fn request(connection: &Connection, opcode: ibv_wr_opcode) -> ibv_send_wr {
@@ -32,7 +31,7 @@ fn request(connection: &Connection, opcode: ibv_wr_opcode) -> ibv_send_wr {
     }
 }
 
-/// Messages wait for their receives, which come late and one by one; each arrives once.
+/// Messages wait for their receives, which are posted late and one by one; each arrives once.
 fn rnr_until_ready(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault> {
     const MESSAGES: u32 = 6;
     let mut connection = side.connect(Options { rnr_retry: 7, ..Options::default() })?;
@@ -58,11 +57,11 @@ fn rnr_until_ready(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fau
             intact("the message", number, &connection.memory.bytes(0, LEN))?;
         }
     }
-    // The last acknowledgement may be lost, and be asked for again.
+    // The last ACK may be lost, and requested again.
     side.link.agree("acknowledged")
 }
 
-/// No receive comes: the requester gives up, and the responder does not.
+/// No receive is posted: the requester gives up, and the responder does not.
 fn rnr_exhausted(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault> {
     let connection = side.connect(Options { rnr_retry: 2, ..Options::default() })?;
     if side.requests {
@@ -86,7 +85,7 @@ fn rnr_exhausted(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault
     }
 }
 
-/// The responder's queue pair is destroyed: the requester gives up when the specification says so.
+/// The responder's queue pair is destroyed: the requester gives up within the specified time.
 fn peer_gone(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault> {
     let options = Options { timeout: 13, retry_cnt: 2, ..Options::default() };
     let connection = side.connect(options)?;
@@ -106,8 +105,8 @@ fn peer_gone(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault> {
     connection.ends(behind, IBV_WC_WR_FLUSH_ERR)?;
     connection.comes_to(IBV_QPS_ERR)?;
     side.link.agree("given up")?;
-    // The first attempt and two more, each given between one and four times the timeout of 34 ms; a
-    // clock's tick less, and for a slow machine a good deal more.
+    // The first attempt and two retries, each between one and four times the timeout of 34 ms,
+    // minus a clock tick, plus a margin for a slow machine.
     let least = Duration::from_millis(3 * 33 - 15);
     let most = Duration::from_millis(3 * 4 * 34) + Duration::from_secs(5);
     if (least..most).contains(&took) {
@@ -117,8 +116,7 @@ fn peer_gone(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault> {
     }
 }
 
-/// The responder stops in the middle of many WRITEs: those before are done, the rest fails, in
-/// order.
+/// The responder stops during many WRITEs: the earlier ones complete, the others fail, in order.
 fn peer_in_error(side: &mut Side<'_>) -> Result<(), Fault> {
     const WRITES: usize = 40;
     let options = Options { timeout: 13, retry_cnt: 2, mtu: IBV_MTU_256, ..Options::default() };

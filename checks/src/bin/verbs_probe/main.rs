@@ -1,11 +1,9 @@
-//! What two RDMA devices make of each other where the usual programs do not look: empty messages,
-//! receivers that are not ready, forbidden requests, peers that have gone, PSNs that wrap, every
-//! byte under loss.
+//! Interoperability of two RDMA devices beyond the usual programs: empty messages, receivers that
+//! are not ready, forbidden requests, dead peers, PSN wrap, data integrity under loss.
 //!
-//! Two processes, one per device, which may be any: the program knows nothing but libibverbs, as it
-//! is installed where it runs. The client requests and the server responds. A scenario is one
-//! function that both run; each has a TCP connection and queue pairs of its own, and one that fails
-//! does not keep the next from running.
+//! Two processes, one per device of any kind: the program uses only the installed libibverbs. The
+//! client requests and the server responds. A scenario is one function that both run, with its own
+//! TCP connection and queue pairs; a failed scenario does not prevent the next.
 
 mod connection;
 mod delivery;
@@ -20,13 +18,13 @@ use meeting::Meeting;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::ExitCode;
 
-/// What goes wrong, in a sentence.
+/// An error, described in a sentence.
 type Fault = Box<dyn std::error::Error>;
 
-/// By name; both processes run the same function.
+/// Name and function; both processes run the same function.
 type Scenario = (&'static str, fn(&mut Side<'_>) -> Result<(), Fault>);
 
-/// In the order in which they run.
+/// Scenarios in running order.
 const SCENARIOS: [&[Scenario]; 3] =
     [delivery::SCENARIOS, exhaustion::SCENARIOS, refusals::SCENARIOS];
 
@@ -65,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many scenarios failed.
+/// Returns the number of failed scenarios.
 fn run(cli: &Cli) -> Result<usize, Fault> {
     let library = verbs::Library::open()?;
     let device = library.device(&cli.device)?;

@@ -1,4 +1,4 @@
-//! How the two processes find each other; each scenario has a connection of its own.
+//! Rendezvous of the two processes; each scenario has its own connection.
 
 use crate::Fault;
 use longhaul_checks::rendezvous::Rendezvous;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Where the other process is.
+/// Location of the other process.
 pub enum Meeting {
-    /// It comes here.
+    /// It connects to this listener.
     Listening(TcpListener),
     /// It listens at this address and port.
     At(String),

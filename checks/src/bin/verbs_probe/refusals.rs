@@ -1,5 +1,5 @@
-//! What a responder must refuse: the requester is told why, both queue pairs fail, and memory stays
-//! as it was.
+//! Requests that a responder must refuse: the requester gets the reason, both queue pairs fail, and
+//! memory is unchanged.
 
 use crate::connection::{ALL_ACCESS, Connection, Options, Side, same};
 use crate::{Fault, Scenario};
@@ -35,11 +35,11 @@ pub const SCENARIOS: &[Scenario] = &[
 ];
 
 const MEMORY: usize = 1 << 14;
-/// Of what is refused: three packets.
+/// Length of the refused message: three packets.
 const LEN: usize = 2500;
-/// Of the message before it, which arrives.
+/// Length of the message before it, which arrives.
 const SHORT: usize = 100;
-/// Where that one lies in the responder's memory.
+/// Address of that message in the responder's memory.
 const INBOX: usize = 8192;
 
 fn options() -> Options {
@@ -92,7 +92,7 @@ fn message_too_long(side: &mut Side<'_>) -> Result<(), Fault> {
     let connection = side.connect(options())?;
     let wrong = (connection.send(IBV_WR_SEND, 0), LEN);
     let piece = connection.memory.piece(INBOX, SHORT);
-    // rxe takes it for a fault of the receive.
+    // rxe reports a fault of the receive.
     let (status, own) = if side.is_rxe() {
         (IBV_WC_REM_OP_ERR, IBV_WC_LOC_QP_OP_ERR)
     } else {
@@ -113,7 +113,7 @@ fn forgotten_memory(side: &mut Side<'_>) -> Result<(), Fault> {
     let mut connection = side.connect(options())?;
     let forgotten = side.device.memory(MEMORY, ALL_ACCESS)?;
     let theirs = side.link.swap(&json!([forgotten.address(), forgotten.rkey()]))?;
-    // Kept by the allocator, and no longer registered.
+    // Still in use by the allocator's free list, and no longer registered.
     drop(forgotten);
     side.link.agree("forgotten")?;
     let (address, rkey): (u64, u32) = serde_json::from_value(theirs)?;
@@ -124,8 +124,8 @@ fn forgotten_memory(side: &mut Side<'_>) -> Result<(), Fault> {
     refused(side, &connection, wrong, IBV_WC_REM_ACCESS_ERR)
 }
 
-/// A key, of a memory window where the responder's device has windows, that the requester itself
-/// invalidates.
+/// A key that the requester itself invalidates: of a memory window, if the responder's device has
+/// windows.
 fn invalidated_key(side: &mut Side<'_>) -> Result<(), Fault> {
     let connection = side.connect(options())?;
     let region = side.device.memory(MEMORY, ALL_ACCESS | IBV_ACCESS_MW_BIND)?;
@@ -148,15 +148,15 @@ fn invalidated_key(side: &mut Side<'_>) -> Result<(), Fault> {
         let id = connection.receive(None)?;
         side.link.agree("a receive is posted")?;
         let wc = connection.ends(id, IBV_WC_SUCCESS)?;
-        // SAFETY: four bytes, whichever member they are.
+        // SAFETY: both members of the union are four bytes.
         same("what was invalidated", unsafe { wc.imm.invalidated_rkey }, own)?;
-        // rxe sets another bit, which is the kernel's own for this.
+        // rxe sets another bit, the kernel's own for this.
         same("the flag", side.is_rxe() || wc.wc_flags & IBV_WC_WITH_INV != 0, true)?;
     }
     refused(side, &connection, (write, LEN), IBV_WC_REM_ACCESS_ERR)
 }
 
-/// Nobody is told, and what follows arrives.
+/// The failure is silent, and later messages arrive.
 fn unreliable_write(side: &mut Side<'_>) -> Result<(), Fault> {
     let mut connection = side.connect(Options { kind: IBV_QPT_UC, ..options() })?;
     if side.requests {
@@ -173,8 +173,8 @@ fn unreliable_write(side: &mut Side<'_>) -> Result<(), Fault> {
     untouched(&connection, LEN)
 }
 
-/// A message arrives; the wrong request ends with `status`, as does the queue pair; a WRITE behind
-/// it does nothing.
+/// A message arrives; the invalid request fails with `status`, and so does the queue pair; a later
+/// WRITE has no effect.
 fn refused(
     side: &mut Side<'_>,
     connection: &Connection,
@@ -184,8 +184,8 @@ fn refused(
     ask(side, connection, wrong, status, None)
 }
 
-/// As [`refused`]. The responder knows the status, because that depends on its device. `faulty`: a
-/// receive of the responder that ends with an error of its own.
+/// Like [`refused`]. The responder knows the status, which depends on its device. `faulty`: a
+/// receive of the responder that fails with an error of its own.
 fn ask(
     side: &mut Side<'_>,
     connection: &Connection,
@@ -223,7 +223,7 @@ fn ask(
     untouched(connection, SHORT)
 }
 
-/// Fails unless memory is as it was, except for what `arrived` in the inbox.
+/// Fails unless memory is unchanged, except for the message that `arrived` in the inbox.
 fn untouched(connection: &Connection, arrived: usize) -> Result<(), Fault> {
     let after = INBOX + arrived;
     for (from, len) in [(0, INBOX), (after, MEMORY - after)] {

@@ -1,5 +1,5 @@
-//! libibverbs, found when the program runs, with what the scenarios need of it. Every object knows
-//! how to end, and outlives what is made of it.
+//! libibverbs, loaded at run time, with the calls that the scenarios need. Every object releases
+//! itself, and must outlive the objects created from it.
 
 use crate::Fault;
 use longhaul_abi_defs::*;
@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute_copy;
 use std::ptr::null_mut;
 
-/// The functions that are no inline functions of the header.
+/// The functions that are not inline in the header.
 #[derive(Clone, Copy)]
 pub struct Library {
     get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device,
@@ -34,10 +34,9 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads it, unless it is there already.
+    /// Loads it, unless it is loaded.
     pub fn open() -> Result<Self, Fault> {
-        // SAFETY: the name is a C string; the library's initialisers are what every RDMA program
-        // runs.
+        // SAFETY: the name is a C string; every RDMA program runs the library's initialisers.
         let loaded = unsafe {
             libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL)
         };
@@ -68,8 +67,8 @@ impl Library {
     /// Opens the device called `name`, for as long as the program runs.
     pub fn device(&self, name: &str) -> Result<Device, Fault> {
         let mut count = 0;
-        // SAFETY: `count` may be written; the list has as many entries as it says, which live as
-        // long as the list, and that is never freed.
+        // SAFETY: `count` may be written; the list has that many entries, which live as long as the
+        // list, and the list is never freed.
         let context = unsafe {
             let list = (self.get_device_list)(&raw mut count);
             let found = (0..usize::try_from(count)?).map(|at| *list.add(at)).find(|&device| {
@@ -86,10 +85,10 @@ impl Library {
     }
 }
 
-/// The function called `name`, in whatever library has it first.
+/// The first function called `name` in any loaded library.
 ///
 /// # Safety
-/// `F` is its type.
+/// `F` must be its type.
 unsafe fn symbol<F: Copy>(name: &CStr) -> Result<F, Fault> {
     // SAFETY: the name is a C string.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -121,19 +120,19 @@ pub struct Device {
 }
 
 impl Device {
-    /// Address number `index` of port 1.
+    /// GID `index` of port 1.
     pub fn gid(&self, index: u8) -> Result<ibv_gid, Fault> {
         let mut gid = ibv_gid::from_bytes([0; 16]);
-        // SAFETY: open, and `gid` may be written.
+        // SAFETY: the context is open, and `gid` may be written.
         done("ibv_query_gid", unsafe {
             (self.library.query_gid)(self.context, 1, index.into(), &raw mut gid)
         })?;
         Ok(gid)
     }
 
-    /// Registers `len` bytes of memory, all zero. `access`: bits `IBV_ACCESS_*`.
+    /// Registers `len` bytes of zeroed memory. `access`: bits `IBV_ACCESS_*`.
     pub fn memory(&self, len: usize, access: c_uint) -> Result<Memory, Fault> {
-        // In words, so that atomics find it aligned.
+        // In words, so that it is aligned for atomics.
         let mut words = vec![0_u64; len.div_ceil(8)];
         // SAFETY: the memory stays where it is and lives as long as the region.
         let mr = unsafe {
@@ -143,16 +142,16 @@ impl Device {
         Ok(Memory { library: self.library, mr, words, len })
     }
 
-    /// A completion queue for as many.
+    /// Creates a completion queue.
     pub fn completions(&self, capacity: u32) -> Result<Completions, Fault> {
         let capacity = c_int::try_from(capacity)?;
-        // SAFETY: open; no channel.
+        // SAFETY: the context is open, and a null channel is permitted.
         let cq =
             unsafe { (self.library.create_cq)(self.context, capacity, null_mut(), null_mut(), 0) };
         Ok(Completions { library: self.library, cq: present("ibv_create_cq", cq)? })
     }
 
-    /// A queue pair whose send completions are all wanted, in RESET.
+    /// Creates a queue pair in RESET that signals all sends.
     pub fn queue_pair(
         &self,
         kind: ibv_qp_type,
@@ -163,16 +162,16 @@ impl Device {
         (init.send_cq, init.recv_cq, init.qp_type, init.sq_sig_all) = (cq.cq, cq.cq, kind, 1);
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
         (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
-        // SAFETY: open, and the completion queue lives longer, because connections end in that
-        // order.
+        // SAFETY: the domain is open, and the completion queue lives longer, because connections
+        // drop their fields in that order.
         let qp =
             present("ibv_create_qp", unsafe { (self.library.create_qp)(self.pd, &raw mut init) })?;
         Ok(QueuePair { library: self.library, qp })
     }
 
-    /// A memory window; `None` where the device has none.
+    /// Allocates a memory window; `None` if the device has none.
     pub fn window(&self) -> Result<Option<Window>, Fault> {
-        // SAFETY: open; a slot that is empty is not called.
+        // SAFETY: the context is open; an empty slot is not called.
         let mw = unsafe {
             let Some(alloc_mw) = (*self.context).ops.alloc_mw else { return Ok(None) };
             alloc_mw(self.pd, IBV_MW_TYPE_2)
@@ -185,9 +184,9 @@ impl Device {
         }
     }
 
-    /// An address handle, for as long as the program runs.
+    /// Creates an address handle, for as long as the program runs.
     pub fn address_handle(&self, mut address: ibv_ah_attr) -> Result<*mut ibv_ah, Fault> {
-        // SAFETY: open.
+        // SAFETY: the domain is open.
         present("ibv_create_ah", unsafe { (self.library.create_ah)(self.pd, &raw mut address) })
     }
 }
@@ -198,11 +197,11 @@ pub struct Window {
 }
 
 impl Window {
-    /// Its key once it is bound.
+    /// Its key after it is bound.
     pub fn bound_rkey(&self) -> u32 {
-        // SAFETY: allocated.
+        // SAFETY: the window is allocated.
         let rkey = unsafe { (*self.mw).rkey };
-        // The last byte is the program's.
+        // The program chooses the last byte.
         (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
     }
 
@@ -224,7 +223,8 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: allocated; the slot that allocated it has this one beside it.
+        // SAFETY: the window is allocated; a device with the slot that allocated it has this one
+        // too.
         unsafe {
             if let Some(dealloc_mw) = (*(*self.mw).context).ops.dealloc_mw {
                 dealloc_mw(self.mw);
@@ -242,39 +242,40 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Where it begins.
+    /// Start address.
     pub fn address(&self) -> u64 {
         self.words.as_ptr() as u64
     }
 
-    /// Key for requests of the other side.
+    /// Key for the peer's requests.
     pub fn rkey(&self) -> u32 {
-        // SAFETY: registered.
+        // SAFETY: the region is registered.
         unsafe { (*self.mr).rkey }
     }
 
-    /// The `len` bytes at `offset` as what a work request names.
+    /// Scatter/gather element of the `len` bytes at `offset`.
     pub fn piece(&self, offset: usize, len: usize) -> ibv_sge {
         assert!(offset + len <= self.len);
-        // SAFETY: registered.
+        // SAFETY: the region is registered.
         let lkey = unsafe { (*self.mr).lkey };
         ibv_sge { addr: self.address() + offset as u64, length: len as u32, lkey }
     }
 
-    /// What lies there. Devices write to it behind the compiler's back, so it is read as such.
+    /// Reads bytes. The reads are volatile, because the device writes without the compiler's
+    /// knowledge.
     pub fn bytes(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.len);
         let start = self.words.as_ptr().cast::<u8>();
-        // SAFETY: within the memory, which is initialised.
+        // SAFETY: the range is within the memory, which is initialised.
         (offset..offset + len).map(|at| unsafe { start.add(at).read_volatile() }).collect()
     }
 
-    /// Puts `bytes` there.
+    /// Writes `bytes`.
     pub fn fill(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len);
         let start = self.words.as_mut_ptr().cast::<u8>();
         for (at, byte) in bytes.iter().enumerate() {
-            // SAFETY: within the memory.
+            // SAFETY: the range is within the memory.
             unsafe { start.add(offset + at).write_volatile(*byte) };
         }
     }
@@ -282,8 +283,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: registered, and no device writes to it afterwards. The process ends soon,
-        // whatever the outcome.
+        // SAFETY: the region is registered, and no device writes to it afterwards. The process ends
+        // soon, whatever the outcome.
         unsafe { (self.library.dereg_mr)(self.mr) };
     }
 }
@@ -295,10 +296,10 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// The next completion, if there is one.
+    /// The next completion, if any.
     pub fn poll(&self) -> Result<Option<ibv_wc>, Fault> {
         let mut wc = ibv_wc::zeroed();
-        // SAFETY: live, the slot is always there, and one completion may be written.
+        // SAFETY: the queue is live, the slot always exists, and one completion may be written.
         let count = unsafe {
             let poll_cq = (*(*self.cq).context).ops.poll_cq.ok_or("the device cannot poll")?;
             poll_cq(self.cq, 1, &raw mut wc)
@@ -313,8 +314,8 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // SAFETY: live, and its queue pairs have gone; otherwise this fails, and nothing comes of
-        // it.
+        // SAFETY: the queue is live, and its queue pairs are gone; otherwise this fails without
+        // effect.
         unsafe { (self.library.destroy_cq)(self.cq) };
     }
 }
@@ -328,21 +329,21 @@ pub struct QueuePair {
 impl QueuePair {
     /// Its number.
     pub fn number(&self) -> u32 {
-        // SAFETY: live.
+        // SAFETY: the queue pair is live.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Changes what `mask` (`IBV_QP_*`) names.
+    /// Changes the attributes in `mask` (`IBV_QP_*`).
     pub fn modify(&self, mut attributes: ibv_qp_attr, mask: c_int) -> Result<(), Fault> {
         let what = format!("ibv_modify_qp to {:?}", attributes.qp_state);
-        // SAFETY: live.
+        // SAFETY: the queue pair is live.
         done(&what, unsafe { (self.library.modify_qp)(self.qp, &raw mut attributes, mask) })
     }
 
-    /// Its state, as the device has it.
+    /// Its state, as reported by the device.
     pub fn state(&self) -> Result<ibv_qp_state, Fault> {
         let (mut attributes, mut init) = (ibv_qp_attr::zeroed(), ibv_qp_init_attr::zeroed());
-        // SAFETY: live, and both may be written.
+        // SAFETY: the queue pair is live, and both may be written.
         let code = unsafe {
             (self.library.query_qp)(
                 self.qp,
@@ -355,13 +356,14 @@ impl QueuePair {
         Ok(attributes.qp_state)
     }
 
-    /// Posts one send work request, with one piece of memory or none.
+    /// Posts one send work request, with at most one piece of memory.
     pub fn post_send(&self, mut request: ibv_send_wr, piece: Option<ibv_sge>) -> Result<(), Fault> {
         let mut pieces = [piece.unwrap_or(ibv_sge::zeroed())];
         request.sg_list = pieces.as_mut_ptr();
         request.num_sge = c_int::from(piece.is_some());
         let mut bad = null_mut();
-        // SAFETY: live, the slot is always there, and the list lives as long as the call.
+        // SAFETY: the queue pair is live, the slot always exists, and the list lives as long as the
+        // call.
         let code = unsafe {
             let post = (*(*self.qp).context).ops.post_send.ok_or("the device cannot send")?;
             post(self.qp, &raw mut request, &raw mut bad)
@@ -369,7 +371,7 @@ impl QueuePair {
         done("ibv_post_send", code)
     }
 
-    /// Posts one receive, with one piece of memory or none.
+    /// Posts one receive, with at most one piece of memory.
     pub fn post_receive(&self, wr_id: u64, piece: Option<ibv_sge>) -> Result<(), Fault> {
         let mut pieces = [piece.unwrap_or(ibv_sge::zeroed())];
         let num_sge = c_int::from(piece.is_some());
@@ -387,7 +389,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: live.
+        // SAFETY: the queue pair is live.
         unsafe { (self.library.destroy_qp)(self.qp) };
     }
 }

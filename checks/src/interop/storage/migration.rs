@@ -1,22 +1,22 @@
-//! Live migration by QEMU between two guests: a machine inside one of them, emulated twice over,
-//! goes on in the other.
+//! Live migration by QEMU between two guests: a machine emulated inside one of them continues in
+//! the other.
 
 use super::{LIMIT, digest};
 use crate::guest::{Guest, GuestConfig};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Where the machine's new place waits for it.
+/// Port on which the destination waits.
 const PORT: u16 = 4455;
 const QEMU: &str = "qemu-system-x86_64";
-/// Of the emulator's loadable half: found by its place.
+/// Loadable half of the emulator, which QEMU finds by its path.
 const EMULATOR: &str = "/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so";
 const FIRMWARE: [&str; 2] = ["/usr/share/seabios/bios-256k.bin", "/usr/share/qemu/kvmvapic.bin"];
 const FLOPPY: &str = "/opt/floppy";
 const FLOPPY_BYTES: usize = 1_474_560;
 const SECTOR_BYTES: usize = 512;
-/// What runs in the machine, at 7C00 in real mode: counts, and writes the count all over the 448
-/// KiB from 20000 on.
+/// Program of the machine, at 7C00 in real mode: counts, and fills the 448 KiB from 20000 on with
+/// the count.
 const PROGRAM: [u8; 28] = [
     0xfa, // cli
     0x31, 0xdb, // xor bx, bx
@@ -32,20 +32,20 @@ const PROGRAM: [u8; 28] = [
     0x43, // inc bx
     0xeb, 0xe7, // jmp 7C03
 ];
-/// Random bytes in the machine's memory, which its program leaves alone; half of what it has.
+/// Random bytes in the machine's memory, which its program does not change; half of the memory.
 pub const STILL_MIB: u32 = 32;
 const STILL_AT: u32 = 0x0100_0000;
 const STILL: &str = "/tmp/still";
 const SEEN: &str = "/tmp/seen";
-/// For the shell: a command to the machine's monitor, and what the machine has counted to.
+/// Shell functions: a command to the machine's monitor, and the machine's current count.
 const MONITOR: &str = "hmp() { printf '%s\\n' \"$1\" | nc 127.0.0.1 4444 | tr -d '\\r'; }
 count() { hmp 'xp /1hx 0x20000' | sed -n 's/^0*20000: //p'; }
 ";
 
-/// Adds what a guest needs that a machine leaves or comes to.
+/// Adds the programs and modules of a migration's source or destination.
 ///
 /// # Panics
-/// When QEMU is not installed, or not laid out as Debian's is.
+/// If QEMU is not installed, or its files are not where Debian installs them.
 #[must_use]
 pub fn hypervisor(mut config: GuestConfig) -> GuestConfig {
     config = config.programs(&[(QEMU, "qemu-system-x86")]);
@@ -63,26 +63,26 @@ pub fn hypervisor(mut config: GuestConfig) -> GuestConfig {
     config
 }
 
-/// How the machine's memory goes over.
+/// Transport of the machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// By RDMA WRITE; the new place registers memory as it is asked to, MiB by MiB.
+    /// RDMA WRITE; the destination registers memory on demand, MiB by MiB.
     Rdma,
-    /// By RDMA WRITE; the new place registers all memory before.
+    /// RDMA WRITE; the destination registers all memory in advance.
     RdmaPinned,
     /// Over TCP.
     Tcp,
 }
 
 impl Transport {
-    /// All.
+    /// All transports.
     pub const ALL: [Transport; 3] = [Transport::Rdma, Transport::RdmaPinned, Transport::Tcp];
 
     fn scheme(self) -> &'static str {
         if self == Transport::Tcp { "tcp" } else { "rdma" }
     }
 
-    /// For both monitors, before.
+    /// Command for both monitors before the migration.
     fn capability(self) -> &'static str {
         if self == Transport::RdmaPinned {
             "hmp 'migrate_set_capability rdma-pin-all on'"
@@ -92,26 +92,25 @@ impl Transport {
     }
 }
 
-/// A machine that has moved, as QEMU tells it.
+/// QEMU's figures of a completed migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// From the order to the end.
+    /// Total time.
     pub total: Duration,
-    /// While the machine stood still.
+    /// Time during which the machine was stopped.
     pub downtime: Duration,
-    /// In KiB.
+    /// Bytes transferred, in KiB.
     pub transferred_kib: u64,
 }
 
-/// Starts a machine with 64 MiB, which writes to 448 KiB of them without end, in `source`, and
-/// moves it to `target` with this `address`. Then it runs there with the memory that it had.
+/// Starts a machine with 64 MiB, which writes to 448 KiB of them continuously, in `source`, and
+/// migrates it to `target` at `address`. Checks that it runs there with the same memory.
 ///
 /// # Errors
-/// What QEMU says about a migration that has failed or has not ended within `limit`.
+/// QEMU's report of a migration that failed or did not end within `limit`.
 ///
 /// # Panics
-/// When the machine does not start, or has moved and does not run, or runs with other bytes in its
-/// memory.
+/// If the machine does not start, or does not run after its migration, or its memory differs.
 pub fn migrate(
     source: &Guest,
     target: &Guest,
@@ -120,9 +119,9 @@ pub fn migrate(
     limit: Duration,
 ) -> Result<Moved, String> {
     source.succeed(&format!("dd if=/dev/urandom of={STILL} bs=1M count={STILL_MIB}"), LIMIT);
-    // Longer than all that is done with it.
+    // Longer than all operations on it.
     let life = limit + 4 * LIMIT;
-    // The new place knows nothing of the bytes that are to come.
+    // The destination does not have the bytes before the migration.
     let still = format!("-device loader,file={STILL},addr={STILL_AT},force-raw=on");
     let old = source.spawn(&machine(&still), life);
     let new = target.spawn(&machine("-incoming defer"), life);
@@ -154,16 +153,17 @@ pub fn migrate(
     outcome.ok_or_else(|| format!("{report}=== where it was\n{old}\n=== where it was to go\n{new}"))
 }
 
-/// The machine runs in `target`, with the memory that it had in `source`, where it stands still.
+/// Checks that the machine runs in `target`, with the memory that it had in `source`, where it is
+/// stopped.
 fn check(source: &Guest, target: &Guest) {
-    // That it counts on shows that it runs.
+    // A count that increases shows that it runs.
     let runs = format!(
         "{MONITOR}before=$(count)
         until [ -n \"$before\" ] && [ \"$(count)\" != $before ]; do sleep 0.1; done
         hmp 'info status' | grep 'status: running'"
     );
     target.succeed(&runs, LIMIT);
-    // The firmware uses some of these bytes: the old place has what is expected, and not the file.
+    // The firmware uses some of these bytes, so the reference is the source's memory, not the file.
     let [expected, arrived] = [source, target].map(|guest| {
         let save = format!(
             "{MONITOR}rm -f {SEEN}; hmp 'pmemsave {STILL_AT} {} \"{SEEN}\"'",
@@ -175,7 +175,7 @@ fn check(source: &Guest, target: &Guest) {
     assert_eq!(arrived, expected, "the machine's memory has changed");
 }
 
-/// A machine, with these further `arguments`.
+/// Starts a machine with these further `arguments`.
 fn machine(arguments: &str) -> String {
     format!(
         "exec {QEMU} -nodefaults -no-user-config -display none -vga none -machine pc -m 64 -accel \
@@ -184,7 +184,7 @@ fn machine(arguments: &str) -> String {
     )
 }
 
-/// What QEMU's "info migrate" says of one that is complete.
+/// Parses QEMU's "info migrate" of a completed migration.
 fn moved(report: &str) -> Option<Moved> {
     let value =
         |name: &str| report.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

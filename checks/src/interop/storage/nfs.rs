@@ -5,29 +5,29 @@ use crate::guest::Guest;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// IANA's for NFS over RDMA.
+/// IANA port of NFS over RDMA.
 pub const PORT: u16 = 20049;
-/// What the server exports.
+/// Path that the server exports.
 pub const EXPORTED: &str = "/export";
-/// Where the client has it.
+/// Path where the client mounts it.
 pub const MOUNTED: &str = "/mnt";
 const EXPORT_MIB: u32 = 96;
 /// Flags of an export (Linux, include/uapi/linux/nfsd/export.h): any source port, no checks of
 /// subtrees, and the identifier that comes with it instead of a disk's.
 const FLAGS: u32 = 0x0002 | 0x0400 | 0x2000;
-/// The latest that the kernel knows: never.
+/// Latest expiry that the kernel accepts: never.
 const EXPIRY: i32 = i32::MAX;
 
-/// Exports a file system in memory to `client`, with all of root's rights. Once for each guest.
+/// Exports a file system in memory to `client`, with root privileges. Once per guest.
 ///
 /// # Panics
-/// When the kernel refuses something, with its messages.
+/// If the kernel refuses, with its messages.
 pub fn serve(guest: &Guest, client: Ipv4Addr) {
-    // Who may have what is asked of mountd, once. The answers are given here before anybody asks:
-    // the address is a client, the client has the export with identifier 0, and that identifier's
-    // handle is the root of all. Version 3 would want a portmapper for its locks. Clients from
-    // before might claim theirs, for 90 s; there are none, which the kernel believes if it has a
-    // directory to list clients in.
+    // The kernel asks mountd for access rights, once per question. The answers are written here in
+    // advance: the address is a client, the client has the export with identifier 0, and that
+    // identifier's handle is the root. Version 3 would need a portmapper for its locks. After a
+    // start, clients may reclaim locks for 90 s, unless the kernel finds an empty directory of
+    // known clients.
     let script = format!(
         "set -e
         mkdir -p {EXPORTED} /var/lib/nfs/v4recovery
@@ -46,10 +46,10 @@ pub fn serve(guest: &Guest, client: Ipv4Addr) {
     guest.succeed(&script, LIMIT);
 }
 
-/// Mounts what `server` exports.
+/// Mounts the export of `server`.
 ///
 /// # Panics
-/// When that fails, or it is not by RDMA.
+/// If that fails, or it does not use RDMA.
 pub fn mount(guest: &Guest, server: Ipv4Addr) {
     let script = format!(
         "set -e
@@ -60,10 +60,10 @@ pub fn mount(guest: &Guest, server: Ipv4Addr) {
     guest.succeed(&script, LIMIT);
 }
 
-/// Takes it away again, with all that is not written yet written.
+/// Unmounts it, with all data written back.
 ///
 /// # Panics
-/// When that fails or takes longer than `limit`.
+/// If that fails or takes longer than `limit`.
 pub fn unmount(guest: &Guest, limit: Duration) {
     guest.succeed(&format!("umount {MOUNTED}"), limit);
 }

@@ -5,18 +5,18 @@ use crate::guest::Guest;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// IANA's for NVMe over RDMA.
+/// IANA port of NVMe over RDMA.
 pub const PORT: u16 = 4420;
-/// What the target keeps the disk's blocks in.
+/// Device that stores the target's blocks.
 pub const BACKING: &str = "/dev/ram0";
 const SUBSYSTEM: &str = "nqn.2026-01.longhaul:checks";
-/// Of the disk; its memory is taken as blocks are written.
+/// Size of the disk; its memory is allocated as blocks are written.
 const DISK_KIB: u32 = 64 * 1024;
 
-/// Offers a disk of 64 MiB to everybody at `address`, one of `guest`'s own. Once for each guest.
+/// Serves a disk of 64 MiB to everybody at `address`, one of `guest`'s own. Once per guest.
 ///
 /// # Panics
-/// When the kernel refuses something, with its messages.
+/// If the kernel refuses, with its messages.
 pub fn serve(guest: &Guest, address: Ipv4Addr) {
     let script = format!(
         "set -e
@@ -44,14 +44,12 @@ pub struct Disk {
     controller: String,
 }
 
-/// Connects to the disk at `target`, with an I/O queue for each processor. One at a time for each
-/// guest.
+/// Connects to the disk at `target`, with an I/O queue per processor. One at a time per guest.
 ///
 /// # Panics
-/// When it does not come up, with the kernel's messages.
+/// If it does not come up, with the kernel's messages.
 pub fn connect(guest: &Guest, target: Ipv4Addr) -> Disk {
-    // What the connection has become is read from where it was asked for. The disk appears later
-    // than that.
+    // The device that was opened for the connection returns its result. The disk appears later.
     let script = format!(
         "set -e
         exec 3<>/dev/nvme-fabrics
@@ -67,10 +65,10 @@ pub fn connect(guest: &Guest, target: Ipv4Addr) -> Disk {
     Disk { path: format!("/dev/{disk}"), controller: controller.to_owned() }
 }
 
-/// Ends the connection; the disk is gone then.
+/// Disconnects; the disk then disappears.
 ///
 /// # Panics
-/// When it does not end within `limit`: with nobody to answer, the kernel may wait long.
+/// If it does not end within `limit`: without an answer the kernel may wait long.
 pub fn disconnect(guest: &Guest, disk: Disk, limit: Duration) {
     let Disk { path, controller } = disk;
     let script = format!(

@@ -1,5 +1,5 @@
-//! Disks and files of a guest beyond a fibre, with and without accelerators: how fast they are, and
-//! what bounds them, in the doctor's words.
+//! Performance of a guest's disks and files across a fibre, with and without accelerators, and the
+//! doctor's diagnosis.
 
 use super::{Access, BLOCK_KIB, Figures, LIMIT, fio, nfs, nvme};
 use crate::RuntimeDir;
@@ -11,10 +11,10 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
-/// Light in glass.
+/// Propagation delay in glass.
 const PER_KM: Duration = Duration::from_micros(5);
 
-/// Where a disk or file of the other guest comes from.
+/// Kind of the other guest's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Storage {
     /// A disk, by NVMe-oF.
@@ -27,7 +27,7 @@ impl Storage {
     /// Both.
     pub const BOTH: [Storage; 2] = [Storage::NvmeOf, Storage::Nfs];
 
-    /// What people call it.
+    /// Name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Storage::NvmeOf => "NVMe-oF",
@@ -35,7 +35,7 @@ impl Storage {
         }
     }
 
-    /// Where the server keeps what the client writes.
+    /// Where the server stores the client's data.
     pub fn kept(self) -> String {
         match self {
             Storage::NvmeOf => nvme::BACKING.to_owned(),
@@ -43,10 +43,10 @@ impl Storage {
         }
     }
 
-    /// Offers it in the second guest. Once for each guest.
+    /// Serves it from the second guest. Once per guest.
     ///
     /// # Panics
-    /// When the kernel refuses something.
+    /// If the kernel refuses.
     pub fn serve(self, hosts: &RxeHosts) {
         let [_, server] = hosts.guests();
         match self {
@@ -55,11 +55,11 @@ impl Storage {
         }
     }
 
-    /// Has the first guest use it, and takes it away again: what `with` makes of the path of the
-    /// disk or file.
+    /// Mounts it in the first guest, calls `with` with the path of the disk or file, unmounts it,
+    /// and returns the result.
     ///
     /// # Panics
-    /// When it does not come up or does not go.
+    /// If it does not come up or does not end.
     pub fn lend<T>(self, hosts: &RxeHosts, with: impl FnOnce(&str) -> T) -> T {
         let [client, _] = hosts.guests();
         let server = address(hosts, 1);
@@ -84,28 +84,28 @@ fn address(hosts: &RxeHosts, guest: usize) -> Ipv4Addr {
     hosts.address(guest).parse().expect("an address")
 }
 
-/// What is done with a disk or file.
+/// A use of a disk or file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Use {
-    /// Whose.
+    /// Storage.
     pub storage: Storage,
     /// Reads or writes.
     pub access: Access,
-    /// Of so many KiB.
+    /// Block size in KiB.
     pub kib: u32,
-    /// How many are under way at once.
+    /// Operations in flight.
     pub depth: u32,
 }
 
 impl Use {
-    /// Small ones, singly and many at once: the answer to each is what takes time.
+    /// Small blocks, one and many in flight: latency dominates.
     pub fn small() -> impl Iterator<Item = Use> {
         Use::each().flat_map(|(storage, access)| {
             [1, 64].map(|depth| Use { storage, access, kib: BLOCK_KIB, depth })
         })
     }
 
-    /// Large ones, many at once: the data are what takes time.
+    /// Large blocks, many in flight: bandwidth dominates.
     pub fn large() -> impl Iterator<Item = Use> {
         Use::each().map(|(storage, access)| Use { storage, access, kib: 1024, depth: 8 })
     }
@@ -122,41 +122,41 @@ impl std::fmt::Display for Use {
     }
 }
 
-/// The busiest flow of one direction, and what the doctor says of it.
+/// The busiest flow of one direction, and the doctor's diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Direction {
-    /// Who asks: client or server.
+    /// Requester: client or server.
     pub requester: &'static str,
     /// Numbers of messages by operation.
     pub operations: Vec<String>,
-    /// The rule for what limits it.
+    /// Rule that limits it.
     pub limited_by: String,
-    /// The same in words.
+    /// The rule in words.
     pub words: String,
-    /// What else is wrong with it.
+    /// Warnings about it.
     pub warnings: Vec<String>,
 }
 
-/// What came of one use over one fibre.
+/// Result of one use over one fibre.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// What was done.
+    /// The use.
     pub what: Use,
     /// Length of the fibre.
     pub km: u32,
-    /// With accelerators at both ends, or none.
+    /// Whether accelerators are at both ends.
     pub accelerated: bool,
-    /// fio's.
+    /// fio's results.
     pub figures: Figures,
-    /// From the client, and from the server.
+    /// Requests from the client, and from the server.
     pub directions: Vec<Direction>,
 }
 
-/// Measures `what` for `seconds`, of storage that is served and has been written to. `captures`: a
-/// directory for the recordings, in place of earlier ones.
+/// Measures `what` for `seconds`, on storage that is served and has been written to. `captures` is
+/// a directory for the recordings, which replace earlier ones.
 ///
 /// # Panics
-/// When anything fails.
+/// If anything fails.
 pub fn measure(
     hosts: &RxeHosts,
     what: Use,
@@ -169,12 +169,12 @@ pub fn measure(
     let figures = what
         .storage
         .lend(hosts, |path| fio(client, path, (what.access, what.kib), what.depth, seconds));
-    // Recordings are complete once those who make them have ended.
+    // Recordings are complete once their recorders have ended.
     boxes.stop();
     let ends = [("client", between.near, "near"), ("server", between.far, "far")];
     let directions =
         ends.into_iter().zip([0, 1]).filter_map(|((requester, accelerated, end), guest)| {
-            // Nearest to the requester.
+            // The capture nearest to the requester.
             let port = if accelerated { "lan" } else { "wan" };
             let report = doctor(&captures.join(format!("{end}-{port}.pcap")));
             direction(&report, requester, hosts.address(guest))
@@ -192,7 +192,7 @@ fn doctor(capture: &Path) -> Value {
     })
 }
 
-/// The busiest flow from `ip`; `None` when there is none.
+/// The busiest flow from `ip`, if any.
 fn direction(report: &Value, requester: &'static str, ip: &str) -> Option<Direction> {
     let flows = report["flows"].as_array()?;
     let own = flows.iter().filter(|flow| flow["requester"]["ip"] == ip);
@@ -215,7 +215,7 @@ fn direction(report: &Value, requester: &'static str, ip: &str) -> Option<Direct
     })
 }
 
-/// Markdown: a row for each, beside the same without accelerators, and what the doctor says.
+/// A Markdown table: one row per use, with and without accelerators, and the doctor's diagnosis.
 pub fn table(all: &[Measured]) -> String {
     let mut text = String::from(
         "| | km | accelerators | IOPS | times plain | median | p99 | light alone | client's \

@@ -1,10 +1,10 @@
-//! Results of every shape that reports have to show: the published tables with figures near them,
-//! as a planner and a simulator give them.
+//! Results of every shape that reports must show: the published tables, with similar figures in
+//! place of a planner's and a simulator's.
 
 use longhaul_bench::*;
 use std::path::Path;
 
-/// A number from −1 to 1 that looks random and is always the same.
+/// A deterministic pseudo-random number from −1 to 1.
 fn noise(seed: u64) -> f64 {
     let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,7 +23,7 @@ fn provenance(seed: u64) -> Provenance {
     }
 }
 
-/// Lines of a published table with their columns' names.
+/// Lines of a published table with the names of its columns.
 fn published(name: &str) -> (Vec<String>, Vec<Vec<String>>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../labs/published").join(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -187,7 +187,7 @@ fn distance_collapse(records: &mut Vec<Record>) -> Experiment {
     experiment
 }
 
-/// Three frameworks at three distances, which nobody published as figures.
+/// Three frameworks at three distances, for which no figures are published.
 fn frameworks(records: &mut Vec<Record>) -> Experiment {
     let experiment = Experiment {
         panel: Some("distance_km".to_owned()),
@@ -218,7 +218,7 @@ fn frameworks(records: &mut Vec<Record>) -> Experiment {
     experiment
 }
 
-/// Loss in five seeds each, and the formula.
+/// Loss with five seeds each, and the formula.
 fn go_back_n(records: &mut Vec<Record>) -> Experiment {
     let experiment = Experiment {
         x: Some("loss".to_owned()),
@@ -291,8 +291,7 @@ pub fn results() -> (Vec<Experiment>, Vec<Record>) {
     (experiments, records)
 }
 
-/// What nobody would choose: long names, markup in them, many categories, figures over many
-/// decades, zeros.
+/// Extreme results: long names with markup, many categories, figures over many decades, zeros.
 pub fn awkward() -> (Vec<Experiment>, Vec<Record>) {
     let long =
         "<b>a name that says & says \"more\" than anybody would ever want to read</b>".repeat(3);

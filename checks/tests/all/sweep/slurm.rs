@@ -1,6 +1,5 @@
-//! `--executor slurm` with Debian's Slurm on this machine alone: munged, slurmctld and slurmd with
-//! a configuration, keys and sockets of their own. Skipped, loudly, where the packages or root are
-//! missing.
+//! `--executor slurm` with Debian's Slurm on this machine: munged, slurmctld and slurmd with their
+//! own configuration, keys and sockets. Skipped, loudly, without the packages or root.
 
 use super::{LIMIT, Place};
 use longhaul_checks::{Program, longhaul};
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Debian's packages: commands and what they come from.
+/// Commands and their Debian packages.
 const NEEDED: [(&str, &str); 4] = [
     ("munged", "munge"),
     ("slurmctld", "slurmctld"),
@@ -26,7 +25,7 @@ struct Slurm {
 }
 
 impl Slurm {
-    /// Starts them in `directory`; `None`, with a line that says so, where it cannot be.
+    /// Starts them in `directory`; `None`, with a message, if that is not possible.
     fn start(directory: &Path) -> Option<Self> {
         for (command, package) in NEEDED {
             if find(command).is_none() {
@@ -96,14 +95,14 @@ impl Slurm {
 impl Drop for Slurm {
     fn drop(&mut self) {
         for daemon in self.daemons.iter_mut().rev() {
-            // Ended ones cannot be killed, which is as well.
+            // Fails if it has exited, which is fine.
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
     }
 }
 
-/// Root's programs are not in everybody's PATH.
+/// Administrators' programs are not in every user's PATH.
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -145,7 +144,7 @@ fn a_job_array_brings_the_results_of_a_local_sweep_and_goes_on_like_one() {
         let mut command = place.command(&format!("{sweep} --executor slurm --out o {more}"));
         Program::start(command.env("SLURM_CONF", &conf)).finish(LIMIT)
     };
-    // Half of it is there from a sweep on this machine.
+    // Half of the results exist, from a sweep on this machine.
     assert!(
         place
             .run("sweep x.toml --vary flow.size=4K..64K,x2 --vary path.distance=1km --out o")
@@ -154,7 +153,7 @@ fn a_job_array_brings_the_results_of_a_local_sweep_and_goes_on_like_one() {
     );
     let done = submit("--tasks 3");
     assert!(done.status.success(), "{done}");
-    assert!(done.stderr.contains("5 of 10 points are there already"), "{done}");
+    assert!(done.stderr.contains("5 of 10 points already have results"), "{done}");
     assert!(done.stderr.contains("submitted job"), "{done}");
     assert!(done.stdout.starts_with("10 points, 5 of them new"), "{done}");
     assert!(place.run(&format!("{sweep} --out local")).status.success());
@@ -166,13 +165,13 @@ fn a_job_array_brings_the_results_of_a_local_sweep_and_goes_on_like_one() {
     // Nothing is left to do, and nothing is submitted.
     let again = submit("");
     assert!(again.status.success() && !again.stderr.contains("submitted"), "{again}");
-    // What sbatch refuses is said.
+    // sbatch's refusal is reported.
     let mut refused =
         place.command(&format!("{sweep} --executor slurm --out p --sbatch=--partition=none"));
     let refused = Program::start(refused.env("SLURM_CONF", &conf)).finish(LIMIT);
     assert_eq!(refused.status.code(), Some(1), "{refused}");
     assert!(
-        refused.stderr.contains("sbatch did not take") && refused.stderr.contains("partition"),
+        refused.stderr.contains("sbatch refused") && refused.stderr.contains("partition"),
         "{refused}"
     );
 }
@@ -192,8 +191,8 @@ fn a_wait_that_is_interrupted_leaves_a_job_that_is_collected_later() {
     program.interrupt_group();
     let ended = program.finish(LIMIT);
     assert_eq!(ended.status.code(), Some(130), "{ended}");
-    assert!(ended.stderr.contains("goes on; the same command waits for it"), "{ended}");
-    // Nobody else runs its points meanwhile.
+    assert!(ended.stderr.contains("continues; the same command waits for it"), "{ended}");
+    // No other process runs its points meanwhile.
     let mut local = place.command(sweep);
     let local = Program::start(local.env("SLURM_CONF", &conf)).finish(LIMIT);
     assert!(local.stderr.contains("runs these points"), "{local}");

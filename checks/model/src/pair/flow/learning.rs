@@ -1,10 +1,10 @@
-//! Mirrors `proto/accel/src/flow/learning.rs`, and what of it stands in `accelerator.rs`.
+//! Mirrors `proto/accel/src/flow/learning.rs`, and the parts of learning in `accelerator.rs`.
 
 use super::{Flow, FlowState, Out, Rules};
 use crate::pair::line::Frame;
 use crate::pair::{Role, Seq, Slip};
 
-/// Mirrors `Returns`; more than matter are not counted.
+/// Mirrors `Returns`; the count saturates.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Returns {
     last: Option<Seq>,
@@ -65,8 +65,8 @@ impl Flow {
         self.fail(rules, false);
     }
 
-    /// Mirrors `Accelerator::try_to_pair` and `note_asked`: only a flow whose packets go on is held
-    /// against responses.
+    /// Mirrors `Accelerator::try_to_pair` and `note_asked`: only a flow with two consecutive
+    /// packets is compared with responses.
     pub(super) fn learn_from_response(&mut self, rules: Rules<'_>, frame: Frame) {
         if !self.goes_on {
             return;
@@ -85,8 +85,8 @@ impl Flow {
         self.started && (self.start + 1..=self.end).contains(&next)
     }
 
-    /// Mirrors `Flow::take_evidence`. Messages are counted from the scenario's first: MSNs agree
-    /// with that.
+    /// Mirrors `Flow::take_evidence`. Messages are counted from the scenario's first, so that MSNs
+    /// agree.
     fn take_evidence(&mut self, rules: Rules<'_>, next: Seq) {
         let messages = rules.scenario.messages_below(next);
         let goes_back = self.passed_to > self.end;

@@ -1,10 +1,11 @@
-//! Mirrors `proto/accel/src/flow/one_way.rs`, but for what requesters show before a box gives up.
+//! Mirrors `proto/accel/src/flow/one_way.rs`, except for the signs that requesters show before a
+//! box gives up.
 
 use super::{Flow, FlowState, Out, Probe, Rules};
 use crate::pair::line::Frame;
 use crate::pair::{Seq, Slip};
 
-/// Times that all that was acknowledged is sent again: what the code does three times.
+/// Times that the remains are retransmitted; three in the code.
 const RESENDS: u8 = 1;
 
 impl Flow {
@@ -73,7 +74,7 @@ impl Flow {
         self.probe = Probe::None;
     }
 
-    /// Mirrors `Flow::restart_learning` of a flow whose answers come by again.
+    /// Mirrors `Flow::restart_learning` of a flow whose answers arrive again.
     pub(super) fn is_taken_in(&self) -> bool {
         self.state == FlowState::Passing && self.is_aside
     }

@@ -41,7 +41,7 @@ impl Flow {
         self.lan_next = seq + 1;
     }
 
-    /// Mirrors `Flow::begins_anew`, for numbers that are all within its windows.
+    /// Mirrors `Flow::begins_anew`, for PSNs that are all within its windows.
     fn begins_anew(&self, rules: Rules<'_>, seq: Seq) -> bool {
         if seq == self.end || self.start < self.end {
             return false;
@@ -73,7 +73,7 @@ impl Flow {
 
     fn note_gap(&mut self, rules: Rules<'_>, seq: Seq) {
         if rules.slips(Slip::AcknowledgesUnstored) {
-            // As if what lies between had come.
+            // As if the packets in between had arrived.
             (self.frontier, self.wanted_to) = (seq + 1, seq + 1);
         }
         if self.store_was_full {
@@ -89,8 +89,8 @@ impl Flow {
         }
     }
 
-    /// Mirrors `Flow::handle_duplicate` and `handle_repeated_request`. A READ that comes again is
-    /// overdue.
+    /// Mirrors `Flow::handle_duplicate` and `handle_repeated_request`. Every repeated READ counts
+    /// as overdue.
     fn handle_duplicate(&mut self, rules: Rules<'_>, seq: Seq, out: &mut Out<'_>) {
         if !rules.scenario.is_read(seq) {
             self.ack_again = true;

@@ -134,8 +134,7 @@ impl Flow {
     pub(super) fn send_next(&mut self, rules: Rules<'_>, to_wan: &mut Line) {
         if self.probe == Probe::Due {
             self.probe = Probe::Sent;
-            // Behind everything delivered there may be nothing left but a READ without its
-            // response.
+            // If everything else is delivered, only a READ without its response may be left.
             let oldest = self.responder_next.max(self.start);
             let oldest = if oldest < self.end { oldest } else { self.start };
             return to_wan.push(Frame::Request(oldest));

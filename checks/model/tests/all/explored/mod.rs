@@ -1,11 +1,11 @@
-//! A model must hold, or must not.
+//! Assertions about an exploration.
 
 use longhaul_model::explore;
 use stateright::Model;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// No order of events violates a property.
+/// Asserts that no order of events violates a property.
 pub fn holds<M>(what: &str, model: M)
 where
     M: Model + Clone + Send + Sync + 'static,
@@ -17,7 +17,7 @@ where
     assert!(explored.violations.is_empty(), "{what}: {:#?}", explored.violations);
 }
 
-/// Some order does.
+/// Asserts that some order of events violates a property.
 pub fn finds<M>(what: &str, model: M)
 where
     M: Model + Clone + Send + Sync + 'static,

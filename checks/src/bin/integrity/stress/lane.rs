@@ -1,9 +1,9 @@
-//! One RC queue pair, with what both sides do on it and the memory for that.
+//! One RC queue pair, with the work of both sides on it and its memory.
 //!
-//! A side posts a batch and then a SEND that marks its end. Once the other's mark is there, so is
-//! all that the other did in that batch; then memory is compared, and the next batch begins.
-//! Targets and receives of two batches alternate: the mark of a batch says that those of the one
-//! before have been compared.
+//! A side posts a batch and then a SEND that marks its end. When the other's mark has arrived, so
+//! has everything that the other did in that batch; then memory is compared, and the next batch
+//! begins. Targets and receives of two batches alternate: a mark shows that those of the previous
+//! batch have been compared.
 
 use super::plan::{Shape, Step, Verb};
 use crate::Fault;
@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 const MARK_LEN: usize = 12;
 const MARK_ROOM: usize = 64;
 
-/// What must complete next.
+/// The next expected completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expected {
     wr_id: u64,
@@ -42,11 +42,11 @@ impl Expected {
     }
 }
 
-/// A stretch of the process's region, and what must be in it.
+/// A range of the process's region, and its expected contents.
 struct Area {
     at: usize,
     image: Vec<u8>,
-    /// Beyond this nothing was ever written.
+    /// Nothing was written beyond this.
     used: usize,
 }
 
@@ -60,7 +60,7 @@ impl Area {
         self.used = self.used.max(at + bytes.len());
     }
 
-    /// Compares all that may have been written, and a little behind it.
+    /// Compares all bytes that may have been written, and a few beyond.
     fn compare(&self, region: &MemoryRegion, what: &str) -> Result<(), Fault> {
         let len = (self.used + 64).min(self.image.len());
         let found = region.to_vec(self.at, len);
@@ -72,7 +72,7 @@ impl Area {
     }
 }
 
-/// Where a lane's memory lies in each process's region; the same on both sides.
+/// Offsets of a lane's memory in each process's region; the same on both sides.
 #[derive(Clone, Copy)]
 pub struct Layout {
     shape: Shape,
@@ -121,7 +121,7 @@ impl Layout {
         self.word() + 64 + batch % 2 * MARK_ROOM
     }
 
-    /// What the side's peers READ.
+    /// Contents of the memory that the side's peers READ.
     fn readable_bytes(self, server: bool) -> Vec<u8> {
         let mut bytes = vec![0; self.shape.readable()];
         fill(self.shape.seed ^ self.base as u64 ^ u64::from(server) << 63, &mut bytes);
@@ -129,7 +129,7 @@ impl Layout {
     }
 }
 
-/// Counts of what was done and checked.
+/// Counts of checked operations.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tally {
     pub messages: u64,
@@ -150,23 +150,23 @@ pub struct Lane {
     theirs: Vec<Step>,
     sent: VecDeque<(Expected, Option<Step>)>,
     received: VecDeque<Expected>,
-    /// Receives of the next batch: the peer has begun it.
+    /// Receives of the next batch, which the peer has begun.
     early: VecDeque<Completion>,
     targets: [Area; 2],
     inboxes: [Area; 2],
     fetched: Area,
     peer_readable: Vec<u8>,
-    /// What the peer's word holds after all that was posted.
+    /// Value of the peer's word after all posted work.
     pub peer_word: u64,
-    /// Regions that the peer invalidates in even and in odd batches, and the key that the peer's
-    /// mark lent.
+    /// Regions that the peer invalidates in even and in odd batches, and the key in the peer's
+    /// mark.
     lent: [Option<MemoryRegion>; 2],
     borrowed: Option<RKey>,
     pub tally: Tally,
 }
 
 impl Lane {
-    /// A lane whose queue pair takes receives already; its first batch is not posted.
+    /// Creates a lane whose queue pair already receives; its first batch is not posted.
     pub fn new(
         number: usize,
         qp: QueuePair,
@@ -209,7 +209,7 @@ impl Lane {
         self.batch >= self.batches
     }
 
-    /// In words, for what does not end.
+    /// Description for a lane that hangs.
     pub fn describe(&self) -> String {
         format!(
             "lane {} ({:#x}) in batch {}: {} sends missing, the next {:x?}; {} receives, the next \
@@ -224,7 +224,7 @@ impl Lane {
         )
     }
 
-    /// The word that the peer's atomics work on.
+    /// The word that the peer's atomics change.
     pub fn word(&self, region: &MemoryRegion) -> u64 {
         let mut bytes = [0; 8];
         region.read(self.layout.word(), &mut bytes);
@@ -248,7 +248,7 @@ impl Lane {
         }
     }
 
-    /// Receives for all that the peer sends in a batch, its mark last.
+    /// Posts receives for everything that the peer sends in a batch, its mark last.
     fn post_receives(&self, batch: usize, region: &MemoryRegion) -> Result<(), Fault> {
         if batch >= self.batches {
             return Ok(());
@@ -268,7 +268,7 @@ impl Lane {
 
     fn post_batch(&mut self, pd: &ProtectionDomain, region: &MemoryRegion) -> Result<(), Fault> {
         let batch = self.batch;
-        // Before our mark allows the peer to go on.
+        // Before our mark permits the peer to continue.
         self.post_receives(batch + 1, region)?;
         self.ours = self.plan(self.server, batch);
         self.theirs = self.plan(!self.server, batch);
@@ -292,7 +292,7 @@ impl Lane {
         Ok(())
     }
 
-    /// What the peer's batch is to bring.
+    /// Sets the expected effects of the peer's batch.
     fn expect_theirs(&mut self) {
         let lent = self.lent[self.batch % 2].as_ref().map(MemoryRegion::rkey);
         for (index, step) in
@@ -382,7 +382,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Holds a completion against what must come, and goes on to the next batch after the last one.
+    /// Compares a completion with the expected one, and starts the next batch after the last one.
     pub fn take(
         &mut self,
         completion: &Completion,
@@ -399,8 +399,8 @@ impl Lane {
         let expected = match is_receive {
             true => self.received.pop_front(),
             false => self.sent.pop_front().map(|(expected, step)| {
-                // The program may use the memory again: whoever sends it once more sends something
-                // else.
+                // The program may reuse the memory: a retransmission from it would send other
+                // bytes.
                 if let Some(step) = step.filter(|step| !step.verb.fetches()) {
                     region.write(self.layout.source() + step.local, &vec![0xee; step.len]);
                 }
@@ -423,7 +423,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Compares all that this batch may have touched.
+    /// Compares all memory that this batch may have changed.
     fn compare(&mut self, region: &MemoryRegion) -> Result<(), Fault> {
         let parity = self.batch % 2;
         for step in &self.theirs {
@@ -468,7 +468,7 @@ fn mark_id(batch: usize) -> u64 {
     wr_id(batch, 0xffff)
 }
 
-/// `len` bytes from `from` on, in `count` pieces; none of nothing.
+/// `len` bytes from `from` on, in `count` pieces; none if `len` is 0.
 fn pieces(region: &MemoryRegion, from: usize, len: usize, count: usize) -> Vec<Piece> {
     if len == 0 { Vec::new() } else { transfer::pieces(region, from, len, count) }
 }

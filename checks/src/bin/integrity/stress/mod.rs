@@ -1,8 +1,8 @@
-//! Every operation on many queue pairs, both ways at once, round after round for a time.
+//! Every operation on many queue pairs, in both directions at once, for several rounds.
 //!
-//! In a round each queue pair runs its batches, or is abandoned with data in flight; then all are
-//! connected anew, with other PSNs: the same ones after a reset, or others by the connection
-//! manager.
+//! In a round each queue pair runs its batches, or is abandoned with data in flight. Then all are
+//! connected again with other PSNs: the same queue pairs after a reset, or new ones by the
+//! connection manager.
 
 mod lane;
 mod plan;
@@ -64,13 +64,13 @@ pub struct Args {
     timeout: u8,
 }
 
-/// No completion for so long: something is lost for good.
+/// A longer silence means that a completion is lost for good.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// A lost message of the connection manager costs seconds.
+/// A lost connection manager message costs seconds.
 const CONNECT_MAX: Duration = Duration::from_secs(50);
 const PORT: u16 = 18515;
 
-/// How queue pairs are made: each batch, its mark and the receives of two batches have room.
+/// Queue pairs with room for a batch, its mark and the receives of two batches.
 const SETTINGS: QueuePairSettings = QueuePairSettings {
     kind: QpKind::Rc,
     send_depth: 64,
@@ -79,7 +79,7 @@ const SETTINGS: QueuePairSettings = QueuePairSettings {
     inline_max: 64,
 };
 
-/// One side, from round to round.
+/// State of one side across rounds.
 struct Stress {
     session: Session,
     args: Args,
@@ -88,13 +88,13 @@ struct Stress {
     cq: CompletionQueue,
     region: MemoryRegion,
     listener: Option<Listener>,
-    /// Queue pairs that are used again, after a reset.
+    /// Queue pairs to reuse after a reset.
     spare: Vec<QueuePair>,
     loose: Vec<Loose>,
     tally: Tally,
 }
 
-/// A round's lanes, and what the connection manager knows of them.
+/// The lanes of a round, and their connections.
 struct Round {
     lanes: Vec<Lane>,
     connections: Vec<Connection>,
@@ -112,7 +112,7 @@ pub fn run(place: ProcessRole, args: &Args) -> Result<Value, Fault> {
         done.map_err(|e| format!("seed {}, round {rounds}, {is_given_up}: {e}", args.seed))?;
         rounds += 1;
         abandoned += u64::from(is_given_up);
-        // The client's clock says when it is enough.
+        // The client's clock decides.
         let is_over = !is_given_up && begun.elapsed().as_secs_f64() > args.seconds;
         let theirs = stress.session.other.swap(&json!(is_over))? == true;
         if (place.server && theirs) || (!place.server && is_over) {
@@ -171,8 +171,7 @@ impl Stress {
         Ok(Stress { session, args, server, path, cq, region, listener, spare, loose, tally })
     }
 
-    /// Connects all lanes, runs them to their end or gives them up, and checks what is left to
-    /// check.
+    /// Connects all lanes, completes or abandons them, and makes the final checks.
     fn round(&mut self, seed: u64, is_given_up: bool) -> Result<(), Fault> {
         let mut round = self.lanes(seed)?;
         self.connect(seed, &mut round)?;
@@ -247,7 +246,7 @@ impl Stress {
             .try_for_each(|lane| lane.begin(remote, &self.session.pd, &self.region))
     }
 
-    /// Until every lane is done, or it is time to give up.
+    /// Works until every lane is done, or until `end` if the round is to be abandoned.
     fn work(&mut self, round: &mut Round, end: Option<Instant>) -> Result<(), Fault> {
         let mut heard = Instant::now();
         let mut found: Vec<Completion> = Vec::new();
@@ -276,7 +275,8 @@ impl Stress {
         Ok(())
     }
 
-    /// True when it is a lane's: those beside complete whatever the network does.
+    /// Processes a completion. Returns `true` if it is a lane's: the others complete whatever the
+    /// network does.
     fn take(&mut self, round: &mut Round, completion: &Completion) -> Result<bool, Fault> {
         if let Some(&lane) = round.by_qpn.get(&completion.qpn) {
             round.lanes[lane].take(completion, &self.session.pd, &self.region)?;
@@ -286,7 +286,7 @@ impl Stress {
         loose.try_for_each(|loose| loose.take(completion)).map(|()| false)
     }
 
-    /// What the other side's atomics have made of this side's words.
+    /// Checks this side's words against the other side's atomics.
     fn check_words(&mut self, round: &Round) -> Result<(), Fault> {
         let theirs: Vec<u64> = round.lanes.iter().map(|lane| lane.peer_word).collect();
         let ours = numbers(&self.session.other.swap(&json!(theirs))?)?;
@@ -325,7 +325,7 @@ impl Stress {
     }
 }
 
-/// The first PSN that a side sends in a lane.
+/// First PSN of a side in a lane.
 fn psn(seed: u64, lane: usize, server: bool) -> Psn {
     let drawn = SplitMix64::new(seed ^ (lane as u64) << 8 ^ u64::from(server)).next_u64();
     Psn::new(drawn as u32 & 0xff_ffff)

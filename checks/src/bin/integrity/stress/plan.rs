@@ -1,4 +1,4 @@
-//! What one side of a lane posts: a function of the seed.
+//! The work of one side of a lane, derived from the seed.
 
 use crate::plan::size;
 use longhaul_units::{Rng, SplitMix64};
@@ -8,13 +8,13 @@ use longhaul_units::{Rng, SplitMix64};
 pub enum Verb {
     Send,
     SendImmediate(u32),
-    /// Invalidates the key that the peer's last mark named.
+    /// Invalidates the key in the peer's last mark.
     SendInvalidate,
     Write,
     WriteImmediate(u32),
     Read,
     FetchAdd(u64),
-    /// Compares with what the word holds, or with something else.
+    /// Compares with the word's value, or with another one.
     CompareSwap {
         is_equal: bool,
         swap: u64,
@@ -22,7 +22,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// It consumes a receive of the peer's.
+    /// `true` if it consumes a receive of the peer.
     pub fn is_received(self) -> bool {
         self.is_send() || matches!(self, Verb::WriteImmediate(_))
     }
@@ -39,20 +39,20 @@ impl Verb {
         matches!(self, Verb::FetchAdd(_) | Verb::CompareSwap { .. })
     }
 
-    /// Bytes come back to the requester.
+    /// `true` if data returns to the requester.
     pub fn fetches(self) -> bool {
         self == Verb::Read || self.is_atomic()
     }
 }
 
-/// A work request with its places.
+/// A work request with its offsets.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub verb: Verb,
     pub len: usize,
-    /// In the requester's source, or in what it fetches.
+    /// Offset in the requester's source, or in its fetched data.
     pub local: usize,
-    /// In the responder's target, receives, or readable memory.
+    /// Offset in the responder's target, receives, or readable memory.
     pub remote: usize,
     pub pieces: usize,
     pub signaled: bool,
@@ -68,29 +68,28 @@ pub struct Shape {
     pub batch_bytes: usize,
 }
 
-/// Work requests of a batch, at most.
+/// Maximum work requests of a batch.
 pub const STEPS_MAX: usize = 24;
-/// Bytes between two places, at most: nothing is ever written there.
+/// Maximum bytes between two ranges, which must stay unchanged.
 const GAP_MAX: u64 = 40;
 
 impl Shape {
-    /// Memory that a batch takes, gaps included.
+    /// Memory of a batch, gaps included.
     pub fn arena(&self) -> usize {
         (self.batch_bytes + self.largest + STEPS_MAX * (GAP_MAX as usize + 8)).next_multiple_of(64)
     }
 
-    /// Memory that peers READ.
+    /// Memory for READs by peers.
     pub fn readable(&self) -> usize {
         (2 * self.largest).next_multiple_of(64)
     }
 
-    /// What the server, or the client, posts in a batch.
+    /// A batch of the server or the client.
     pub fn batch(&self, lane: usize, server: bool, number: usize) -> Vec<Step> {
         let at = (lane as u64) << 32 | (number as u64) << 1 | u64::from(server);
         let mut rng = SplitMix64::new(self.seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut steps: Vec<Step> = Vec::new();
-        // Behind what came before: in the source, in what is fetched, in the target, in the
-        // receives.
+        // Ends of the previous ranges: source, fetched data, target, receives.
         let mut ends = [0; 4];
         let mut bytes = 0;
         while bytes < self.batch_bytes && steps.len() < STEPS_MAX {

@@ -1,10 +1,10 @@
-//! UC and UD queue pairs beside the lanes: what arrives is whole, and on UC in order, each once, if
-//! the path keeps the order: a UC responder takes whatever message begins.
+//! UC and UD queue pairs beside the lanes. Messages that arrive are whole and, on UC, in order and
+//! not duplicated if the path keeps the order: a UC responder accepts any message that begins.
 //!
-//! On UC, SENDs and WRITEs take turns, each with and without an immediate. SENDs say which of the
-//! peer's messages have been compared, so that the peer uses their slots again.
+//! On UC, SENDs and WRITEs alternate, each with and without immediate data. SENDs report which of
+//! the peer's messages have been compared, so that the peer can reuse their slots.
 
-use super::targets::{Claims, Extent, Targets};
+use super::targets::{Claims, Extent, Targets, before, unsettled};
 use crate::Fault;
 use crate::plan::fill;
 use crate::session::{Remote, Session};
@@ -17,20 +17,20 @@ use longhaul_units::{Psn, Qpn, Rng, SplitMix64};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Buffers of each side, and messages in flight at most.
+/// Buffers of each side, and the maximum of messages in flight.
 pub const BUFFERS: usize = 64;
 const IN_FLIGHT: u64 = 8;
-/// From one message to the next.
+/// Interval between messages.
 const PAUSE: Duration = Duration::from_millis(2);
-/// A datagram's first bytes are the peer's IP header.
+/// The peer's IP header at the beginning of a datagram.
 const GRH: usize = 40;
-/// A UC message of three packets fits.
+/// Fits a UC message of three packets.
 pub const BUFFER: usize = 3 * 4096 + 256;
 const QKEY: u32 = 0x1717;
-/// Number, what was compared, and a hash of both.
+/// Number, last compared number, and a hash of both.
 const HEADER: usize = 24;
 
-/// How a message is sent: UC goes through all four in this order.
+/// Kind of a message; UC cycles through all four in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageKind {
     SendImmediate,
@@ -39,11 +39,11 @@ enum MessageKind {
     WriteImmediate,
 }
 
-/// What came, by how it was sent.
+/// Messages received, by kind.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Received {
     pub sends: u64,
-    /// Those without an immediate are not among them: nothing tells of these but their bytes.
+    /// Only those with immediate data: only their bytes show the others.
     pub writes: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct Loose {
     completed: u64,
     next_at: Instant,
     any_order: bool,
-    /// One more than the highest number that came: all below are compared.
+    /// Highest number received plus one; all below it are compared.
     expected: u64,
     targets: Targets,
     claims: Claims,
@@ -84,7 +84,7 @@ impl Loose {
             ..QueuePairSettings::default()
         };
         let qp = session.device.create_qp(&session.pd, cq, cq, &settings)?;
-        // Half of it takes what comes, the other half has what goes.
+        // Half of it receives, the other half sends.
         let region = session
             .pd
             .register(2 * BUFFERS * BUFFER, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
@@ -147,7 +147,7 @@ impl Loose {
         self.targets.offer()
     }
 
-    /// UC WRITEs without an immediate that arrived whole.
+    /// UC WRITEs without immediate data that arrived whole.
     pub fn quiet_writes(&self) -> u64 {
         self.targets.whole
     }
@@ -171,8 +171,8 @@ impl Loose {
             .then_some(number as u32)
     }
 
-    /// The message `number` that a side sends, after it has compared all below `compared`; WRITEs
-    /// say nothing of that.
+    /// Message `number` of a side that has compared all below `compared`; WRITEs do not report
+    /// that.
     fn message(&self, server: bool, number: u64, compared: u64) -> Vec<u8> {
         let seed = self.seed ^ number << 1 ^ u64::from(server);
         let longest = if self.kind == QpKind::Uc { 3 * self.mtu } else { self.mtu };
@@ -187,7 +187,7 @@ impl Loose {
         bytes
     }
 
-    /// Sends the next message if it is time.
+    /// Sends the next message if it is due.
     pub fn send(&mut self, now: Instant) -> Result<(), Fault> {
         if now < self.next_at || self.posted - self.completed >= IN_FLIGHT {
             return Ok(());
@@ -258,7 +258,7 @@ impl Loose {
         self.post_receive(completion.wr_id as usize)
     }
 
-    /// The number of a SEND whose bytes are right, and what its sender has compared.
+    /// Number of a SEND whose bytes are valid, and the number that its sender has compared.
     fn sent_number(&mut self, completion: &Completion) -> Result<u64, &'static str> {
         let skipped = if self.kind == QpKind::Ud { GRH } else { 0 };
         let (buffer, len) = (completion.wr_id as usize, completion.byte_len as usize);
@@ -276,45 +276,22 @@ impl Loose {
         Ok(number)
     }
 
-    /// Compares what WRITEs since the last message have left, now that `number` is there.
+    /// Compares the slots of WRITEs since the last message, after the arrival of `number`.
     fn compare_writes(&mut self, number: u64, is_write: bool) -> Result<(), Fault> {
         if self.kind != QpKind::Uc {
             return Ok(());
         }
-        // Each slot's last number comes last. The peer writes into none twice before it hears from
-        // us, so that one of several numbers is in it.
-        let first_of_last = self.expected.max((number + 1).saturating_sub(BUFFERS as u64));
-        for last in first_of_last..=number {
-            let extent = match last == number {
-                true if is_write => Extent::Whole,
-                true => continue,
-                false => Extent::AnyPart,
-            };
-            if !matches!(self.kind_of(last), MessageKind::Write | MessageKind::WriteImmediate) {
-                continue;
+        for lost in unsettled(self.expected, number) {
+            if matches!(self.kind_of(lost), MessageKind::Write | MessageKind::WriteImmediate) {
+                self.compare_slot(lost, Extent::AnyPart)?;
             }
-            let older = std::iter::successors(Some(last), |n| n.checked_sub(BUFFERS as u64));
-            let candidates: Vec<u64> = match extent {
-                Extent::Whole => vec![last],
-                Extent::AnyPart => older.take_while(|n| *n >= self.expected).collect(),
-            };
-            self.compare_slot(&candidates, extent)?;
         }
-        Ok(())
+        if is_write { self.compare_slot(number, Extent::Whole) } else { Ok(()) }
     }
 
-    /// Compares a slot with WRITEs of which one may be in it.
-    fn compare_slot(&mut self, candidates: &[u64], extent: Extent) -> Result<(), Fault> {
-        let mut outcome = Ok(());
-        for &number in candidates {
-            let data = self.message(!self.server, number, 0);
-            let before = number.checked_sub(BUFFERS as u64);
-            let before = before.map(|before| self.message(!self.server, before, 0));
-            outcome = self.targets.compare(number, extent, &data, before.as_deref());
-            if outcome.is_ok() {
-                break;
-            }
-        }
-        outcome
+    fn compare_slot(&mut self, number: u64, extent: Extent) -> Result<(), Fault> {
+        let data = self.message(!self.server, number, 0);
+        let before = before(number).map(|before| self.message(!self.server, before, 0));
+        self.targets.compare(number, extent, &data, before.as_deref())
     }
 }
