@@ -40,7 +40,8 @@ impl Engine {
             }
             Err(error) => {
                 state.complained = true;
-                eprintln!("longhaul: host {}: {error}; the port is down", self.attach.host);
+                let (host, line) = (&self.attach.host, &self.attach.line);
+                eprintln!("longhaul: host {host}: cannot open {line}: {error}; the port is down");
             }
         }
         let now = self.now();
