@@ -1,7 +1,7 @@
 //! Runs cargo with the committed Cargo.lock.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// Release builds that end-to-end tests run.
 pub const RELEASE: &[&str] =
@@ -10,12 +10,28 @@ pub const RELEASE: &[&str] =
 /// Runs `cargo ARGUMENTS` in `root` with `variables` added to the environment. Without incremental
 /// caches, which take half of the target folder, unless `variables` ask for them.
 pub fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
-    let status = command(root, arguments)
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .env("CARGO_INCREMENTAL", "0")
-        .envs(variables.iter().copied())
-        .status()
-        .map_err(|e| format!("cannot run cargo: {e}"))?;
+    let status = lean(root, arguments, variables).status();
+    ended(arguments, status.map_err(|e| format!("cannot run cargo: {e}"))?)
+}
+
+/// As [`cargo`], but prints everything at the end, so that it can run beside another step.
+pub fn captured(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
+    let output = lean(root, arguments, variables).output();
+    let output = output.map_err(|e| format!("cannot run cargo: {e}"))?;
+    for text in [&output.stderr, &output.stdout] {
+        eprint!("{}", String::from_utf8_lossy(text));
+    }
+    ended(arguments, output.status)
+}
+
+fn lean(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = command(root, arguments);
+    command.env("RUSTDOCFLAGS", "-D warnings").env("CARGO_INCREMENTAL", "0");
+    command.envs(variables.iter().copied());
+    command
+}
+
+fn ended(arguments: &[&str], status: ExitStatus) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("cargo {} failed", arguments.join(" "))) }
 }
 

@@ -1,7 +1,8 @@
 //! `cargo xtask ci`: every check, cheapest first.
 
-use crate::cargo::{RELEASE, cargo, target};
+use crate::cargo::{RELEASE, captured, cargo, target};
 use crate::disk;
+use crate::interop;
 use crate::skips::Skips;
 use crate::steps::Steps;
 use crate::tidy;
@@ -64,12 +65,31 @@ fn all(root: &Path, steps: &mut Steps, skips: &Skips) -> Result<(), String> {
     }
     let (variable, file) = skips.variable();
     let variables = [SAME_CASES, (variable, &file)];
-    steps.run("tests", || cargo(root, &["test", "--workspace", "--no-fail-fast"], &variables))?;
+    tests(root, steps, &variables)?;
     steps.run("orders of execution", || cargo(root, LOOM.0, LOOM.1))?;
     if !has_dpdk() {
         return skips.add(&format!("everything with DPDK: {DPDK_IS_MISSING}"));
     }
     steps.run("DPDK", || dpdk(root))
+}
+
+/// Runs every test. The emulated guests of [`interop`] leave one processor idle, so their tests run
+/// while all others are compiled.
+fn tests(root: &Path, steps: &mut Steps, variables: &[(&str, &str)]) -> Result<(), String> {
+    let target = format!("--test={}", interop::TARGET);
+    let guests: &[&str] = &["test", "--no-fail-fast", "-p=longhaul-checks", &target];
+    let others: &[&str] = &["test", "--no-fail-fast", "--workspace"];
+    let build = |tests: &[&str]| cargo(root, &[tests, &["--quiet", "--no-run"]].concat(), &[]);
+    steps.run("build of the guests' tests", || build(guests))?;
+    let (built, passed) = std::thread::scope(|scope| {
+        let running = scope.spawn(|| captured(root, guests, variables));
+        let built = steps.run("build of all others", || build(others));
+        let joined = || running.join().unwrap_or_else(|_| Err("their thread panicked".to_owned()));
+        (built, steps.run("tests with guests", joined))
+    });
+    built?;
+    let others_passed = steps.run("all other tests", || cargo(root, others, variables));
+    passed.and(others_passed)
 }
 
 pub const DPDK_IS_MISSING: &str =

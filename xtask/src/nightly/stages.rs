@@ -130,7 +130,7 @@ pub fn interop(root: &Path) -> Result<Done, String> {
         return Ok(Done::Skipped("qemu is missing: apt-get install qemu-system-x86".to_owned()));
     }
     cargo(root, RELEASE, &[])?;
-    build_tests(root, &["-p=longhaul-checks"])?;
+    build_tests(root, &["-p=longhaul-checks", &format!("--test={}", scenarios::TARGET)])?;
     built();
     scenarios::run(root, Vec::new())?;
     Ok(Done::Passed)
