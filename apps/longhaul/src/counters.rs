@@ -180,7 +180,7 @@ fn describe(name: &str) -> &'static str {
         "port_rcv_data" => "Bytes received, divided by 4.",
         "port_xmit_packets" => "Frames sent.",
         "port_rcv_packets" => "Frames received.",
-        _ => Counter::ALL.iter().find(|c| c.name() == name).map_or("", |c| c.description()),
+        _ => Counter::ALL.iter().find(|c| c.name() == name).map_or("", |c| c.meaning()),
     }
 }
 

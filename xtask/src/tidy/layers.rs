@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto/node", &["proto/units", "proto/lease", "proto/wire"]),
     ("proto/cc", &["proto/units"]),
     ("proto/fec", &["proto/units"]),
-    ("proto/work", &["proto/units", "proto/wire", "proto/node"]),
+    ("proto/work", &["proto/units", "proto/counters", "proto/wire", "proto/node"]),
     ("proto/rc", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
     ("proto/uc", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
     ("proto/ud", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
