@@ -10,7 +10,7 @@ use crate::sim::Failure;
 use clap::ValueEnum;
 use longhaul_boxes::Xdp;
 use longhaul_boxes::quantity::Size;
-use longhaul_datapath::Operation;
+use longhaul_datapath::{MEMORY_MAX, Operation, QPS_MAX, TransferError};
 use longhaul_measure::pin;
 use longhaul_measure::rnic::{self, Bench, Cell, CellError, Line, Responder, Settings};
 use longhaul_rnic::Mtu;
@@ -240,10 +240,24 @@ impl Args {
 
 /// Names the option to change.
 fn refusal(error: CellError) -> Failure {
-    match error {
-        CellError::Transfer(_) => Failure::value(error),
-        CellError::Ring(frames) => Failure::value(format!("--ring {frames}: write a power of two")),
-    }
+    let error = match error {
+        CellError::Transfer(error) => error,
+        CellError::Ring(frames) => {
+            return Failure::value(format!("--ring {frames}: write a power of two"));
+        }
+    };
+    Failure::value(match error {
+        TransferError::QueuePairs(qps) => format!("--qps {qps}: from 1 to {QPS_MAX}"),
+        TransferError::Depth { depth, max } => {
+            format!("--depth {depth}: from 1 to {max} with this --op")
+        }
+        TransferError::NoBytes => "--size 0: a message has at least 1 byte".to_owned(),
+        TransferError::Memory { message_bytes, qps } => format!(
+            "--size {} --qps {qps}: a buffer for each queue pair takes more than {} in all",
+            Size::from_bytes(message_bytes.into()),
+            Size::from_bytes(MEMORY_MAX)
+        ),
+    })
 }
 
 fn measure(args: &Args) -> Result<ExitCode, Failure> {
