@@ -5,6 +5,7 @@
 
 use crate::output;
 use crate::problem::Problem;
+use longhaul_boxes::number::at_least;
 use longhaul_lab::{HostName, LabDir, LabName};
 use longhaul_rnic::Counter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long)]
     all: bool,
     /// Print the counters, and every N seconds the changes since
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = at_least(1))]
     #[arg(conflicts_with_all = ["json", "prometheus"])]
     watch: Option<u64>,
     /// Print as JSON

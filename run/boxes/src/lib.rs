@@ -18,6 +18,7 @@ pub mod figures;
 mod http;
 mod journal;
 mod merge;
+pub mod number;
 mod operation;
 mod pair;
 mod plan;

@@ -9,6 +9,7 @@ use crate::problem::Problem;
 use crate::sim::Failure;
 use clap::ValueEnum;
 use longhaul_boxes::Xdp;
+use longhaul_boxes::number::{at_least, within};
 use longhaul_boxes::quantity::Size;
 use longhaul_datapath::{MEMORY_MAX, Operation, QPS_MAX, TransferError};
 use longhaul_measure::pin;
@@ -71,7 +72,7 @@ pub struct Args {
     #[arg(
         long,
         default_value_t = 512,
-        value_parser = clap::value_parser!(u32).range(16..=16384),
+        value_parser = within::<u32>(16..=16384),
         value_name = "N"
     )]
     ring: u32,
@@ -82,7 +83,7 @@ pub struct Args {
     #[arg(long, default_value_t = 2.0, value_parser = seconds, value_name = "S")]
     seconds: f64,
     /// Number of messages after which a measurement ends early
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least(1))]
     messages: Option<u64>,
     /// Time under load before the measurement, in seconds
     #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]
