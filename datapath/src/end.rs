@@ -66,7 +66,7 @@ pub struct TransferConfig {
     /// Messages of a queue pair that are in flight, 1 to 1024; of READs, at most 128.
     pub depth: u32,
     /// Whether to tell what the time goes into ([`End::part_ticks`]), which takes time by itself.
-    pub is_watched: bool,
+    pub is_instrumented: bool,
 }
 
 impl TransferConfig {
@@ -314,7 +314,7 @@ impl<P: Port> End<P> {
     /// [`EndError::Config`], [`EndError::Refused`].
     pub fn new(role: Role, config: TransferConfig, port: P) -> Result<Self, EndError> {
         config.check()?;
-        let watch = config.is_watched.then(|| Arc::new(Watch::new()));
+        let watch = config.is_instrumented.then(|| Arc::new(Watch::new()));
         let len = config.memory_bytes();
         let region = Region { bytes: pattern(role, len as usize), watch: watch.clone() };
         let mac = MacAddr([2, 0, 10, 77, 0, role.number()]);
@@ -561,7 +561,7 @@ impl<P: Port> End<P> {
         self.slices.each.value_at_quantile(0.5) as f64
     }
 
-    /// What the time of busy steps went into, likewise; `None` when it is not watched.
+    /// What the time of busy steps went into, likewise; `None` if it is not instrumented.
     pub fn part_ticks(&self) -> Option<PartTicks> {
         self.watch.as_deref().map(Watch::spent)
     }
@@ -602,7 +602,7 @@ mod tests {
             mtu: Mtu::B4096,
             qps: 3,
             depth: 4,
-            is_watched: false,
+            is_instrumented: false,
         }
     }
 
@@ -649,8 +649,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_when_watched_and_make_up_the_steps() {
-        let mut ends = pair(TransferConfig { is_watched: true, ..config(Operation::Write) });
+    fn parts_are_told_when_instrumented_and_make_up_the_steps() {
+        let mut ends = pair(TransferConfig { is_instrumented: true, ..config(Operation::Write) });
         run(&mut ends, 200);
         for (end, is_sender) in ends.iter().zip([true, false]) {
             let [post, protocol, copy, seal, port] = end.part_ticks().unwrap();

@@ -155,14 +155,14 @@ impl Args {
         let cells = self.cells()?;
         self.cores.first().copied().map(pin).transpose().map_err(Problem::from)?;
         let cell = cells.first().ok_or_else(|| Problem::plain("nothing to serve"))?;
-        let responder = Responder { cell, is_watched: self.parts, folder };
+        let responder = Responder { cell, is_instrumented: self.parts, folder };
         rnic::serve(&responder).map_err(Problem::from)?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// Command line of the process that [`Args::serve`]s a responder for this one.
     fn server(&self, responder: &Responder<'_>) -> io::Result<Command> {
-        let Responder { cell, is_watched, folder } = responder;
+        let Responder { cell, is_instrumented, folder } = responder;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", "rnic", "--serve"]).arg(folder);
         command.args(["--over", cell.line.name(), "--op", cell.operation.name()]);
@@ -175,7 +175,7 @@ impl Args {
                 |interface: &Xdp| interface.to_string().trim_start_matches("xdp:").to_owned();
             command.args(["--interfaces", &bare(requester), &bare(responder)]);
         }
-        if *is_watched {
+        if *is_instrumented {
             command.arg("--parts");
         }
         command.args(self.cores.get(1).map(|core| format!("--cores={core}")));

@@ -73,9 +73,9 @@ impl Cell {
     }
 
     /// Configuration of both ends.
-    pub(super) fn transfer(&self, is_watched: bool) -> TransferConfig {
+    pub(super) fn transfer(&self, is_instrumented: bool) -> TransferConfig {
         let Cell { operation, message_bytes, mtu, qps, depth, .. } = *self;
-        TransferConfig { operation, message_bytes, mtu, qps, depth, is_watched }
+        TransferConfig { operation, message_bytes, mtu, qps, depth, is_instrumented }
     }
 
     /// Average payload per packet.
