@@ -23,6 +23,7 @@ mod operation;
 mod pair;
 mod plan;
 mod port;
+mod port_counters;
 mod privileges;
 pub mod prometheus;
 pub mod quantity;

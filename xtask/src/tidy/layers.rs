@@ -74,9 +74,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ports/port", &["proto/counters", "proto/lease"]),
     ("ports/memif", &["ports/port"]),
     ("ports/udp", &["proto/counters", "ports/port"]),
-    ("ports/netdev", &["ports/port"]),
-    ("ports/af_xdp", &["ports/port", "ports/netdev"]),
-    ("ports/dpdk", &["proto/lease", "ports/port"]),
+    ("ports/netdev", &["proto/counters", "ports/port"]),
+    ("ports/af_xdp", &["proto/counters", "ports/port", "ports/netdev"]),
+    ("ports/dpdk", &["proto/counters", "proto/lease", "ports/port"]),
     ("host", &["proto/units", "proto/wire", "proto/node", "ports/port"]),
     (
         "verbs/rdma",
