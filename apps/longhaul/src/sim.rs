@@ -4,7 +4,7 @@ mod capture;
 mod progress;
 mod results;
 mod scenario;
-mod text;
+pub mod text;
 
 pub use progress::{Interrupt, Progress, time_left};
 pub use results::{point, record};
@@ -168,7 +168,8 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     if args.json {
         print_json(&opened.experiment, scenario.seed, &outcome)?;
     } else {
-        output::print(&text::render(&opened.experiment, &scenario, &links, &outcome))?;
+        let text = text::render(&opened.experiment, &scenario, &links, &outcome, output::columns());
+        output::print(&text)?;
     }
     let is_whole = outcome.unfinished.is_none();
     if let Some(writer) = &mut writer {
