@@ -153,7 +153,8 @@ fn boxes() {
 /// Two ends of queue pairs connected by `ports`, in this thread.
 fn ends<P: Port>(operation: Operation, qps: u32, [near, far]: [P; 2]) {
     let (mtu, message_bytes, depth) = (Mtu::B4096, 65_536, 16);
-    let config = TransferConfig { operation, message_bytes, mtu, qps, depth, is_watched: false };
+    let config =
+        TransferConfig { operation, message_bytes, mtu, qps, depth, is_instrumented: false };
     let kind = near.capabilities().kind;
     let mut near = End::new(Role::Requester, config, near).unwrap();
     let mut far = End::new(Role::Responder, config, far).unwrap();

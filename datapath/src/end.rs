@@ -17,11 +17,13 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// Most bytes of registered memory at an end.
-const MEMORY_MAX: u64 = 1 << 30;
+pub const MEMORY_MAX: u64 = 1 << 30;
 /// Most queue pairs.
 pub const QPS_MAX: u32 = 1024;
 /// Most messages in flight on a queue pair.
 const DEPTH_MAX: u32 = 1024;
+/// Most outstanding READs of a queue pair.
+const READS_MAX: u32 = 128;
 /// Local ACK timeout by its code: 0.54 s, more than a process waits for its turn on a busy machine.
 const TIMEOUT_CODE: u8 = 17;
 /// Completions taken at once, as programs do.
@@ -64,28 +66,28 @@ pub struct TransferConfig {
     /// Messages of a queue pair that are in flight, 1 to 1024; of READs, at most 128.
     pub depth: u32,
     /// Whether to tell what the time goes into ([`End::part_ticks`]), which takes time by itself.
-    pub is_watched: bool,
+    pub is_instrumented: bool,
 }
 
 impl TransferConfig {
     /// Whether an end can be made of it.
     ///
     /// # Errors
-    /// The bound that it breaks, as a sentence.
-    pub fn check(&self) -> Result<(), String> {
-        let depth_max = if self.operation == Operation::Read { 128 } else { DEPTH_MAX };
-        if !(1..=QPS_MAX).contains(&self.qps) {
-            return Err(format!("qps {}: from 1 to {QPS_MAX}", self.qps));
+    /// The first bound that it breaks.
+    pub fn check(&self) -> Result<(), TransferError> {
+        let &TransferConfig { message_bytes, qps, depth, .. } = self;
+        let depth_max = if self.operation == Operation::Read { READS_MAX } else { DEPTH_MAX };
+        if !(1..=QPS_MAX).contains(&qps) {
+            return Err(TransferError::QueuePairs(qps));
         }
-        if !(1..=depth_max).contains(&self.depth) {
-            return Err(format!("depth {}: from 1 to {depth_max}", self.depth));
+        if !(1..=depth_max).contains(&depth) {
+            return Err(TransferError::Depth { depth, max: depth_max });
         }
-        if self.message_bytes == 0 || self.memory_bytes() > MEMORY_MAX {
-            return Err(format!(
-                "messages of {} bytes on {} queue pairs: at least 1 byte each, and {MEMORY_MAX} in \
-                 all",
-                self.message_bytes, self.qps
-            ));
+        if message_bytes == 0 {
+            return Err(TransferError::NoBytes);
+        }
+        if self.memory_bytes() > MEMORY_MAX {
+            return Err(TransferError::Memory { message_bytes, qps });
         }
         Ok(())
     }
@@ -133,12 +135,47 @@ pub struct Introduction {
     pub rkey: u32,
 }
 
+/// A bound that a [`TransferConfig`] breaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum TransferError {
+    /// No queue pairs, or too many.
+    #[error("{0} queue pairs instead of 1 to {QPS_MAX}")]
+    QueuePairs(u32),
+    /// No messages in flight, or too many for the operation.
+    #[error("{depth} messages in flight instead of 1 to {max}")]
+    Depth {
+        /// As configured.
+        depth: u32,
+        /// Most messages in flight on a queue pair.
+        max: u32,
+    },
+    /// Messages are empty.
+    #[error("messages of 0 bytes")]
+    NoBytes,
+    /// The buffers of all queue pairs exceed the memory.
+    #[error("buffers of {message_bytes} bytes for {qps} queue pairs exceed {MEMORY_MAX} bytes")]
+    Memory {
+        /// Length of each message.
+        message_bytes: u32,
+        /// Queue pairs, each with one buffer.
+        qps: u32,
+    },
+}
+
 /// Why a transfer ended.
 #[derive(Debug, Error)]
 pub enum EndError {
-    /// The configuration makes no sense.
-    #[error("{0}")]
-    Config(String),
+    /// No end can be made of the configuration.
+    #[error(transparent)]
+    Config(#[from] TransferError),
+    /// The other end has another configuration.
+    #[error("the other end has {theirs} queue pairs, not {ours}")]
+    Peer {
+        /// Its queue pairs.
+        theirs: usize,
+        /// Those of this end.
+        ours: usize,
+    },
     /// The port failed.
     #[error("a port failed: {0}")]
     Port(#[from] PortError),
@@ -276,8 +313,8 @@ impl<P: Port> End<P> {
     /// # Errors
     /// [`EndError::Config`], [`EndError::Refused`].
     pub fn new(role: Role, config: TransferConfig, port: P) -> Result<Self, EndError> {
-        config.check().map_err(EndError::Config)?;
-        let watch = config.is_watched.then(|| Arc::new(Watch::new()));
+        config.check()?;
+        let watch = config.is_instrumented.then(|| Arc::new(Watch::new()));
         let len = config.memory_bytes();
         let region = Region { bytes: pattern(role, len as usize), watch: watch.clone() };
         let mac = MacAddr([2, 0, 10, 77, 0, role.number()]);
@@ -331,15 +368,11 @@ impl<P: Port> End<P> {
     /// Connects each queue pair with the other end's of the same place.
     ///
     /// # Errors
-    /// [`EndError::Refused`].
+    /// [`EndError::Peer`], [`EndError::Refused`].
     pub fn connect(&mut self, peer: &Introduction) -> Result<(), EndError> {
         if peer.qpns.len() != self.qpns.len() {
-            let what = format!(
-                "the other end has {} queue pairs, not {}",
-                peer.qpns.len(),
-                self.qpns.len()
-            );
-            return Err(EndError::Config(what));
+            let (theirs, ours) = (peer.qpns.len(), self.qpns.len());
+            return Err(EndError::Peer { theirs, ours });
         }
         self.peer_rkey = RKey(peer.rkey);
         let now = self.clock.now();
@@ -528,7 +561,7 @@ impl<P: Port> End<P> {
         self.slices.each.value_at_quantile(0.5) as f64
     }
 
-    /// What the time of busy steps went into, likewise; `None` when it is not watched.
+    /// What the time of busy steps went into, likewise; `None` if it is not instrumented.
     pub fn part_ticks(&self) -> Option<PartTicks> {
         self.watch.as_deref().map(Watch::spent)
     }
@@ -569,7 +602,7 @@ mod tests {
             mtu: Mtu::B4096,
             qps: 3,
             depth: 4,
-            is_watched: false,
+            is_instrumented: false,
         }
     }
 
@@ -616,8 +649,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_when_watched_and_make_up_the_steps() {
-        let mut ends = pair(TransferConfig { is_watched: true, ..config(Operation::Write) });
+    fn parts_are_told_when_instrumented_and_make_up_the_steps() {
+        let mut ends = pair(TransferConfig { is_instrumented: true, ..config(Operation::Write) });
         run(&mut ends, 200);
         for (end, is_sender) in ends.iter().zip([true, false]) {
             let [post, protocol, copy, seal, port] = end.part_ticks().unwrap();
@@ -692,17 +725,17 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let fine = config(Operation::Read);
-        assert!(fine.check().is_ok());
-        for (config, part) in [
-            (TransferConfig { qps: 0, ..fine }, "qps"),
-            (TransferConfig { qps: QPS_MAX + 1, ..fine }, "qps"),
-            (TransferConfig { depth: 0, ..fine }, "depth"),
-            (TransferConfig { depth: 129, ..fine }, "depth"),
-            (TransferConfig { message_bytes: 0, ..fine }, "1 byte"),
-            (TransferConfig { message_bytes: 1 << 30, ..fine }, "in all"),
+        assert_eq!(fine.check(), Ok(()));
+        let too_large = TransferError::Memory { message_bytes: 1 << 30, qps: fine.qps };
+        for (config, error) in [
+            (TransferConfig { qps: 0, ..fine }, TransferError::QueuePairs(0)),
+            (TransferConfig { qps: QPS_MAX + 1, ..fine }, TransferError::QueuePairs(QPS_MAX + 1)),
+            (TransferConfig { depth: 0, ..fine }, TransferError::Depth { depth: 0, max: 128 }),
+            (TransferConfig { depth: 129, ..fine }, TransferError::Depth { depth: 129, max: 128 }),
+            (TransferConfig { message_bytes: 0, ..fine }, TransferError::NoBytes),
+            (TransferConfig { message_bytes: 1 << 30, ..fine }, too_large),
         ] {
-            let why = config.check().unwrap_err();
-            assert!(why.contains(part), "{why}");
+            assert_eq!(config.check(), Err(error));
         }
         let (port, _) = loopback::pair("wire", 64, 4352).unwrap();
         let mut near = End::new(Role::Requester, fine, port).unwrap();

@@ -29,7 +29,8 @@ mod stage;
 mod watch;
 
 pub use end::{
-    End, EndCounters, EndError, Introduction, Operation, QPS_MAX, Role, StepTicks, TransferConfig,
+    End, EndCounters, EndError, Introduction, MEMORY_MAX, Operation, QPS_MAX, Role, StepTicks,
+    TransferConfig, TransferError,
 };
 pub use load::{Load, LoadConfig, LoadCounters, LoadError};
 pub use meter::{Counts, HardwareCounters, Ticks, processor_time, resident_bytes};

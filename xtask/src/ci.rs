@@ -124,6 +124,8 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     )?;
     cargo(root, &[&quiet("doc", port)[..], &["--no-deps"]].concat(), &[])?;
     cargo(root, &quiet("test", port), &[])?;
+    let boxes = ["-p=longhaul-boxes", "--features=longhaul-boxes/dpdk"];
+    cargo(root, &[&quiet("test", boxes)[..], &["port_counters"]].concat(), &[])?;
     // The release profile takes twice as long to build, for the same result here.
     cargo(root, &quiet("build", program), &[])?;
     cargo(root, RELEASE, &[])?;

@@ -11,6 +11,7 @@ use crate::output;
 use crate::problem::Problem;
 use answer::Answer;
 use clap::Subcommand;
+use longhaul_boxes::number::at_least;
 use longhaul_boxes::{Ended, PortName};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -58,7 +59,7 @@ pub struct Status {
     prometheus: bool,
     /// Repeat every N seconds
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = at_least(1))]
     watch: Option<u64>,
 }
 

@@ -5,6 +5,7 @@
 
 use crate::output;
 use crate::problem::Problem;
+use longhaul_boxes::number::at_least;
 use longhaul_lab::{HostName, LabDir, LabName};
 use longhaul_rnic::Counter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long)]
     all: bool,
     /// Print the counters, and every N seconds the changes since
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = at_least(1))]
     #[arg(conflicts_with_all = ["json", "prometheus"])]
     watch: Option<u64>,
     /// Print as JSON
@@ -180,7 +181,7 @@ fn describe(name: &str) -> &'static str {
         "port_rcv_data" => "Bytes received, divided by 4.",
         "port_xmit_packets" => "Frames sent.",
         "port_rcv_packets" => "Frames received.",
-        _ => Counter::ALL.iter().find(|c| c.name() == name).map_or("", |c| c.description()),
+        _ => Counter::ALL.iter().find(|c| c.name() == name).map_or("", |c| c.meaning()),
     }
 }
 
@@ -219,28 +220,10 @@ fn table(hosts: &BTreeMap<String, Counts>, all: bool, width: usize) -> String {
 
 /// The same table with hosts as rows, in blocks that fit.
 fn by_host(rows: &[Vec<String>], width: usize) -> String {
-    let transposed: Vec<Vec<String>> = (0..rows[0].len())
-        .map(|host| rows.iter().map(|row| row[host].clone()).collect())
-        .map(|mut row: Vec<String>| {
-            if row[0] == "counter" {
-                row[0] = "host".to_string();
-            }
-            row
-        })
-        .collect();
-    let widths = widths(&transposed);
-    let mut blocks = Vec::new();
-    let mut from = 1;
-    while from < widths.len() {
-        let fits = |to: &usize| widths[0] + 2 + taken(&widths[from..*to]) <= width;
-        let to = (from + 1..=widths.len()).rev().find(fits).unwrap_or(from + 1);
-        let cut = |all: &[String]| [&all[..1], &all[from..to]].concat();
-        let of_block = [&widths[..1], &widths[from..to]].concat();
-        let lines = transposed.iter().map(|row| line(&cut(row), &of_block) + "\n");
-        blocks.push(lines.collect::<String>());
-        from = to;
-    }
-    blocks.join("\n")
+    let mut transposed: Vec<Vec<String>> =
+        (0..rows[0].len()).map(|host| rows.iter().map(|row| row[host].clone()).collect()).collect();
+    transposed[0][0] = "host".to_string();
+    output::table::blocks(&transposed, 1, width)
 }
 
 /// Each column's width.

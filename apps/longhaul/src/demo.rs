@@ -10,6 +10,7 @@ use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::fibre::Ecn;
 use longhaul_boxes::figures;
+use longhaul_boxes::number::within;
 use longhaul_boxes::quantity::{Distance, Size};
 use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 
@@ -43,7 +44,7 @@ pub struct Args {
     #[arg(long, default_value = "10G")]
     rate: BitRate,
     /// Measured seconds per run; one more before and after are not counted
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
+    #[arg(long, default_value_t = 2, value_parser = within::<u32>(1..=60))]
     seconds: u32,
     /// Seed of all random values
     #[arg(long, default_value_t = 1)]

@@ -23,7 +23,8 @@ Examples:
   tcpdump -i eth0 -s 128 -w - udp port 4791 | longhaul doctor -
 
 Exit code: 0, the capture was read to its end; 1, the traffic contains a failure (a fatal NAK, a
-wrong ICRC); 2, not a capture, one that cannot be read to its end, or any other error.";
+wrong ICRC); 2, not a capture, one that cannot be read to its end, or a wrong argument; 3, a result
+that cannot be written.";
 
 /// Pause between two lines of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -54,25 +55,41 @@ pub struct Args {
 
 /// Exit code for a capture that cannot be read to its end.
 const UNREADABLE: u8 = 2;
+/// Exit code for a result that cannot be written: 1 is a finding.
+const UNWRITABLE: u8 = 3;
 
-/// Analyses the capture.
-pub fn run(args: &Args) -> ExitCode {
-    match explain(args) {
-        Ok(code) => code,
-        Err(problem) => {
-            eprintln!("longhaul doctor: {problem}");
-            ExitCode::from(UNREADABLE)
-        }
+/// Why there is no result.
+enum Failure {
+    /// The capture, or an argument.
+    Input(Problem),
+    /// The result cannot be written.
+    Output(Problem),
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Failure::Input(problem)
     }
 }
 
-fn explain(args: &Args) -> Result<ExitCode, Problem> {
+/// Analyses the capture.
+pub fn run(args: &Args) -> ExitCode {
+    let (problem, code) = match explain(args) {
+        Ok(code) => return code,
+        Err(Failure::Input(problem)) => (problem, UNREADABLE),
+        Err(Failure::Output(problem)) => (problem, UNWRITABLE),
+    };
+    eprintln!("longhaul doctor: {problem}");
+    ExitCode::from(code)
+}
+
+fn explain(args: &Args) -> Result<ExitCode, Failure> {
     let is_stdin = args.capture == Path::new("-");
     if is_stdin && args.svg.is_some() {
-        return Err(Problem::new(
+        return Err(Failure::Input(Problem::new(
             "--svg reads the capture twice",
             "give a file instead of standard input",
-        ));
+        )));
     }
     let options =
         Options { rate: args.rate, seed: RandomState::new().hash_one(0), ..Options::default() };
@@ -85,9 +102,9 @@ fn explain(args: &Args) -> Result<ExitCode, Problem> {
     let flow = report.flows.iter().find(|flow| flow.number == number);
     if flow.is_none() && args.flow.is_some() {
         let there = report.flows.len();
-        return Err(Problem::plain(format!(
+        return Err(Failure::Input(Problem::plain(format!(
             "there is no flow {number}: the capture has {there} with requests"
-        )));
+        ))));
     }
     if let Some(path) = &args.svg {
         let flow = flow.ok_or_else(|| Problem::plain("there is no flow to draw"))?;
@@ -97,10 +114,11 @@ fn explain(args: &Args) -> Result<ExitCode, Problem> {
         let mut json = serde_json::to_string_pretty(&report)
             .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))?;
         json.push('\n');
-        output::print(&json)?;
+        output::print(&json).map_err(Failure::Output)?;
     } else {
         let selection = text::Selection { top: args.top, flow: args.flow };
-        output::print(&text::render(&name, &report, selection, output::columns()))?;
+        let text = text::render(&name, &report, selection, output::columns());
+        output::print(&text).map_err(Failure::Output)?;
     }
     Ok(exit_code(&report))
 }
@@ -164,11 +182,11 @@ fn read(input: Input, doctor: &mut Doctor) -> Result<(), Problem> {
     outcome.map_err(|e| Problem::plain(format!("{name} {e}")))
 }
 
-fn draw(capture: &Path, options: Options, flow: &Flow, path: &Path) -> Result<(), Problem> {
+fn draw(capture: &Path, options: Options, flow: &Flow, path: &Path) -> Result<(), Failure> {
     let mut doctor = Doctor::tracing(options, Trace::of(flow));
     read(open(capture)?, &mut doctor)?;
     let trace = doctor.finish_trace().ok_or_else(|| {
         Problem::plain(format!("{} changed while it was read", capture.display()))
     })?;
-    plot::write(&trace, flow, capture, path)
+    plot::write(&trace, flow, capture, path).map_err(Failure::Output)
 }

@@ -6,6 +6,7 @@ mod udp;
 
 use crate::problem::Problem;
 use clap::ArgGroup;
+use longhaul_boxes::number::within;
 use longhaul_lab::{HostName, LabDir, LabName, preloadable};
 use longhaul_rdma::attach;
 use std::ffi::OsString;
@@ -109,7 +110,7 @@ pub struct Args {
         value_name = "ID",
         requires = "ip",
         conflicts_with_all = ["host", "lab", "udp"],
-        value_parser = clap::value_parser!(u16).range(1..=4094)
+        value_parser = within::<u16>(1..=4094)
     )]
     vlan: Option<u16>,
     /// The program and its arguments

@@ -6,6 +6,7 @@
 use crate::output;
 use crate::problem::Problem;
 use clap::Subcommand;
+use longhaul_boxes::number::{at_least, within};
 use longhaul_lab::{
     Daemon, Error, Lab, LabDir, LabName, LabStatus, Lifetime, Spec, Stderr, control,
 };
@@ -49,6 +50,7 @@ Examples:
   longhaul lab status --name lossy --json";
 
 #[derive(clap::Args)]
+#[command(mut_arg("hosts", |hosts| hosts.value_parser(within::<u8>(2..=26))))]
 pub struct Up {
     #[command(flatten)]
     pub spec: Spec,
@@ -67,7 +69,7 @@ pub struct Status {
     pub json: bool,
     /// Repeat every N seconds, with each host's rates
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = at_least(1))]
     pub watch: Option<u64>,
 }
 

@@ -115,7 +115,7 @@ pub fn to_json(value: &impl Serialize) -> Result<String, Problem> {
 mod tests {
     use super::*;
     use crate::boxes::top;
-    use crate::counters;
+    use crate::{counters, sim};
     use std::collections::HashSet;
 
     #[test]
@@ -139,8 +139,9 @@ mod tests {
     fn every_figure_is_whole_or_visibly_cut_at_any_width() {
         let status = |width| wrapped(&top::tests::status(), width);
         let (top, counters) = (|width| top::tests::view(width, 40), counters::tests::view);
-        let views: [(&str, &dyn Fn(usize) -> String); 3] =
-            [("top", &top), ("status", &status), ("counters", &counters)];
+        let sim = sim::text::tests::view();
+        let views: [(&str, &dyn Fn(usize) -> String); 4] =
+            [("top", &top), ("status", &status), ("counters", &counters), ("sim", &sim)];
         for (name, view) in views {
             let wide = view(250);
             let known: HashSet<&str> = wide.split_whitespace().collect();

@@ -8,6 +8,7 @@ mod text;
 
 use crate::output;
 use crate::problem::Problem;
+use longhaul_boxes::number::{at_least, within};
 use longhaul_boxes::quantity::{Distance, probability};
 use longhaul_planner::figures::{rate, size};
 use longhaul_planner::{
@@ -61,11 +62,11 @@ pub struct Args {
     probe: Option<String>,
     /// Answer the probes of another host's 'longhaul plan --probe', until Ctrl-C
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = probe::PORT_TEXT)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(value_parser = within::<u16>(1..=u16::MAX.into()))]
     answer: Option<u16>,
     /// Number of probes for RTT and loss, ten milliseconds apart
     #[arg(long, value_name = "N", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    #[arg(value_parser = within::<u32>(10..=100_000))]
     probes: u32,
     /// Rate of the path [default: the NIC's]
     #[arg(long)]
@@ -94,19 +95,19 @@ pub struct Args {
     nic: String,
     /// Number of queue pairs
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(value_parser = within::<u32>(1..=1 << 24))]
     qps: u32,
     /// Messages that each queue pair keeps posted
     #[arg(long, value_name = "N", default_value_t = 128)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(value_parser = within::<u32>(1..=1 << 24))]
     tx_depth: u32,
     /// Messages per completion [default: perftest's: 100, at most the depth, and 1 above 8 KiB]
     #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(value_parser = within::<u32>(1..=1 << 24))]
     cq_mod: Option<u32>,
     /// Total messages per queue pair, as perftest's -n [default: unlimited]
     #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = at_least(1))]
     iterations: Option<u64>,
     /// Target goodput [default: 90 % of the rate less headers]
     #[arg(long, value_name = "RATE")]

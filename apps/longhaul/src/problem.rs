@@ -2,6 +2,7 @@
 
 mod cures;
 
+use longhaul_boxes::number::NumberError;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fmt;
@@ -79,7 +80,7 @@ pub fn of_command_line(error: &clap::Error) -> String {
     reworded.unwrap_or(line)
 }
 
-/// Rewords an error of the standard library's or the command-line parser's numbers.
+/// Rewords an error of the standard library's numbers, or of those of a range.
 fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<ParseIntError>() {
         return Some(match error.kind() {
@@ -91,14 +92,14 @@ fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
     if error.is::<ParseFloatError>() {
         return Some("not a number".to_string());
     }
-    let text = error.to_string();
-    let (_, range) = text.split_once(" is not in ")?;
-    let (first, last) = range.split_once("..")?;
-    match last.strip_prefix('=') {
-        Some(last) => Some(format!("must be from {first} to {last}")),
-        // The parser's form of no upper bound.
-        None if last == u64::MAX.to_string() => Some(format!("must be at least {first}")),
-        None => None,
+    match error.downcast_ref::<NumberError>()? {
+        NumberError::Text(error) => of_number(error),
+        NumberError::Outside { range, .. } if *range.end() == u64::MAX => {
+            Some(format!("must be at least {}", range.start()))
+        }
+        NumberError::Outside { range, .. } => {
+            Some(format!("must be from {} to {}", range.start(), range.end()))
+        }
     }
 }
 
@@ -123,14 +124,15 @@ fn on_one_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_boxes::number::{at_least, within};
     use std::ffi::OsStr;
 
     #[test]
     fn numbers_are_refused_in_words() {
         let command = clap::Command::new("x").args([
             clap::Arg::new("seed").long("seed").value_parser(clap::value_parser!(u64)),
-            clap::Arg::new("from").long("from").value_parser(clap::value_parser!(u64).range(1..)),
-            clap::Arg::new("jobs").long("jobs").value_parser(clap::value_parser!(u16).range(1..=8)),
+            clap::Arg::new("from").long("from").value_parser(at_least(1)),
+            clap::Arg::new("jobs").long("jobs").value_parser(within::<u16>(1..=8)),
             clap::Arg::new("share").long("share").value_parser(clap::value_parser!(f64)),
         ]);
         let refused = |argument: &str| {
@@ -143,6 +145,8 @@ mod tests {
             ("--seed=99999999999999999999", "the number is too large"),
             ("--from=0", "must be at least 1"),
             ("--jobs=10", "must be from 1 to 8"),
+            ("--jobs=70000", "must be from 1 to 8"),
+            ("--jobs=two", "not a whole number, 0 or above"),
             ("--share=a", "not a number"),
         ] {
             let (name, value) = argument.split_once('=').unwrap();

@@ -11,6 +11,7 @@ use crate::output;
 use crate::problem::Problem;
 use declared::{Declared, Extent, named, names};
 use longhaul_bench::{Report, ResultWriter};
+use longhaul_boxes::number::within;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,7 +67,7 @@ pub struct Args {
     reduced: bool,
     /// Points that run in parallel [default: the number of processors]
     #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(value_parser = within::<u16>(1..=1024))]
     jobs: Option<u16>,
 }
 

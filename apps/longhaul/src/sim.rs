@@ -4,7 +4,7 @@ mod capture;
 mod progress;
 mod results;
 mod scenario;
-mod text;
+pub mod text;
 
 pub use progress::{Interrupt, Progress, time_left};
 pub use results::{point, record};
@@ -14,6 +14,7 @@ use crate::output;
 use crate::problem::Problem;
 use capture::{Captures, Point};
 use longhaul_bench::{ResultWriter, Started};
+use longhaul_boxes::number::within;
 use longhaul_sim::file::{EXAMPLE, Loaded};
 use longhaul_sim::{Outcome, Simulation};
 use serde::Serialize;
@@ -53,7 +54,7 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=1024)
+        value_parser = within::<u16>(1..=1024)
     )]
     threads: u16,
     /// Record the frames at one end of a link: its first, or the one at STATION
@@ -67,7 +68,7 @@ pub struct Args {
         long,
         value_name = "BYTES",
         default_value_t = 128,
-        value_parser = clap::value_parser!(u32).range(14..=65_535)
+        value_parser = within::<u32>(14..=65_535)
     )]
     snap_len: u32,
     /// Print one JSON object instead of text
@@ -167,7 +168,8 @@ fn simulate(args: &Args) -> Result<ExitCode, Failure> {
     if args.json {
         print_json(&opened.experiment, scenario.seed, &outcome)?;
     } else {
-        output::print(&text::render(&opened.experiment, &scenario, &links, &outcome))?;
+        let text = text::render(&opened.experiment, &scenario, &links, &outcome, output::columns());
+        output::print(&text)?;
     }
     let is_whole = outcome.unfinished.is_none();
     if let Some(writer) = &mut writer {

@@ -9,6 +9,7 @@ use crate::output;
 use crate::problem::Problem;
 use crate::sim::{Failure, INTERRUPTED, Interrupt, Opened, Progress, open};
 use grid::Grid;
+use longhaul_boxes::number::within;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use store::Store;
@@ -42,14 +43,14 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..)
+        value_parser = within::<u32>(1..=u32::MAX.into())
     )]
     repeat: u32,
     /// Seed of the first run of each point, instead of the file's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Points that run in parallel [default: one per core; with Slurm one per task]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = within::<u16>(1..=4096))]
     jobs: Option<u16>,
     /// Directory of the results [default: out/ and the experiment's name]
     #[arg(long, value_name = "DIR")]
@@ -59,14 +60,14 @@ pub struct Args {
         long,
         value_name = "N",
         default_value_t = 100_000,
-        value_parser = clap::value_parser!(u64).range(1..=10_000_000)
+        value_parser = within::<u64>(1..=10_000_000)
     )]
     max_points: u64,
     /// Where points run: on this machine, or as a Slurm job array
     #[arg(long, value_enum, default_value_t = Executor::Local)]
     executor: Executor,
     /// Number of Slurm tasks [default: 16, or the number of points if smaller]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = within::<u16>(1..=10_000))]
     tasks: Option<u16>,
     /// Option for sbatch, such as --sbatch=--partition=long; may be repeated
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]

@@ -167,6 +167,8 @@ fn exit_codes_say_how_it_went() {
     std::fs::remove_file(&cut).unwrap();
     assert_eq!(doctor(&[], Path::new("/does/not/exist")), (String::new(), Some(2)));
     assert_eq!(doctor(&["--flow", "9"], &capture("rc_psn_wrap.pcap")), (String::new(), Some(2)));
+    let unwritable = ["--svg", "/does/not/exist/flow.svg"];
+    assert_eq!(doctor(&unwritable, &capture("rc_psn_wrap.pcap")), (String::new(), Some(3)));
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 mod captures;
 mod doctor;
+mod recordings;
 mod report;
 mod reproduce;
 mod scapy;
 mod sim;
 mod sweep;
-mod taps;
 mod tshark;

@@ -146,7 +146,7 @@ mod a_run {
         let place = Place::new(SCENARIO);
         let arguments = "sim x.toml --set flow.connect=cm --set flow.qps=4 --set path.loss=0";
         let text = place.succeed(arguments);
-        assert!(text.contains("set-up: mean") && text.contains("3.801 ms"), "{text}");
+        assert!(text.contains("mean set-up") && text.contains("3.801 ms"), "{text}");
         let flow =
             place.json(&format!("{arguments} --json --out r.jsonl"))["outcome"]["flows"][0].clone();
         let slowest = flow["setup"]["max_ns"].as_f64().unwrap();

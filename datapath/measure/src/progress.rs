@@ -15,7 +15,7 @@ pub enum Pass {
     /// Paired boxes without parity and keys.
     Plain,
     /// The cell, instrumented.
-    Watched,
+    Instrumented,
 }
 
 impl Pass {
@@ -26,7 +26,7 @@ impl Pass {
             Pass::LoadAlone => Some("load alone"),
             Pass::Testpmd => Some("testpmd"),
             Pass::Plain => Some("plain"),
-            Pass::Watched => Some("watched"),
+            Pass::Instrumented => Some("instrumented"),
         }
     }
 }

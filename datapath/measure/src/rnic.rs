@@ -52,7 +52,7 @@ pub struct Responder<'a> {
     /// Parameters of the transfer, and the line.
     pub cell: &'a Cell,
     /// Whether the pass is instrumented.
-    pub is_watched: bool,
+    pub is_instrumented: bool,
     /// Folder of the memif socket.
     pub folder: &'a Path,
 }
@@ -66,7 +66,7 @@ pub type Launch<'a> = dyn Fn(&Responder<'_>) -> io::Result<Command> + 'a;
 /// # Errors
 /// The port cannot be created, the end failed, or the requester's process went away.
 pub fn serve(responder: &Responder<'_>) -> Result<(), Error> {
-    let config = responder.cell.transfer(responder.is_watched);
+    let config = responder.cell.transfer(responder.is_instrumented);
     match &responder.cell.line {
         Line::Memif { frames } => {
             peer::serve(line::memif_slave(responder.folder, *frames)?, config)
@@ -97,16 +97,16 @@ impl<'a> Bench<'a> {
         if !self.settings.has_parts {
             return Ok(outcome);
         }
-        Ok(outcome.with_watched(self.pass(cell, Pass::Watched, tell)?))
+        Ok(outcome.with_instrumented(self.pass(cell, Pass::Instrumented, tell)?))
     }
 
     fn pass(&self, cell: &Cell, pass: Pass, tell: &mut Tell<'_>) -> Result<[EndFigures; 2], Error> {
-        let is_watched = pass == Pass::Watched;
-        let config = cell.transfer(is_watched);
+        let is_instrumented = pass == Pass::Instrumented;
+        let config = cell.transfer(is_instrumented);
         let folder = Folder::new()?;
         let folder = folder.path();
         let start = || {
-            let responder = Responder { cell, is_watched, folder };
+            let responder = Responder { cell, is_instrumented, folder };
             peer::Child::start((self.launch)(&responder).map_err(Error::StartResponder)?)
         };
         let mut run = Run::new(self.settings, pass, tell);
@@ -243,7 +243,7 @@ mod tests {
         let launch = |_: &Responder<'_>| -> io::Result<Command> { unreachable!() };
         let bench = Bench::new(settings(Some(200)), &launch);
         let outcome = bench.measure(&cell(), &mut |_| true).unwrap();
-        assert!(outcome.goodput_bps() > 0.0 && outcome.is_watched());
+        assert!(outcome.goodput_bps() > 0.0 && outcome.is_instrumented());
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         let failed = Bench::new(settings(None), &launch).measure(&cell, &mut |_| true).unwrap_err();
         assert_eq!(failed.to_string(), "cannot start the responder: entity not found");
         let folder = Path::new("/");
-        let over_rings = Responder { cell: &self::cell(), is_watched: false, folder };
+        let over_rings = Responder { cell: &self::cell(), is_instrumented: false, folder };
         assert!(matches!(serve(&over_rings), Err(Error::ServedOverRings)));
     }
 

@@ -20,35 +20,36 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A queue that accepts nothing for this time has stalled.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
 
-/// Counters that only DPDK ports have, cumulative since the port was created, except that some
-/// devices restart their own counters when they are restarted. The first port of a device reports
-/// the counters of the whole device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DpdkCounters {
-    /// Frames that the device dropped because its queue was full: the port was too slow.
-    pub rx_missed: u64,
-    /// Damaged frames that the device dropped.
-    pub rx_errors: u64,
-    /// Frames that the driver dropped because the pool was empty.
-    pub rx_no_buffer: u64,
-    /// Received frames whose IPv4 or UDP checksum the device found wrong.
-    pub rx_bad_checksum: u64,
-    /// Frames received in several buffers, and copied into one.
-    pub rx_gathered: u64,
-    /// Frames that could not be lent because the maximum was lent; readers that keep them copy
-    /// them.
-    pub rx_not_lent: u64,
-    /// Frames that the device failed to send.
-    pub tx_errors: u64,
-    /// Times that the pool was empty when a frame was to be sent.
-    pub tx_no_buffer: u64,
-    /// Frames that were sent from the buffer of their reception, without a copy.
-    pub tx_by_reference: u64,
-    /// Times that the device accepted nothing for half a second although its link was up and frames
-    /// waited.
-    pub tx_stalls: u64,
-    /// Times that the device was restarted to bring its link up again.
-    pub restarts: u64,
+longhaul_counters::counters! {
+    /// Counters that only DPDK ports have, cumulative since the port was created, except that some
+    /// devices restart their own counters when they are restarted. The first port of a device
+    /// reports the counters of the whole device.
+    pub struct DpdkCounters {
+        /// Frames that the device dropped because its queue was full: the port was too slow.
+        rx_missed,
+        /// Damaged frames that the device dropped.
+        rx_errors,
+        /// Frames that the driver dropped because the pool was empty.
+        rx_no_buffer,
+        /// Received frames whose IPv4 or UDP checksum the device found wrong.
+        rx_bad_checksum,
+        /// Frames received in several buffers, and copied into one.
+        rx_gathered,
+        /// Frames that could not be lent because the maximum was lent; readers that keep them copy
+        /// them.
+        rx_not_lent,
+        /// Frames that the device failed to send.
+        tx_errors,
+        /// Times that the pool was empty when a frame was to be sent.
+        tx_no_buffer,
+        /// Frames that were sent from the buffer of their reception, without a copy.
+        tx_by_reference,
+        /// Times that the device accepted nothing for half a second although its link was up and
+        /// frames waited.
+        tx_stalls,
+        /// Times that the device was restarted to bring its link up again.
+        restarts,
+    }
 }
 
 /// Some queues of one device: the configured number of receive queues, and one transmit queue. See

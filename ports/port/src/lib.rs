@@ -12,7 +12,7 @@
 //! Three ports need nothing but memory, and are part of this crate:
 //! * [`null`]: discards all frames and never receives one;
 //! * [`loopback`]: two ports in one process, joined back to back;
-//! * [`tap`]: wraps any port and records both directions in a capture file.
+//! * [`capture`]: wraps any port and records both directions in a capture file.
 //!
 //! [`circuit`] also wraps any port: it encapsulates frames between two stations of a layer-2
 //! circuit.
@@ -22,6 +22,7 @@
 //! `rustix` provides eventfd with owned descriptors and typed errors, so that no system call needs
 //! an unsafe block.
 
+pub mod capture;
 pub mod circuit;
 mod counters;
 mod descriptors;
@@ -32,8 +33,8 @@ mod forward;
 pub mod loopback;
 pub mod null;
 mod port;
-pub mod tap;
 
+pub use capture::CapturingPort;
 pub use circuit::{Circuit, CircuitPort};
 pub use counters::{DropReason, Drops, PortCounters};
 pub use descriptors::Descriptors;
@@ -43,4 +44,8 @@ pub use longhaul_lease::Lease;
 pub use loopback::LoopbackPort;
 pub use null::NullPort;
 pub use port::{FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, Received, check_length, join};
-pub use tap::TapPort;
+
+#[doc(hidden)]
+pub mod tap {
+    pub use crate::capture::{CaptureConfig as TapConfig, CapturingPort as TapPort};
+}

@@ -192,7 +192,7 @@ impl Responder {
         // Behind the last packet of a train.
         let end = psn + u64::from(payload.count());
         if psn > self.expected {
-            ctx.counters().add(DropReason::OutOfSequence.counter(), end - psn);
+            ctx.counters().add(DropReason::OutOfSequence, end - psn);
             self.acknowledgement.out_of_sequence(end - 1);
             return;
         }

@@ -128,9 +128,10 @@ impl Load {
         for _ in 0..10 {
             for from in 0..2 {
                 self.nodes[from].poll_transmit(NOW, &mut self.port);
-                for (side, bytes) in std::mem::take(&mut self.port.frames) {
-                    assert_eq!(side, Seal::wan(0));
-                    give(&mut self.nodes[1 - from], side, &bytes);
+                let sent = std::mem::take(&mut self.port.frames);
+                // The datagram that waited for the keys leaves the far seal inside.
+                for (side, bytes) in sent.iter().filter(|(side, _)| *side == Seal::wan(0)) {
+                    give(&mut self.nodes[1 - from], *side, bytes);
                 }
             }
         }

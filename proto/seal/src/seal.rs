@@ -11,7 +11,7 @@ use crate::config::{Config, ConfigError};
 use crate::datagram::{Datagram, opened};
 use crate::format::{BODY_MAX, DatagramKind, Found, HEADER_LEN, Header, copy_out, headers};
 use crate::keys::PublicKey;
-use crate::peers::Peer;
+use crate::peers::{InitMark, Peer};
 use crate::session::{Sessions, Way};
 use crate::waiting::{Waiter, Waiting};
 use crate::{Counters, DropReason, PeerStatus, Trouble};
@@ -55,7 +55,7 @@ pub struct Seal {
     notices: Budget,
     handshakes: Budget,
     /// First messages that were answered recently.
-    answered: VecDeque<[u8; 32]>,
+    answered: VecDeque<InitMark>,
     pool: FramePool,
     waiting: Waiting,
     /// Address of a box with an unknown key, and the time of its last answer.
@@ -130,13 +130,7 @@ impl Seal {
 
     /// Snapshots of all peers, in the order of the configuration.
     pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> + '_ {
-        self.peers.iter().map(move |peer| PeerStatus {
-            name: peer.config.name.clone(),
-            public_key: peer.config.public_key,
-            keys: peer.current.and_then(|local| Some(self.sessions.get(local)?.status(now))),
-            is_shaking_hands: peer.shaking.is_some(),
-            handshakes: peer.handshakes,
-        })
+        self.peers.iter().map(move |peer| peer.status(now, &self.sessions))
     }
 
     /// Reasons why there are no keys with far boxes that were found; empty if there are keys with
@@ -144,10 +138,7 @@ impl Seal {
     pub fn troubles(&self, now: Instant) -> Vec<Trouble> {
         let unknown = self.unknown_key.filter(|(_, at)| now.since(*at) < UNKNOWN_KEY_FOR);
         let unknown = unknown.map(|(key, _)| Trouble::UnknownKey { address: key.address() });
-        let of_peer = |peer: &Peer| {
-            Some(Trouble::Peer { name: peer.config.name.clone(), why: peer.trouble? })
-        };
-        unknown.into_iter().chain(self.peers.iter().filter_map(of_peer)).collect()
+        unknown.into_iter().chain(self.peers.iter().filter_map(Peer::trouble)).collect()
     }
 
     /// Notes a box behind `key` that is no configured peer. While the trouble lasts, the first
@@ -194,7 +185,7 @@ impl Seal {
             Some(Ok(datagram)) => datagram,
         };
         let peer = self.addresses.peer(&datagram.destination());
-        let local = peer.and_then(|peer| self.peers[peer].current);
+        let local = peer.and_then(|peer| self.peers[peer].sealing_keys());
         let Some(session) = local.and_then(|local| self.sessions.get_mut(local)) else {
             self.without_keys(now, &datagram);
             return None;
@@ -319,8 +310,8 @@ impl Seal {
                 self.learn(now, source, peer);
             }
         }
-        if self.peers[peer].pending.as_ref().is_some_and(|pending| pending.local == local) {
-            self.confirmed(now, peer);
+        if self.peers[peer].is_to_confirm(local) {
+            self.replace_keys(now, peer, local);
         }
         if header.kind == DatagramKind::Control {
             let at = datagram.udp.payload();
@@ -414,9 +405,7 @@ impl Seal {
         self.is_changed = false;
         let calls = self.addresses.calls.iter().map(|call| call.next_at).min();
         let calls = calls.map(|at| Deadline { at, reason: "looking for a far box" });
-        let peers = self.peers.iter().map(|peer| {
-            peer.deadline(peer.current.and_then(|local| Some(self.sessions.get(local)?.ends_at)))
-        });
+        let peers = self.peers.iter().map(|peer| peer.deadline(&self.sessions));
         let waiting = self.waiting.next_at().map(|at| Deadline { at, reason: "keys" });
         self.deadline = peers.fold(Deadline::earliest(calls, waiting), Deadline::earliest);
     }

@@ -38,13 +38,17 @@ impl Claim {
         UnixListener::bind_addr(&address(interface)?).map(Claim)
     }
 
-    /// Tells other boxes that `box_name` has the interface, as long as the process runs.
+    /// Tells other boxes that `box_name` has the interfaces, as long as the process runs.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn serve(self, box_name: &str) -> io::Result<()> {
+    pub fn serve(claims: Vec<Self>, box_name: &str) -> io::Result<()> {
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let listeners = claims.into_iter().map(|claim| claim.0).collect();
         let name = box_name.as_bytes().to_vec();
-        socket::serve(self.0, move |_| Some(name.clone()))
+        socket::serve_all(listeners, move |_| Some(name.clone()))
     }
 }
 
@@ -71,15 +75,17 @@ mod tests {
 
     #[test]
     fn a_second_box_at_an_interface_hears_which_has_it() {
-        let name = format!("t{}", std::process::id());
-        let port: PortName = name.parse().unwrap();
-        let claim = Claim::of(&port).unwrap().unwrap();
-        let other = format!("xdp:{name}").parse().unwrap();
-        claim.serve("west").unwrap();
-        let refusal = Claim::of(&other).err().unwrap().to_string();
-        let told = format!("cannot open port {other}: box 'west' (PID ");
-        assert!(refusal.starts_with(&told) && refusal.ends_with("has it"), "{refusal}");
-        assert!(Claim::of(&format!("tap:{name}").parse().unwrap()).unwrap().is_none());
+        let names = ["lan", "wan"].map(|side| format!("{side}{}", std::process::id()));
+        let claim = |port: &str| Claim::of(&port.parse().unwrap());
+        let claims = names.iter().map(|name| claim(name).unwrap().unwrap()).collect();
+        Claim::serve(claims, "west").unwrap();
+        for name in names.iter().chain(names.iter().rev()) {
+            let other = format!("xdp:{name}");
+            let refusal = claim(&other).err().unwrap().to_string();
+            let told = format!("cannot open port {other}: box 'west' (PID ");
+            assert!(refusal.starts_with(&told) && refusal.ends_with("has it"), "{refusal}");
+            assert!(claim(&format!("tap:{name}")).unwrap().is_none());
+        }
     }
 
     #[test]

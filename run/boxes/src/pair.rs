@@ -6,13 +6,15 @@ use crate::error::Error;
 use crate::journal::{self, Level};
 use crate::plan::{BoxKind, Pair};
 use crate::port::{BoxPort, PortName, mtu};
+#[cfg(feature = "dpdk")]
+use crate::port_counters::DPDK;
+use crate::port_counters::{NETDEV, XDP};
 use crate::session_news::SessionNews;
 use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use crate::status::{
     AcceleratorState, CoreStatus, FibreState, LoopStatus, PairStatus, PortStatus, Rates,
 };
 use longhaul_accel::FlowStatus;
-use longhaul_af_xdp::XdpCounters;
 use longhaul_host::placement::{list_text, run_on};
 use longhaul_host::{
     Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig,
@@ -441,54 +443,7 @@ impl Watch {
         let drops = |drops: &longhaul_port::Drops| {
             named(drops.iter().map(|(reason, n)| (reason.name(), n)))
         };
-        let (mut rx_drops, mut tx_drops) = (drops(&counters.rx_drops), drops(&counters.tx_drops));
-        *tx_drops.entry(DropReason::FrameTooLong.name().to_string()).or_default() +=
-            self.refused_too_long;
-        let mut other = Named::new();
-        if let Some(netdev) = port.netdev_counters() {
-            rx_drops.insert("buffer_full".to_string(), netdev.rx_buffer_full);
-            rx_drops.insert("not_splittable".to_string(), netdev.rx_not_splittable);
-            tx_drops.insert("refused".to_string(), netdev.tx_refused);
-            tx_drops.insert("queue_full".to_string(), netdev.tx_queue_full);
-            other = named(
-                [
-                    ("rx_buffer_full_known", netdev.rx_buffer_full_preferred),
-                    ("rx_checksums_filled", netdev.rx_checksums_filled),
-                    ("rx_split", netdev.rx_split),
-                    ("rx_tags_restored", netdev.rx_tags_restored),
-                    ("tx_blocked", netdev.tx_blocked),
-                    ("detached", netdev.detached),
-                    ("reattached", netdev.reattached),
-                ]
-                .into_iter(),
-            );
-        }
-        if let Some(xdp) = port.xdp_counters() {
-            other = xdp_counters(&xdp, &mut rx_drops, &mut tx_drops);
-        }
-        #[cfg(feature = "dpdk")]
-        if let Some(dpdk) = port.dpdk_counters() {
-            rx_drops.insert("device_full".to_string(), dpdk.rx_missed);
-            rx_drops.insert("device_error".to_string(), dpdk.rx_errors);
-            rx_drops.insert("no_buffer".to_string(), dpdk.rx_no_buffer);
-            tx_drops.insert("device_error".to_string(), dpdk.tx_errors);
-            other = named(
-                [
-                    ("rx_bad_checksum", dpdk.rx_bad_checksum),
-                    ("rx_gathered", dpdk.rx_gathered),
-                    ("rx_not_lent", dpdk.rx_not_lent),
-                    ("tx_by_reference", dpdk.tx_by_reference),
-                    ("tx_no_buffer", dpdk.tx_no_buffer),
-                    ("tx_stalls", dpdk.tx_stalls),
-                    ("restarts", dpdk.restarts),
-                ]
-                .into_iter(),
-            );
-        }
-        if let Some(foreign) = port.foreign() {
-            rx_drops.insert("foreign".to_string(), foreign);
-        }
-        PortStatus {
+        let mut status = PortStatus {
             side: self.side.clone(),
             port: self.name.to_string(),
             manner: port.manner(),
@@ -499,34 +454,28 @@ impl Watch {
             tx_frames: counters.tx_frames,
             tx_bytes: counters.tx_bytes,
             rates: self.rates,
-            rx_drops,
-            tx_drops,
+            rx_drops: drops(&counters.rx_drops),
+            tx_drops: drops(&counters.tx_drops),
             peer_violations: counters.peer_violations,
-            other,
+            other: Named::new(),
+        };
+        let too_long = DropReason::FrameTooLong.name().to_string();
+        *status.tx_drops.entry(too_long).or_default() += self.refused_too_long;
+        if let Some(netdev) = port.netdev_counters() {
+            NETDEV.add(&mut status, netdev.values());
         }
+        if let Some(xdp) = port.xdp_counters() {
+            XDP.add(&mut status, xdp.values());
+        }
+        #[cfg(feature = "dpdk")]
+        if let Some(dpdk) = port.dpdk_counters() {
+            DPDK.add(&mut status, dpdk.values());
+        }
+        if let Some(foreign) = port.foreign() {
+            status.rx_drops.insert("foreign".to_string(), foreign);
+        }
+        status
     }
-}
-
-/// Adds the drops of an AF_XDP port to the others, and returns its other counters.
-fn xdp_counters(xdp: &XdpCounters, rx_drops: &mut Named, tx_drops: &mut Named) -> Named {
-    rx_drops.insert("ring_full".to_string(), xdp.rx_ring_full);
-    rx_drops.insert("kernel".to_string(), xdp.rx_dropped);
-    rx_drops.insert("not_splittable".to_string(), xdp.rx_not_splittable);
-    tx_drops.insert("refused".to_string(), xdp.tx_refused);
-    tx_drops.insert("queue_full".to_string(), xdp.tx_queue_full);
-    named(
-        [
-            ("rx_checksums_filled", xdp.rx_checksums_filled),
-            ("rx_split", xdp.rx_split),
-            ("rx_gathered", xdp.rx_gathered),
-            ("rx_no_buffer", xdp.rx_no_buffer),
-            ("tx_blocked", xdp.tx_blocked),
-            ("tx_stalls", xdp.tx_stalls),
-            ("detached", xdp.detached),
-            ("reattached", xdp.reattached),
-        ]
-        .into_iter(),
-    )
 }
 
 impl Keeper {

@@ -10,10 +10,10 @@ use longhaul_memif::{MemifConfig, MemifPort};
 use longhaul_netdev::{
     FrameSubset, NetdevCounters, PacketConfig, PacketPort, PreferredQps, TapConfig, interface,
 };
+use longhaul_port::capture::{CaptureConfig, CapturingPort};
 use longhaul_port::circuit::{
     Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX,
 };
-use longhaul_port::tap::{self, TapPort as RecordingPort};
 use longhaul_port::{Port, forward_port};
 use serde::Deserialize;
 use std::fmt;
@@ -530,7 +530,7 @@ pub enum BoxPort {
     #[cfg(feature = "dpdk")]
     Dpdk(Box<longhaul_dpdk::DpdkPort>),
     Circuit(CircuitPort<PacketPort>),
-    Recorded(Box<RecordingPort<BoxPort, Recording>>),
+    Recorded(Box<CapturingPort<BoxPort, Recording>>),
     /// One core's queue of a port.
     Shared(Box<CorePort<BoxPort>>),
 }
@@ -545,9 +545,9 @@ impl BoxPort {
         privileges: &Privileges,
     ) -> Result<Vec<Self>, PortError> {
         let config =
-            tap::TapConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
+            CaptureConfig { frames_max: (frames > 0).then_some(frames), ..Default::default() };
         let recorded = Recording::create(path, privileges)
-            .and_then(|recording| RecordingPort::sharing(queues, recording, config))
+            .and_then(|recording| CapturingPort::sharing(queues, recording, config))
             .map_err(|error| PortError::Record { path: path.to_owned(), error })?;
         Ok(recorded.into_iter().map(|port| BoxPort::Recorded(Box::new(port))).collect())
     }

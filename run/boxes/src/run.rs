@@ -58,9 +58,8 @@ pub fn run<S: BoxKind>(
     let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
     let ports = ports(&plan, &privileges)?;
     privileges.apply()?;
-    for claim in claims.into_iter().flatten() {
-        claim.serve(&plan.name).map_err(ControlError::Thread)?;
-    }
+    let claims = claims.into_iter().flatten().collect();
+    Claim::serve(claims, &plan.name).map_err(ControlError::Thread)?;
     let clock = Clock::start();
     let mut running = Vec::new();
     for (((pair, elements), ports), places) in

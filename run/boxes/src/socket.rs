@@ -2,6 +2,8 @@
 //!
 //! One thread serves clients one after the other: a slow client delays other clients, but no frame.
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
@@ -25,17 +27,39 @@ pub fn serve(
     listener: UnixListener,
     answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,
 ) -> io::Result<()> {
+    serve_all(vec![listener], answer)
+}
+
+/// Starts one thread that answers the clients of all `listeners`, as [`serve`] does.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub(crate) fn serve_all(
+    listeners: Vec<UnixListener>,
+    answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,
+) -> io::Result<()> {
     let serve = move || {
-        for stream in listener.incoming() {
-            match stream {
+        loop {
+            let served = next_clients(&listeners).map(|clients| {
                 // Errors of a client that disconnects early are ignored.
-                Ok(stream) => drop(serve_one(stream, &answer)),
+                clients.into_iter().for_each(|stream| drop(serve_one(stream, &answer)));
+            });
+            if served.is_err() {
                 // For example, no free descriptors: retry at a bounded rate.
-                Err(_) => thread::sleep(CLIENT_PATIENCE),
+                thread::sleep(CLIENT_PATIENCE);
             }
         }
     };
     thread::Builder::new().name("control".to_string()).spawn(serve).map(drop)
+}
+
+/// Waits for clients; returns the first one of each listener that has any.
+fn next_clients(listeners: &[UnixListener]) -> io::Result<Vec<UnixStream>> {
+    let mut waiting: Vec<PollFd<'_>> =
+        listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)).collect();
+    retry_on_intr(|| poll(&mut waiting, None))?;
+    let with_clients = waiting.iter().zip(listeners).filter(|(fd, _)| !fd.revents().is_empty());
+    with_clients.map(|(_, listener)| Ok(listener.accept()?.0)).collect()
 }
 
 /// Answers one client.

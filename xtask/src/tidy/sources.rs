@@ -25,10 +25,15 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
         }
         let mut files = Vec::new();
         find(&root.join(folder), "rs", &mut files)?;
+        let mut is_used = false;
         for file in files {
             let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
             let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+            is_used |= unsafe_lines(&text).next().is_some();
             check_file(folder, &name, &text, &mut faults);
+        }
+        if UNSAFE_FOLDERS.contains(&folder) && !is_used {
+            faults.push(format!("{folder}: unsafe code is allowed, and there is none"));
         }
     }
     Ok(faults)
@@ -131,14 +136,17 @@ fn check_unsafe(folder: &str, name: &str, text: &str, faults: &mut Vec<String>) 
     if UNSAFE_FOLDERS.contains(&folder) {
         return;
     }
-    for (number, line) in text.lines().enumerate() {
+    faults.extend(unsafe_lines(text).map(|line| format!("{name}:{line}: unsafe code in {folder}")));
+}
+
+/// Numbers of the lines with unsafe code.
+fn unsafe_lines(text: &str) -> impl Iterator<Item = usize> + '_ {
+    let is_unsafe = |line: &str| {
         let code = line.split("//").next().unwrap_or_default();
-        let starts =
-            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl");
-        if starts && !code.contains('"') {
-            faults.push(format!("{name}:{}: unsafe code in {folder}", number + 1));
-        }
-    }
+        let starts = ["unsafe {", "unsafe fn", "unsafe impl"];
+        starts.iter().any(|start| code.contains(start)) && !code.contains('"')
+    };
+    (1..).zip(text.lines()).filter(move |(_, line)| is_unsafe(line)).map(|(number, _)| number)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::reporting::Reporting;
 use crate::problem::Problem;
 use crate::sim::Failure;
 use clap::ValueEnum;
+use longhaul_boxes::number::at_least;
 use longhaul_boxes::quantity::{Distance, Size, probability};
 use longhaul_datapath::FLOWS_MAX;
 use longhaul_measure::boxes::{self, Bench, BoxKind, Cell, Settings, SettingsError, Setup};
@@ -63,7 +64,7 @@ pub struct Args {
     #[arg(long, default_value_t = 2.0, value_parser = seconds, value_name = "S")]
     seconds: f64,
     /// Number of packets after which a measurement ends early
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least(1))]
     packets: Option<u64>,
     /// Time under load before the measurement, in seconds
     #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]

@@ -9,8 +9,9 @@ use crate::problem::Problem;
 use crate::sim::Failure;
 use clap::ValueEnum;
 use longhaul_boxes::Xdp;
+use longhaul_boxes::number::{at_least, within};
 use longhaul_boxes::quantity::Size;
-use longhaul_datapath::Operation;
+use longhaul_datapath::{MEMORY_MAX, Operation, QPS_MAX, TransferError};
 use longhaul_measure::pin;
 use longhaul_measure::rnic::{self, Bench, Cell, CellError, Line, Responder, Settings};
 use longhaul_rnic::Mtu;
@@ -71,7 +72,7 @@ pub struct Args {
     #[arg(
         long,
         default_value_t = 512,
-        value_parser = clap::value_parser!(u32).range(16..=16384),
+        value_parser = within::<u32>(16..=16384),
         value_name = "N"
     )]
     ring: u32,
@@ -82,7 +83,7 @@ pub struct Args {
     #[arg(long, default_value_t = 2.0, value_parser = seconds, value_name = "S")]
     seconds: f64,
     /// Number of messages after which a measurement ends early
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least(1))]
     messages: Option<u64>,
     /// Time under load before the measurement, in seconds
     #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]
@@ -154,14 +155,14 @@ impl Args {
         let cells = self.cells()?;
         self.cores.first().copied().map(pin).transpose().map_err(Problem::from)?;
         let cell = cells.first().ok_or_else(|| Problem::plain("nothing to serve"))?;
-        let responder = Responder { cell, is_watched: self.parts, folder };
+        let responder = Responder { cell, is_instrumented: self.parts, folder };
         rnic::serve(&responder).map_err(Problem::from)?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// Command line of the process that [`Args::serve`]s a responder for this one.
     fn server(&self, responder: &Responder<'_>) -> io::Result<Command> {
-        let Responder { cell, is_watched, folder } = responder;
+        let Responder { cell, is_instrumented, folder } = responder;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", "rnic", "--serve"]).arg(folder);
         command.args(["--over", cell.line.name(), "--op", cell.operation.name()]);
@@ -174,7 +175,7 @@ impl Args {
                 |interface: &Xdp| interface.to_string().trim_start_matches("xdp:").to_owned();
             command.args(["--interfaces", &bare(requester), &bare(responder)]);
         }
-        if *is_watched {
+        if *is_instrumented {
             command.arg("--parts");
         }
         command.args(self.cores.get(1).map(|core| format!("--cores={core}")));
@@ -240,10 +241,24 @@ impl Args {
 
 /// Names the option to change.
 fn refusal(error: CellError) -> Failure {
-    match error {
-        CellError::Transfer(_) => Failure::value(error),
-        CellError::Ring(frames) => Failure::value(format!("--ring {frames}: write a power of two")),
-    }
+    let error = match error {
+        CellError::Transfer(error) => error,
+        CellError::Ring(frames) => {
+            return Failure::value(format!("--ring {frames}: write a power of two"));
+        }
+    };
+    Failure::value(match error {
+        TransferError::QueuePairs(qps) => format!("--qps {qps}: from 1 to {QPS_MAX}"),
+        TransferError::Depth { depth, max } => {
+            format!("--depth {depth}: from 1 to {max} with this --op")
+        }
+        TransferError::NoBytes => "--size 0: a message has at least 1 byte".to_owned(),
+        TransferError::Memory { message_bytes, qps } => format!(
+            "--size {} --qps {qps}: a buffer for each queue pair takes more than {} in all",
+            Size::from_bytes(message_bytes.into()),
+            Size::from_bytes(MEMORY_MAX)
+        ),
+    })
 }
 
 fn measure(args: &Args) -> Result<ExitCode, Failure> {

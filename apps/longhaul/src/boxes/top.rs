@@ -8,6 +8,7 @@ use super::answer::{self, Answer};
 use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::control::ControlError;
+use longhaul_boxes::number::within;
 use longhaul_lab::{LabDir, control as lab_control};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use sample::{Sample, Snapshot};
@@ -53,7 +54,7 @@ pub struct Top {
         long,
         value_name = "SECONDS",
         default_value_t = 1,
-        value_parser = clap::value_parser!(u64).range(1..=3600)
+        value_parser = within::<u64>(1..=3600)
     )]
     interval: u64,
     /// Print one frame as plain text, after one interval

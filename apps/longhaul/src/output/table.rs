@@ -1,7 +1,7 @@
 //! Tables that fit a given width.
 //!
-//! Figures are never truncated: if the columns exceed the width, those of the lowest rank are
-//! omitted, and words, which are aligned left, end with `…`.
+//! Figures are never truncated. If the columns of [`lines`] exceed the width, those of the lowest
+//! rank are omitted, and words, which are aligned left, end with `…`. [`blocks`] omits no column.
 
 /// A column.
 #[derive(Clone, Copy)]
@@ -67,6 +67,45 @@ pub fn lines<const N: usize>(
     let head = line(&|at| columns[at].head.to_string());
     let body = rows.iter().map(|row| line(&|at| row[at].clone()));
     std::iter::once(head).chain(body).collect()
+}
+
+/// Columns to which [`blocks`] may truncate a key.
+const KEY_MIN: usize = 8;
+
+/// Formats `rows`, the first of which has the headings, as blocks of as many columns as fit. Each
+/// block begins with the first `keys` columns, which say whose the figures are. The first column is
+/// aligned left, the others right.
+pub fn blocks(rows: &[Vec<String>], keys: usize, width: usize) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let keys = keys.min(columns);
+    let needed = |at: usize| rows.iter().map(|row| length(&row[at])).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..columns).map(needed).collect();
+    let (of_keys, of_figures) = widths.split_at_mut(keys);
+    let widest = of_figures.iter().max().copied().unwrap_or(0);
+    while total(of_keys.iter().copied().chain([widest])) > width
+        && let Some(key) = of_keys.iter_mut().max()
+        && *key > KEY_MIN
+    {
+        *key -= 1;
+    }
+    let mut blocks = Vec::new();
+    let mut from = keys;
+    while blocks.is_empty() || from < columns {
+        let shown = |to: usize| (0..keys).chain(from..to);
+        let fits = |to: &usize| total(shown(*to).map(|at| widths[at])) <= width;
+        let to = (from + 1..=columns).rev().find(fits).unwrap_or((from + 1).min(columns));
+        let line = |row: &Vec<String>| {
+            let cells = shown(to).map(|at| {
+                let text = truncate(&row[at], widths[at]);
+                let pad = " ".repeat(widths[at].saturating_sub(length(&text)));
+                if at == 0 { text + &pad } else { pad + &text }
+            });
+            truncate(cells.collect::<Vec<_>>().join(GAP).trim_end(), width) + "\n"
+        };
+        blocks.push(rows.iter().map(line).collect::<String>());
+        from = to;
+    }
+    blocks.join("\n")
 }
 
 /// Narrows the columns with the most slack until all shown columns fit.
@@ -148,6 +187,35 @@ mod tests {
                     assert_eq!(word, "12345678", "{width}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_follow_in_blocks_behind_their_keys() {
+        let rows: Vec<Vec<String>> = [
+            ["link", "from", "frames", "bytes", "lost"],
+            ["wan", "west", "12345678", "987654321", "7"],
+        ]
+        .map(|row| row.map(str::to_string).to_vec())
+        .to_vec();
+        assert_eq!(
+            blocks(&rows, 2, 40),
+            "link  from    frames      bytes  lost\nwan   west  12345678  987654321     7\n"
+        );
+        assert_eq!(
+            blocks(&rows, 2, 30),
+            "link  from    frames\nwan   west  12345678\n\n\
+             link  from      bytes  lost\nwan   west  987654321     7\n"
+        );
+        assert_eq!(blocks(&rows, 5, 40), blocks(&rows, 2, 40), "nothing but keys");
+        let long = rows.iter().map(|row| [&[row[0].repeat(9)], &row[1..]].concat());
+        let long: Vec<Vec<String>> = long.collect();
+        let text = blocks(&long, 1, 30);
+        assert!(text.starts_with("linklinklinklinkli…  from\n"), "{text}");
+        for width in [20, 30, 60] {
+            let text = blocks(&long, 1, width);
+            assert!(text.lines().all(|line| length(line) <= width), "{text}");
+            assert_eq!(text.matches("987654321").count(), 1, "{width}: {text}");
         }
     }
 

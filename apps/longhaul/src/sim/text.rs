@@ -1,42 +1,17 @@
 //! The outcome of a run as text.
 
 use super::results::notes;
+use crate::output::table::blocks;
 use longhaul_bench::Scalar;
 use longhaul_sim::file::LinkPlan;
 use longhaul_sim::{Connect, Outcome, Scenario, Test};
 use std::fmt::Write as _;
 
-/// A table whose columns are as wide as their longest cell; the first is aligned left, the rest
-/// right.
-struct Table {
-    rows: Vec<Vec<String>>,
-}
+/// Rows of a table, headings first.
+type Rows = Vec<Vec<String>>;
 
-impl Table {
-    fn new(heads: &[&str]) -> Self {
-        Table { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
-    }
-
-    fn render(&self, out: &mut String) {
-        let columns = self.rows.first().map_or(0, Vec::len);
-        let width = |column: usize| {
-            self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                // Writing to a String cannot fail.
-                let _ = match column {
-                    0 => write!(line, "{cell:<width$}"),
-                    _ => write!(line, "  {cell:>width$}"),
-                };
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-        out.push('\n');
-    }
+fn heads(heads: &[&str]) -> Rows {
+    vec![heads.iter().map(|head| (*head).to_owned()).collect()]
 }
 
 /// Formats the outcome.
@@ -45,16 +20,24 @@ pub fn render(
     scenario: &Scenario,
     links: &[LinkPlan],
     outcome: &Outcome,
+    width: usize,
 ) -> String {
     let mut out = format!(
-        "{experiment}: {} of virtual time, {} events, seed {}\n\n",
+        "{experiment}: {} of virtual time, {} events, seed {}\n",
         of("_ns", outcome.ended_at_ns as f64),
         outcome.events,
         scenario.seed
     );
-    flows(&mut out, scenario, outcome);
-    wires(&mut out, links, outcome);
-    switches(&mut out, outcome);
+    for (rows, keys) in
+        [(flows(scenario, outcome), 1), (wires(links, outcome), 3), (switches(outcome), 2)]
+    {
+        // A scenario without switches has no such table.
+        if rows.len() > 1 {
+            out.push('\n');
+            out.push_str(&blocks(&rows, keys, width));
+        }
+    }
+    out.push('\n');
     for accelerator in
         outcome.accelerators.iter().filter(|accelerator| !accelerator.counters.is_empty())
     {
@@ -76,23 +59,23 @@ fn of(unit: &str, number: f64) -> String {
     Scalar::from(number).humanised(&format!("x{unit}"))
 }
 
-fn flows(out: &mut String, scenario: &Scenario, outcome: &Outcome) {
-    let mut heads = vec![
+fn flows(scenario: &Scenario, outcome: &Outcome) -> Rows {
+    let mut columns = vec![
         "flow",
         "what",
         "QPs",
         "messages",
         "goodput",
         "messages/s",
-        "latency: min",
-        "median",
-        "99 %",
+        "min latency",
+        "median latency",
+        "99 % latency",
     ];
     let has_setup = scenario.flows.iter().any(|flow| flow.connect != Connect::OutOfBand);
     if has_setup {
-        heads.extend(["set-up: mean", "slowest"]);
+        columns.extend(["mean set-up", "slowest set-up"]);
     }
-    let mut table = Table::new(&heads);
+    let mut table = heads(&columns);
     for (flow, found) in scenario.flows.iter().zip(&outcome.flows) {
         let test = if matches!(flow.test, Test::Latency { .. }) { " latency" } else { "" };
         let latency = |of_latency: fn(&longhaul_sim::Latency) -> f64| {
@@ -115,13 +98,13 @@ fn flows(out: &mut String, scenario: &Scenario, outcome: &Outcome) {
             row.push(time(found.setup.map(|setup| setup.mean_ns)));
             row.push(time(found.setup.map(|setup| setup.max_ns)));
         }
-        table.rows.push(row);
+        table.push(row);
     }
-    table.render(out);
+    table
 }
 
-fn wires(out: &mut String, links: &[LinkPlan], outcome: &Outcome) {
-    let mut table = Table::new(&[
+fn wires(links: &[LinkPlan], outcome: &Outcome) -> Rows {
+    let mut table = heads(&[
         "link",
         "from",
         "to",
@@ -133,7 +116,7 @@ fn wires(out: &mut String, links: &[LinkPlan], outcome: &Outcome) {
         "queue max",
     ]);
     for (number, wire) in outcome.wires.iter().enumerate() {
-        table.rows.push(vec![
+        table.push(vec![
             links.get(number / 2).map_or_else(String::new, |link| link.name.clone()),
             wire.from.clone(),
             wire.to.clone(),
@@ -145,18 +128,15 @@ fn wires(out: &mut String, links: &[LinkPlan], outcome: &Outcome) {
             of("_bytes", wire.queue_bytes_max as f64),
         ]);
     }
-    table.render(out);
+    table
 }
 
-fn switches(out: &mut String, outcome: &Outcome) {
-    if outcome.switches.is_empty() {
-        return;
-    }
-    let heads = ["switch", "to", "frames", "bytes", "queue max", "marked", "dropped"];
-    let of_pauses = ["pauses sent", "received", "paused", "held max"];
+fn switches(outcome: &Outcome) -> Rows {
+    let columns = ["switch", "to", "frames", "bytes", "queue max", "marked", "dropped"];
+    let of_pauses = ["pauses sent", "pauses received", "paused", "held max"];
     let ports = || outcome.switches.iter().flat_map(|switch| &switch.ports);
     let has_pauses = ports().any(|port| port.held_bytes_max > 0 || port.pauses_received > 0);
-    let mut table = Table::new(&[&heads[..], if has_pauses { &of_pauses } else { &[] }].concat());
+    let mut table = heads(&[&columns[..], if has_pauses { &of_pauses } else { &[] }].concat());
     for switch in &outcome.switches {
         for port in &switch.ports {
             let reasons: Vec<String> =
@@ -178,10 +158,10 @@ fn switches(out: &mut String, outcome: &Outcome) {
                     of("_bytes", port.held_bytes_max as f64),
                 ]);
             }
-            table.rows.push(row);
+            table.push(row);
         }
     }
-    table.render(out);
+    table
 }
 
 fn counters(out: &mut String, title: &str, counters: &[(String, u64)]) {
@@ -191,4 +171,34 @@ fn counters(out: &mut String, title: &str, counters: &[(String, u64)]) {
         let _ = writeln!(out, "  {name:<width$}  {count}");
     }
     out.push('\n');
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use longhaul_sim::Simulation;
+    use longhaul_sim::file::{EXAMPLE, Loaded, ScenarioFile};
+
+    /// The outcome of the example that users begin with.
+    pub fn view() -> impl Fn(usize) -> String {
+        let file = ScenarioFile::parse("example", EXAMPLE).unwrap();
+        let no_files = &mut |name: &str| Err(format!("no file {name}"));
+        let Loaded { scenario, links, .. } = file.load(no_files).unwrap();
+        let simulation = Simulation::new(scenario.clone(), |_, _| None).unwrap();
+        let outcome = simulation.run(1, |_| true);
+        move |width| render("example", &scenario, &links, &outcome, width)
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_every_figure_of_a_wide_one() {
+        let view = view();
+        let words = |width| {
+            let text = view(width);
+            let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            words.sort();
+            words.dedup();
+            words
+        };
+        assert_eq!(words(80), words(400));
+    }
 }

@@ -63,7 +63,7 @@ impl Cell {
     /// # Errors
     /// The first bound that it breaks.
     pub fn check(&self) -> Result<(), CellError> {
-        self.transfer(false).check().map_err(CellError::Transfer)?;
+        self.transfer(false).check()?;
         match self.line {
             Line::Rings { frames } | Line::Memif { frames } if !frames.is_power_of_two() => {
                 Err(CellError::Ring(frames))
@@ -73,9 +73,9 @@ impl Cell {
     }
 
     /// Configuration of both ends.
-    pub(super) fn transfer(&self, is_watched: bool) -> TransferConfig {
+    pub(super) fn transfer(&self, is_instrumented: bool) -> TransferConfig {
         let Cell { operation, message_bytes, mtu, qps, depth, .. } = *self;
-        TransferConfig { operation, message_bytes, mtu, qps, depth, is_watched }
+        TransferConfig { operation, message_bytes, mtu, qps, depth, is_instrumented }
     }
 
     /// Average payload per packet.
@@ -101,6 +101,7 @@ impl fmt::Display for Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_datapath::TransferError;
 
     #[test]
     fn a_cell_that_cannot_be_measured_names_its_bound() {
@@ -117,6 +118,6 @@ mod tests {
         let odd = Cell { line: Line::Memif { frames: 100 }, ..fine.clone() };
         assert_eq!(odd.check(), Err(CellError::Ring(100)));
         let none = Cell { qps: 0, ..fine };
-        assert!(none.check().is_err_and(|error| error.to_string().starts_with("qps 0")));
+        assert_eq!(none.check(), Err(TransferError::QueuePairs(0).into()));
     }
 }

@@ -4,18 +4,18 @@ use super::PATIENCE;
 use crate::{FolderError, end_of};
 use longhaul_af_xdp::XdpError;
 use longhaul_boxes::Xdp;
-use longhaul_datapath::EndError;
+use longhaul_datapath::{EndError, TransferError};
 use longhaul_memif::MemifError;
 use std::io;
 use std::process::ExitStatus;
 use thiserror::Error;
 
 /// A cell that cannot be measured.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum CellError {
-    /// The transfer is impossible; the bound that it breaks.
-    #[error("{0}")]
-    Transfer(String),
+    /// The transfer is impossible.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
     /// Rings have a power of two of frames.
     #[error("a ring of {0} frames: not a power of two")]
     Ring(u32),

@@ -24,18 +24,18 @@ pub struct Outcome {
     /// The requester's and the responder's.
     ends: [EndFigures; 2],
     /// The same for an instrumented pass.
-    watched: Option<[EndFigures; 2]>,
+    instrumented: Option<[EndFigures; 2]>,
 }
 
 impl Outcome {
     /// Creates the results without an instrumented pass.
     pub(super) fn new(cell: &Cell, ends: [EndFigures; 2]) -> Self {
-        Outcome { cell: cell.clone(), ends, watched: None }
+        Outcome { cell: cell.clone(), ends, instrumented: None }
     }
 
     /// Adds the figures of an instrumented pass.
-    pub(super) fn with_watched(self, ends: [EndFigures; 2]) -> Self {
-        Outcome { watched: Some(ends), ..self }
+    pub(super) fn with_instrumented(self, ends: [EndFigures; 2]) -> Self {
+        Outcome { instrumented: Some(ends), ..self }
     }
 
     /// Figures of the requester and of the responder.
@@ -44,8 +44,8 @@ impl Outcome {
     }
 
     /// Whether there was an instrumented pass.
-    pub fn is_watched(&self) -> bool {
-        self.watched.is_some()
+    pub fn is_instrumented(&self) -> bool {
+        self.instrumented.is_some()
     }
 
     /// Peak resident memory of the requester's process, in bytes.
@@ -71,9 +71,9 @@ impl Outcome {
     }
 
     /// As [`Outcome::costs`], for the instrumented pass.
-    pub fn watched_costs(&self, machine: &Machine) -> Option<[Cost; 2]> {
-        let (watched, sender) = (self.watched.as_ref()?, self.cell.sender());
-        Some([sender, 1 - sender].map(|end| self.cost_of(&watched[end], machine)))
+    pub fn instrumented_costs(&self, machine: &Machine) -> Option<[Cost; 2]> {
+        let (instrumented, sender) = (self.instrumented.as_ref()?, self.cell.sender());
+        Some([sender, 1 - sender].map(|end| self.cost_of(&instrumented[end], machine)))
     }
 
     /// Mean ticks per packet of the sender (0) or receiver (1), including interruptions.
@@ -112,7 +112,7 @@ impl Figures for Outcome {
             ),
             ("memory_growth_bytes".to_owned(), self.memory_growth() as f64),
         ]);
-        let watched = self.watched_costs(machine);
+        let instrumented = self.instrumented_costs(machine);
         for (at, (who, cost)) in
             ["sender", "receiver"].into_iter().zip(self.costs(machine)).enumerate()
         {
@@ -121,9 +121,11 @@ impl Figures for Outcome {
             put("mean_cycles_per_packet", self.mean_ticks(at));
             put("cycles_per_byte", cost.ticks_per_packet / self.cell.payload_bytes());
             put("goodput_bps", cost.goodput_bps);
-            let Some(watched) = watched.as_ref().map(|costs| &costs[at]) else { continue };
-            put("watched_cycles_per_packet", watched.ticks_per_packet);
-            for (part, ticks) in watched.parts.iter().flatten() {
+            let Some(instrumented) = instrumented.as_ref().map(|costs| &costs[at]) else {
+                continue;
+            };
+            put("instrumented_cycles_per_packet", instrumented.ticks_per_packet);
+            for (part, ticks) in instrumented.parts.iter().flatten() {
                 put(&format!("{}_cycles_per_packet", part.name()), *ticks);
             }
         }
@@ -163,7 +165,7 @@ mod tests {
             ..EndFigures::default()
         };
         let responder = EndFigures { messages: 0, ticks_per_packet: 400.0, ..requester.clone() };
-        Outcome { cell, ends: [requester, responder], watched: None }
+        Outcome { cell, ends: [requester, responder], instrumented: None }
     }
 
     #[test]
@@ -188,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_from_the_watched_run() {
+    fn parts_come_from_the_instrumented_pass() {
         let mut both = outcome(Operation::Write);
-        let mut watched = both.ends.clone();
-        watched[0].parts = Some([1_000_000, 2_000_000, 4_000_000, 8_000_000, 1_000_000]);
-        both.watched = Some(watched);
+        let mut instrumented = both.ends.clone();
+        instrumented[0].parts = Some([1_000_000, 2_000_000, 4_000_000, 8_000_000, 1_000_000]);
+        both.instrumented = Some(instrumented);
         let machine = Machine::with_ticks_per_s(1e9);
         let values = both.values(&machine);
         assert_eq!(values["sender_copy_cycles_per_packet"], 200.0);

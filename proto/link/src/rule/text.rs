@@ -14,6 +14,9 @@ const CONDITIONS: &str = "from, opcode, qpn, psn, source, destination, port or d
 const QUALIFIERS: &str =
     "a probability as in 1% or 1e-3, bursts N, first N, every N, number N, at-most N or once";
 
+/// Most digits of a percentage behind the point.
+const PERCENT_DIGITS_MAX: usize = 9;
+
 fn kinds() -> String {
     PacketKind::ALL.map(PacketKind::name).join(", ")
 }
@@ -210,12 +213,20 @@ fn qualify(rule: &mut Rule, word: Word<'_>, words: &mut Words<'_>) -> Result<(),
     Ok(())
 }
 
+/// Formats a probability: as a percentage above 0.1 %, such as `1%`, otherwise as `1e-3`.
+fn probability_text(part: f64) -> String {
+    let percent = |digits| format!("{:.digits$}%", part * 100.0);
+    let is_it = |text: &String| probability(text) == Ok(part);
+    let percent = (0..=PERCENT_DIGITS_MAX).map(percent).find(is_it);
+    percent.filter(|_| part == 0.0 || part > 1e-3).unwrap_or_else(|| format!("{part:e}"))
+}
+
 impl fmt::Display for Rule {
     /// Writes the text that [`Rule::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.selection, self.action)?;
         if self.probability != 1.0 {
-            write!(f, " {}", self.probability)?;
+            write!(f, " {}", probability_text(self.probability))?;
         }
         if let Some(frames) = self.burst_frames {
             write!(f, " bursts {frames}")?;

@@ -414,7 +414,12 @@ mod text {
     #[test]
     fn a_rule_is_written_as_it_is_read() {
         for (text, written) in [
-            ("read-response from a: lose 1%", "read-response from a: lose 0.01"),
+            ("read-response from a: lose 1%", "read-response from a: lose 1%"),
+            ("any: lose 0.07", "any: lose 7%"),
+            ("any: lose 12.5%", "any: lose 12.5%"),
+            ("any: lose 0.0001", "any: lose 1e-4"),
+            ("any: lose 0", "any: lose 0%"),
+            ("any: lose 0.123456789012345", "any: lose 1.23456789012345e-1"),
             ("nak,ack  from b : corrupt icrc once", "ack, nak from b: corrupt icrc once"),
             ("qpn 23: mark", "roce qpn 0x17: mark"),
             ("roce source ::1: duplicate", "roce source ::1/128: duplicate"),
@@ -422,7 +427,7 @@ mod text {
             ("any: delay 50-100us", "any: delay 50us-100us"),
             (
                 "write: reorder 1ms 1e-3 bursts 8 every 3 at-most 10",
-                "write: reorder 1ms 0.001 bursts 8 every 3 at-most 10",
+                "write: reorder 1ms 1e-3 bursts 8 every 3 at-most 10",
             ),
             ("not-roce: corrupt payload first 2", "not-roce: corrupt payload first 2"),
         ] {

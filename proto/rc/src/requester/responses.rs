@@ -158,11 +158,11 @@ impl Requester {
         let psn = self.locate(psn, ctx)?;
         let before = self.una.saturating_sub(psn).min(count);
         if before > 0 {
-            ctx.counters().add(DropReason::GhostAck.counter(), before);
+            ctx.counters().add(DropReason::GhostAck, before);
             return (before < count).then_some(psn);
         }
         if self.advance(now, psn, ctx) {
-            ctx.counters().add(DropReason::ResponseGap.counter(), count);
+            ctx.counters().add(DropReason::ResponseGap, count);
             self.implied_nak(ctx);
             return None;
         }

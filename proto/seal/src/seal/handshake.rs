@@ -9,24 +9,19 @@ use super::Seal;
 use crate::addresses::{AddressKey, Call, TRIES};
 use crate::cipher::Preference;
 use crate::format::{
-    ASK_BODY, Answer, DatagramKind, Header, Init, NOISE_RESPONSE_LEN, Response, Terms, Token,
-    VERSION,
+    ASK_BODY, Answer, DatagramKind, Header, Init, Response, Terms, Token, VERSION,
 };
 use crate::noise::{Initiator, Responder};
-use crate::peers::{Pending, Shaking};
+use crate::peers::{InitMark, InitTimer, Initiation};
 use crate::session::{Agreed, Session, Way};
 use crate::{DropReason, NoKeys, PublicKey};
-use longhaul_units::{Duration, Instant, Rng};
+use longhaul_units::{Instant, Rng};
 use longhaul_wire::Path;
 use ring::digest;
 use std::net::IpAddr;
 
 /// Minimum lifetime of a cookie.
 const COOKIE_LIFE_NS: u64 = 10_000_000_000;
-/// Time allowed for the far box to prove that it has the keys of a handshake that it started.
-const PENDING_LIFE: Duration = Duration::from_ms(10_000);
-/// Minimum interval between notices of unknown keys that are honoured, for each peer.
-const DEAF_FOR: Duration = Duration::from_ms(1000);
 /// First messages that are remembered, so that none is processed twice while its cookie is valid.
 const ANSWERED_MAX: usize = 256;
 
@@ -93,10 +88,8 @@ impl Seal {
             return;
         }
         // A handshake with the peer in progress decides first.
-        let peer = self.addresses.peer(&key).map(|peer| &self.peers[peer]);
-        if !wants_fresh_keys
-            && peer.is_some_and(|peer| peer.shaking.is_some() || peer.pending.is_some())
-        {
+        let peer = self.addresses.peer(&key);
+        if !wants_fresh_keys && peer.is_some_and(|peer| self.peers[peer].is_in_handshake()) {
             return;
         }
         let nonce = self.rng.next_u64();
@@ -182,7 +175,7 @@ impl Seal {
         let peer = self
             .peers
             .iter()
-            .position(|peer| is_same(&who(header.number, &peer.config.public_key), &answer.who));
+            .position(|peer| is_same(&who(header.number, &peer.config().public_key), &answer.who));
         let Some(peer) = peer else {
             self.addresses.pause(now, key, now + self.config.ask_pause);
             self.note_unknown_key(now, key);
@@ -191,19 +184,18 @@ impl Seal {
         self.learn(now, key, peer);
         let has_keys = self.has_keys(now, peer);
         let of = &mut self.peers[peer];
-        if call.wants_fresh_keys && of.shaking.as_ref().is_some_and(|shaking| shaking.is_inside) {
-            // The far box has lost the keys that this handshake's messages are sealed with.
-            self.abandon(peer);
-        } else if of.shaking.is_some() || has_keys && !call.wants_fresh_keys {
+        if call.wants_fresh_keys {
+            of.abandon_sealed(&mut self.sessions);
+        } else if has_keys {
             return;
         }
-        if self.peers[peer].pending.is_none() {
+        if !of.is_in_handshake() {
             self.begin(now, peer, way, Some((header.number, answer.cookie)));
         }
     }
 
     pub(super) fn has_keys(&self, now: Instant, peer: usize) -> bool {
-        let session = self.peers[peer].current.and_then(|local| self.sessions.get(local));
+        let session = self.peers[peer].sealing_keys().and_then(|local| self.sessions.get(local));
         session.is_some_and(|session| !session.is_over(now))
     }
 
@@ -220,19 +212,17 @@ impl Seal {
         let peer = self
             .peers
             .iter()
-            .position(|peer| peer.current.is_some_and(|local| is_meant(local, self)));
-        let Some(peer) = peer.filter(|peer| self.peers[*peer].deaf_until <= now) else {
+            .position(|peer| peer.sealing_keys().is_some_and(|local| is_meant(local, self)));
+        if !peer.is_some_and(|peer| self.peers[peer].take_notice(now)) {
             return self.drop(DropReason::Unasked);
-        };
-        self.peers[peer].deaf_until = now + DEAF_FOR;
+        }
         self.counters.unknown_received += 1;
         self.call(now, way, true);
     }
 
     /// Starts to replace the keys in use with a peer, unless a handshake is in progress.
     pub(super) fn rekey(&mut self, now: Instant, peer: usize, way: Way) {
-        let of = &self.peers[peer];
-        if of.shaking.is_none() && of.pending.is_none() && of.quiet_until <= now {
+        if self.peers[peer].may_rekey(now) {
             self.begin(now, peer, way, None);
         }
     }
@@ -246,14 +236,14 @@ impl Seal {
         let Some(local) = self.sessions.reserve(random, peer) else { return };
         let seed = self.rng.draw_seed();
         let terms = Terms { ciphers: Preference::of(&self.config.ciphers) };
-        let of = &mut self.peers[peer];
-        let (far, shared) = (&of.config.public_key, of.config.preshared_key.as_ref());
+        let of = self.peers[peer].config();
+        let (far, shared) = (&of.public_key, of.preshared_key.as_ref());
         let bound = bound(is_inside, nonce, local, &way.headers);
         let begun = Initiator::begin(&self.config.private_key, far, shared, seed, &bound, terms);
         let Some((noise, message)) = begun else { return self.sessions.remove(local) };
         let body = Init { index: local, cookie, noise: message }.write();
-        of.shaking =
-            Some(Shaking { local, nonce, noise, body, way, is_inside, tries: 0, next_at: now });
+        let init = Initiation { local, nonce, noise, body, way, is_inside };
+        self.peers[peer].initiate(now, init);
         self.counters.handshakes_begun += 1;
         self.press_on(now, peer);
         self.is_changed = true;
@@ -261,40 +251,16 @@ impl Seal {
 
     /// Retransmits the first message if that is due, or gives the handshake up.
     fn press_on(&mut self, now: Instant, peer: usize) {
-        let every = self.config.ask_every;
-        let of = &mut self.peers[peer];
-        let current = of.current;
-        let Some(shaking) = of.shaking.as_mut().filter(|shaking| shaking.next_at <= now) else {
-            return;
-        };
-        let (way, is_inside) = (shaking.way, shaking.is_inside);
-        if is_inside && current.is_none() {
-            // The keys to be replaced have expired.
-            return self.abandon(peer);
-        }
-        if shaking.tries == TRIES {
-            self.abandon(peer);
-            self.peers[peer].quiet_until = now + self.config.ask_pause;
-            if is_inside {
-                return self.call(now, way, true);
+        let (every, pause) = (self.config.ask_every, self.config.ask_pause);
+        match self.peers[peer].init_timer(now, every, pause, &mut self.sessions) {
+            None => {}
+            Some(InitTimer::Transmit { attempt, way, inside, nonce, body }) => {
+                let way = self.way_by(&way, attempt);
+                let header = Seal::header(DatagramKind::Init, &way, 0, nonce);
+                self.post(now, &way, inside, &header, &body);
             }
-            self.peers[peer].note_trouble(NoKeys::Unanswered);
-            return self.give_up(now, &way);
-        }
-        let (tries, local, nonce, body) =
-            (shaking.tries, shaking.local, shaking.nonce, shaking.body);
-        shaking.tries += 1;
-        shaking.next_at = now + every;
-        let way = self.way_by(&way, tries);
-        debug_assert_eq!(self.sessions.promised(local), Some(peer));
-        let header = Seal::header(DatagramKind::Init, &way, 0, nonce);
-        self.post(now, &way, if is_inside { current } else { None }, &header, &body);
-    }
-
-    /// Abandons a handshake that this box started.
-    fn abandon(&mut self, peer: usize) {
-        if let Some(shaking) = self.peers[peer].shaking.take() {
-            self.sessions.remove(shaking.local);
+            Some(InitTimer::Unanswered { way, was_inside: true }) => self.call(now, way, true),
+            Some(InitTimer::Unanswered { way, was_inside: false }) => self.give_up(now, &way),
         }
     }
 
@@ -323,13 +289,12 @@ impl Seal {
                 return self.drop(DropReason::HandshakeCookie);
             }
         }
-        let mark = ephemeral(&init.noise);
+        let mark = mark_of(&init.noise);
         let respond = |response: &[u8; Response::LEN], seal: &mut Seal| {
             let header = Seal::header(DatagramKind::Response, &way, init.index, header.number);
             seal.post(now, &way, inside, &header, response);
         };
-        let pending = self.peers.iter().filter_map(|peer| peer.pending.as_ref());
-        if let Some(response) = pending.into_iter().find(|p| p.noise == mark).map(|p| p.response) {
+        if let Some(response) = self.peers.iter().find_map(|peer| peer.response_to(&mark)) {
             // The RESPONSE was lost, or is in flight.
             return respond(&response, self);
         }
@@ -345,66 +310,45 @@ impl Seal {
         else {
             return self.drop(DropReason::HandshakeForged);
         };
-        let peer = self.peers.iter().position(|peer| peer.config.public_key == responder.who);
+        let peer = self.peers.iter().position(|peer| peer.config().public_key == responder.who);
         let sealed_by = inside.and_then(|local| Some(self.sessions.get(local)?.peer));
         let Some(peer) = peer.filter(|peer| sealed_by.is_none_or(|by| by == *peer)) else {
             self.note_unknown_key(now, AddressKey::destination(&way.headers));
             return self.drop(DropReason::HandshakeStranger);
         };
-        if self.is_ours_to_finish(peer, inside.is_some()) {
+        if self.peers[peer].is_ours_to_finish(&self.own, inside.is_some()) {
             return self.drop(DropReason::HandshakeCrossed);
         }
         if self.answered.len() == ANSWERED_MAX {
             self.answered.pop_front();
         }
         self.answered.push_back(mark);
-        if let Some(response) = self.accept(now, &way, peer, responder, init.index) {
-            if let Some(pending) = &mut self.peers[peer].pending {
-                pending.noise = mark;
-            }
+        if let Some(response) = self.accept(now, &way, peer, responder, (init.index, mark)) {
             respond(&response, self);
         }
     }
 
-    /// `true` if this end's handshake continues and the peer's is dropped, when both started at
-    /// once. The greater public key's continues, unless only one of them is sealed with keys: the
-    /// other end may have lost those.
-    fn is_ours_to_finish(&self, peer: usize, is_theirs_inside: bool) -> bool {
-        let of = &self.peers[peer];
-        match &of.shaking {
-            None => false,
-            Some(ours) if ours.is_inside != is_theirs_inside => is_theirs_inside,
-            Some(_) => self.own > of.config.public_key,
-        }
-    }
-
-    /// Derives keys with a peer that has started a handshake. They are not used for sealing until
-    /// the peer has proved that it has them.
+    /// Derives keys with a peer that has started a handshake with an INIT of this index and mark.
+    /// They are not used for sealing until the peer has proved that it has them.
     fn accept(
         &mut self,
         now: Instant,
         way: &Way,
         peer: usize,
         responder: Responder,
-        remote: u32,
+        (remote, mark): (u32, InitMark),
     ) -> Option<[u8; Response::LEN]> {
         let Some(cipher) = Preference::of(&self.config.ciphers).agree(responder.ciphers) else {
             self.peers[peer].note_trouble(NoKeys::Cipher);
             self.drop(DropReason::HandshakeCipher);
             return None;
         };
-        self.abandon(peer);
-        if let Some(former) = self.peers[peer].pending.take() {
-            self.sessions.remove(former.local);
-            // The peer has had the response for as long as it retransmits its first message.
-            let patience = self.config.ask_every.times(u64::from(TRIES));
-            if former.until + patience <= now + PENDING_LIFE {
-                self.peers[peer].note_trouble(NoKeys::Unfinished);
-            }
-        }
+        // The peer retransmits its first message for this long.
+        let patience = self.config.ask_every.times(u64::from(TRIES));
+        self.peers[peer].supersede(now, patience, &mut self.sessions);
         let random = self.rng.next_u64() as u32;
         let local = self.sessions.reserve(random, peer)?;
-        let of = &self.peers[peer].config;
+        let of = self.peers[peer].config();
         let chosen = Terms { ciphers: Preference::of(&[cipher]) };
         let made = responder.answer(of.preshared_key.as_ref(), chosen).and_then(|(keys, noise)| {
             let agreed = Agreed { local, remote, peer, is_initiator: false, cipher, keys };
@@ -417,8 +361,7 @@ impl Seal {
         self.sessions.fill(session);
         self.learn(now, AddressKey::destination(&way.headers), peer);
         let response = Response { index: local, noise }.write();
-        self.peers[peer].pending =
-            Some(Pending { local, until: now + PENDING_LIFE, noise: [0; 32], response });
+        self.peers[peer].respond(now, local, mark, response);
         Some(response)
     }
 
@@ -430,24 +373,16 @@ impl Seal {
         header: &Header,
         response: &Response,
     ) {
-        let peer = self.sessions.promised(header.index);
-        let is_asked =
-            peer.and_then(|peer| self.peers[peer].shaking.as_ref()).is_some_and(|shaking| {
-                shaking.local == header.index
-                    && shaking.nonce == header.number
-                    && shaking.is_inside == inside.is_some()
-            });
-        let Some(peer) = peer.filter(|_| is_asked) else { return self.drop(DropReason::Unasked) };
+        let (local, nonce, is_inside) = (header.index, header.number, inside.is_some());
+        let peer = self.sessions.promised(local);
+        let is_asked = |peer: &usize| self.peers[*peer].expects_response(local, nonce, is_inside);
+        let Some(peer) = peer.filter(is_asked) else { return self.drop(DropReason::Unasked) };
         if !self.handshakes.take(now) {
             return self.drop(DropReason::TooManyHandshakes);
         }
-        let Some(shaking) = &mut self.peers[peer].shaking else { return };
-        let noise: &[u8; NOISE_RESPONSE_LEN] = &response.noise;
-        let Some((keys, terms)) = shaking.noise.finish(noise) else {
-            self.peers[peer].note_trouble(NoKeys::PresharedKey);
+        let Some((keys, terms)) = self.peers[peer].finish(&response.noise) else {
             return self.drop(DropReason::HandshakeForged);
         };
-        let local = shaking.local;
         let own = Preference::of(&self.config.ciphers);
         let (remote, is_initiator) = (response.index, true);
         let session = own.agree(terms.ciphers).and_then(|cipher| {
@@ -455,40 +390,22 @@ impl Seal {
             Session::new(now, &self.config, agreed)
         });
         let Some(session) = session else {
-            self.abandon(peer);
+            self.peers[peer].abandon(&mut self.sessions);
             return self.drop(DropReason::HandshakeCipher);
         };
-        self.peers[peer].shaking = None;
         self.sessions.fill(session);
-        if let Some(pending) = self.peers[peer].pending.take() {
-            self.sessions.remove(pending.local);
-        }
         self.replace_keys(now, peer, local);
         // The far box uses them for sealing once it knows that this box has them.
         self.post_control(now, &way, local, &[]);
     }
 
-    /// Notes that a peer that started a handshake has proved that it has the keys.
-    pub(super) fn confirmed(&mut self, now: Instant, peer: usize) {
-        let Some(pending) = self.peers[peer].pending.take() else { return };
-        self.abandon(peer);
-        self.replace_keys(now, peer, pending.local);
-        self.is_changed = true;
-    }
-
-    fn replace_keys(&mut self, now: Instant, peer: usize, local: u32) {
+    /// Seals with the keys `local` from now on, which both ends are known to have.
+    pub(super) fn replace_keys(&mut self, now: Instant, peer: usize, local: u32) {
+        let old_for = self.config.old_keys_for;
+        let is_rekey = self.peers[peer].establish(now, local, old_for, &mut self.sessions);
         self.counters.handshakes_done += 1;
-        let of = &mut self.peers[peer];
-        of.handshakes += 1;
-        of.trouble = None;
-        of.quiet_until = now;
-        if let Some(old) = of.current.replace(local) {
-            self.counters.rekeys += 1;
-            let before = of.previous.replace((old, now + self.config.old_keys_for));
-            if let Some((before, _)) = before {
-                self.sessions.remove(before);
-            }
-        }
+        self.counters.rekeys += u64::from(is_rekey);
+        self.is_changed = true;
         self.release_waiting(now);
     }
 
@@ -521,23 +438,11 @@ impl Seal {
         }
         for peer in 0..self.peers.len() {
             self.press_on(now, peer);
-            let of = &mut self.peers[peer];
-            let pending =
-                of.pending.take_if(|pending| pending.until <= now).map(|pending| pending.local);
-            if pending.is_some() {
-                of.note_trouble(NoKeys::Unfinished);
-            }
-            let previous = of.previous.take_if(|(_, until)| *until <= now).map(|(local, _)| local);
-            let over = |local: &mut u32| self.sessions.get(*local).is_none_or(|s| s.ends_at <= now);
-            let current = of.current.take_if(over);
-            for local in [pending, previous, current].into_iter().flatten() {
-                self.sessions.remove(local);
-            }
+            self.peers[peer].expire(now, &mut self.sessions);
         }
     }
 }
 
-/// Ephemeral key of a first message, which no two handshakes share.
-fn ephemeral(noise: &[u8]) -> [u8; 32] {
+fn mark_of(noise: &[u8]) -> InitMark {
     noise.first_chunk().copied().unwrap_or_default()
 }

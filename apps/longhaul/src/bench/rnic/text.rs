@@ -29,8 +29,8 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
     rows.extend(outcomes.iter().map(|outcome| row(machine, outcome)));
     text.push_str(&aligned(&rows));
-    if outcomes.iter().any(Outcome::is_watched) {
-        text.push_str("\ncycles per packet, while watched\n");
+    if outcomes.iter().any(Outcome::is_instrumented) {
+        text.push_str("\ncycles per packet by part, in an instrumented pass\n");
         text.push_str(&aligned(&parts(machine, outcomes)));
     }
     text.push('\n');
@@ -75,19 +75,20 @@ fn row(machine: &Machine, outcome: &Outcome) -> Vec<String> {
 fn parts(machine: &Machine, outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut head = vec!["".to_owned(), "end".to_owned()];
     head.extend(WorkPart::ALL.map(|part| part.name().to_owned()));
-    head.extend(["rest", "watched", "unwatched"].map(str::to_owned));
+    head.extend(["rest", "instrumented", "plain"].map(str::to_owned));
     let mut rows = vec![head];
     for outcome in outcomes {
-        let Some(watched) = outcome.watched_costs(machine) else { continue };
-        for ((name, watched), plain) in
-            ["sender", "receiver"].iter().zip(watched).zip(outcome.costs(machine))
+        let Some(instrumented) = outcome.instrumented_costs(machine) else { continue };
+        for ((name, instrumented), plain) in
+            ["sender", "receiver"].iter().zip(instrumented).zip(outcome.costs(machine))
         {
             let mut row = vec![outcome.cell().to_string(), (*name).to_owned()];
-            let parts = watched.parts.unwrap_or_default();
+            let parts = instrumented.parts.unwrap_or_default();
             row.extend(parts.iter().map(|(_, ticks)| format!("{ticks:.0}")));
-            let rest = watched.ticks_per_packet - parts.iter().map(|(_, ticks)| ticks).sum::<f64>();
+            let rest =
+                instrumented.ticks_per_packet - parts.iter().map(|(_, ticks)| ticks).sum::<f64>();
             row.extend(
-                [rest, watched.ticks_per_packet, plain.ticks_per_packet]
+                [rest, instrumented.ticks_per_packet, plain.ticks_per_packet]
                     .map(|ticks| format!("{ticks:.0}")),
             );
             rows.push(row);

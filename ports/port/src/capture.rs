@@ -1,15 +1,15 @@
-//! A capture file over any port.
+//! A capture file of any port.
 //!
-//! [`TapPort`] records the frames of both directions, in the order in which this port handled them,
-//! as a pcap file with nanosecond timestamps (magic `0xa1b23c4d`, link type 1, the layout of
+//! [`CapturingPort`] records the frames of both directions, in the order in which this port handled
+//! them, as a pcap file with nanosecond timestamps (magic `0xa1b23c4d`, link type 1, the layout of
 //! libpcap's `pcap-savefile` manual page). Records collect in a fixed buffer, which is written with
 //! one system call: when it is full, when it holds the last wanted frame and, while the port is
 //! serviced, when its first record is a second old. A failed write ends the recording and never
-//! disturbs the traffic: see [`TapPort::recording_error`].
+//! disturbs the traffic: see [`CapturingPort::recording_error`].
 //!
 //! Several ports, such as the queues of one device on several threads, can write one file
-//! ([`TapPort::sharing`]). A lock keeps their records separate and in the order of their times. A
-//! port takes it once per frame, until the recording is over.
+//! ([`CapturingPort::sharing`]). A lock keeps their records separate and in the order of their
+//! times. A port takes it once per frame, until the recording is over.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -29,9 +29,9 @@ const SNAP_BYTES_MAX: usize = 262_144;
 /// Maximum time that a record stays in the buffer while the port is serviced.
 const WRITE_AFTER: Duration = Duration::from_secs(1);
 
-/// Configuration of a [`TapPort`].
+/// Configuration of a [`CapturingPort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TapConfig {
+pub struct CaptureConfig {
     /// Stop recording after this many frames, both directions together. `None`: no limit.
     pub frames_max: Option<u64>,
     /// Keep at most this many bytes of a frame, 1 to 262144. `None`: whole frames.
@@ -40,7 +40,7 @@ pub struct TapConfig {
     pub buffer_bytes: usize,
 }
 
-impl Default for TapConfig {
+impl Default for CaptureConfig {
     fn default() -> Self {
         Self { frames_max: None, snap_bytes: None, buffer_bytes: 1 << 20 }
     }
@@ -60,7 +60,7 @@ struct Recorder<W: Write> {
 }
 
 impl<W: Write> Recorder<W> {
-    fn new(sink: W, config: TapConfig) -> io::Result<Self> {
+    fn new(sink: W, config: CaptureConfig) -> io::Result<Self> {
         let snap_bytes = config.snap_bytes.unwrap_or(SNAP_BYTES_MAX).clamp(1, SNAP_BYTES_MAX);
         let buffer_bytes = config.buffer_bytes.max(RECORD_HEADER_BYTES);
         let mut recorder = Self {
@@ -162,27 +162,27 @@ impl<W: Write> Recording<W> {
 }
 
 /// A port that records every frame of the port inside it.
-pub struct TapPort<P: Port, W: Write + Send = File> {
+pub struct CapturingPort<P: Port, W: Write + Send = File> {
     inner: P,
     recording: Arc<Recording<W>>,
 }
 
-impl<P: Port> TapPort<P> {
+impl<P: Port> CapturingPort<P> {
     /// Records into a new file at `path`, replacing any previous file.
     ///
     /// # Errors
     /// If the file cannot be created or written.
-    pub fn create(inner: P, path: impl AsRef<Path>, config: TapConfig) -> io::Result<Self> {
+    pub fn create(inner: P, path: impl AsRef<Path>, config: CaptureConfig) -> io::Result<Self> {
         Self::new(inner, File::create(path)?, config)
     }
 }
 
-impl<P: Port, W: Write + Send> TapPort<P, W> {
+impl<P: Port, W: Write + Send> CapturingPort<P, W> {
     /// Records into `sink`, which needs no buffer of its own.
     ///
     /// # Errors
     /// If the file header cannot be written.
-    pub fn new(inner: P, sink: W, config: TapConfig) -> io::Result<Self> {
+    pub fn new(inner: P, sink: W, config: CaptureConfig) -> io::Result<Self> {
         Ok(Self { inner, recording: Self::recording(sink, config)? })
     }
 
@@ -191,13 +191,13 @@ impl<P: Port, W: Write + Send> TapPort<P, W> {
     ///
     /// # Errors
     /// If the file header cannot be written.
-    pub fn sharing(inners: Vec<P>, sink: W, config: TapConfig) -> io::Result<Vec<Self>> {
+    pub fn sharing(inners: Vec<P>, sink: W, config: CaptureConfig) -> io::Result<Vec<Self>> {
         let recording = Self::recording(sink, config)?;
         let port = |inner| Self { inner, recording: Arc::clone(&recording) };
         Ok(inners.into_iter().map(port).collect())
     }
 
-    fn recording(sink: W, config: TapConfig) -> io::Result<Arc<Recording<W>>> {
+    fn recording(sink: W, config: CaptureConfig) -> io::Result<Arc<Recording<W>>> {
         let recorder = Mutex::new(Recorder::new(sink, config)?);
         Ok(Arc::new(Recording { recorder, is_over: AtomicBool::new(false) }))
     }
@@ -232,7 +232,7 @@ impl<P: Port, W: Write + Send> TapPort<P, W> {
     }
 }
 
-impl<P: Port, W: Write + Send> Port for TapPort<P, W> {
+impl<P: Port, W: Write + Send> Port for CapturingPort<P, W> {
     fn receive(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> Result<usize, PortError> {
         let recording = &self.recording;
         self.inner.receive(max, &mut |frame| {
@@ -336,14 +336,14 @@ mod tests {
     fn records_both_directions_and_flushes_on_drop() {
         let sink = SharedSink::default();
         let (near, mut far) = loopback::pair("lo", 8, 128).unwrap();
-        let mut tap = TapPort::new(near, sink.clone(), TapConfig::default()).unwrap();
-        tap.transmit(20, &mut |frame| frame.fill(1)).unwrap();
-        tap.flush().unwrap();
+        let mut port = CapturingPort::new(near, sink.clone(), CaptureConfig::default()).unwrap();
+        port.transmit(20, &mut |frame| frame.fill(1)).unwrap();
+        port.flush().unwrap();
         far.transmit(30, &mut |frame| frame.fill(2)).unwrap();
         far.flush().unwrap();
-        assert_eq!(tap.receive(8, &mut |_| ()).unwrap(), 1);
-        assert_eq!(tap.frames_recorded(), 2);
-        drop(tap);
+        assert_eq!(port.receive(8, &mut |_| ()).unwrap(), 1);
+        assert_eq!(port.frames_recorded(), 2);
+        drop(port);
         let file = sink.0.lock().unwrap();
         assert_eq!(records(&file), vec![(20, vec![1; 20]), (30, vec![2; 30])]);
     }
@@ -352,10 +352,10 @@ mod tests {
     fn obeys_snap_length_frame_limit_and_small_buffer() {
         let sink = SharedSink::default();
         let (near, _far) = loopback::pair("lo", 8, 128).unwrap();
-        let config = TapConfig { frames_max: Some(3), snap_bytes: Some(16), buffer_bytes: 40 };
-        let mut tap = TapPort::new(near, sink.clone(), config).unwrap();
+        let config = CaptureConfig { frames_max: Some(3), snap_bytes: Some(16), buffer_bytes: 40 };
+        let mut port = CapturingPort::new(near, sink.clone(), config).unwrap();
         for number in 0..5u8 {
-            tap.transmit(100, &mut |frame| frame.fill(number)).unwrap();
+            port.transmit(100, &mut |frame| frame.fill(number)).unwrap();
         }
         let file = sink.0.lock().unwrap();
         let expected: Vec<_> = (0..3u8).map(|number| (100, vec![number; 16])).collect();
@@ -368,14 +368,15 @@ mod tests {
         let sink = SharedSink::default();
         let (ports, _far): (Vec<_>, Vec<_>) =
             (0..4).map(|_| loopback::pair("lo", 512, 128).unwrap()).unzip();
-        let config = TapConfig { frames_max: Some(700), buffer_bytes: 200, ..TapConfig::default() };
-        let taps = TapPort::sharing(ports, sink.clone(), config).unwrap();
+        let config =
+            CaptureConfig { frames_max: Some(700), buffer_bytes: 200, ..CaptureConfig::default() };
+        let capturing = CapturingPort::sharing(ports, sink.clone(), config).unwrap();
         std::thread::scope(|scope| {
-            for (mut tap, number) in taps.into_iter().zip(0u8..) {
+            for (mut port, number) in capturing.into_iter().zip(0u8..) {
                 scope.spawn(move || {
                     for at in 0..200u8 {
                         assert!(
-                            tap.transmit(60, &mut |frame| frame.fill(number ^ at << 2)).unwrap()
+                            port.transmit(60, &mut |frame| frame.fill(number ^ at << 2)).unwrap()
                         );
                     }
                 });
@@ -398,7 +399,7 @@ mod tests {
     #[test]
     fn writes_out_what_a_second_has_passed_over() {
         let sink = SharedSink::default();
-        let mut recorder = Recorder::new(sink.clone(), TapConfig::default()).unwrap();
+        let mut recorder = Recorder::new(sink.clone(), CaptureConfig::default()).unwrap();
         recorder.record(&[1; 20]);
         let recorded = Instant::now();
         recorder.write_out_old(|| recorded);
@@ -421,13 +422,13 @@ mod tests {
             }
         }
         let (near, mut far) = loopback::pair("lo", 8, 128).unwrap();
-        let config = TapConfig { buffer_bytes: 0, ..TapConfig::default() };
-        let mut tap = TapPort::new(near, Full(1), config).unwrap();
+        let config = CaptureConfig { buffer_bytes: 0, ..CaptureConfig::default() };
+        let mut port = CapturingPort::new(near, Full(1), config).unwrap();
         for _ in 0..4 {
-            assert!(tap.transmit(20, &mut |frame| frame.fill(3)).unwrap());
+            assert!(port.transmit(20, &mut |frame| frame.fill(3)).unwrap());
         }
-        tap.flush().unwrap();
-        assert!(tap.recording_error().is_some());
+        port.flush().unwrap();
+        assert!(port.recording_error().is_some());
         assert_eq!(far.receive(8, &mut |_| ()).unwrap(), 4);
     }
 }

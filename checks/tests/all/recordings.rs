@@ -1,21 +1,21 @@
-//! The capture reader reads the recordings of a port's tap: the two are implemented separately,
+//! The capture reader reads the recordings of a capturing port: the two are implemented separately,
 //! because ports know no protocol.
 
 use longhaul_checks::packets::every_kind;
-use longhaul_port::tap::{TapConfig, TapPort};
+use longhaul_port::capture::{CaptureConfig, CapturingPort};
 use longhaul_port::{Port, loopback};
 use longhaul_wire::pcap::{self, LinkType};
 
 #[test]
 fn a_recording_is_read_back_frame_by_frame() {
-    let path = std::env::temp_dir().join(format!("longhaul-tap-{}.pcap", std::process::id()));
+    let path = std::env::temp_dir().join(format!("longhaul-recording-{}.pcap", std::process::id()));
     let frames: Vec<_> = every_kind().iter().take(20).map(|fields| fields.build()).collect();
-    let (near, _far) = loopback::pair("tap", 64, 2048).unwrap();
-    let mut tap = TapPort::create(near, &path, TapConfig::default()).unwrap();
+    let (near, _far) = loopback::pair("recorded", 64, 2048).unwrap();
+    let mut port = CapturingPort::create(near, &path, CaptureConfig::default()).unwrap();
     for frame in &frames {
-        assert!(tap.transmit(frame.len(), &mut |out| out.copy_from_slice(frame)).unwrap());
+        assert!(port.transmit(frame.len(), &mut |out| out.copy_from_slice(frame)).unwrap());
     }
-    drop(tap);
+    drop(port);
     let file = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let records: Vec<_> = pcap::records(&file).collect::<Result<_, _>>().unwrap();
