@@ -30,7 +30,7 @@ pub use compare::{Comparison, Difference, Unmatched};
 pub use expectation::{Basis, Condition, Conditions, Exemption, Expectation, Tolerance};
 pub use experiment::{Assumption, Document, Experiment, PublishedCell};
 pub use figures::figures;
-pub use plot::{Line, Marker, Plot, PlotAxis, PlotError, Scale, Style};
+pub use plot::{HeatMap, Line, Marker, Plot, PlotAxis, PlotError, Scale, Style};
 pub use point::{Point, Scalar};
 pub use quantity::Quantity;
 pub use record::{Provenance, Record, SCHEMA, Source, Started, rfc3339};

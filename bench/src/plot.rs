@@ -6,8 +6,10 @@
 
 mod axis;
 mod draw;
+mod heat;
 
 pub use axis::{PlotAxis, Scale};
+pub use heat::HeatMap;
 
 use thiserror::Error;
 

@@ -7,7 +7,7 @@ use crate::assess::{Assessment, Counts, Tally};
 use crate::expectation::Basis;
 use crate::experiment::Experiment;
 use crate::figures::figures;
-use crate::plot::PlotError;
+use crate::plot::{HeatMap, PlotError};
 use crate::record::{Record, SCHEMA};
 use crate::results::ResultFile;
 use crate::table::tables;
@@ -63,18 +63,31 @@ pub struct Report {
     title: String,
     notices: Vec<String>,
     assessments: Vec<Assessment>,
+    maps: Vec<HeatMap>,
 }
 
 impl Report {
     /// Without experiments yet.
     pub fn new(title: &str) -> Self {
-        Report { title: title.to_owned(), notices: Vec::new(), assessments: Vec::new() }
+        Report {
+            title: title.to_owned(),
+            notices: Vec::new(),
+            assessments: Vec::new(),
+            maps: Vec::new(),
+        }
     }
 
     /// With one more experiment and its results; others among `records` are left out.
     #[must_use]
     pub fn experiment(mut self, experiment: &Experiment, records: &[Record]) -> Self {
         self.assessments.push(Assessment::new(experiment, records));
+        self
+    }
+
+    /// With a heat map, which the HTML shows after the experiments.
+    #[must_use]
+    pub fn heat_map(mut self, map: HeatMap) -> Self {
+        self.maps.push(map);
         self
     }
 

@@ -7,33 +7,40 @@ use longhaul_units::{Duration, Instant};
 use longhaul_wire::Head;
 
 /// Maximum number of ports per node.
-pub const PORTS_MAX: usize = 128;
+pub const PORTS_MAX: usize = 192;
+
+/// Ports per word of a set.
+const WORD: usize = u64::BITS as usize;
 
 /// A set of a node's ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct PortSet(u128);
+pub(crate) struct PortSet([u64; PORTS_MAX / WORD]);
 
 impl PortSet {
     pub(crate) fn first(count: usize) -> Self {
         assert!(count <= PORTS_MAX, "{count} ports");
-        PortSet(if count == PORTS_MAX { u128::MAX } else { (1 << count) - 1 })
+        PortSet(std::array::from_fn(|word| match count.saturating_sub(word * WORD) {
+            whole if whole >= WORD => u64::MAX,
+            part => (1 << part) - 1,
+        }))
     }
 
     pub(crate) fn insert(&mut self, side: Side) {
-        self.0 |= 1 << side;
+        self.0[side / WORD] |= 1 << (side % WORD);
     }
 
     pub(crate) fn union(self, other: PortSet) -> Self {
-        PortSet(self.0 | other.0)
+        PortSet(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
     /// The sides in the set, ascending.
     fn sides(self) -> impl Iterator<Item = Side> {
-        let mut rest = self.0;
-        std::iter::from_fn(move || {
-            let lowest = (rest != 0).then(|| rest.trailing_zeros() as Side)?;
-            rest &= rest - 1;
-            Some(lowest)
+        self.0.into_iter().enumerate().flat_map(|(word, mut rest)| {
+            std::iter::from_fn(move || {
+                let lowest = (rest != 0).then(|| rest.trailing_zeros() as Side)?;
+                rest &= rest - 1;
+                Some(word * WORD + lowest)
+            })
         })
     }
 }
@@ -381,6 +388,18 @@ impl<P: Port, const PORTS: usize> Outlet<'_, P, PORTS> {
 mod tests {
     use super::*;
     use longhaul_port::{LoopbackPort, forward_port, loopback};
+
+    #[test]
+    fn a_set_has_the_ports_that_it_was_given() {
+        for count in [0, 1, 63, 64, 65, 128, 191, PORTS_MAX] {
+            assert!(PortSet::first(count).sides().eq(0..count), "{count} ports");
+        }
+        let mut set = PortSet::default();
+        for side in [191, 64, 0, 127] {
+            set.insert(side);
+        }
+        assert!(set.union(PortSet::first(2)).sides().eq([0, 1, 64, 127, 191]));
+    }
 
     /// When frames arrived.
     #[derive(Default)]

@@ -38,6 +38,21 @@ pub struct NicProfile {
     pub post_ns: u64,
     /// The program's time to poll one completion.
     pub poll_ns: u64,
+    /// The requester's time to ring a doorbell, once per posted list. Predictions ignore this and
+    /// the other costs of events, lists and shared receive queues.
+    pub list_ns: u64,
+    /// Processor time of a completion event: the call that returns it, its acknowledgement, and
+    /// the request for the next.
+    pub event_ns: u64,
+    /// Time from an event until the thread that waits for it runs, which is not processor time.
+    pub wakeup_ns: u64,
+    /// Additional processor time of an event whose thread runs after another thread of its program.
+    pub switch_ns: u64,
+    /// The program's time, per QP of a shared receive queue and per message, to find the message's
+    /// QP, in picoseconds.
+    pub search_ps: u64,
+    /// Minimum time between two messages that take a receive of a shared receive queue.
+    pub srq_message_ns: u64,
     /// Local ACK timeout: 4.096 µs x 2^`timeout_code`, 1 to 31; 0: none.
     pub timeout_code: u8,
     /// Maximum retries without progress, 0 to 7.
@@ -87,7 +102,7 @@ pub enum NicError {
 }
 
 /// Keys of a profile.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 25] = [
     "name",
     "about",
     "rate_bps",
@@ -103,6 +118,12 @@ const KEYS: [&str; 19] = [
     "completion_ns",
     "post_ns",
     "poll_ns",
+    "list_ns",
+    "event_ns",
+    "wakeup_ns",
+    "switch_ns",
+    "search_ps",
+    "srq_message_ns",
     "timeout_code",
     "retry_count",
     "adaptive_retransmission",
@@ -114,12 +135,13 @@ const NS_MAX: u64 = 60_000_000_000;
 
 impl NicProfile {
     /// Built-in profiles: name and file.
-    const FILES: [(&str, &str); 5] = [
+    const FILES: [(&str, &str); 6] = [
         ("connectx6", include_str!("../../labs/nics/connectx6.toml")),
         ("connectx6-apn", include_str!("../../labs/nics/connectx6-apn.toml")),
         ("rxe", include_str!("../../labs/nics/rxe.toml")),
         ("longhaul", include_str!("../../labs/nics/longhaul.toml")),
         ("ideal", include_str!("../../labs/nics/ideal.toml")),
+        ("das6", include_str!("../../labs/nics/das6.toml")),
     ];
 
     /// Names of the built-in profiles.
@@ -192,6 +214,12 @@ impl NicProfile {
             ("completion_ns", self.completion_ns, 0, NS_MAX, times),
             ("post_ns", self.post_ns, 0, NS_MAX, times),
             ("poll_ns", self.poll_ns, 0, NS_MAX, times),
+            ("list_ns", self.list_ns, 0, NS_MAX, times),
+            ("event_ns", self.event_ns, 0, NS_MAX, times),
+            ("wakeup_ns", self.wakeup_ns, 0, NS_MAX, times),
+            ("switch_ns", self.switch_ns, 0, NS_MAX, times),
+            ("search_ps", self.search_ps, 0, NS_MAX, times),
+            ("srq_message_ns", self.srq_message_ns, 0, NS_MAX, times),
             ("timeout_code", self.timeout_code.into(), 0, 31, "0 to 31"),
             ("retry_count", self.retry_count.into(), 0, 7, "0 to 7"),
             ("adaptive_first_ns", self.adaptive_first_ns, 1, NS_MAX, "1 ns to 60 s"),

@@ -22,6 +22,7 @@ pub use axis::Axis;
 
 use crate::scenario::Scenario;
 use fields::Fields;
+use longhaul_units::Duration;
 use network::Network;
 use quantity::{Quantity, ValueKind};
 use schema::{ACCELERATOR, NIC, TABLES, TOP, suggest};
@@ -172,6 +173,7 @@ impl ScenarioFile {
             flows,
             train_packets_max: settings.number("train_packets").unwrap_or(1),
             time_max: settings.time("time_max"),
+            warmup: settings.time("warmup").unwrap_or(Duration::ZERO),
         };
         Ok(Loaded { scenario, links })
     }

@@ -1,26 +1,35 @@
 //! A host: an RNIC, the programs that use it, and the costs between them.
 
+mod arrivals;
 mod bandwidth;
+mod bring_up;
 mod connections;
+mod events;
 mod intake;
 mod latency;
+mod listener;
 mod memory;
 mod receiver;
+mod sender;
 
+pub(crate) use arrivals::Arrivals;
 pub(crate) use bandwidth::{Bandwidth, Goal, Plan};
 pub(crate) use connections::{Caller, Service, Waiting};
+pub(crate) use events::{Threads, Window};
 pub(crate) use latency::{Latency, Role};
+pub(crate) use listener::Listener;
 pub(crate) use receiver::Receiver;
+pub(crate) use sender::Sender;
 
 use crate::oracle::Connection;
 use crate::profile::NicProfile;
-use connections::{Connections, Offer, SetupTimes};
+use connections::{Connections, SetupTimes};
 use intake::Intake;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::{
-    Access, AddressVector, BringUp, Completion, Config, CqId, MrKeys, Mtu, PdId, QpAttr, QpInit,
-    QpKind, Rnic, SendOp, SendWr, Sge, VerbsError,
+    Access, Completion, Config, CqId, Event, MrKeys, Mtu, PdId, QpInit, QpKind, Rnic, SendOp,
+    SendWr, Sge, SrqId, SrqInit, VerbsError,
 };
 use longhaul_switch::{PauseCounters, Pauser, PfcConfig};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
@@ -34,8 +43,6 @@ const POLLED: usize = 64;
 const READS_SERVED: u8 = 128;
 /// RNR retries: without end.
 const RNR_RETRIES: u8 = 7;
-/// DSCP of RoCE data and ACKs, as usual in RoCE networks: priority 3.
-const ROCE_DSCP: u8 = 26;
 
 /// A program's interface to the NIC.
 pub(crate) struct Nic {
@@ -46,14 +53,29 @@ pub(crate) struct Nic {
     keys: MrKeys,
     /// QP, peer memory and owner of each slot.
     qps: Vec<QpUse>,
+    /// The queue that QPs with receives share.
+    srq: Option<Shared>,
+    /// Program and thread of each completion queue that raises events.
+    threads: Vec<Option<(usize, usize)>>,
     /// Earliest time at which the port begins the next message.
     message_at: Instant,
+}
+
+/// A shared receive queue.
+struct Shared {
+    id: SrqId,
+    depth: u32,
+    is_filled: bool,
 }
 
 #[derive(Clone, Copy)]
 struct QpUse {
     qpn: Qpn,
+    kind: QpKind,
+    dscp: u8,
     program: usize,
+    window: Window,
+    arrivals: Arrivals,
     peer_address: u64,
     peer_rkey: RKey,
 }
@@ -129,6 +151,8 @@ pub(crate) enum Program {
     Bandwidth(Bandwidth),
     Latency(Latency),
     Receiver(Receiver),
+    Sender(Sender),
+    Listener(Listener),
 }
 
 macro_rules! each {
@@ -137,6 +161,8 @@ macro_rules! each {
             Program::Bandwidth($it) => $call,
             Program::Latency($it) => $call,
             Program::Receiver($it) => $call,
+            Program::Sender($it) => $call,
+            Program::Listener($it) => $call,
         }
     };
 }
@@ -147,7 +173,36 @@ impl Program {
         match self {
             Program::Bandwidth(program) => program.is_done(),
             Program::Latency(program) => program.is_done(),
-            Program::Receiver(_) => true,
+            Program::Sender(program) => program.is_done(),
+            Program::Receiver(_) | Program::Listener(_) => true,
+        }
+    }
+
+    /// The threads of a program that waits for events.
+    pub fn threads(&self) -> Option<&Threads> {
+        match self {
+            Program::Sender(program) => Some(program.threads()),
+            Program::Listener(program) => Some(program.threads()),
+            Program::Bandwidth(_) | Program::Latency(_) | Program::Receiver(_) => None,
+        }
+    }
+
+    fn threads_mut(&mut self) -> Option<&mut Threads> {
+        match self {
+            Program::Sender(program) => Some(program.threads_mut()),
+            Program::Listener(program) => Some(program.threads_mut()),
+            Program::Bandwidth(_) | Program::Latency(_) | Program::Receiver(_) => None,
+        }
+    }
+
+    /// Handles a completion of a program that polls.
+    fn complete(&mut self, seen: Seen) {
+        match self {
+            Program::Bandwidth(program) => program.complete(seen),
+            Program::Latency(program) => program.complete(seen),
+            Program::Receiver(program) => program.complete(seen),
+            // Their threads poll their own completion queues.
+            Program::Sender(_) | Program::Listener(_) => {}
         }
     }
 
@@ -164,6 +219,8 @@ pub(crate) struct Host {
     programs: Vec<Program>,
     /// Connections of the connection manager; `None`: unused.
     connections: Option<Box<Connections>>,
+    /// Some QPs complete their sends as they transmit.
+    is_unreliable: bool,
 }
 
 /// The link at a host's port.
@@ -180,6 +237,11 @@ impl Nic {
     /// Time for a program to post one work request, and to poll one completion.
     pub fn costs(&self) -> (Duration, Duration) {
         (Duration::from_ns(self.profile.post_ns), Duration::from_ns(self.profile.poll_ns))
+    }
+
+    /// Time for a program to ring a doorbell.
+    pub fn list_cost(&self) -> Duration {
+        Duration::from_ns(self.profile.list_ns)
     }
 
     /// Returns the time at which the NIC sees a work request posted at `at`.
@@ -215,19 +277,14 @@ impl Nic {
     }
 
     /// Posts a work request, visible to the device immediately. Returns whether it was accepted.
-    pub fn post(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        op: Op,
-        size: u32,
-        wr_id: u64,
-        signaled: bool,
-    ) -> bool {
+    pub fn post(&mut self, now: Instant, slot: usize, posted: &Posted) -> bool {
+        let &Posted { op, size, wr_id, signaled, solicited } = posted;
         let QpUse { qpn, peer_address: remote_address, peer_rkey: rkey, .. } = self.qps[slot];
+        // Immediate data numbers the messages of a QP.
+        let number = Some((wr_id as u32).to_be_bytes());
         let op = match op {
             Op::Write => SendOp::Write { remote_address, rkey, immediate: None },
-            Op::WriteImmediate => SendOp::Write { remote_address, rkey, immediate: Some([0; 4]) },
+            Op::WriteImmediate => SendOp::Write { remote_address, rkey, immediate: number },
             Op::Send => SendOp::Send { immediate: None, invalidate: None },
             Op::Read => SendOp::Read { remote_address, rkey },
             Op::Atomic => SendOp::FetchAdd { remote_address, rkey, add: 1 },
@@ -239,7 +296,7 @@ impl Nic {
             segments: &segments,
             inline: false,
             signaled,
-            solicited: false,
+            solicited,
             fence: false,
         };
         self.rnic.post_send(now, qpn, &wr).is_ok()
@@ -249,17 +306,87 @@ impl Nic {
     pub fn post_receive(&mut self, slot: usize, size: u32) -> bool {
         let segments = [Sge { address: Spans::address(slot), len: size, lkey: self.keys.lkey }];
         let wr = longhaul_rnic::RecvWr { wr_id: 0, segments: &segments };
-        self.rnic.post_recv(self.qps[slot].qpn, &wr).is_ok()
+        match &self.srq {
+            Some(shared) => self.rnic.post_srq_recv(shared.id, &wr).is_ok(),
+            None => self.rnic.post_recv(self.qps[slot].qpn, &wr).is_ok(),
+        }
     }
+
+    /// Returns whether QPs share a receive queue.
+    pub fn is_shared(&self) -> bool {
+        self.srq.is_some()
+    }
+
+    /// Fills the shared receive queue, the first time.
+    pub fn fill_shared(&mut self, size: u32) {
+        let Some(shared) = self.srq.as_mut().filter(|shared| !shared.is_filled) else { return };
+        shared.is_filled = true;
+        for _ in 0..shared.depth {
+            self.post_receive(0, size);
+        }
+    }
+
+    /// Notes a message that a program took from a completion queue at `at`. Returns its slot.
+    pub fn arrived(&mut self, at: Instant, completion: &Completion) -> usize {
+        let slot = self.slot(completion.qpn);
+        let QpUse { window, arrivals, .. } = &mut self.qps[slot];
+        match completion.immediate {
+            Some(number) => arrivals.note_number(at, u32::from_be_bytes(number), window.holds(at)),
+            None => arrivals.note(at, window.holds(at)),
+        }
+        slot
+    }
+
+    /// What a responder's program knows of a slot's messages.
+    pub fn arrivals(&self, slot: usize) -> &Arrivals {
+        &self.qps[slot].arrivals
+    }
+
+    /// Messages that ended before they were complete in a slot's memory.
+    pub fn incomplete(&self, slot: usize) -> u64 {
+        self.rnic.memory().incomplete(slot)
+    }
+
+    fn slot(&self, qpn: Qpn) -> usize {
+        (qpn.get() - self.rnic.config().qpn_first) as usize
+    }
+
+    /// Creates a completion queue whose events go to a thread.
+    fn create_cq(&mut self, depth: u32, thread: (usize, usize)) -> Result<CqId, VerbsError> {
+        let cq = self.rnic.create_cq(depth)?;
+        let at = cq.0 as usize;
+        self.threads.resize(self.threads.len().max(at + 1), None);
+        self.threads[at] = Some(thread);
+        Ok(cq)
+    }
+
+    /// Requests the next event of a completion queue.
+    fn arm(&mut self, cq: CqId, solicited_only: bool) {
+        // The queue exists as long as its program.
+        let _ = self.rnic.arm_cq(cq, solicited_only);
+    }
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted {
+    pub op: Op,
+    pub size: u32,
+    pub wr_id: u64,
+    pub signaled: bool,
+    pub solicited: bool,
 }
 
 /// Parameters of a QP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpPlan {
+    pub kind: QpKind,
+    pub dscp: u8,
     pub sq_depth: u32,
     pub rq_depth: u32,
     /// Message size in bytes.
     pub size: u32,
+    pub window: Window,
 }
 
 impl Host {
@@ -277,6 +404,7 @@ impl Host {
         let intake = intake(profile, &port, config.mac);
         config.seed = seed;
         config.link_rate = port.rate.filter(|_| profile.pfc);
+        config.port_rate = BitRate::from_bps(profile.egress_rate_bps);
         config.dcqcn = port.dcqcn;
         config.window_messages = profile.outstanding_wqes;
         config.window_packets = profile.outstanding_psns;
@@ -300,7 +428,16 @@ impl Host {
         let cq = rnic.create_cq(rnic.config().cq_depth_max)?;
         let (address, len) = Spans::extent(qps.max(1));
         let keys = rnic.reg_mr(pd, address, len, address, Access::ALL)?;
+        let srq = match profile.srq_depth {
+            0 => None,
+            depth => {
+                let id = rnic.create_srq(&SrqInit { pd, depth, sge_max: 1, limit: 0 })?;
+                Some(Shared { id, depth, is_filled: false })
+            }
+        };
         let nic = Nic {
+            srq,
+            threads: Vec::new(),
             rnic,
             profile: profile.clone(),
             pd,
@@ -309,7 +446,13 @@ impl Host {
             qps: Vec::new(),
             message_at: Instant::ZERO,
         };
-        Ok(Host { nic, intake: intake.map(Box::new), programs: Vec::new(), connections: None })
+        Ok(Host {
+            nic,
+            intake: intake.map(Box::new),
+            programs: Vec::new(),
+            connections: None,
+            is_unreliable: false,
+        })
     }
 
     /// The Ethernet address of the `number`-th host.
@@ -330,17 +473,56 @@ impl Host {
         self.programs.len() - 1
     }
 
-    /// Creates an unconnected QP for a program and returns its slot.
-    pub fn create_qp(&mut self, program: usize, plan: &QpPlan) -> Result<usize, VerbsError> {
+    /// Receives of the shared receive queue, if there is one.
+    pub fn shared_depth(&self) -> Option<u32> {
+        self.nic.srq.as_ref().map(|shared| shared.depth)
+    }
+
+    /// Adds a thread to a program that waits for events and is not added yet. Returns its number.
+    pub fn add_thread(&mut self, threads: &mut Threads, depth: u32) -> Result<usize, VerbsError> {
+        let program = self.programs.len();
+        threads.add(program, depth, &mut self.nic).map(|(thread, _)| thread)
+    }
+
+    /// The program that serves the shared receive queue.
+    pub fn listener_mut(&mut self) -> Option<(usize, &mut Listener)> {
+        self.programs.iter_mut().enumerate().find_map(|(number, program)| match program {
+            Program::Listener(listener) if self.nic.srq.is_some() => Some((number, listener)),
+            _ => None,
+        })
+    }
+
+    /// Creates an unconnected QP for a program, and for the thread of this number if the program
+    /// waits for events. Returns its slot.
+    pub fn create_qp(
+        &mut self,
+        program: usize,
+        thread: usize,
+        plan: &QpPlan,
+    ) -> Result<usize, VerbsError> {
         let nic = &mut self.nic;
+        let cq = self.programs[program].threads().map_or(nic.cq, |threads| threads.cq(thread));
+        let srq = nic.srq.as_ref().filter(|_| plan.rq_depth > 0).map(|shared| shared.id);
         let init = QpInit {
-            rq_depth: plan.rq_depth,
+            srq,
+            rq_depth: if srq.is_some() { 0 } else { plan.rq_depth },
             signal_all: false,
-            ..QpInit::new(QpKind::Rc, nic.pd, nic.cq, plan.sq_depth)
+            ..QpInit::new(plan.kind, nic.pd, cq, plan.sq_depth)
         };
         let qpn = nic.rnic.create_qp(&init)?;
-        nic.rnic.memory_mut().add(u64::from(plan.size));
-        nic.qps.push(QpUse { qpn, program, peer_address: 0, peer_rkey: RKey(0) });
+        nic.rnic.memory_mut().add(u64::from(plan.size), plan.kind == QpKind::Uc);
+        let (kind, dscp, window) = (plan.kind, plan.dscp, plan.window);
+        nic.qps.push(QpUse {
+            qpn,
+            kind,
+            dscp,
+            program,
+            window,
+            arrivals: Arrivals::default(),
+            peer_address: 0,
+            peer_rkey: RKey(0),
+        });
+        self.is_unreliable |= kind == QpKind::Uc;
         Ok(nic.qps.len() - 1)
     }
 
@@ -382,7 +564,7 @@ impl Host {
 
     /// The port's address.
     pub fn ip(&self) -> IpAddr {
-        self.nic.rnic.config().ip
+        self.nic.rnic.config().addresses.first()
     }
 
     /// Connects a program's QPs through the connection manager when it begins; the program starts
@@ -438,9 +620,14 @@ impl Host {
         programs[program].start(at, slots, nic);
     }
 
-    /// Delivers completions to programs, and runs them.
+    /// The programs.
+    pub fn programs(&self) -> &[Program] {
+        &self.programs
+    }
+
+    /// Delivers completions to the programs that poll, and events to the threads that wait.
     #[inline]
-    fn turn(&mut self, now: Instant) {
+    fn deliver(&mut self, now: Instant) {
         let Host { nic, programs, connections, .. } = self;
         let at = nic.seen(now);
         loop {
@@ -451,17 +638,42 @@ impl Host {
                 count += 1;
             });
             for completion in taken[..count].iter().flatten() {
-                let slot = (completion.qpn.get() - nic.rnic.config().qpn_first) as usize;
+                let slot = nic.slot(completion.qpn);
                 let seen = Seen { at, slot, completion: *completion };
-                each!(&mut programs[nic.qps[slot].program], it => it.complete(seen));
+                programs[nic.qps[slot].program].complete(seen);
             }
             if count < POLLED {
                 break;
             }
         }
-        if let Some(connections) = connections {
-            connections.run(now, nic, programs);
+        while let Some(event) = nic.rnic.poll_event() {
+            match event {
+                Event::CompletionReady(cq) => {
+                    let thread = nic.threads.get(cq.0 as usize).copied().flatten();
+                    if let Some((program, thread)) = thread
+                        && let Some(threads) = programs[program].threads_mut()
+                    {
+                        threads.notify(thread, at, nic);
+                    }
+                }
+                Event::Cm(event) => {
+                    if let Some(connections) = connections {
+                        connections.handle(now, event, nic, programs);
+                    }
+                }
+                Event::CqError(_) | Event::SrqLimitReached(_) | Event::Qp { .. } => {}
+            }
         }
+    }
+
+    /// Delivers completions and events, and runs the programs.
+    #[inline]
+    fn turn(&mut self, now: Instant) {
+        if let Some(connections) = &mut self.connections {
+            connections.run(now, &mut self.nic);
+        }
+        self.deliver(now);
+        let Host { nic, programs, connections, .. } = self;
         for program in &mut *programs {
             each!(program, it => it.run(now, nic));
         }
@@ -474,66 +686,14 @@ impl Host {
 /// The receive side of a NIC that is slower than its link.
 fn intake(profile: &NicProfile, port: &Port, source: MacAddr) -> Option<Intake> {
     let gap = Duration::from_ns(profile.receive_packet_ns);
-    let rate =
-        port.rate.or(BitRate::from_bps(profile.rate_bps)).filter(|_| gap > Duration::ZERO)?;
+    let shared_gap =
+        Duration::from_ns(if profile.srq_depth > 0 { profile.srq_message_ns } else { 0 });
+    let is_slow = gap.max(shared_gap) > Duration::ZERO;
+    let rate = port.rate.or(BitRate::from_bps(profile.rate_bps)).filter(|_| is_slow)?;
     let room = profile.receive_buffer_bytes;
     let xoff = if profile.pfc { room.saturating_sub(port.headroom_bytes) } else { u64::MAX };
     let pauser = Pauser::new(PfcConfig::ROCE_PRIORITY, rate, [xoff / 2, xoff, room]);
-    Some(Intake::new(gap, pauser, source))
-}
-
-impl Nic {
-    fn end(&self, slot: usize) -> Peer {
-        let Offer { address, rkey, .. } = self.offer(slot, 0);
-        Peer { ip: self.rnic.config().ip, qpn: self.qps[slot].qpn, address, rkey }
-    }
-
-    fn offer(&self, slot: usize, index: u32) -> Offer {
-        Offer { index, rkey: self.keys.rkey, address: Spans::address(slot) }
-    }
-
-    /// Returns the parameters of a connection with this path MTU and these PSNs of its own and the
-    /// peer.
-    fn terms(&self, mtu: Mtu, [first_psn, peer_psn]: [Psn; 2]) -> Terms {
-        let NicProfile { timeout_code: timeout, retry_count, outstanding_reads: reads, .. } =
-            self.profile;
-        Terms { mtu, first_psn, peer_psn, timeout, retry_count, reads }
-    }
-
-    /// Moves a QP to INIT, so that it accepts receives.
-    fn initialize(&mut self, slot: usize) -> Result<(), VerbsError> {
-        let attr = QpAttr::initialize(Access::ALL);
-        self.rnic.modify_qp(Instant::ZERO, self.qps[slot].qpn, &attr)
-    }
-
-    /// Moves an initialized QP to RTR and RTS.
-    fn make_ready(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        peer: &Peer,
-        terms: &Terms,
-    ) -> Result<(), VerbsError> {
-        let to = &mut self.qps[slot];
-        (to.peer_address, to.peer_rkey) = (peer.address, peer.rkey);
-        let traffic_class = ROCE_DSCP << 2;
-        let bring_up = BringUp {
-            address: AddressVector { traffic_class, ..AddressVector::to(peer.ip) },
-            path_mtu: terms.mtu,
-            sq_psn: terms.first_psn,
-            rq_psn: terms.peer_psn,
-            max_rd_atomic: terms.reads,
-            max_dest_rd_atomic: READS_SERVED,
-            min_rnr_timer: 12,
-            timeout: terms.timeout,
-            retry_cnt: terms.retry_count,
-            rnr_retry: RNR_RETRIES,
-            ..BringUp::to(peer.ip, peer.qpn)
-        };
-        let qpn = to.qpn;
-        let steps = bring_up.make_ready(QpKind::Rc);
-        steps.iter().try_for_each(|attr| self.rnic.modify_qp(now, qpn, attr))
-    }
+    Some(Intake::new([gap, shared_gap], pauser, source))
 }
 
 impl Node for Host {
@@ -565,6 +725,9 @@ impl Node for Host {
             intake.send_pause(now, out);
         }
         self.nic.rnic.poll_transmit(now, out);
+        if self.is_unreliable {
+            self.deliver(now);
+        }
     }
 
     #[inline]

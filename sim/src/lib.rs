@@ -25,6 +25,7 @@ mod outcome;
 mod packed;
 mod pfc;
 mod profile;
+mod programs;
 mod record;
 mod region;
 mod scenario;
@@ -36,19 +37,20 @@ pub use host::Op;
 pub use nodes::Nodes;
 pub use oracle::{Connection, Watched};
 pub use outcome::{
-    AcceleratorOutcome, FlowOutcome, HostOutcome, Latency, Outcome, PortOutcome, Setup,
-    SwitchOutcome, WireOutcome,
+    AcceleratorOutcome, Arrivals, FlowOutcome, HostOutcome, Latency, Load, Outcome, PortOutcome,
+    Setup, SwitchOutcome, WireOutcome,
 };
 pub use pfc::pfc_headroom_bytes;
 pub use profile::NicProfile;
 pub use record::{EPOCH_NS, Recorder};
 pub use scenario::{
-    Cable, Connect, Flow, Scenario, StationKind, StationPlan, Test, Until, perftest_cq_mod,
+    Cable, Connect, Events, Flow, Scenario, StationKind, StationPlan, Test, Transport, Until,
+    perftest_cq_mod,
 };
 pub use simulation::{Progress, ScenarioError, Simulation};
 
 pub use longhaul_accel::Config as AcceleratorConfig;
 pub use longhaul_link::{Impairments, LinkConfig};
 pub use longhaul_rnic::Mtu;
-pub use longhaul_switch::{PfcConfig, PfcPort, SwitchConfig};
+pub use longhaul_switch::{PfcConfig, PfcPort, SharedBuffer, SwitchConfig};
 pub use longhaul_wan_box::Config as BoxConfig;

@@ -1,5 +1,6 @@
 //! Results of a simulation.
 
+mod flows;
 mod stations;
 
 pub(crate) use stations::StationOutcomes;
@@ -52,8 +53,40 @@ pub struct FlowOutcome {
     pub latency: Option<Latency>,
     /// Set-up times, if the connection manager connected all QPs.
     pub setup: Option<Setup>,
+    /// What arrived, with transport UC. The goodput is then that of the messages that a receive
+    /// took; of WRITEs without immediate data, that of the requester.
+    pub arrivals: Option<Arrivals>,
     /// Reason for a failure.
     pub failure: Option<String>,
+}
+
+/// Messages of a flow with transport UC, as its responder finds them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Arrivals {
+    /// Messages received completely.
+    pub messages: u64,
+    /// Messages of which some bytes were placed before another began: at least one packet was lost.
+    pub incomplete: u64,
+    /// Messages sent that the program did not receive; unknown if the flow ends at a time.
+    pub lost: Option<u64>,
+    /// Messages that the program flags as missing, because immediate data of later ones shows the
+    /// gap.
+    pub flagged: u64,
+    /// Messages received twice, or more than 128 messages late.
+    pub duplicates: u64,
+}
+
+/// Work of a host's programs that wait for events, in the time that counts.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Load {
+    /// Processor time of all threads, in percent of one core.
+    pub cpu_percent: f64,
+    /// Threads.
+    pub threads: u64,
+    /// Completion events.
+    pub events: u64,
+    /// Events that woke a sleeping thread.
+    pub wakeups: u64,
 }
 
 /// Set-up times of QPs, each from the program's REQ until its QP can send, in nanoseconds.
@@ -144,6 +177,8 @@ pub struct HostOutcome {
     pub name: String,
     /// Counters, by the names of RDMA tools.
     pub counters: Vec<(String, u64)>,
+    /// Work of its programs, if they wait for events.
+    pub load: Option<Load>,
 }
 
 /// An accelerator's counters that are not zero.

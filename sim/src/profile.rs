@@ -40,6 +40,20 @@ pub struct NicProfile {
     pub post_ns: u64,
     /// The program's time to poll one completion.
     pub poll_ns: u64,
+    /// The requester's time to ring a doorbell, once per posted list.
+    pub list_ns: u64,
+    /// Processor time of a completion event: the call that returns it, its acknowledgement, and
+    /// the request for the next.
+    pub event_ns: u64,
+    /// Time from an event until the thread that waits for it runs, which is not processor time.
+    pub wakeup_ns: u64,
+    /// Additional processor time of an event whose thread runs after another thread of its program.
+    pub switch_ns: u64,
+    /// The program's time, per QP of a shared receive queue and per message, to find the message's
+    /// QP, in picoseconds.
+    pub search_ps: u64,
+    /// Minimum time between two messages that take a receive of a shared receive queue.
+    pub srq_message_ns: u64,
     /// Local ACK timeout: 4.096 µs x 2^`timeout_code`; 0: none.
     pub timeout_code: u8,
     /// Maximum retries without progress, 0 to 7.
@@ -59,6 +73,13 @@ pub struct NicProfile {
     /// is left in its receive buffer.
     #[serde(skip)]
     pub pfc: bool,
+    /// Receives of the queue that all QPs of the host share; 0: each QP has its own.
+    #[serde(skip)]
+    pub srq_depth: u32,
+    /// Limit of transmission in bits on the wire per second, as ETS shapes a traffic class; 0:
+    /// none.
+    #[serde(skip)]
+    pub egress_rate_bps: u64,
     /// DCQCN: packets are ECN-capable, marked ones are answered by CNPs, and CNPs slow their QP.
     #[serde(skip)]
     pub dcqcn: bool,
@@ -83,6 +104,12 @@ impl Default for NicProfile {
             responder_ns: 0,
             post_ns: 0,
             poll_ns: 0,
+            list_ns: 0,
+            event_ns: 0,
+            wakeup_ns: 0,
+            switch_ns: 0,
+            search_ps: 0,
+            srq_message_ns: 0,
             timeout_code: 14,
             retry_count: 7,
             adaptive_retransmission: false,
@@ -90,6 +117,8 @@ impl Default for NicProfile {
             receive_packet_ns: 0,
             receive_buffer_bytes: 1 << 20,
             pfc: true,
+            srq_depth: 0,
+            egress_rate_bps: 0,
             dcqcn: false,
         }
     }

@@ -23,6 +23,9 @@ pub struct Scenario {
     pub train_packets_max: u32,
     /// Virtual time limit of the run.
     pub time_max: Option<Duration>,
+    /// Virtual time before which flows that end at a time do not count: neither their messages nor
+    /// the processor time of their programs.
+    pub warmup: Duration,
 }
 
 impl Scenario {
@@ -91,6 +94,13 @@ pub struct Flow {
     pub op: Op,
     /// Bytes of each message: 1 to 2^31; 8 for atomics.
     pub message_bytes: u32,
+    /// Transport service of its QPs.
+    pub transport: Transport,
+    /// DSCP of its packets, and of their acknowledgements: 0 to 63. Switches with flow control
+    /// have [`Flow::ROCE_DSCP`] in their lossless priority.
+    pub dscp: u8,
+    /// How its programs learn of completions.
+    pub events: Events,
     /// QPs.
     pub qps: u32,
     /// Path MTU.
@@ -101,6 +111,35 @@ pub struct Flow {
     pub starts_at: Duration,
     /// How its QPs are connected.
     pub connect: Connect,
+}
+
+impl Flow {
+    /// DSCP of RoCE data and ACKs, as usual in RoCE networks: priority 3.
+    pub const ROCE_DSCP: u8 = 26;
+}
+
+/// Transport service of a flow's QPs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection: nothing is acknowledged or retransmitted, and a message that loses a
+    /// packet, or finds no receive, is lost.
+    Uc,
+}
+
+/// How the programs of a bandwidth test learn of completions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Events {
+    /// They poll, each in one thread that never sleeps.
+    #[default]
+    Off,
+    /// Threads sleep until any completion raises an event: one for each QP, or one for all QPs of
+    /// the responder's shared receive queue.
+    All,
+    /// The same, but the responder's threads sleep until the last message of a posted list.
+    Solicited,
 }
 
 /// How QPs are connected.

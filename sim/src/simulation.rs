@@ -1,19 +1,17 @@
 //! From a scenario to its outcome.
 
 use crate::addresses;
-use crate::host::{
-    self, Bandwidth, Caller, Goal, Host, Op, Program, QpPlan, Receiver, Role, Service, Waiting,
-};
+use crate::host::{Caller, Goal, Host, Op, Program, Service, Waiting};
 use crate::network::{CablePlan, Network, Plan};
 use crate::oracle::Watched;
-use crate::outcome::{FlowOutcome, Latency, Outcome, Setup, StationOutcomes, WireOutcome};
+use crate::outcome::{FlowOutcome, Outcome, StationOutcomes, WireOutcome};
 use crate::pfc;
+use crate::programs::{self, End};
 use crate::record::Recorder;
-use crate::scenario::{Connect, Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
+use crate::scenario::{Connect, Events, Flow, Scenario, StationKind, Test, Transport, Until};
 use crate::station::Station;
 use longhaul_link::DropReason;
 use longhaul_node::Side;
-use longhaul_rnic::Status;
 use longhaul_switch::Switch;
 use longhaul_units::{Duration, Instant, Psn, Rng, SplitMix64};
 use longhaul_wan_box::WanBox;
@@ -21,6 +19,8 @@ use thiserror::Error;
 
 /// Port on which a host's first program listens: perftest's.
 const PORT_FIRST: u16 = 18515;
+/// Silence after which messages of an unreliable transport that are missing will not arrive.
+const QUIET: Duration = Duration::from_ms(1000);
 
 /// A network ready to run.
 pub struct Simulation {
@@ -28,13 +28,6 @@ pub struct Simulation {
     scenario: Scenario,
     /// Programs and slots of each flow.
     ends: Vec<[End; 2]>,
-}
-
-/// One end of a flow.
-struct End {
-    host: usize,
-    program: usize,
-    slots: Vec<usize>,
 }
 
 /// Progress of a run.
@@ -205,12 +198,16 @@ impl Simulation {
         let network = &self.network;
         let mut violations = Vec::new();
         let flows = self.scenario.flows.iter().zip(&self.ends);
-        let flows =
-            flows.map(|(flow, ends)| flow_outcome(network, flow, ends, &mut violations)).collect();
+        let flows = flows
+            .map(|(flow, ends)| {
+                let window = programs::window(flow, self.scenario.warmup);
+                FlowOutcome::of(network, flow, ends, window, &mut violations)
+            })
+            .collect();
         let stations = &self.scenario.stations;
         let may_hold = is_cut && stations.iter().any(|it| matches!(it.kind, StationKind::Box(_)));
         for (flow, ends) in self.scenario.flows.iter().zip(&self.ends) {
-            if !may_hold && is_under_way(network, flow, ends) {
+            if !may_hold && flow.transport == Transport::Rc && is_under_way(network, flow, ends) {
                 violations.push(format!("{}: messages completed and did not arrive", flow.name));
             }
         }
@@ -310,9 +307,12 @@ fn sides_of_box(config: &longhaul_wan_box::Config) -> Side {
 
 /// Maximum packets per train on a cable.
 fn trains(scenario: &Scenario, cable: &crate::scenario::Cable, plan: &CablePlan) -> u32 {
-    // A NIC with a time per received packet cannot receive trains.
+    // A NIC with a time per received packet or message cannot receive trains.
     let joins_hosts = cable.ends.iter().all(|end| match &scenario.stations[end.0].kind {
-        StationKind::Host(profile) => profile.receive_packet_ns == 0,
+        StationKind::Host(profile) => {
+            profile.receive_packet_ns == 0
+                && (profile.srq_depth == 0 || profile.srq_message_ns == 0)
+        }
         _ => false,
     });
     let is_plain = plan.recorders.iter().all(Vec::is_empty) && cable.wire.ecn.is_none();
@@ -325,19 +325,26 @@ fn is_done(network: &Network, end: &End) -> bool {
 
 /// Returns whether fewer messages were delivered than completed.
 fn is_under_way(network: &Network, flow: &Flow, [requester, responder]: &[End; 2]) -> bool {
-    let completed = match network.host(requester.host).program(requester.program) {
-        Program::Bandwidth(program) => program.messages,
+    let (completed, last, goal) = match network.host(requester.host).program(requester.program) {
+        Program::Bandwidth(program) => (program.messages, program.last, program.plan().goal),
+        Program::Sender(program) => (program.messages, program.last, program.plan().goal),
         // One message at a time, in both directions: the next waits for it.
-        Program::Latency(_) | Program::Receiver(_) => return false,
+        Program::Latency(_) | Program::Receiver(_) | Program::Listener(_) => return false,
     };
     let target = target(flow, requester, responder);
     let nic = network.host(target.host).nic();
     let arrived: u64 = target.slots.iter().map(|&slot| nic.messages(slot)).sum();
+    if flow.transport == Transport::Uc {
+        let of_slots = target.slots.iter().map(|&slot| nic.arrivals(slot).last);
+        let last = of_slots.max().unwrap_or(last).max(last);
+        let is_quiet = network.now() > last + QUIET;
+        return matches!(goal, Goal::Messages(_)) && arrived < completed && !is_quiet;
+    }
     flow.op != Op::Atomic && arrived < completed
 }
 
 /// The end that receives the payload: the responder, for READs the requester.
-fn target<'a>(flow: &Flow, requester: &'a End, responder: &'a End) -> &'a End {
+pub(crate) fn target<'a>(flow: &Flow, requester: &'a End, responder: &'a End) -> &'a End {
     if flow.op == Op::Read { requester } else { responder }
 }
 
@@ -352,72 +359,17 @@ fn progress(network: &Network, scenario: &Scenario, ends: &[[End; 2]]) -> Progre
                     progress.messages_planned += each * u64::from(flow.qps);
                 }
             }
+            Program::Sender(program) => {
+                progress.messages += program.messages;
+                if let Goal::Messages(each) = program.plan().goal {
+                    progress.messages_planned += each * u64::from(flow.qps);
+                }
+            }
             Program::Latency(program) => progress.messages += program.latencies.len() as u64,
-            Program::Receiver(_) => {}
+            Program::Receiver(_) | Program::Listener(_) => {}
         }
     }
     progress
-}
-
-fn flow_outcome(
-    network: &Network,
-    flow: &Flow,
-    [requester, responder]: &[End; 2],
-    violations: &mut Vec<String>,
-) -> FlowOutcome {
-    let host = network.host(requester.host);
-    let (mut messages, mut elapsed, mut failure) = (0, Duration::ZERO, None);
-    let mut latencies: &[Duration] = &[];
-    match host.program(requester.program) {
-        Program::Bandwidth(program) => {
-            messages = program.messages;
-            elapsed = program.last.since(program.began());
-            latencies = &program.latencies;
-            failure = program.failure;
-            if program.out_of_order > 0 {
-                violations.push(format!(
-                    "{}: {} completions out of order",
-                    flow.name, program.out_of_order
-                ));
-            }
-        }
-        Program::Latency(program) => {
-            messages = program.latencies.len() as u64;
-            elapsed = program.last.since(program.began);
-            latencies = &program.latencies;
-            failure = program.failure;
-        }
-        Program::Receiver(_) => {}
-    }
-    let target = target(flow, requester, responder);
-    let nic = network.host(target.host).nic();
-    if flow.op != Op::Atomic {
-        let misplaced: u64 = target.slots.iter().map(|&slot| nic.misplaced(slot)).sum();
-        if misplaced > 0 {
-            violations
-                .push(format!("{}: {misplaced} packets placed where others belonged", flow.name));
-        }
-    }
-    let bytes = messages * u64::from(flow.message_bytes);
-    let seconds = elapsed.as_secs_f64();
-    let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
-    FlowOutcome {
-        name: flow.name.clone(),
-        messages,
-        bytes,
-        elapsed_ns: elapsed.as_ns(),
-        goodput_bps: per_second(bytes as f64 * 8.0),
-        messages_per_second: per_second(messages as f64),
-        latency: Latency::of(latencies.iter().map(|latency| latency.as_ps()).collect()),
-        setup: host.setup_times(requester.program).map(|(times, qps)| Setup {
-            mean_ns: times.sum.as_ps() as f64 / qps as f64 / 1e3,
-            max_ns: times.max.as_ps() as f64 / 1e3,
-        }),
-        failure: match host.connection_failure(requester.program) {
-            Some(failure) => Some(failure.to_owned()),
-            None => failure.map(|status: Status| status.to_string()),
-        },
-    }
 }
 
 /// Creates the programs and their QPs, connects these, and starts the programs.
@@ -429,16 +381,16 @@ fn connect(
     let mut ends = Vec::new();
     let mut ports = vec![PORT_FIRST; stations.len()];
     for flow in &scenario.flows {
-        let plans = programs(flow);
         let mut made = Vec::new();
-        for (at, (program, plan)) in [flow.from, flow.to].into_iter().zip(plans) {
+        for (at, create) in [
+            (flow.from, programs::requester as fn(_, _, &mut Host, _) -> _),
+            (flow.to, programs::responder),
+        ] {
             let Station::Host(host) = &mut stations[at] else { unreachable!("checked") };
-            let program = host.add(program);
-            let slots: Result<Vec<usize>, _> =
-                (0..flow.qps).map(|_| host.create_qp(program, &plan)).collect();
+            let end: Result<End, longhaul_rnic::VerbsError> =
+                create(flow, at, host, scenario.warmup);
             let name = &scenario.stations[at].name;
-            let slots = slots.map_err(|why| ScenarioError::Host(name.clone(), why))?;
-            made.push(End { host: at, program, slots });
+            made.push(end.map_err(|why| ScenarioError::Host(name.clone(), why))?);
         }
         let psns: Vec<[Psn; 2]> = (0..flow.qps)
             .map(|_| [0, 1].map(|_| Psn::new(seeds.next_u64() as u32 & 0xff_ffff)))
@@ -522,37 +474,6 @@ fn too_many_ports(flow: &Flow) -> ScenarioError {
     flow_error(flow, &why)
 }
 
-/// Returns a flow's two programs, and the parameters of their QPs.
-fn programs(flow: &Flow) -> [(Program, QpPlan); 2] {
-    let size = flow.message_bytes;
-    let plan = |sq_depth, rq_depth| QpPlan { sq_depth, rq_depth, size };
-    match flow.test {
-        Test::Bandwidth { tx_depth, rx_depth, post_list, cq_mod, until } => {
-            let cq_mod = cq_mod.unwrap_or_else(|| perftest_cq_mod(size, tx_depth, post_list));
-            let goal = match until {
-                Until::Iterations(count) => Goal::Messages(count),
-                Until::Elapsed(time) => Goal::Time(time),
-            };
-            let bandwidth = host::Plan {
-                op: flow.op,
-                size,
-                tx_depth: tx_depth.into(),
-                post_list: post_list.into(),
-                cq_mod: cq_mod.into(),
-                goal,
-            };
-            let receives = if flow.op.takes_receive() { rx_depth } else { 0 };
-            [
-                (Program::Bandwidth(Bandwidth::new(bandwidth)), plan(tx_depth, 0)),
-                (Program::Receiver(Receiver::new(size, receives)), plan(1, receives)),
-            ]
-        }
-        Test::Latency { iterations } => [Role::Client, Role::Server].map(|role| {
-            (Program::Latency(host::Latency::new(role, flow.op, size, iterations)), plan(4, 4))
-        }),
-    }
-}
-
 /// Checks that all references exist, and that each side has its cable.
 fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let stations = &scenario.stations;
@@ -592,11 +513,52 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
                 });
             }
         }
-        if let Some(why) = fault(flow) {
+        let profile = |station: usize| match &stations[station].kind {
+            StationKind::Host(profile) => Some(profile),
+            _ => None,
+        };
+        let shares = profile(flow.to).is_some_and(|profile| profile.srq_depth > 0);
+        if let Some(why) = fault(flow).or_else(|| unsupported(flow, shares)) {
             return Err(ScenarioError::Flow { flow: flow.name.clone(), why });
         }
     }
     Ok(())
+}
+
+/// Returns why a flow's combination of keys is impossible or not modelled, if it is. `shares`: its
+/// responder has a shared receive queue.
+pub(crate) fn unsupported(flow: &Flow, shares: bool) -> Option<String> {
+    let is_unreliable = flow.transport == Transport::Uc;
+    let by_manager = flow.connect != Connect::OutOfBand;
+    if is_unreliable && matches!(flow.op, Op::Read | Op::Atomic) {
+        return Some(format!(
+            "transport \"uc\" has no {}: say op = \"write_imm\", \"write\" or \"send\"",
+            flow.op.name()
+        ));
+    }
+    if is_unreliable && matches!(flow.test, Test::Latency { .. }) {
+        let why = "a latency test waits forever for a message that \"uc\" loses: say transport = \
+                   \"rc\"";
+        return Some(why.into());
+    }
+    if is_unreliable && by_manager {
+        let why = "QPs with transport \"uc\" are connected out of band: take 'connect' out";
+        return Some(why.into());
+    }
+    if flow.events != Events::Off && matches!(flow.test, Test::Latency { .. }) {
+        return Some("a latency test polls: take 'events' out".into());
+    }
+    if flow.events != Events::Off && by_manager {
+        let why =
+            "programs that wait for events connect out of band: take 'connect' or 'events' out";
+        return Some(why.into());
+    }
+    if shares && flow.op == Op::Send {
+        let why = "the shared receive queue of its responder has no memory for SENDs in the \
+                   simulator: say op = \"write_imm\", or take 'srq' out";
+        return Some(why.into());
+    }
+    None
 }
 
 /// Returns the error in a flow's numbers, if any.

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::ops::Range;
 
-const WIDTH: i32 = 1240;
-const HEIGHT: i32 = 800;
-const TITLE_PX: i32 = 30;
-const TEXT_PX: i32 = 25;
+pub(super) const WIDTH: i32 = 1240;
+pub(super) const HEIGHT: i32 = 800;
+pub(super) const TITLE_PX: i32 = 30;
+pub(super) const TEXT_PX: i32 = 25;
 /// Of an ordinary font, per character; more than most take.
 const CHARACTER_PX: i32 = 15;
 /// From one name beside the plot to the next.
@@ -23,14 +23,14 @@ const TITLE_CHARACTERS_MAX: usize = 60;
 const NOTE_PX: i32 = 20;
 const NOTE_CHARACTERS_MAX: usize = 110;
 
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const FAINT: RGBColor = RGBColor(0x66, 0x66, 0x66);
+pub(super) const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+pub(super) const FAINT: RGBColor = RGBColor(0x66, 0x66, 0x66);
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
-const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
+pub(super) const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
-type Pixel = (i32, i32);
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+pub(super) type Pixel = (i32, i32);
 
 pub(super) fn draw(plot: &Plot) -> Outcome<String> {
     let mut svg = String::new();
@@ -100,7 +100,14 @@ fn colour(series: usize) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-fn text(root: &Area<'_>, text: &str, at: Pixel, px: i32, colour: RGBColor, side: HPos) -> Outcome {
+pub(super) fn text(
+    root: &Area<'_>,
+    text: &str,
+    at: Pixel,
+    px: i32,
+    colour: RGBColor,
+    side: HPos,
+) -> Outcome {
     let style = ("sans-serif", px).into_font().color(&colour).pos(Pos::new(side, VPos::Center));
     root.draw(&Text::new(text.to_owned(), at, style))?;
     Ok(())

@@ -67,18 +67,32 @@ pub(super) fn render(report: &Report) -> Result<String, ReportError> {
         let _ =
             writeln!(html, "<p class=\"notice\"><strong>Note.</strong> {}</p>", escaped(notice));
     }
-    summary(report, &mut html);
-    contents(report, &mut html);
-    legend(&mut html);
+    if !report.assessments.is_empty() || report.maps.is_empty() {
+        summary(report, &mut html);
+        contents(report, &mut html);
+        legend(&mut html);
+    }
     for (i, assessment) in report.assessments.iter().enumerate() {
         section::render(i + 1, assessment, &mut html)?;
+    }
+    for map in &report.maps {
+        let _ = writeln!(html, "{}", figure(&map.svg()?, &map.title));
     }
     html.push_str("</main>\n</body>\n</html>\n");
     Ok(html)
 }
 
+/// A plot with its label, for a page.
+pub(super) fn figure(svg: &str, label: &str) -> String {
+    let label = format!("<svg role=\"img\" aria-label=\"{}\" ", escaped(label));
+    format!("<figure>{}</figure>", svg.trim().replacen("<svg ", &label, 1))
+}
+
 /// Which program and when, from the records alone.
 fn origin(report: &Report) -> String {
+    if report.assessments.is_empty() && !report.maps.is_empty() {
+        return String::new();
+    }
     let runs = || report.assessments.iter().flat_map(Assessment::runs);
     let records: usize = runs().map(|runs| runs.records).sum();
     let latest = runs().map(|runs| runs.latest.as_str()).max().unwrap_or_default();

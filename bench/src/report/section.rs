@@ -1,6 +1,6 @@
 //! One experiment.
 
-use super::page::{badge, escaped, title};
+use super::page::{badge, escaped, figure, title};
 use super::{ReportError, outcome};
 use crate::assess::{Assessment, Runs, Verdict};
 use crate::experiment::Document;
@@ -105,10 +105,7 @@ fn plots(figures: &[Plot], html: &mut String) -> Result<(), ReportError> {
     html.push_str("<div class=\"plots\">\n");
     for plot in figures {
         let svg = plot.svg()?;
-        let label = escaped(&format!("Plot: {}", plot.title));
-        let svg =
-            svg.trim().replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1);
-        let _ = writeln!(html, "<figure>{svg}</figure>");
+        let _ = writeln!(html, "{}", figure(&svg, &format!("Plot: {}", plot.title)));
     }
     html.push_str("</div>\n");
     Ok(())

@@ -8,7 +8,7 @@ use longhaul_namespace::{sh, veth};
 use longhaul_netdev::{PacketConfig, PacketPort};
 use longhaul_port::{LinkState, Port};
 
-use crate::{Mode, XdpConfig, XdpPort};
+use crate::{Mode, XdpConfig, XdpError, XdpPort};
 
 mod frames;
 mod interfaces;
@@ -34,7 +34,18 @@ fn open(interface: &str, mode: Mode) -> XdpPort {
         transmit_frames: 256,
         ..XdpConfig::new(interface)
     };
-    let mut port = XdpPort::open(&config).unwrap_or_else(|error| panic!("{error}"));
+    let deadline = Instant::now() + PATIENCE;
+    let mut port = loop {
+        match XdpPort::open(&config) {
+            Ok(port) => break port,
+            // A closed port's descriptors live on in a child that another test has forked, until
+            // that executes its program.
+            Err(XdpError::ProgramThere { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
     await_link(&mut port, LinkState::Up);
     port
 }

@@ -23,6 +23,10 @@ pub struct TapConfig {
     pub frame_bytes_max: usize,
     /// Sets the device up. Otherwise its state is left unchanged.
     pub up: bool,
+    /// Offers the kernel checksums and segmentation (TSO), which the port then does, and merges
+    /// consecutive TCP segments to the kernel until the next flush: fewer calls for a stream. Off:
+    /// the kernel does both, and gets each frame.
+    pub offloads: bool,
 }
 
 impl TapConfig {
@@ -35,6 +39,7 @@ impl TapConfig {
             mtu: None,
             frame_bytes_max: FRAME_BYTES_DEFAULT,
             up: true,
+            offloads: false,
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::config::check_interface;
 use crate::error::NetdevError;
@@ -80,6 +83,40 @@ pub fn mac(interface: &str) -> Result<[u8; 6], NetdevError> {
             Err(NetdevError::NotEthernet { interface: interface.to_owned(), hardware_type })
         }
     }
+}
+
+/// Sets an interface up, with the MAC address and the IPv4 address and prefix length if given:
+/// what a host does with an interface of its own.
+///
+/// # Errors
+/// [`NetdevError`]; needs CAP_NET_ADMIN.
+pub fn bring_up(
+    interface: &str,
+    mac: Option<[u8; 6]>,
+    address: Option<(Ipv4Addr, u8)>,
+) -> Result<(), NetdevError> {
+    ask(interface, "configuring it", |_| {
+        let fd = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        if let Some(mac) = mac {
+            request::set_hardware(&fd, interface, mac)?;
+        }
+        if let Some((address, prefix_len)) = address {
+            request::set_ipv4(&fd, interface, address, prefix_len)?;
+        }
+        request::set_up(&fd, interface)
+    })
+}
+
+/// Adds an IPv6 address, with its prefix length, to an interface.
+///
+/// # Errors
+/// [`NetdevError`]; needs CAP_NET_ADMIN, and a kernel with IPv6.
+pub fn add_ipv6(interface: &str, address: Ipv6Addr, prefix_len: u8) -> Result<(), NetdevError> {
+    ask(interface, "adding an IPv6 address", |fd| {
+        let index = request::index(fd, interface)?;
+        let fd = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        request::add_ipv6(&fd, index, address, prefix_len)
+    })
 }
 
 fn ask<T>(

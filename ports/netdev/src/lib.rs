@@ -27,11 +27,12 @@
 //!
 //! Offloads: senders on the same host, and virtual machines, leave checksums open and hand over
 //! frames of up to 64 KiB for a device to split; receiving interfaces merge frames. A port restores
-//! the frames that a cable would carry. For a TAP device without offered offloads the kernel does
-//! that. An `AF_PACKET` socket receives such frames with a description (`PACKET_VNET_HDR`), and the
-//! port completes and splits them: TCP over IPv4 and IPv6, UDP (`UDP_SEGMENT`), in VLANs and in
-//! VXLAN, Geneve, GRE and IP tunnels; the checksums of these and of SCTP. Frames that it does not
-//! understand are dropped and counted ([`NetdevCounters::rx_not_splittable`]), and so are frames
+//! the frames that a cable would carry. For a TAP device without offered offloads
+//! ([`TapConfig::offloads`]) the kernel does that. An `AF_PACKET` socket receives such frames with
+//! a description (`PACKET_VNET_HDR`), and the port completes and splits them: TCP over IPv4 and
+//! IPv6, UDP (`UDP_SEGMENT`), in VLANs and in VXLAN, Geneve, GRE and IP tunnels; the checksums of
+//! these and of SCTP. Frames that it does not understand are dropped and counted
+//! ([`NetdevCounters::rx_not_splittable`]), and so are frames
 //! longer than 64 KiB ("BIG TCP"). VLAN tags, which the kernel strips, are restored.
 //!
 //! Limits: `AF_PACKET` sends no frame longer than the interface's MTU with an Ethernet header and
@@ -58,7 +59,10 @@
 //! buffer for each of three classes, sorted by similar filters, so that frames of unknown traffic
 //! do not displace those of known flows.
 //!
-//! Deliberately absent: addresses, routes and neighbours, and setting an existing interface up.
+//! A TAP device may be in another network namespace than its port: [`TapPort::create`] there,
+//! [`TapPort::adopt`] here, and [`interface::bring_up`] gives the interface its addresses.
+//!
+//! Deliberately absent: routes, neighbours, and watching a namespace from outside.
 
 mod batch;
 mod bpf;
@@ -72,6 +76,7 @@ mod filter;
 pub mod hostile;
 pub mod interface;
 mod layers;
+mod merge;
 pub mod offloads;
 mod packet;
 mod part;

@@ -17,19 +17,35 @@ use crate::error::NetdevError;
 use crate::interface;
 use crate::offloads::{ReceiveOffloads, Unwanted};
 use crate::part::FrameSubset;
-use crate::receiver::Receiver;
+use crate::receiver::{Handed, Receiver};
 use crate::sender::Sender;
 use crate::socket::PacketSocket;
 use crate::watch::{Link, Presence, Watch};
 
 /// Maximum frames of unknown traffic per call and class, while frames of known flows wait.
 const UNKNOWN_MAX: usize = 8;
+/// Maximum frames of unknown RoCEv2 traffic served before those of known flows when a flow becomes
+/// known.
+const EARLIER_MAX: usize = 1 << 13;
 
 /// A socket, and the frames that were read from it.
 struct Inlet {
     class: Option<Class>,
     socket: PacketSocket,
     receiver: Receiver,
+}
+
+impl Inlet {
+    fn receive(
+        &mut self,
+        max: usize,
+        each: &mut dyn FnMut(&[u8], Option<Duration>),
+        ports: &mut PortCounters,
+        counters: &mut NetdevCounters,
+    ) -> Result<Handed, PortError> {
+        let handed = self.receiver.receive(&self.socket, max, each, ports, counters);
+        handed.map_err(|error| PortError::io("receiving frames", error))
+    }
 }
 
 /// Frames to and from an existing interface: a physical one, veth, or the host's side of a virtual
@@ -43,6 +59,9 @@ pub struct PacketPort {
     link: Link,
     /// One per class of frames, in order of priority; or a single one.
     inlets: Vec<Inlet>,
+    /// Maximum frames of [`Class::Roce`] to serve first, because some may belong to a QP that is
+    /// now preferred.
+    earlier: usize,
     sending: PacketSocket,
     sender: Sender,
     /// Readable when the send buffer has space, while `sending` is registered in it.
@@ -85,6 +104,7 @@ impl PacketPort {
             watch,
             link: Link::new(),
             inlets,
+            earlier: 0,
             sending,
             sender: Sender::new(config.transmit_slots, config.frame_bytes_max),
             ready,
@@ -131,9 +151,10 @@ impl PacketPort {
         self.counters
     }
 
-    /// Makes a port that serves by class serve packets to these QPs before all other frames. During
-    /// the change the kernel may deliver frames twice, or lose frames to QPs that are no longer
-    /// preferred.
+    /// Makes a port that serves by class serve packets to these QPs before all other frames. It
+    /// first serves the RoCEv2 frames that already wait, at most 8192, so that the frames of a QP
+    /// keep their order. During the change the kernel may deliver frames twice, or lose frames to
+    /// QPs that are no longer preferred.
     ///
     /// # Errors
     /// If the kernel refuses the filters; some of them may have changed.
@@ -141,6 +162,7 @@ impl PacketPort {
         for inlet in &self.inlets {
             if let Some(class @ (Class::Preferred | Class::Roce)) = inlet.class {
                 inlet.socket.filter(class.program(qps, self.config.part))?;
+                self.earlier = EARLIER_MAX;
             }
         }
         Ok(())
@@ -226,9 +248,19 @@ impl Port for PacketPort {
         let mut hand_out = |frame: &[u8], age: Option<Duration>| {
             each(age.map_or(Received::Passing(frame), |age| Received::Stamped(frame, age)));
         };
+        let (ports, counters) = (&mut self.ports, &mut self.counters);
         let (mut frames, mut is_down) = (0, false);
-        let count = self.inlets.len();
-        for (at, inlet) in self.inlets.iter_mut().enumerate() {
+        if self.earlier > 0
+            && let Some(roce) = self.inlets.iter_mut().find(|of| of.class == Some(Class::Roce))
+        {
+            let most = max.min(self.earlier);
+            let handed = roce.receive(most, &mut hand_out, ports, counters)?;
+            frames = handed.frames;
+            is_down = handed.is_down;
+            self.earlier = if frames < most { 0 } else { self.earlier - frames };
+        }
+        let count = if self.earlier > 0 { 0 } else { self.inlets.len() };
+        for (at, inlet) in self.inlets[..count].iter_mut().enumerate() {
             // Each class gets a share; those after the first a small one while it is busy.
             let behind = UNKNOWN_MAX.min(max / 4) * (count - 1 - at);
             let left = (max - frames).saturating_sub(behind);
@@ -236,10 +268,7 @@ impl Port for PacketPort {
             if most == 0 {
                 continue;
             }
-            let handed = inlet
-                .receiver
-                .receive(&inlet.socket, most, &mut hand_out, &mut self.ports, &mut self.counters)
-                .map_err(|error| PortError::io("receiving frames", error))?;
+            let handed = inlet.receive(most, &mut hand_out, ports, counters)?;
             frames += handed.frames;
             is_down |= handed.is_down;
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -97,6 +98,62 @@ pub(crate) fn flags(fd: impl AsFd, interface: &str) -> io::Result<u16> {
     Ok(unsafe { answer.ifr_ifru.ifru_flags } as u16)
 }
 
+/// Sets the MAC address.
+pub(crate) fn set_hardware(fd: impl AsFd, interface: &str, address: [u8; 6]) -> io::Result<()> {
+    let mut request = named(interface);
+    let mut hardware = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
+    for (to, from) in hardware.sa_data.iter_mut().zip(address) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_hwaddr = hardware;
+    perform(fd, libc::SIOCSIFHWADDR as u32, &mut request)
+}
+
+/// Sets the IPv4 address and the prefix length, which also adds the route to the prefix if the
+/// interface is up. `fd` is a socket of that family.
+pub(crate) fn set_ipv4(
+    fd: impl AsFd,
+    interface: &str,
+    address: Ipv4Addr,
+    prefix_len: u8,
+) -> io::Result<()> {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0);
+    for (code, address) in
+        [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, Ipv4Addr::from_bits(mask))]
+    {
+        let mut request = named(interface);
+        let mut socket_address =
+            libc::sockaddr { sa_family: libc::AF_INET as u16, sa_data: [0; 14] };
+        // `sockaddr_in`: the port, and the address in network byte order.
+        for (to, from) in socket_address.sa_data[2..6].iter_mut().zip(address.octets()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_addr = socket_address;
+        perform(&fd, code as u32, &mut request)?;
+    }
+    Ok(())
+}
+
+/// Adds an IPv6 address and the route to its prefix to the interface with this index. `fd` is a
+/// socket of that family.
+pub(crate) fn add_ipv6(
+    fd: impl AsFd,
+    index: u32,
+    address: Ipv6Addr,
+    prefix_len: u8,
+) -> io::Result<()> {
+    let request = libc::in6_ifreq {
+        ifr6_addr: libc::in6_addr { s6_addr: address.octets() },
+        ifr6_prefixlen: prefix_len.into(),
+        ifr6_ifindex: index as libc::c_int,
+    };
+    // SAFETY: the descriptor is open for as long as it is borrowed. On a socket of IPv6 this code
+    // takes an `in6_ifreq`, which the kernel only reads.
+    let result =
+        unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::SIOCSIFADDR as _, &raw const request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 pub(crate) fn set_up(fd: impl AsFd, interface: &str) -> io::Result<()> {
     let before = flags(&fd, interface)?;
     if before & libc::IFF_UP as u16 != 0 {
@@ -153,6 +210,16 @@ pub(crate) fn attach_tap(tun: impl AsFd, interface: &str, flags: u16) -> io::Res
     let mut request = named(interface);
     request.ifr_ifru.ifru_flags = flags as libc::c_short;
     perform(tun, libc::TUNSETIFF as u32, &mut request)
+}
+
+/// Sets the length of the description (`virtio_net_hdr`) before each frame, in bytes.
+pub(crate) fn set_description_bytes(tun: impl AsFd, bytes: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as it is borrowed; this code reads one `int`,
+    // which lives until the call returns.
+    let result = unsafe {
+        libc::ioctl(tun.as_fd().as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const bytes)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Accepts frames with these offloads (`TUN_F_`) from the kernel, and no others.

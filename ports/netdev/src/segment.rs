@@ -55,6 +55,23 @@ impl Offload {
         Offload { kind, segment_bytes, ..Offload::default() }
     }
 
+    /// Description of a merged TCP frame over IPv4 for the kernel: its segments' payload, the
+    /// length of its headers, and its open checksum.
+    pub(crate) fn open_tcp(
+        segment_bytes: usize,
+        headers: usize,
+        checksum_start: usize,
+        checksum_offset: usize,
+    ) -> [u8; OFFLOAD_BYTES] {
+        let mut bytes = [0; OFFLOAD_BYTES];
+        (bytes[0], bytes[1]) = (NEEDS_CHECKSUM, GSO_TCP_IPV4);
+        let words = [headers, segment_bytes, checksum_start, checksum_offset];
+        for (at, word) in words.into_iter().enumerate() {
+            bytes[2 + 2 * at..4 + 2 * at].copy_from_slice(&(word as u16).to_ne_bytes());
+        }
+        bytes
+    }
+
     /// Parses a `virtio_net_hdr`, which is in native byte order.
     pub(crate) fn parse(bytes: &[u8; OFFLOAD_BYTES]) -> Self {
         let word = |at: usize| usize::from(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));

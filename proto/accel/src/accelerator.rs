@@ -169,20 +169,31 @@ impl Accelerator {
         }
     }
 
-    /// Returns `false` if the ICRC is wrong; the frame is still forwarded, so that the receiver
-    /// drops it.
+    /// As [`Accelerator::pass`], for a frame that is not RoCEv2.
+    fn pass_other(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        self.shared.counters.passed += 1;
+        self.shared.pass_other(now, side, frame);
+    }
+
+    /// Returns `false` if the ICRC or a checksum is wrong; the frame is still forwarded, so that
+    /// the receiver drops it.
     #[inline(always)]
     pub(crate) fn is_sound(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) -> bool {
-        let is_sound = frame.icrc_is_right_at(&packet.layout());
+        let is_sound = frame.is_intact_at(&packet.layout());
         if !is_sound {
-            self.pass_unsound(side, frame);
+            self.pass_unsound(side, frame, packet);
         }
         is_sound
     }
 
     #[cold]
-    fn pass_unsound(&mut self, side: Side, frame: &Frame<'_>) {
-        self.shared.counters.rx_icrc_encapsulated += 1;
+    fn pass_unsound(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
+        let counters = &mut self.shared.counters;
+        if frame.icrc_is_right_at(&packet.layout()) {
+            counters.rx_checksum_wrong += 1;
+        } else {
+            counters.rx_icrc_encapsulated += 1;
+        }
         self.pass(side, frame);
     }
 
@@ -402,11 +413,11 @@ impl Node for Accelerator {
             Ok(None) if Pause::is_mac_control(frame.head) => {
                 self.shared.counters.drops.count(DropReason::MacControl);
             }
-            Ok(None) => self.pass(side, frame),
+            Ok(None) => self.pass_other(now, side, frame),
             // RoCEv2 with wrong lengths is opaque to the frame layer.
             Ok(Some(_)) | Err(_) => {
                 self.shared.counters.malformed += 1;
-                self.pass(side, frame);
+                self.pass_other(now, side, frame);
             }
         }
     }
@@ -436,6 +447,7 @@ impl Node for Accelerator {
         self.settle_touched();
         self.transmit_to_lan(now, out);
         self.transmit_to_wan(now, out);
+        self.shared.count_late();
         self.arm();
     }
 
@@ -454,5 +466,9 @@ impl Node for Accelerator {
     fn intake(&self, side: Side) -> usize {
         let queue = if side == LAN { &self.shared.to_wan } else { &self.shared.to_lan };
         queue.room(INTAKE_PAYLOAD, QUEUE_MAX)
+    }
+
+    fn other_intake(&self, _side: Side) -> usize {
+        usize::MAX
     }
 }

@@ -1,13 +1,13 @@
 //! The configuration of an accelerator, and its limits.
 
 use crate::policy::{Policy, Role};
-use longhaul_cc::Pacing;
+use longhaul_cc::{CodelConfig, Pacing};
 use longhaul_units::Duration;
 use thiserror::Error;
 
 /// Limits, rates and times of an accelerator.
 ///
-/// Memory is bounded by `total_bytes_max` (stored requests of all flows), plus twice
+/// Memory is bounded by `total_bytes_max` (stored requests of all flows), plus four times
 /// `passthrough_bytes_max`, plus about 1 KiB per flow of `flows_max`, plus 16 MiB for the entry
 /// buffers of empty stores. Buffers are pooled, and the pool grows with the frames held at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,9 +48,15 @@ pub struct Config {
     pub flows_max: u32,
     /// Connections in set-up or teardown to track, about 200 B each. 1 to 2^20. Default 4096.
     pub connections_max: u32,
-    /// Bytes of passed-through frames that may wait for transmission on one side. Frames beyond it
-    /// are dropped ([`crate::DropReason::QueueFull`]). At least 64 KiB. Default 32 MiB.
+    /// Bytes of passed-through RoCEv2 frames that may wait for transmission on one side, and as
+    /// many of other frames. Frames beyond it are dropped ([`crate::DropReason::QueueFull`]). At
+    /// least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
+    /// Bound of the time for which the frames of a flow that is not RoCEv2 wait for transmission.
+    /// Beyond it they are marked, or dropped if their sender does not react to marks
+    /// ([`crate::DropReason::QueueDelay`]). RoCEv2 frames are neither. Target and interval at least
+    /// 1 µs. Default 5 ms and 100 ms.
+    pub passthrough_delay: CodelConfig,
     /// Rate limit towards the WAN, in bits per second on the wire. Set it to the link's rate, so
     /// that neither a requester's burst nor a retransmission overruns the link's queue, and share
     /// it with the other accelerators that feed the link. Default unlimited.
@@ -110,6 +116,7 @@ impl Default for Config {
             flows_max: 4096,
             connections_max: 4096,
             passthrough_bytes_max: 32 << 20,
+            passthrough_delay: CodelConfig::default(),
             wan_pacing: Pacing::Unlimited,
             lan_pacing: Pacing::Unlimited,
             heed_cnps: true,
@@ -183,6 +190,7 @@ impl Config {
 
     /// Checks every field against its range.
     pub fn check(&self) -> Result<(), ConfigError> {
+        let delay = &self.passthrough_delay;
         let fields = [
             ("flow_bytes_max", self.flow_bytes_max, 64 << 10, u64::MAX >> 8),
             ("ack_window_bytes", self.ack_window_bytes, 4 << 10, u64::MAX >> 8),
@@ -194,6 +202,8 @@ impl Config {
             ("flows_max", u64::from(self.flows_max), 1, 1 << 20),
             ("connections_max", u64::from(self.connections_max), 1, 1 << 20),
             ("passthrough_bytes_max", self.passthrough_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("passthrough_target_ns", delay.target.as_ns(), 1000, u64::MAX / 4000),
+            ("passthrough_interval_ns", delay.interval.as_ns(), 1000, u64::MAX / 4000),
             ("burst_bytes", self.burst_bytes, 1, u64::MAX >> 8),
             ("rto_initial_ns", self.rto_initial.as_ns(), 1000, u64::MAX / 4000),
             ("rto_min_ns", self.rto_min.as_ns(), 1000, u64::MAX / 4000),

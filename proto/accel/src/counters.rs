@@ -17,11 +17,17 @@ longhaul_counters::counters! {
         wan_frames_out,
         /// Frames passed through.
         passed,
+        /// Passed-through frames, not RoCEv2, that were marked (ECN) because frames of their flow
+        /// waited too long for room.
+        passed_marked,
         /// RoCEv2 frames whose headers contradict their length; passed through.
         malformed,
         /// RoCEv2 packets with a wrong ICRC; passed through, never stored, acknowledged or used as
         /// evidence.
         rx_icrc_encapsulated,
+        /// RoCEv2 packets with a right ICRC and a wrong IPv4 or UDP checksum, which their receiver
+        /// drops; treated as those with a wrong ICRC.
+        rx_checksum_wrong,
         /// Request packets stored.
         stored_packets,
         /// Payload bytes of request packets stored.
@@ -128,6 +134,9 @@ longhaul_counters::drops! {
         AckOutside = "ack_outside",
         /// A queue for passed-through frames is full.
         QueueFull = "queue_full",
+        /// A passed-through frame, not RoCEv2, because frames of its flow waited too long for room;
+        /// its sender slows down, as at any congested link (CoDel).
+        QueueDelay = "queue_delay",
         /// A frame longer than 16 KiB, or an empty one.
         Oversized = "oversized",
         /// A MAC control frame, such as a pause: it is valid on one link only, and the accelerator

@@ -211,7 +211,7 @@ impl Flow {
 
     /// Learns the format of the responder's frames from a request of its QP.
     pub(crate) fn learn_answer(&mut self, frame: &Frame<'_>, packet: &Packet<'_>) {
-        if self.answer.is_deduced() && frame.icrc_is_right_at(&packet.layout()) {
+        if self.answer.is_deduced() && frame.is_intact_at(&packet.layout()) {
             self.answer.learn_from_responder(packet);
         }
     }

@@ -5,11 +5,11 @@ use crate::accelerator::{Accelerator, LAN, WAN};
 use crate::flow::Flow;
 use crate::timers::SlotId;
 use longhaul_cc::{Gate, wire_bytes};
-use longhaul_node::{Deadline, Transmit};
+use longhaul_node::{Deadline, Side, Transmit, Turns};
 use longhaul_units::Instant;
 use std::collections::VecDeque;
 
-/// Round-robin quantum, in frames.
+/// Round-robin quantum of a flow, in frames.
 const QUANTUM: usize = 16;
 
 /// Transmission queues of each side.
@@ -20,11 +20,14 @@ pub(crate) struct Output {
     wan_ring: VecDeque<SlotId>,
     lan_gate: Gate,
     wan_gate: Gate,
-    /// It is the stored packets' turn, not that of passed-through frames.
-    flows_turn: bool,
-    /// Frames left in the quantum.
-    turn_left: usize,
+    /// Turns of passed-through frames and of stored packets on the WAN side.
+    turns: Turns,
+    /// Frames left in the quantum of the first flow of the WAN ring.
+    flow_left: usize,
 }
+
+/// Class of passed-through frames in [`Output::turns`].
+const PASSED: usize = 0;
 
 fn lan_gate(config: &Config) -> Gate {
     Gate::new(&config.lan_pacing, config.burst_bytes)
@@ -41,8 +44,8 @@ impl Output {
             wan_ring: VecDeque::new(),
             lan_gate: lan_gate(config),
             wan_gate: wan_gate(config),
-            flows_turn: false,
-            turn_left: QUANTUM,
+            turns: Turns::default(),
+            flow_left: QUANTUM,
         }
     }
 
@@ -81,18 +84,19 @@ impl Output {
 
 impl Accelerator {
     pub(crate) fn transmit_to_lan(&mut self, now: Instant, out: &mut dyn Transmit) {
-        let mut room = out.room(LAN);
         self.output.lan_gate.stop_waiting();
+        self.send_other(now, LAN, out);
+        let mut room = out.room(LAN);
         while room > 0
             && !(self.output.lan_ring.is_empty() && self.shared.to_lan.is_empty())
             && self.output.lan_gate.is_open(now)
         {
             let sent = match self.answer_next(now, out) {
                 Some(sent) => sent,
-                None => match self.shared.to_lan.pop() {
+                None => match self.shared.to_lan.pop(now) {
                     Some(frame) => {
-                        out.transmit_held(LAN, &frame);
-                        wire_bytes(frame.len())
+                        frame.transmit(LAN, out);
+                        wire_bytes(frame.frame_len())
                     }
                     None => break,
                 },
@@ -133,37 +137,73 @@ impl Accelerator {
     }
 
     pub(crate) fn transmit_to_wan(&mut self, now: Instant, out: &mut dyn Transmit) {
-        let mut room = out.room(WAN);
         self.output.wan_gate.stop_waiting();
-        while !(self.output.wan_ring.is_empty() && self.shared.to_wan.is_empty()) {
-            let most = room.min(self.output.turn_left);
-            let sent = if self.output.flows_turn {
-                self.send_stored(now, out, most)
+        self.send_other(now, WAN, out);
+        let mut room = out.room(WAN);
+        loop {
+            let ready = [!self.shared.to_wan.is_empty(), !self.output.wan_ring.is_empty()];
+            let Some(class) = self.output.turns.choose(ready) else { return };
+            let sent = if class == PASSED {
+                self.send_passed(now, out, room)
             } else {
-                self.send_passed(now, out, most)
+                let most = room.min(self.output.flow_left);
+                let sent = self.send_stored(now, out, most);
+                self.output.flow_left -= sent;
+                // A flow whose packets follow passed-through frames waits for these.
+                if sent == 0 { self.send_passed(now, out, room.min(1)) } else { sent }
             };
             self.shared.counters.wan_frames_out += sent as u64;
             room -= sent;
-            self.output.turn_left -= sent;
-            if self.output.turn_left > 0 && (room == 0 || !self.output.wan_gate.is_open(now)) {
-                return;
-            }
-            if self.output.flows_turn {
+            let is_blocked = room == 0 || !self.output.wan_gate.is_open(now);
+            if class != PASSED && (self.output.flow_left == 0 || !is_blocked) {
                 self.next_flow();
             }
-            self.output.flows_turn = !self.output.flows_turn;
-            self.output.turn_left = QUANTUM;
+            if is_blocked {
+                return;
+            }
         }
     }
 
-    /// Sends up to `most` passed-through frames. Returns their number.
+    /// Sends the frames to `side` that are not RoCEv2 if only RoCEv2 is held back there.
+    fn send_other(&mut self, now: Instant, side: Side, out: &mut dyn Transmit) {
+        let (queue, gate, sent) = if side == WAN {
+            let sent = &mut self.shared.counters.wan_frames_out;
+            (&mut self.shared.to_wan, &mut self.output.wan_gate, sent)
+        } else {
+            let sent = &mut self.shared.counters.lan_frames_out;
+            (&mut self.shared.to_lan, &mut self.output.lan_gate, sent)
+        };
+        if !queue.has_other() {
+            return;
+        }
+        let mut room = out.other_room(side);
+        if room <= out.room(side) {
+            return;
+        }
+        while room > 0
+            && gate.is_open(now)
+            && let Some(frame) = queue.pop_other(now)
+        {
+            frame.transmit(side, out);
+            gate.take(now, wire_bytes(frame.frame_len()));
+            *sent += 1;
+            room -= 1;
+        }
+    }
+
+    /// Sends up to `most` passed-through frames of one turn. Returns their number.
     fn send_passed(&mut self, now: Instant, out: &mut dyn Transmit, most: usize) -> usize {
         let mut sent = 0;
         while sent < most && self.output.wan_gate.is_open(now) {
-            let Some(frame) = self.shared.to_wan.pop() else { break };
-            out.transmit_held(WAN, &frame);
-            self.output.wan_gate.take(now, wire_bytes(frame.len()));
+            let Some(frame) = self.shared.to_wan.pop(now) else { break };
+            frame.transmit(WAN, out);
+            let bytes = wire_bytes(frame.frame_len());
+            self.output.wan_gate.take(now, bytes);
+            self.output.turns.take(bytes);
             sent += 1;
+            if self.output.turns.left() == 0 {
+                break;
+            }
         }
         sent
     }
@@ -184,6 +224,7 @@ impl Accelerator {
             let bytes = flow.send_next(now, &mut self.shared, out);
             let Some(bytes) = bytes else { break };
             self.output.wan_gate.take(now, bytes);
+            self.output.turns.take(bytes);
             sent += 1;
         }
         self.touched.add(id, flow);
@@ -192,6 +233,7 @@ impl Accelerator {
 
     /// Ends the turn of the first flow, which stays in the ring if it has more to send.
     fn next_flow(&mut self) {
+        self.output.flow_left = QUANTUM;
         let Some(id) = self.output.wan_ring.pop_front() else { return };
         let Some(flow) = self.flows.current_mut(id) else { return };
         if flow.owes_responder() {

@@ -1,12 +1,13 @@
 //! State that all flows of an accelerator share: configuration, memory, counters and queues.
 
+use crate::accelerator::LAN;
 use crate::pairing::Looks;
 use crate::shares::Shares;
 use crate::store::Spare;
 use crate::{Config, Counters, DropReason};
 use longhaul_cc::dcqcn::Dcqcn;
-use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue};
-use longhaul_units::BitRate;
+use longhaul_node::{Frame, FrameBuf, FramePool, PassingQueue, Side};
+use longhaul_units::{BitRate, Instant};
 
 /// State that all flows share.
 pub(crate) struct AccelShared {
@@ -20,13 +21,14 @@ pub(crate) struct AccelShared {
     pub(crate) draining: bool,
     /// DCQCN parameters of flows that receive CNPs.
     pub(crate) dcqcn: Dcqcn,
-    pub(crate) to_lan: FrameQueue,
-    pub(crate) to_wan: FrameQueue,
+    pub(crate) to_lan: PassingQueue,
+    pub(crate) to_wan: PassingQueue,
     pub(crate) looks: Looks,
 }
 
 impl AccelShared {
     pub(crate) fn new(config: Config) -> Self {
+        let queue = || PassingQueue::new(config.passthrough_delay, config.passthrough_bytes_max);
         AccelShared {
             pool: FramePool::new(),
             counters: Counters::default(),
@@ -34,8 +36,8 @@ impl AccelShared {
             spare: Spare::default(),
             draining: false,
             dcqcn: dcqcn(&config),
-            to_lan: FrameQueue::new(config.passthrough_bytes_max),
-            to_wan: FrameQueue::new(config.passthrough_bytes_max),
+            to_lan: queue(),
+            to_wan: queue(),
             looks: Looks::default(),
             config,
         }
@@ -43,6 +45,8 @@ impl AccelShared {
 
     pub(crate) fn reconfigure(&mut self, config: Config) {
         self.dcqcn = dcqcn(&config);
+        self.to_lan.reconfigure(config.passthrough_delay);
+        self.to_wan.reconfigure(config.passthrough_delay);
         self.config = config;
     }
 
@@ -62,6 +66,23 @@ impl AccelShared {
         self.may_hold(frame).then(|| self.pool.hold(frame))
     }
 
+    /// Queues a frame that is not RoCEv2.
+    pub(crate) fn pass_other(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
+        let Some(frame) = self.hold(frame) else { return };
+        let queue = if side == LAN { &mut self.to_wan } else { &mut self.to_lan };
+        self.counters.drops.add(DropReason::QueueFull, queue.push_other(now, frame));
+    }
+
+    /// Counts the frames that waited too long.
+    pub(crate) fn count_late(&mut self) {
+        for queue in [&mut self.to_lan, &mut self.to_wan] {
+            let late = queue.take_late();
+            self.counters.passed_marked += late.marked;
+            self.counters.drops.add(DropReason::QueueDelay, late.dropped);
+        }
+    }
+
+    /// Queues a RoCEv2 frame, as the functions below do.
     pub(crate) fn pass_to_wan(&mut self, frame: &Frame<'_>) {
         if let Some(frame) = self.hold(frame) {
             self.queue_to_wan(frame);
@@ -69,7 +90,7 @@ impl AccelShared {
     }
 
     pub(crate) fn queue_to_wan(&mut self, frame: FrameBuf) {
-        if !self.to_wan.push(frame) {
+        if !self.to_wan.push_roce(frame) {
             self.counters.drops.count(DropReason::QueueFull);
         }
     }
@@ -77,7 +98,7 @@ impl AccelShared {
     /// Returns `false` if the frame was dropped.
     pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) -> bool {
         let Some(frame) = self.hold(frame) else { return false };
-        let passed = self.to_lan.push(frame);
+        let passed = self.to_lan.push_roce(frame);
         if !passed {
             self.counters.drops.count(DropReason::QueueFull);
         }

@@ -3,10 +3,11 @@
 //! A sender that feeds a link paces itself to the link's rate, so that no queue builds on the path:
 //! a [`Gate`] admits its frames at its [`Pacing`], either a rate of its own ([`Pacer`]) or one
 //! shared with others ([`JointRate`]). A [`RateLimiter`] limits a QP, by its program or, through
-//! [`dcqcn`], by its path. [`PathRate`] measures the rate that a long path has room for. The crate
-//! does not parse frames.
+//! [`dcqcn`], by its path. [`PathRate`] measures the rate that a long path has room for. [`Codel`]
+//! bounds the time that packets wait in a queue. The crate does not parse frames.
 #![forbid(unsafe_code)]
 
+mod codel;
 pub mod dcqcn;
 mod gate;
 mod joint;
@@ -16,6 +17,7 @@ mod path_rate;
 mod red;
 mod rtt;
 
+pub use codel::{Codel, CodelConfig, Signal};
 pub use gate::{Gate, Pacing};
 pub use joint::{JointPacer, JointRate};
 pub use limiter::{RateLimit, RateLimiter};

@@ -1,4 +1,4 @@
-//! The embedded switch of a host: several functions behind one address.
+//! The embedded switch of a host: several functions behind the same addresses.
 //!
 //! Each process that uses the host's device is a function with its own slot. The top 6 bits of a
 //! function's QPNs and CM ids are its slot, so every packet identifies its function, except the
@@ -11,6 +11,9 @@
 //! multicast that a function sends leaves the host and is delivered to every function, including
 //! the sender: a QP that is a member of its destination group receives its own messages, without a
 //! loopback in the function or on the wire.
+//!
+//! A host may also have a kernel side: the network interface of the operating system at the same
+//! addresses. RoCEv2 to the host goes to its functions, every other frame to the kernel.
 //!
 //! The switch only decides; it holds no frames.
 #![forbid(unsafe_code)]
@@ -45,6 +48,8 @@ pub enum Route {
     AllFunctions,
     /// Out of the host, and to every attached function as well.
     WireAndAllFunctions,
+    /// To the host's kernel.
+    Kernel,
     /// Dropped.
     Drop(DropReason),
 }
@@ -52,7 +57,8 @@ pub enum Route {
 /// Why a frame is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DropReason {
-    /// Not RoCEv2, malformed, or no message of the connection manager on QP1.
+    /// Not RoCEv2 and the host has no kernel side, malformed, or no message of the connection
+    /// manager on QP1.
     NotRoce,
     /// No function with that slot is attached.
     NoFunction,
@@ -64,7 +70,8 @@ pub enum DropReason {
 /// See the crate's documentation.
 #[derive(Debug)]
 pub struct EmbeddedSwitch {
-    address: IpAddr,
+    addresses: Vec<IpAddr>,
+    has_kernel: bool,
     /// One bit for each slot.
     attached: u64,
     /// Requests sent to all functions, with the slots that have refused the last copy.
@@ -133,11 +140,21 @@ fn cm_message<'a>(frame: &'a Frame<'_>) -> Option<Message<'a>> {
 }
 
 impl EmbeddedSwitch {
-    /// Creates the switch of the host with `address`, without attached functions. `seed` keys its
-    /// hashes, so that peers cannot cause collisions.
-    pub fn new(address: IpAddr, seed: u64) -> Self {
-        let requests = HashMap::with_hasher(FixedState::with_seed(seed));
-        EmbeddedSwitch { address, attached: 0, requests, ages: VecDeque::new() }
+    /// Creates the switch of the host with `addresses`, without attached functions and kernel side.
+    /// `seed` keys its hashes, so that peers cannot cause collisions.
+    pub fn new(addresses: &[IpAddr], seed: u64) -> Self {
+        EmbeddedSwitch {
+            addresses: addresses.to_vec(),
+            has_kernel: false,
+            attached: 0,
+            requests: HashMap::with_hasher(FixedState::with_seed(seed)),
+            ages: VecDeque::new(),
+        }
+    }
+
+    /// Adds or removes the kernel side.
+    pub fn set_kernel(&mut self, has_kernel: bool) {
+        self.has_kernel = has_kernel;
     }
 
     /// Attaches or detaches the function in `slot`, which is below [`FUNCTIONS_MAX`].
@@ -177,7 +194,7 @@ impl EmbeddedSwitch {
         if is_multicast(&packet) {
             return Route::WireAndAllFunctions;
         }
-        let to_self = packet.destination_ip() == self.address;
+        let to_self = self.addresses.contains(&packet.destination_ip());
         if packet.dest_qp() == Qpn::GSI && self.is_held_refusal(slot, &packet, frame) {
             return Route::Drop(DropReason::RefusedByOthersYet);
         }
@@ -200,10 +217,23 @@ impl EmbeddedSwitch {
         !is_last
     }
 
+    /// Routes a frame that the host's kernel sends. RoCEv2, as from a software RNIC of the kernel,
+    /// is delivered like a function's.
+    pub fn from_kernel(&mut self, frame: &Frame<'_>) -> Route {
+        let Ok(Some(packet)) = Packet::parse(frame.head) else { return Route::Wire };
+        if is_multicast(&packet) {
+            return Route::WireAndAllFunctions;
+        }
+        let to_self = self.addresses.contains(&packet.destination_ip());
+        if to_self { self.from_wire(frame) } else { Route::Wire }
+    }
+
     /// Routes a frame that arrives at the host.
     pub fn from_wire(&mut self, frame: &Frame<'_>) -> Route {
-        let Ok(Some(packet)) = Packet::parse(frame.head) else {
-            return Route::Drop(DropReason::NotRoce);
+        let packet = match Packet::parse(frame.head) {
+            Ok(Some(packet)) => packet,
+            Ok(None) if self.has_kernel => return Route::Kernel,
+            Ok(None) | Err(_) => return Route::Drop(DropReason::NotRoce),
         };
         if is_multicast(&packet) {
             return Route::AllFunctions;

@@ -52,7 +52,7 @@ fn mad(attribute: u16, local_id: u32, remote_id: u32, reason: u16) -> [u8; 256] 
 }
 
 fn switch_with(slots: &[usize]) -> EmbeddedSwitch {
-    let mut switch = EmbeddedSwitch::new(HOST, 1);
+    let mut switch = EmbeddedSwitch::new(&[HOST], 1);
     for &slot in slots {
         switch.set_attached(slot, true);
     }
@@ -94,11 +94,69 @@ mod data {
     }
 
     #[test]
+    fn to_either_own_address_stays_inside() {
+        let own = std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0xa4d, 2).into();
+        let mut switch = EmbeddedSwitch::new(&[HOST, own], 1);
+        switch.set_attached(1, true);
+        let inside = head(own, own, Opcode::RC_SEND_ONLY, 1 << 18 | 5, 8);
+        assert_eq!(switch.from_function(1, &frame(&inside, &[0; 8])), Route::Function(1));
+        assert_eq!(switch.from_kernel(&frame(&inside, &[0; 8])), Route::Function(1));
+    }
+
+    #[test]
     fn other_frames_leave_and_do_not_enter() {
         let mut switch = switch_with(&[0]);
         let arp = [0xff; 60];
         assert_eq!(switch.from_function(0, &Frame::opaque(&arp)), Route::Wire);
         assert_eq!(switch.from_wire(&Frame::opaque(&arp)), Route::Drop(DropReason::NotRoce));
+    }
+}
+
+mod kernel {
+    use super::*;
+
+    /// Broadcast with an ethertype of ARP.
+    fn arp() -> [u8; 60] {
+        let mut frame = [0xff; 60];
+        frame[12..14].copy_from_slice(&[0x08, 0x06]);
+        frame
+    }
+
+    #[test]
+    fn gets_what_is_not_roce_and_only_while_it_is_there() {
+        let mut switch = switch_with(&[0]);
+        switch.set_kernel(true);
+        let roce = head(PEER, HOST, Opcode::RC_SEND_ONLY, 5, 0);
+        assert_eq!(switch.from_wire(&Frame::opaque(&arp())), Route::Kernel);
+        assert_eq!(switch.from_wire(&frame(&roce, &[])), Route::Function(0));
+        let nobody = head(PEER, HOST, Opcode::RC_SEND_ONLY, 4 << 18 | 17, 0);
+        let route = switch.from_wire(&frame(&nobody, &[]));
+        assert_eq!(route, Route::Drop(DropReason::NoFunction), "RoCE is the device's");
+        switch.set_kernel(false);
+        assert_eq!(switch.from_wire(&Frame::opaque(&arp())), Route::Drop(DropReason::NotRoce));
+    }
+
+    #[test]
+    fn malformed_roce_is_nobodys() {
+        let mut switch = switch_with(&[0]);
+        switch.set_kernel(true);
+        let roce = head(PEER, HOST, Opcode::RC_SEND_ONLY, 5, 0);
+        // The BTH is cut off, behind the headers of Ethernet, IPv4 and UDP.
+        let cut = &roce.bytes()[..14 + 20 + 8 + 4];
+        assert_eq!(switch.from_wire(&Frame::opaque(cut)), Route::Drop(DropReason::NotRoce));
+    }
+
+    #[test]
+    fn sends_to_the_wire_and_roce_to_the_own_address_inside() {
+        let mut switch = switch_with(&[0, 1]);
+        switch.set_kernel(true);
+        assert_eq!(switch.from_kernel(&Frame::opaque(&arp())), Route::Wire);
+        let inside = head(HOST, HOST, Opcode::RC_SEND_ONLY, 1 << 18 | 5, 8);
+        let outside = head(HOST, PEER, Opcode::RC_SEND_ONLY, 1 << 18 | 5, 8);
+        let group = head(HOST, "224.1.2.3".parse().unwrap(), Opcode::UD_SEND_ONLY, 0xff_ffff, 4);
+        assert_eq!(switch.from_kernel(&frame(&inside, &[0; 8])), Route::Function(1));
+        assert_eq!(switch.from_kernel(&frame(&outside, &[0; 8])), Route::Wire);
+        assert_eq!(switch.from_kernel(&frame(&group, &[0; 4])), Route::WireAndAllFunctions);
     }
 }
 

@@ -4,9 +4,9 @@ use crate::config::{LinkConfig, LinkError};
 use crate::counters::{DropReason, LinkCounters};
 use crate::rule::RuleCounters;
 use crate::wire::{Arrival, Wire, corrupt};
-use longhaul_node::{Frame, FrameBuf, FramePool, PAYLOAD_MAX, Side, Transmit};
+use longhaul_node::{Frame, FrameBuf, FramePool, PAYLOAD_MAX, Side, Transmit, transmit_marked};
 use longhaul_units::Instant;
-use longhaul_wire::{Ecn, HEAD_MAX, Head};
+use longhaul_wire::{Ecn, Head};
 use std::collections::VecDeque;
 
 /// How many frames ahead of its delivery a frame is prefetched.
@@ -140,7 +140,7 @@ impl Direction {
             if corrupted_bit != ExitEdits::NO_BIT {
                 send_corrupted(&front.frame.as_frame(), corrupted_bit, is_marked, side, out);
             } else if is_marked {
-                send_marked(&front.frame.as_frame(), side, out);
+                transmit_marked(&front.frame.as_frame(), side, out);
             } else {
                 out.transmit_held(side, &front.frame);
             }
@@ -218,13 +218,4 @@ fn send_corrupted(
     // A frame that is no longer well-formed is sent as opaque.
     let frame = Frame::received(&head, &bytes).unwrap_or_else(|_| Frame::opaque(&bytes));
     out.transmit(side, &frame);
-}
-
-/// Sends `frame` with a congestion mark in its headers, if [`Ecn::mark`] applies one.
-pub fn send_marked(frame: &Frame<'_>, side: Side, out: &mut dyn Transmit) {
-    let mut bytes = [0; HEAD_MAX];
-    let head = &mut bytes[..frame.head.len()];
-    head.copy_from_slice(frame.head);
-    Ecn::mark(head);
-    out.transmit(side, &Frame { head, ..*frame });
 }

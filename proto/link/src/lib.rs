@@ -27,7 +27,7 @@ mod wire;
 
 pub use config::{Bursts, Cut, Impairments, LinkConfig, LinkError};
 pub use counters::{DropReason, Drops, LinkCounters};
-pub use direction::{Direction, send_marked};
+pub use direction::Direction;
 pub use link::Link;
 pub use longhaul_cc::RedConfig;
 pub use rule::{

@@ -199,6 +199,14 @@ impl<N: Node, O: Observer> Transmit for Joint<'_, N, O> {
     }
 
     #[inline]
+    fn other_room(&mut self, side: Side) -> usize {
+        if side != self.toward {
+            return self.out.other_room(side);
+        }
+        self.room.min(self.to.other_intake(1 - self.toward))
+    }
+
+    #[inline]
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
         if side != self.toward {
             return self.out.transmit(side, frame);
@@ -214,7 +222,9 @@ impl<N: Node, O: Observer> Transmit for Joint<'_, N, O> {
         if side != self.toward {
             return self.out.transmit_held(side, held);
         }
-        self.transmit(side, &held.as_frame());
+        self.room = self.room.saturating_sub(1);
+        self.observer.observe_held(self.now, self.toward, held);
+        self.to.handle_frame(self.now, 1 - self.toward, &held.as_frame());
     }
 }
 
@@ -230,6 +240,11 @@ impl<O: Observer> Transmit for Cable<'_, O> {
     #[inline]
     fn room(&mut self, side: Side) -> usize {
         self.out.room(side)
+    }
+
+    #[inline]
+    fn other_room(&mut self, side: Side) -> usize {
+        self.out.other_room(side)
     }
 
     #[inline]
@@ -298,6 +313,14 @@ impl<L: Node, R: Node, O: Observer> Node for Chain<L, R, O> {
             (_, None) => usize::MAX,
         }
     }
+
+    fn other_intake(&self, side: Side) -> usize {
+        match (&self.left, &self.right) {
+            (Some(left), right) if side == 0 || right.is_none() => left.other_intake(side),
+            (_, Some(right)) => right.other_intake(side),
+            (_, None) => usize::MAX,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -338,7 +361,7 @@ mod tests {
                 while out.room(side) > 0
                     && let Some(frame) = self.waiting[side].pop_front()
                 {
-                    out.transmit(side, &frame.as_frame());
+                    out.transmit_held(side, &frame);
                 }
             }
         }
@@ -425,6 +448,49 @@ mod tests {
         assert_eq!(sides, [2, 3, 4, 1]);
     }
 
+    /// Holds back RoCEv2 frames only.
+    struct Busy;
+
+    impl Node for Busy {
+        fn handle_frame(&mut self, _now: Instant, _side: Side, _frame: &Frame<'_>) {}
+        fn handle_timeout(&mut self, _now: Instant) {}
+        fn poll_transmit(&mut self, _now: Instant, _out: &mut dyn Transmit) {}
+        fn poll_timeout(&self) -> Option<Deadline> {
+            None
+        }
+        fn intake(&self, _side: Side) -> usize {
+            0
+        }
+        fn other_intake(&self, _side: Side) -> usize {
+            usize::MAX
+        }
+    }
+
+    /// Notes the room that it finds at its side 1.
+    #[derive(Default)]
+    struct Asks(Option<[usize; 2]>);
+
+    impl Node for Asks {
+        fn handle_frame(&mut self, _now: Instant, _side: Side, _frame: &Frame<'_>) {}
+        fn handle_timeout(&mut self, _now: Instant) {}
+        fn poll_transmit(&mut self, _now: Instant, out: &mut dyn Transmit) {
+            self.0 = Some([out.room(1), out.other_room(1)]);
+        }
+        fn poll_timeout(&self) -> Option<Deadline> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_node_that_holds_back_roce_takes_other_frames_through_any_joint() {
+        let mirrored = crate::Mirrored(Busy);
+        let mut chain =
+            Chain::new(Some(Asks::default()), Some(Chain::new(Some(mirrored), None::<Busy>)));
+        chain.poll_transmit(NOW, &mut sink());
+        assert_eq!(chain.left().unwrap().0, Some([0, BATCH]));
+        assert_eq!((Busy.intake(0), chain.right().unwrap().other_intake(0)), (0, usize::MAX));
+    }
+
     #[test]
     fn the_earliest_deadline_of_all_counts() {
         let chain = row(1, row(9, Relay::named(3)));
@@ -442,6 +508,30 @@ mod tests {
             chain.poll_transmit(NOW, &mut sink());
         }
         assert_eq!(seen, [(NOW, 1, 20), (NOW, 0, 30)]);
+    }
+
+    /// Counts all frames, and held ones.
+    #[derive(Default)]
+    struct Tally([usize; 2]);
+
+    impl Observer for Tally {
+        fn observe(&mut self, _now: Instant, _toward: Side, _frame: &Frame<'_>) {
+            self.0[0] += 1;
+        }
+        fn observe_held(&mut self, now: Instant, toward: Side, held: &FrameBuf) {
+            self.0[1] += 1;
+            self.observe(now, toward, &held.as_frame());
+        }
+    }
+
+    #[test]
+    fn a_held_frame_is_observed_as_one_at_a_joint_and_at_a_cable() {
+        for right in [Some(Relay::named(2)), None] {
+            let mut chain = Chain::observed(Some(Relay::named(1)), right, Tally::default());
+            chain.handle_frame(NOW, 0, &Frame::opaque(&[0; 20]));
+            chain.poll_transmit(NOW, &mut sink());
+            assert_eq!(chain.observer_mut().0, [1, 1]);
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A frame in parts: headers, payload, trailer.
 
 use crate::pool::{FrameBuf, PAYLOAD_MAX};
+use crate::{Side, Transmit};
 use longhaul_lease::Lease;
-use longhaul_wire::{HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, icrc, split};
+use longhaul_wire::{Ecn, HEAD_MAX, Head, ICRC_LEN, Layout, Malformed, Split, Udp, icrc, split};
 
 /// Longest trailer: pad and ICRC.
 pub const TRAILER_MAX: usize = 3 + ICRC_LEN;
@@ -87,8 +88,8 @@ pub enum Trailer {
         /// The received ICRC, valid or not.
         icrc: [u8; ICRC_LEN],
     },
-    /// Same as [`Trailer::Received`], for a frame whose ICRC an earlier node of the box has found
-    /// valid.
+    /// Same as [`Trailer::Received`], for a frame whose ICRC and checksums an earlier node of the
+    /// box has found right.
     Checked {
         /// Pad bytes; only the first `pad_len` are valid.
         pad: [u8; 3],
@@ -232,6 +233,15 @@ impl std::fmt::Debug for Payload<'_> {
         };
         write!(f, "{} {kind}", self.len())
     }
+}
+
+/// Transmits `frame` with a congestion mark in its headers, if [`Ecn::mark`] applies one.
+pub fn transmit_marked(frame: &Frame<'_>, side: Side, out: &mut dyn Transmit) {
+    let mut bytes = [0; HEAD_MAX];
+    let head = &mut bytes[..frame.head.len()];
+    head.copy_from_slice(frame.head);
+    Ecn::mark(head);
+    out.transmit(side, &Frame { head, ..*frame });
 }
 
 impl<'a> Frame<'a> {
@@ -382,6 +392,37 @@ impl<'a> Frame<'a> {
     #[inline]
     pub fn icrc_is_right_at(&self, layout: &Layout) -> bool {
         self.has_icrc(|payload, pad| icrc::of(self.head, layout, payload, pad))
+    }
+
+    /// True if nothing that a receiver verifies is wrong: the ICRC is valid, and the checksums are
+    /// right.
+    #[inline]
+    pub fn is_intact(&self) -> bool {
+        Layout::find(self.head).is_ok_and(|layout| layout.is_some_and(|at| self.is_intact_at(&at)))
+    }
+
+    /// Same as [`Frame::is_intact`], with the layout of the headers already known.
+    #[inline]
+    pub fn is_intact_at(&self, layout: &Layout) -> bool {
+        self.icrc_is_right_at(layout) && self.checksums_are_right_at(layout)
+    }
+
+    /// True if the checksums are right: that of IPv4, and that of UDP if there is one. They cover
+    /// what the ICRC leaves out: the IPv4 traffic class and hop limit, and the checksums
+    /// themselves. A receiver's network stack drops a frame with a wrong one, however often it is
+    /// retransmitted.
+    ///
+    /// They are right for sealed and checked frames, as in [`Frame::icrc_is_right`].
+    #[inline]
+    pub fn checksums_are_right_at(&self, layout: &Layout) -> bool {
+        let Trailer::Received { pad, pad_len, icrc } = &self.trailer else { return true };
+        let udp = Udp::from(*layout);
+        udp.ip_checksum_is_right(self.head)
+            && (udp.checksum(self.head) == 0
+                || self.payload.as_bytes().is_none_or(|payload| {
+                    let pad = &pad[..usize::from(*pad_len)];
+                    udp.checksum_is_right(self.head, &[payload, pad, icrc])
+                }))
     }
 
     #[inline]

@@ -7,16 +7,22 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+mod fair_queue;
 mod frame;
 mod mirrored;
+mod passing;
 mod pool;
 mod queue;
+mod turns;
 
 pub use chain::{Chain, Observer};
-pub use frame::{Frame, Gather, Payload, Segment, TRAILER_MAX, Trailer};
+pub use fair_queue::{FairQueue, Late, Leaving};
+pub use frame::{Frame, Gather, Payload, Segment, TRAILER_MAX, Trailer, transmit_marked};
 pub use mirrored::Mirrored;
+pub use passing::PassingQueue;
 pub use pool::{FrameBuf, FramePool, PAYLOAD_MAX};
 pub use queue::FrameQueue;
+pub use turns::Turns;
 
 use longhaul_units::Instant;
 
@@ -51,6 +57,12 @@ pub trait Transmit {
     /// Number of frames that `side` accepts at present. A node asks before it builds a frame, and
     /// leaves its state unchanged if the answer is 0.
     fn room(&mut self, side: Side) -> usize;
+
+    /// Same as [`Transmit::room`], for frames that are not RoCEv2: see [`Node::other_intake`].
+    #[inline]
+    fn other_room(&mut self, side: Side) -> usize {
+        self.room(side)
+    }
 
     /// Most packets that one frame may stand for at `side`, at least 1: see [`Payload::Train`]. A
     /// train takes the room of one frame.
@@ -96,6 +108,13 @@ pub trait Node {
     fn intake(&self, _side: Side) -> usize {
         usize::MAX
     }
+
+    /// Same as [`Node::intake`], for frames that are not RoCEv2. A node whose back-pressure holds
+    /// back RDMA only, because a far box or a store is full, takes other frames all the same, so
+    /// that they wait only where their own path is busy.
+    fn other_intake(&self, side: Side) -> usize {
+        self.intake(side)
+    }
 }
 
 macro_rules! forward_node {
@@ -115,6 +134,9 @@ macro_rules! forward_node {
             }
             fn intake(&self, side: Side) -> usize {
                 (**self).intake(side)
+            }
+            fn other_intake(&self, side: Side) -> usize {
+                (**self).other_intake(side)
             }
         }
     )*};

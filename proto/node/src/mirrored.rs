@@ -19,6 +19,11 @@ impl Transmit for MirroredOut<'_> {
     }
 
     #[inline]
+    fn other_room(&mut self, side: Side) -> usize {
+        self.0.other_room(1 - side)
+    }
+
+    #[inline]
     fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
         self.0.transmit(1 - side, frame);
     }
@@ -53,6 +58,11 @@ impl<N: Node> Node for Mirrored<N> {
     #[inline]
     fn intake(&self, side: Side) -> usize {
         self.0.intake(1 - side)
+    }
+
+    #[inline]
+    fn other_intake(&self, side: Side) -> usize {
+        self.0.other_intake(1 - side)
     }
 }
 

@@ -36,7 +36,7 @@ longhaul_counters::counters! {
         connections_refused,
         /// Requests and responses whose PSN or MSN was translated.
         renumbered,
-        /// Packets with a wrong ICRC on connections that are read ahead for; dropped.
+        /// Packets with a wrong ICRC or checksum on connections that are read ahead for; dropped.
         rx_icrc_encapsulated,
         /// Requests without the far box's mark although it had set it before: the far box has lost
         /// its memory. Dropped, so that the connection ends.

@@ -152,7 +152,7 @@ impl Initiator {
         let offering = with_offer(&mut shared.pool, frame, packet, offer);
         shared.send(INNER, offering);
         let Some(number) = packet.psn().unwrap_near(self.command_next) else { return };
-        if number < self.command_next || !frame.icrc_is_right() {
+        if number < self.command_next || !frame.is_intact() {
             return;
         }
         self.command_next = number + span(packet, self.terms.mtu);
@@ -332,7 +332,7 @@ impl Initiator {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        if !frame.icrc_is_right() {
+        if !frame.is_intact() {
             shared.counters.rx_icrc_encapsulated += 1;
             return;
         }
@@ -501,7 +501,7 @@ impl Initiator {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        if !frame.icrc_is_right() {
+        if !frame.is_intact() {
             shared.counters.rx_icrc_encapsulated += 1;
             return;
         }

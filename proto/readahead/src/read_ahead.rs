@@ -120,7 +120,7 @@ impl ReadAhead {
     }
 
     fn handle_management(&mut self, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
-        if let Some(payload) = frame.payload.as_bytes().filter(|_| frame.icrc_is_right()) {
+        if let Some(payload) = frame.payload.as_bytes().filter(|_| frame.is_intact()) {
             match self.connections.handle(&self.shared.config, side, packet, payload) {
                 Some(News::Begin(made)) => self.begin(made),
                 Some(News::End(keys)) => keys.iter().for_each(|key| self.end(key)),

@@ -158,7 +158,7 @@ impl Target {
         } else {
             shared.pass(LAN, frame);
         }
-        if !frame.icrc_is_right() {
+        if !frame.is_intact() {
             return;
         }
         self.to_nic = Some((path_of(packet), packet.bth()));
@@ -178,7 +178,7 @@ impl Target {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        let local = frame.icrc_is_right().then(|| Local::read(packet, &frame.payload)).flatten();
+        let local = frame.is_intact().then(|| Local::read(packet, &frame.payload)).flatten();
         let Some((number, local)) = local.filter(|_| self.is_ready()) else {
             shared.counters.stray += 1;
             return;
@@ -221,8 +221,7 @@ impl Target {
     ) {
         if !self.is_marking {
             let number = packet.psn().unwrap_near(self.next);
-            if let Some(number) =
-                number.filter(|number| *number == self.next && frame.icrc_is_right())
+            if let Some(number) = number.filter(|number| *number == self.next && frame.is_intact())
             {
                 self.note_begun(packet);
                 self.note_passed(number, packet);
@@ -231,7 +230,7 @@ impl Target {
             self.top = self.top.max(end);
             return shared.pass(INNER, frame);
         }
-        if !frame.icrc_is_right() {
+        if !frame.is_intact() {
             shared.counters.rx_icrc_encapsulated += 1;
             return;
         }
@@ -389,7 +388,7 @@ impl Target {
         frame: &Frame<'_>,
         packet: &Packet<'_>,
     ) {
-        if !frame.icrc_is_right() {
+        if !frame.is_intact() {
             shared.counters.rx_icrc_encapsulated += 1;
             return;
         }

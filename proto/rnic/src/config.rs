@@ -1,5 +1,6 @@
 //! Configuration of a device.
 
+use crate::PortAddresses;
 use longhaul_cc::dcqcn::Dcqcn;
 use longhaul_neighbour::Config as Segment;
 use longhaul_units::{BitRate, Duration, Qpn};
@@ -12,8 +13,8 @@ use std::net::IpAddr;
 pub struct Config {
     /// The port's Ethernet address.
     pub mac: MacAddr,
-    /// The port's IP address; GID 0 and 1 derive from it.
-    pub ip: IpAddr,
+    /// The port's IP addresses. With a [`Config::segment`] only the first is used.
+    pub addresses: PortAddresses,
     /// Largest path MTU that a QP may be given.
     pub path_mtu_max: Mtu,
     /// Rate of transmission, counted by [`longhaul_cc::wire_bytes`]; `None`: as fast as there is
@@ -103,11 +104,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Default parameters of a host `ip` with the address `mac`.
-    pub fn new(mac: MacAddr, ip: IpAddr) -> Self {
+    /// Default parameters of a host with these addresses.
+    pub fn new(mac: MacAddr, addresses: impl Into<PortAddresses>) -> Self {
         Config {
             mac,
-            ip,
+            addresses: addresses.into(),
             path_mtu_max: Mtu::B4096,
             port_rate: None,
             port_burst_bytes: 32 * 1024,
@@ -154,7 +155,6 @@ impl Config {
         self.qpn_first = self.qpn_first.clamp(2, Qpn::MAX);
         // The last number means multicast.
         self.qpn_count = self.qpn_count.clamp(1, (Qpn::MAX - self.qpn_first).max(1));
-        self.ip = self.ip.to_canonical();
         if let Some(segment) = &mut self.segment {
             segment.mac = self.mac;
         }

@@ -111,7 +111,7 @@ fn emit_cnp(config: &Config, hop: MacAddr, peer: IpAddr, qpn: Qpn, emit: &mut im
         source_mac: config.mac,
         destination_mac: hop,
         vlan: vlan(config),
-        source_ip: config.ip,
+        source_ip: config.addresses.source_for(peer),
         destination_ip: peer,
         traffic_class: CNP_TRAFFIC_CLASS,
         hop_limit: CNP_HOP_LIMIT,

@@ -41,7 +41,7 @@ pub(crate) fn send(
         source_mac: config.mac,
         destination_mac: hop,
         vlan: vlan(config),
-        source_ip: config.ip,
+        source_ip: config.addresses.source_for(to),
         destination_ip: to,
         traffic_class: 0,
         hop_limit: HOP_LIMIT,

@@ -25,6 +25,7 @@
 //! Memory windows, XRC and on-demand paging are not supported, and are refused.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod attributes;
 mod bring_up;
 mod config;
@@ -49,6 +50,7 @@ mod transmit;
 mod transport;
 mod types;
 
+pub use addresses::PortAddresses;
 pub use attributes::{AddressVector, QpAttr, QpInfo, QpInit, SrqInit};
 pub use bring_up::BringUp;
 pub use config::Config;
@@ -59,8 +61,8 @@ pub use longhaul_neighbour::{
     Resolution,
 };
 pub use longhaul_work::{
-    AhId, Completion, CompletionOp, Counter, Counters, Destination, DropReason, MESSAGE_MAX, Mtu,
-    RecvWr, SGE_MAX, SendOp, SendWr, Sge, Status,
+    AhId, Completion, CompletionOp, Counter, Counters, Destination, DropReason, Grh, MESSAGE_MAX,
+    Mtu, RecvWr, SGE_MAX, SendOp, SendWr, Sge, Status,
 };
 pub use qp::QpSnapshot;
 pub use types::{Access, CqId, Event, Memory, MrKeys, PdId, QpEvent, QpKind, QpState, SrqId};

@@ -22,7 +22,7 @@ pub(crate) fn path(
         source_mac: config.mac,
         destination_mac: hop,
         vlan: vlan(config),
-        source_ip: config.ip,
+        source_ip: config.addresses.source_for(destination_ip),
         destination_ip,
         traffic_class: address.traffic_class | ecn,
         hop_limit: if address.hop_limit == 0 { HOP_LIMIT } else { address.hop_limit },

@@ -79,7 +79,7 @@ fn bound(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), Verbs
 /// Checks that this device can use an address vector.
 pub(crate) fn check_address(address: &AddressVector, config: &Config) -> Result<(), VerbsError> {
     bound("flow_label", u64::from(address.flow_label), 0, 0xf_ffff)?;
-    if address.destination_ip.to_canonical().is_ipv4() != config.ip.is_ipv4() {
+    if config.addresses.towards(address.destination_ip.to_canonical()).is_none() {
         return Err(VerbsError::Invalid("the peer's address is of another family than the port's"));
     }
     Ok(())

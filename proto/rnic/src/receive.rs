@@ -46,7 +46,7 @@ impl<M: Memory> Rnic<M> {
             return Err(DropReason::Version);
         }
         let transport = bth.opcode.transport();
-        if packet.destination_ip() != self.config.ip {
+        if !self.config.addresses.contains(packet.destination_ip()) {
             let is_multicast = transport == Transport::Ud && bth.dest_qp == Qpn::MULTICAST;
             return if is_multicast {
                 self.accept_multicast(now, frame, &packet, &bth)
@@ -59,7 +59,9 @@ impl<M: Memory> Rnic<M> {
             Transport::Uc => self.accept_connected(now, frame, &packet, &bth, QpKind::Uc),
             Transport::Ud if bth.dest_qp == Qpn::GSI => self.accept_mad(now, frame, &packet, &bth),
             Transport::Ud => self.accept_datagram(now, frame, &packet, &bth),
-            Transport::Cnp => check_seal(frame, &bth).and_then(|()| self.accept_cnp(now, &packet)),
+            Transport::Cnp => {
+                check_seal(frame, &packet, &bth).and_then(|()| self.accept_cnp(now, &packet))
+            }
             Transport::Other => Err(DropReason::Opcode),
         }
     }
@@ -81,7 +83,7 @@ impl<M: Memory> Rnic<M> {
         packet: &Packet<'_>,
         bth: &Bth,
     ) -> Result<(), DropReason> {
-        check_seal(frame, bth)?;
+        check_seal(frame, packet, bth)?;
         let mad = gsi::receive(packet, bth, &frame.payload)?;
         self.hops.heard(now, packet);
         self.cm.handle_mad(now, packet.source_ip(), &mad);
@@ -115,7 +117,7 @@ impl<M: Memory> Rnic<M> {
         if packet.source_ip() != qp.peer_ip {
             return Err(DropReason::SourceIp);
         }
-        check_seal(frame, bth)?;
+        check_seal(frame, packet, bth)?;
         if is_request && qp.note_request() {
             let qpn = qp.qpn;
             self.env.events.push_back(Event::Qp { qpn, kind: QpEvent::CommunicationEstablished });
@@ -155,7 +157,7 @@ impl<M: Memory> Rnic<M> {
     ) -> Result<(), DropReason> {
         let slot = self.slot(bth.dest_qp).ok_or(DropReason::NoQp)?;
         self.check_datagram_qp(slot)?;
-        check_seal(frame, bth)?;
+        check_seal(frame, packet, bth)?;
         self.take_datagram(now, slot, frame, packet, bth);
         Ok(())
     }
@@ -172,7 +174,7 @@ impl<M: Memory> Rnic<M> {
         if self.groups.members(group).is_empty() {
             return Err(DropReason::DestinationIp);
         }
-        check_seal(frame, bth)?;
+        check_seal(frame, packet, bth)?;
         let mut at = 0;
         while let Some(&slot) = self.groups.members(group).get(at) {
             at += 1;
@@ -226,14 +228,19 @@ impl<M: Memory> Rnic<M> {
     }
 }
 
-/// The last and most expensive checks: partition key and ICRC.
+/// The last and most expensive checks: partition key, ICRC, and the checksums that a kernel's
+/// network stack would verify.
 #[inline]
-fn check_seal(frame: &Frame<'_>, bth: &Bth) -> Result<(), DropReason> {
+fn check_seal(frame: &Frame<'_>, packet: &Packet<'_>, bth: &Bth) -> Result<(), DropReason> {
     if !pkey_matches(bth.pkey) {
         return Err(DropReason::PKey);
     }
-    if !frame.icrc_is_right() {
+    let layout = packet.layout();
+    if !frame.icrc_is_right_at(&layout) {
         return Err(DropReason::Icrc);
+    }
+    if !frame.checksums_are_right_at(&layout) {
+        return Err(DropReason::Checksum);
     }
     Ok(())
 }

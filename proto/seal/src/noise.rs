@@ -71,7 +71,11 @@ fn psk(shared: Option<&PresharedKey>) -> Zeroizing<[u8; KEY_LEN]> {
 }
 
 /// The initiator's state.
-pub(crate) struct Initiator(Box<HandshakeState>);
+pub(crate) struct Initiator {
+    state: Box<HandshakeState>,
+    /// A response has failed authentication.
+    has_refused: bool,
+}
 
 impl Initiator {
     /// Starts a handshake with the box that has the key `far`; `bound` is authenticated as the
@@ -91,16 +95,29 @@ impl Initiator {
         state.set_psk(PSK_AT, &*psk(shared)).ok()?;
         let mut message = [0; NOISE_INIT_LEN];
         let len = state.write_message(&terms.write(), &mut message).ok()?;
-        (len == NOISE_INIT_LEN).then_some((Initiator(Box::new(state)), message))
+        let initiator = Initiator { state: Box::new(state), has_refused: false };
+        (len == NOISE_INIT_LEN).then_some((initiator, message))
     }
 
     /// Processes the response. `None` if it is not the far box's response to this handshake; the
     /// true one may still arrive.
     pub(crate) fn finish(&mut self, message: &[u8; NOISE_RESPONSE_LEN]) -> Option<(Keys, Terms)> {
+        let read = self.read(message);
+        self.has_refused |= read.is_none();
+        read
+    }
+
+    fn read(&mut self, message: &[u8; NOISE_RESPONSE_LEN]) -> Option<(Keys, Terms)> {
         let mut terms = [0; NOISE_RESPONSE_LEN];
-        let len = self.0.read_message(message, &mut terms).ok()?;
+        let len = self.state.read_message(message, &mut terms).ok()?;
         let terms = terms.first_chunk().filter(|_| len == Terms::LEN)?;
-        Some((Keys::of(&mut self.0), Terms::read(terms)))
+        Some((Keys::of(&mut self.state), Terms::read(terms)))
+    }
+
+    /// True if a response has failed authentication: the far box has another pre-shared key, or
+    /// somebody on the path has forged it.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.has_refused
     }
 }
 

@@ -169,6 +169,11 @@ impl Peer {
             return None;
         }
         let &mut Initiation { nonce, body, way, is_inside, .. } = init;
+        // A forged response is no reason while the true one may arrive.
+        let trouble = match init.noise.has_refused() {
+            true => NoKeys::PresharedKey,
+            false => NoKeys::Unanswered,
+        };
         if is_inside && in_use.is_none() {
             // The keys to be replaced have expired.
             self.abandon(sessions);
@@ -180,7 +185,7 @@ impl Peer {
                 *rekey_from = now + pause;
             }
             if !is_inside {
-                self.note_trouble(NoKeys::Unanswered);
+                self.note_trouble(trouble);
             }
             return Some(InitTimer::Unanswered { way, was_inside: is_inside });
         }
@@ -273,11 +278,7 @@ impl Peer {
     /// Processes the RESPONSE. `None` if it fails authentication; the true one may still arrive.
     pub(crate) fn finish(&mut self, message: &[u8; NOISE_RESPONSE_LEN]) -> Option<(Keys, Terms)> {
         let Handshake::Initiated { init, .. } = &mut self.handshake else { return None };
-        let finished = init.noise.finish(message);
-        if finished.is_none() {
-            self.note_trouble(NoKeys::PresharedKey);
-        }
-        finished
+        init.noise.finish(message)
     }
 
     /// Completes the handshake: the keys `local` seal from now on. The former keys open for

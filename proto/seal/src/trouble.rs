@@ -25,7 +25,9 @@ pub enum NoKeys {
     /// It answers questions but not handshakes: this box is not among its peers, or it has another
     /// public key for this box.
     Unanswered,
-    /// Its response fails authentication: its pre-shared key differs, or is missing.
+    /// It answers handshakes, and none of its responses is authentic: its pre-shared key differs,
+    /// or is missing. Somebody on the path who forges responses and suppresses the true ones looks
+    /// the same.
     PresharedKey,
     /// It started a handshake and did not continue after the response: its pre-shared key differs,
     /// or is missing.

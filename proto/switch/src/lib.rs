@@ -26,5 +26,5 @@ mod switch;
 
 pub use config::{PORTS_MAX, SwitchConfig, SwitchError};
 pub use counters::{DropReason, Drops, PortCounters};
-pub use pfc::{PauseCounters, Pauser, PfcConfig, PfcFault, PfcPort};
+pub use pfc::{PauseCounters, Pauser, PfcConfig, PfcFault, PfcPort, SharedBuffer};
 pub use switch::Switch;

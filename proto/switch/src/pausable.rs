@@ -1,12 +1,10 @@
 //! Ports with priority-based flow control: pausable outputs, and inputs that send pause frames.
 
 use crate::config::SwitchConfig;
-use crate::pfc::{PauseCounters, Pauser, PfcConfig};
+use crate::pfc::{PauseCounters, Pauser, PfcConfig, Pool};
 use longhaul_cc::{Red, wire_bytes};
-use longhaul_link::{
-    DropReason as OutputDrop, LinkConfig, LinkCounters, LinkError, Wire, send_marked,
-};
-use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Side, Transmit};
+use longhaul_link::{DropReason as OutputDrop, LinkConfig, LinkCounters, LinkError, Wire};
+use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Side, Transmit, transmit_marked};
 use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{Ecn, MacAddr, Pause, priority_of};
 use std::collections::VecDeque;
@@ -62,6 +60,45 @@ impl Paused {
     }
 }
 
+/// Which queue is next while both have frames.
+#[derive(Clone, Copy)]
+enum Turn {
+    /// They alternate frame by frame; this one is next.
+    Alternate(usize),
+    /// By ETS: shares in percent, and bytes of the lossless queue times the other's share less
+    /// bytes of the other times the lossless queue's.
+    Shares { shares: [i64; 2], ahead: i64 },
+}
+
+impl Turn {
+    fn new(share: Option<u8>) -> Self {
+        match share.map(i64::from) {
+            None => Turn::Alternate(LOSSLESS),
+            Some(share) => Turn::Shares { shares: [share, 100 - share], ahead: 0 },
+        }
+    }
+
+    fn next(&self) -> usize {
+        match self {
+            Turn::Alternate(queue) => *queue,
+            Turn::Shares { ahead, .. } => usize::from(*ahead > 0),
+        }
+    }
+
+    /// Notes a frame of `bytes` that leaves `queue`; `is_contested`: the other had one too.
+    fn take(&mut self, queue: usize, bytes: u64, is_contested: bool) {
+        match self {
+            Turn::Alternate(next) => *next = 1 - queue,
+            // A queue saves up no share while it is empty or paused.
+            Turn::Shares { ahead, .. } if !is_contested => *ahead = 0,
+            Turn::Shares { shares, ahead } => {
+                let sign = if queue == LOSSLESS { 1 } else { -1 };
+                *ahead += sign * bytes as i64 * shares[1 - queue];
+            }
+        }
+    }
+}
+
 /// Both directions of a port.
 struct Port {
     /// Source address of its pause frames.
@@ -75,8 +112,7 @@ struct Port {
     queues: [VecDeque<Queued>; 2],
     queue_bytes: [u64; 2],
     reds: Option<[Red; 2]>,
-    /// The queue whose turn is next.
-    turn: usize,
+    turn: Turn,
     sending: Option<(Instant, Sending)>,
     /// Time since which the wire has been free.
     free_at: Instant,
@@ -111,7 +147,7 @@ impl Port {
             reds: config
                 .ecn
                 .map(|ecn| [!seed, seed.rotate_left(32)].map(|seed| Red::new(&ecn, of.rate, seed))),
-            turn: LOSSLESS,
+            turn: Turn::new(pfc.ets_share),
             sending: None,
             free_at: Instant::ZERO,
             is_blocked: false,
@@ -155,12 +191,17 @@ impl Port {
             self.put(now, Sending::Pause(pause.write(self.address)));
             return;
         }
-        for queue in [self.turn, 1 - self.turn] {
-            if queue == LOSSLESS && self.paused.until > now {
+        let first = self.turn.next();
+        let may_leave = |port: &Port, queue: usize| {
+            !port.queues[queue].is_empty() && (queue != LOSSLESS || port.paused.until <= now)
+        };
+        for queue in [first, 1 - first] {
+            if !may_leave(self, queue) {
                 continue;
             }
+            let is_contested = may_leave(self, 1 - queue);
             let Some(queued) = self.queues[queue].pop_front() else { continue };
-            self.turn = 1 - queue;
+            self.turn.take(queue, queued.wire_bytes(), is_contested);
             self.queue_bytes[queue] -= queued.wire_bytes();
             // If calls come late, the wire was not idle in between.
             let allowed_at = if queue == LOSSLESS { self.paused.until } else { Instant::ZERO };
@@ -217,6 +258,8 @@ impl Port {
 /// All ports of a switch with flow control.
 pub(crate) struct Pausable {
     ports: Vec<Port>,
+    /// The buffer that inputs share; `None`: each has its own.
+    shared: Option<Pool>,
     priority: u8,
     pool: FramePool,
     now: Instant,
@@ -229,6 +272,7 @@ impl Pausable {
             seeds.iter().enumerate().map(|(port, seed)| Port::new(config, pfc, port, *seed));
         Ok(Pausable {
             ports: ports.collect::<Result<_, _>>()?,
+            shared: pfc.shared.map(Pool::new),
             priority: pfc.priority,
             pool: FramePool::new(),
             now: Instant::ZERO,
@@ -243,7 +287,11 @@ impl Pausable {
         let is_lossless = priority_of(frame.head) == self.priority;
         if is_lossless {
             let from = &mut self.ports[input];
-            if !from.input.take(bytes) {
+            let has_room = match &mut self.shared {
+                None => from.input.take(bytes),
+                Some(shared) => from.input.take_shared(bytes, shared),
+            };
+            if !has_room {
                 return false;
             }
             from.begin(now);
@@ -287,7 +335,7 @@ impl Pausable {
             match sending {
                 Sending::Pause(bytes) => out.transmit(port, &Frame::opaque(bytes)),
                 Sending::Frame(queued) if queued.is_marked => {
-                    send_marked(&queued.frame.as_frame(), port, out);
+                    transmit_marked(&queued.frame.as_frame(), port, out);
                 }
                 Sending::Frame(queued) => out.transmit_held(port, &queued.frame),
             }
@@ -299,7 +347,10 @@ impl Pausable {
             from.output.ecn_marked_frames += u64::from(queued.is_marked);
             if queued.queue == LOSSLESS {
                 let input = &mut self.ports[queued.input];
-                input.input.release(queued.wire_bytes());
+                match &mut self.shared {
+                    None => input.input.release(queued.wire_bytes()),
+                    Some(shared) => input.input.release_shared(queued.wire_bytes(), shared),
+                }
                 input.begin(now);
                 told |= u64::from(input.has_work()) << queued.input;
             }

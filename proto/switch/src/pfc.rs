@@ -10,10 +10,11 @@ use longhaul_wire::{PRIORITIES, Pause};
 /// Frames of the lossless priority count towards the port on which they arrived, until they leave.
 /// If those of one port exceed `xoff_bytes`, its link's other end is asked to pause, repeatedly
 /// before each pause ends; at `xon_bytes` it may resume. Frames that arrive in between use
-/// headroom. All other priorities share a queue with tail drop at each output, which alternates
-/// with the lossless queue frame by frame. CNPs (DSCP 48) are in the shared queue, where each frame
-/// waits for at most one frame of the lossless queue. ACKs travel with the data of their QP, in its
-/// priority.
+/// headroom. With a [`SharedBuffer`] the threshold follows the free part of the buffer. All other
+/// priorities share a queue with tail drop at each output, which alternates with the lossless queue
+/// frame by frame, or by [`PfcConfig::ets_share`]. CNPs (DSCP 48) are in the shared queue, where
+/// each frame waits for at most one frame of the lossless queue. ACKs travel with the data of their
+/// QP, in its priority.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PfcConfig {
     /// The lossless priority, 0 to 7: see [`longhaul_wire::priority_of`]. RoCE usually uses 3 (DSCP
@@ -25,8 +26,30 @@ pub struct PfcConfig {
     /// more than `xoff_bytes - xon_bytes`, or `xon_bytes`, leave during the round trip of a pause
     /// frame.
     pub xon_bytes: u64,
+    /// A buffer that inputs share. `None`: each has `xoff_bytes` of its own.
+    pub shared: Option<SharedBuffer>,
+    /// Share of each output's rate for the lossless priority while both queues have frames, in
+    /// percent, 1 to 99 (ETS, IEEE 802.1Qaz). `None`: the queues alternate frame by frame.
+    pub ets_share: Option<u8>,
     /// Properties of each port.
     pub ports: Vec<PfcPort>,
+}
+
+/// A buffer for the lossless priority that inputs share by dynamic thresholds, beside their
+/// headroom.
+///
+/// An input is paused if its frames exceed `alpha` times the free part of the buffer, and resumes
+/// when its headroom is empty and its frames are `hysteresis_bytes` below that threshold, or none
+/// are left. Source: Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
+/// Switches", IEEE/ACM Transactions on Networking 6(2), 1998.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedBuffer {
+    /// Its size, in bytes on the wire.
+    pub bytes: u64,
+    /// Above 0.
+    pub alpha: f64,
+    /// Distance of the resume threshold from that of the pause.
+    pub hysteresis_bytes: u64,
 }
 
 /// A port with flow control.
@@ -46,8 +69,12 @@ impl PfcConfig {
 
     /// Largest number of bytes on the wire of the lossless priority in the switch.
     pub fn buffer_bytes(&self) -> u64 {
-        let of = |port: &PfcPort| self.xoff_bytes.saturating_add(port.headroom_bytes);
-        self.ports.iter().fold(0, |sum, port| sum.saturating_add(of(port)))
+        let (own, shared) = match &self.shared {
+            None => (self.xoff_bytes, 0),
+            Some(shared) => (0, shared.bytes),
+        };
+        let of = |port: &PfcPort| own.saturating_add(port.headroom_bytes);
+        self.ports.iter().fold(shared, |sum, port| sum.saturating_add(of(port)))
     }
 
     /// The first fault of this configuration on a switch with `ports` ports.
@@ -60,6 +87,14 @@ impl PfcConfig {
                 xoff_bytes: self.xoff_bytes,
                 xon_bytes: self.xon_bytes,
             });
+        }
+        if let Some(SharedBuffer { alpha, .. }) = self.shared
+            && !(alpha > 0.0 && alpha.is_finite())
+        {
+            return Some(PfcFault::Alpha);
+        }
+        if let Some(share) = self.ets_share.filter(|share| !(1..=99).contains(share)) {
+            return Some(PfcFault::Share { share });
         }
         (self.ports.len() != ports).then_some(PfcFault::Ports { given: self.ports.len(), ports })
     }
@@ -84,6 +119,15 @@ pub enum PfcFault {
         xoff_bytes: u64,
         /// The threshold given.
         xon_bytes: u64,
+    },
+    /// The factor of a shared buffer is not a number above 0.
+    #[error("alpha of a shared buffer must be above 0")]
+    Alpha,
+    /// One of the two queues would have no share.
+    #[error("a share of {share} %: the lossless priority can have 1 to 99")]
+    Share {
+        /// The share given.
+        share: u8,
     },
     /// The number of entries differs from the number of ports.
     #[error("{given} ports are described, of {ports}")]
@@ -113,6 +157,28 @@ pub struct PauseCounters {
     pub held_bytes_max: u64,
 }
 
+/// The state of a shared buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    shared: SharedBuffer,
+    used_bytes: u64,
+}
+
+impl Pool {
+    pub fn new(shared: SharedBuffer) -> Self {
+        Pool { shared, used_bytes: 0 }
+    }
+
+    /// Bytes of one input above which it is paused.
+    fn threshold(&self) -> u64 {
+        (self.shared.alpha * self.free_bytes() as f64) as u64
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.shared.bytes.saturating_sub(self.used_bytes)
+    }
+}
+
 /// Requested length of a pause: the maximum, because a further frame ends it.
 const QUANTA: u16 = Pause::QUANTA_MAX;
 
@@ -126,6 +192,8 @@ pub struct Pauser {
     xon_bytes: u64,
     bytes_max: u64,
     held_bytes: u64,
+    /// Those in headroom, with a shared buffer.
+    headroom_held_bytes: u64,
     is_full: bool,
     /// The other end was asked to pause, and not yet to resume.
     is_told: bool,
@@ -144,6 +212,7 @@ impl Pauser {
             xon_bytes,
             bytes_max,
             held_bytes: 0,
+            headroom_held_bytes: 0,
             is_full: false,
             is_told: false,
             refresh_at: Instant::ZERO,
@@ -169,6 +238,35 @@ impl Pauser {
     pub fn release(&mut self, bytes: u64) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
         self.is_full &= self.held_bytes > self.xon_bytes;
+    }
+
+    /// Takes in a frame of `bytes`, into the shared buffer or this input's headroom. Returns
+    /// `false` if there is no room for it.
+    pub(crate) fn take_shared(&mut self, bytes: u64, pool: &mut Pool) -> bool {
+        let held_bytes = self.held_bytes.saturating_add(bytes);
+        self.is_full |= held_bytes > pool.threshold() || bytes > pool.free_bytes();
+        if self.is_full {
+            let in_headroom = self.headroom_held_bytes.saturating_add(bytes);
+            if in_headroom > self.bytes_max - self.xoff_bytes {
+                return false;
+            }
+            self.headroom_held_bytes = in_headroom;
+        } else {
+            pool.used_bytes += bytes;
+        }
+        self.held_bytes = held_bytes;
+        self.counters.held_bytes_max = self.counters.held_bytes_max.max(held_bytes);
+        true
+    }
+
+    /// Releases the room of a frame of `bytes`: headroom first.
+    pub(crate) fn release_shared(&mut self, bytes: u64, pool: &mut Pool) {
+        let of_headroom = bytes.min(self.headroom_held_bytes);
+        self.headroom_held_bytes -= of_headroom;
+        pool.used_bytes = pool.used_bytes.saturating_sub(bytes - of_headroom);
+        self.held_bytes = self.held_bytes.saturating_sub(bytes);
+        let resume_at = pool.threshold().saturating_sub(pool.shared.hysteresis_bytes);
+        self.is_full &= self.headroom_held_bytes > 0 || self.held_bytes > resume_at;
     }
 
     /// Returns the pause frame that is due, if any; the caller must send it.

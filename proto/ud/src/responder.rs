@@ -5,7 +5,7 @@ use longhaul_node::Payload;
 use longhaul_units::Qpn;
 use longhaul_wire::{Bth, Deth, Opcode, Packet};
 use longhaul_work::{
-    Completion, CompletionOp, Context, Counter, DropReason, Mtu, Receive, RecvQueue, Status,
+    Completion, CompletionOp, Context, Counter, DropReason, Grh, Mtu, Receive, RecvQueue, Status,
     scatter_list,
 };
 
@@ -132,7 +132,7 @@ impl Responder {
             byte_len: byte_len as u32,
             immediate: packet.immediate(),
             solicited: bth.solicited,
-            grh: true,
+            grh: Some(if packet.layout().is_ipv6 { Grh::V6 } else { Grh::V4 }),
             ..completion
         });
         true

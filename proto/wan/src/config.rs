@@ -2,6 +2,7 @@
 
 use crate::FarBox;
 use crate::far::FAR_MAX;
+use longhaul_cc::CodelConfig;
 use longhaul_secret::Seed;
 use longhaul_units::{BitRate, Duration};
 use longhaul_wire::Prefix;
@@ -88,8 +89,8 @@ pub enum Parity {
 /// bytes for each of `reorder_frames_max`. For each path: `numbers_max` · 3 / 8 bytes, 24 bytes for
 /// each frame in flight, and if the path loses, `parity_bytes_max` with 8 MiB for received
 /// datagrams and up to 1024 payloads (4 MiB of 4 KiB) for sent ones. In addition, twice
-/// `passthrough_bytes_max`, and about 300 bytes for each stream and address. All but the bitmap of
-/// numbers grows with use.
+/// `passthrough_bytes_max` for each direction, and about 300 bytes for each stream and address. All
+/// but the bitmap of numbers grows with use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Paths to the far box, 1 to 15, one for each side from 1 on. A frame may leave by another
@@ -155,9 +156,14 @@ pub struct Config {
     /// behind a seal. If so, the first frame of a stream shows that its source is behind that box;
     /// otherwise a HELLO asks. Default `false`.
     pub is_sealed: bool,
-    /// Bytes of passed-through frames that may wait for room on a side. At least 64 KiB. Default 32
-    /// MiB.
+    /// Bytes of passed-through RoCEv2 frames that may wait for room on a side, and as many of other
+    /// frames. At least 64 KiB. Default 32 MiB.
     pub passthrough_bytes_max: u64,
+    /// Bound of the time for which the frames of a flow that is not RoCEv2 wait for room. Beyond it
+    /// they are marked, or dropped if their sender does not react to marks
+    /// ([`crate::DropReason::QueueDelay`]). RoCEv2 frames are neither. Target and interval at least
+    /// 1 µs. Default 5 ms and 100 ms.
+    pub passthrough_delay: CodelConfig,
     /// Numbered datagrams after which an acknowledgement is sent immediately. 1 to 64. Default 32.
     pub ack_every: u32,
     /// Maximum delay of an acknowledgement; a sixteenth of the RTT if that is less. 10 µs to 100
@@ -218,6 +224,7 @@ impl Default for Config {
             waiting_bytes_max: 0,
             is_sealed: false,
             passthrough_bytes_max: 32 << 20,
+            passthrough_delay: CodelConfig::default(),
             ack_every: 32,
             ack_delay_max: Duration::from_ms(1),
             copies_max: 4,
@@ -310,6 +317,7 @@ impl Config {
     /// Returns the first field that is outside its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         const DAY_NS: u64 = 86_400_000_000_000;
+        let delay = &self.passthrough_delay;
         let ms = |n: u64| n * 1_000_000;
         let fields = [
             ("paths", self.paths.len() as u64, 1, 15),
@@ -339,6 +347,8 @@ impl Config {
             ("without_box", self.without_box.len() as u64, 0, FAR_MAX as u64),
             ("waiting_bytes_max", self.waiting_bytes_max, 0, 1 << 30),
             ("passthrough_bytes_max", self.passthrough_bytes_max, 64 << 10, u64::MAX >> 8),
+            ("passthrough_target_ns", delay.target.as_ns(), 1000, u64::MAX / 4000),
+            ("passthrough_interval_ns", delay.interval.as_ns(), 1000, u64::MAX / 4000),
             ("ack_every", u64::from(self.ack_every), 1, 64),
             ("ack_delay_max_ns", self.ack_delay_max.as_ns(), 10_000, ms(100)),
             ("copies_max", u64::from(self.copies_max), 1, 4),

@@ -13,6 +13,9 @@ longhaul_counters::counters! {
         wan_frames_out,
         /// Frames forwarded untunnelled.
         passed,
+        /// Frames forwarded untunnelled, not RoCEv2, that were marked (ECN) because frames of their
+        /// flow waited too long for room.
+        passed_marked,
         /// Frames put into a stream.
         tunnelled,
         /// Tunnelled UC and UD frames, whose senders nothing paces.
@@ -111,6 +114,9 @@ longhaul_counters::drops! {
         Astray = "astray",
         /// A queue for passed-through frames is full.
         QueueFull = "queue_full",
+        /// A passed-through frame, not RoCEv2, because frames of its flow waited too long for room;
+        /// its sender slows down, as at any congested link (CoDel).
+        QueueDelay = "queue_delay",
         /// A frame longer than 16 KiB, or an empty one.
         Oversized = "oversized",
         /// A datagram with an invalid check or IPv4 header checksum, or a tunnelled frame with a

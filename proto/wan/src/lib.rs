@@ -54,6 +54,7 @@ mod flight;
 pub mod format;
 mod handshake;
 mod incoming;
+mod inner_queue;
 mod key;
 mod long_losses;
 mod mtu;

@@ -6,6 +6,7 @@ mod send;
 mod transmit;
 
 pub(crate) use opening::{Due, Open, Opening};
+pub(crate) use transmit::Turn;
 
 use crate::arrivals::Arrivals;
 use crate::format::{Ack, Close, DatagramKind, Header, Ping, PingStep};

@@ -1,10 +1,12 @@
 //! State that all sessions of a transport share.
 
 use crate::format::{Close, Datagram, Header, Hello, Ping};
+use crate::inner_queue::InnerQueue;
 use crate::key::WireKey;
 use crate::{Config, Counters, DropReason};
-use longhaul_node::{Frame, FrameBuf, FramePool, FrameQueue, Side};
+use longhaul_node::{Frame, FramePool, PassingQueue, Side};
 use longhaul_secret::SecretRng;
+use longhaul_units::Instant;
 use longhaul_wire::Path;
 use std::collections::VecDeque;
 
@@ -17,10 +19,9 @@ pub(crate) struct TransportShared {
     pub(crate) counters: Counters,
     pub(crate) pool: FramePool,
     pub(crate) rng: SecretRng,
-    /// Frames for side 0 in stream order, with their session and memory cost.
-    pub(crate) to_inner: VecDeque<(FrameBuf, u32, u32)>,
-    pub(crate) pass_in: FrameQueue,
-    pub(crate) pass_out: FrameQueue,
+    /// Frames for side 0.
+    pub(crate) to_inner: InnerQueue,
+    pub(crate) pass_out: PassingQueue,
     pub(crate) control_queue: VecDeque<ControlDatagram>,
     /// Streams that have ended and are still in the transport's table.
     pub(crate) streams_ended: Vec<WireKey>,
@@ -54,13 +55,13 @@ impl ControlDatagram {
 
 impl TransportShared {
     pub(crate) fn new(config: Config) -> Self {
+        let (delay, bytes_max) = (config.passthrough_delay, config.passthrough_bytes_max);
         TransportShared {
             counters: Counters::default(),
             pool: FramePool::new(),
             rng: SecretRng::new(&config.seed),
-            to_inner: VecDeque::new(),
-            pass_in: FrameQueue::new(config.passthrough_bytes_max),
-            pass_out: FrameQueue::new(config.passthrough_bytes_max),
+            to_inner: InnerQueue::new(delay, bytes_max),
+            pass_out: PassingQueue::new(delay, bytes_max),
             control_queue: VecDeque::new(),
             streams_ended: Vec::new(),
             streams_astray: Vec::new(),
@@ -69,16 +70,26 @@ impl TransportShared {
     }
 
     /// Queues a frame to pass through unchanged.
-    pub(crate) fn pass(&mut self, side: Side, frame: &Frame<'_>) {
+    pub(crate) fn pass(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         if !frame.may_be_kept() {
             return self.counters.drops.count(DropReason::Oversized);
         }
         let held = self.pool.hold(frame);
-        let queue = if side == 0 { &mut self.pass_out } else { &mut self.pass_in };
-        if queue.push(held) {
-            self.counters.passed += 1;
-        } else {
-            self.counters.drops.count(DropReason::QueueFull);
+        let dropped = match (side, frame.trailer.is_empty()) {
+            (0, true) => self.pass_out.push_other(now, held),
+            (0, false) => u64::from(!self.pass_out.push_roce(held)),
+            (_, true) => self.to_inner.pass_other(now, held),
+            (_, false) => u64::from(!self.to_inner.pass_roce(held)),
+        };
+        self.counters.passed += 1;
+        self.counters.drops.add(DropReason::QueueFull, dropped);
+    }
+
+    /// Counts the frames that waited too long.
+    pub(crate) fn count_late(&mut self) {
+        for late in [self.pass_out.take_late(), self.to_inner.take_late()] {
+            self.counters.passed_marked += late.marked;
+            self.counters.drops.add(DropReason::QueueDelay, late.dropped);
         }
     }
 

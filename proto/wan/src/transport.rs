@@ -6,14 +6,17 @@ use crate::format::{
     Ack, BODY_MAX, Close, DatagramKind, Header, Outer, ParityBody, Ping, PingStep, VERSION,
     body_of, encapsulate, ping_body_of, take_piece,
 };
+use crate::inner_queue::{Inward, Origin};
 use crate::key::{Clocking, Map, StreamKey, WireKey, map};
-use crate::session::Session;
+use crate::session::{Session, Turn};
 use crate::sessions::Sessions;
 use crate::shared::{Body, ControlDatagram, TransportShared};
 use crate::waiting::Waiting;
 use crate::{Counters, DropReason, FarStatus, Hello, Refused, SessionStatus};
 use longhaul_cc::{Gate, wire_bytes};
-use longhaul_node::{Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit};
+use longhaul_node::{
+    Deadline, Frame, FrameBuf, FramePool, Node, Payload, Side, Trailer, Transmit, Turns,
+};
 use longhaul_secret::TagKey;
 use longhaul_units::{Duration, Instant, Rng};
 use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, Packet, Path, Split, Udp, icrc, split};
@@ -22,6 +25,9 @@ use longhaul_wire::{HEAD_MAX, ICRC_LEN, Layout, Packet, Path, Split, Udp, icrc, 
 pub const INNER: Side = 0;
 /// Memory cost of a frame with a 4 KiB payload, the unit of [`Node::intake`].
 const FRAME_COST: u64 = FramePool::footprint(4096) as u64;
+
+/// Class of frames that pass in [`Transport::turns`].
+const PASSED: usize = 0;
 
 /// Hop limit of control datagrams.
 const HOP_LIMIT: u8 = 64;
@@ -38,6 +44,8 @@ pub struct Transport {
     /// Streams found astray, with their session; their frames pass.
     astray: Map<WireKey, u32>,
     gates: Vec<Gate>,
+    /// Turns of frames that pass and of sessions.
+    turns: Turns,
     pub(crate) refused: Option<Refused>,
     /// Number of this life of the box.
     pub(crate) instance: u64,
@@ -65,6 +73,7 @@ impl Transport {
             streams: map(shared.rng.next_u64()),
             astray: map(shared.rng.next_u64()),
             gates,
+            turns: Turns::default(),
             refused: None,
             instance: shared.rng.next_u64(),
             cookies: TagKey::draw(&mut shared.rng),
@@ -166,7 +175,7 @@ impl Transport {
     #[inline]
     fn tunnel(&mut self, now: Instant, wait_until: Instant, frame: &Frame<'_>) {
         let Some((key, clocking, layout)) = tunnelled(frame) else {
-            return self.shared.pass(INNER, frame);
+            return self.shared.pass(now, INNER, frame);
         };
         let wire_key = WireKey::of(&key);
         let stream = match self.streams.get(&wire_key) {
@@ -175,11 +184,11 @@ impl Transport {
         };
         let (local, slot) = match stream {
             Stream::Open(stream) => stream,
-            Stream::Soon => return self.wait(wait_until, frame),
-            Stream::None => return self.shared.pass(INNER, frame),
+            Stream::Soon => return self.wait(now, wait_until, frame),
+            Stream::None => return self.shared.pass(now, INNER, frame),
         };
         let Some(session) = self.sessions.get_mut(local) else {
-            return self.shared.pass(INNER, frame);
+            return self.shared.pass(now, INNER, frame);
         };
         let held = hold(&mut self.shared.pool, frame, &layout);
         let counters = &mut self.shared.counters;
@@ -193,14 +202,14 @@ impl Transport {
     }
 
     /// Holds the frame during the search for a far box, or passes it if there is no room.
-    fn wait(&mut self, until: Instant, frame: &Frame<'_>) {
+    fn wait(&mut self, now: Instant, until: Instant, frame: &Frame<'_>) {
         if self.config().waiting_bytes_max == 0 {
-            return self.shared.pass(INNER, frame);
+            return self.shared.pass(now, INNER, frame);
         }
         let held = self.shared.pool.hold(frame);
         match self.waiting.push((until, held)) {
             Ok(()) => self.shared.counters.waited += 1,
-            Err(held) => self.shared.pass(INNER, &held.as_frame()),
+            Err(held) => self.shared.pass(now, INNER, &held.as_frame()),
         }
     }
 
@@ -263,13 +272,13 @@ impl Transport {
     fn handle_wan(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         self.shared.counters.wan_frames_in += 1;
         let Some(outer) = Outer::find(frame.head, self.shared.config.port) else {
-            return self.shared.pass(side, frame);
+            return self.shared.pass(now, side, frame);
         };
         let header = outer.header;
         if !outer.udp.ip_checksum_is_right(frame.head) {
             // Neither check nor ICRC covers the whole of this header, and the receiver would drop
             // it.
-            return self.unsound(side, frame, &header);
+            return self.unsound(now, side, frame, &header);
         }
         match header.kind {
             DatagramKind::Data => self.handle_data(now, side, frame, &outer),
@@ -284,7 +293,7 @@ impl Transport {
     fn handle_data(&mut self, now: Instant, side: Side, frame: &Frame<'_>, outer: &Outer) {
         let header = &outer.header;
         if !Header::is_sound(outer.header_bytes(frame.head), &[]) {
-            return self.unsound(side, frame, header);
+            return self.unsound(now, side, frame, header);
         }
         if header.version != VERSION {
             return self.drop(DropReason::Version);
@@ -317,7 +326,7 @@ impl Transport {
         let is_sound =
             body.is_some_and(|body| Header::is_sound(outer.header_bytes(frame.head), body));
         let (Some(body), true) = (body, is_sound) else {
-            return self.unsound(side, frame, &header);
+            return self.unsound(now, side, frame, &header);
         };
         let return_route = control_route(outer.udp.path(frame.head).reversed());
         if header.kind == DatagramKind::Hello {
@@ -369,7 +378,7 @@ impl Transport {
     fn handle_part(&mut self, now: Instant, side: Side, frame: &Frame<'_>, outer: &Outer) {
         let header = &outer.header;
         let Some((extent, held)) = take_piece(&mut self.shared.pool, frame, outer) else {
-            return self.unsound(side, frame, header);
+            return self.unsound(now, side, frame, header);
         };
         if header.version != VERSION {
             return self.drop(DropReason::Version);
@@ -385,9 +394,9 @@ impl Transport {
     }
 
     /// Handles a datagram that fails its check: damaged in transit, or not of this transport.
-    fn unsound(&mut self, side: Side, frame: &Frame<'_>, header: &Header) {
+    fn unsound(&mut self, now: Instant, side: Side, frame: &Frame<'_>, header: &Header) {
         let is_ours = self.sessions.get_mut(header.session).is_some();
-        if is_ours { self.drop(DropReason::Corrupted) } else { self.shared.pass(side, frame) }
+        if is_ours { self.drop(DropReason::Corrupted) } else { self.shared.pass(now, side, frame) }
     }
 
     fn handle_parity(&mut self, now: Instant, side: Side, frame: &Frame<'_>, outer: &Outer) {
@@ -395,7 +404,7 @@ impl Transport {
         let body = ParityBody::find(frame, outer.udp, header);
         let bytes = outer.header_bytes(frame.head);
         let Some(body) = body.filter(|body| body.is_sound(bytes)) else {
-            return self.unsound(side, frame, header);
+            return self.unsound(now, side, frame, header);
         };
         if header.version != VERSION {
             return self.drop(DropReason::Version);
@@ -436,27 +445,23 @@ impl Transport {
         });
     }
 
-    fn send_inner(&mut self, out: &mut dyn Transmit) {
-        while let Some((_, local, _)) = self.shared.to_inner.front() {
-            if out.room(INNER) == 0 {
-                return;
-            }
-            let local = *local;
-            let Some((frame, _, cost)) = self.shared.to_inner.pop_front() else { return };
-            if let Some((soon, ..)) = self.shared.to_inner.get(4) {
-                soon.fetch();
-            }
-            out.transmit_held(INNER, &frame);
-            self.shared.counters.delivered += 1;
+    fn send_inner(&mut self, now: Instant, out: &mut dyn Transmit) {
+        while !self.shared.to_inner.is_empty() {
+            let takes_other = self.shared.to_inner.has_other() && out.other_room(INNER) > 0;
+            let takes = [out.room(INNER) > 0, takes_other];
+            let Some(next) = self.shared.to_inner.pop(now, takes) else { return };
             self.shared.counters.inner_frames_out += 1;
-            if let Some(session) = self.sessions.get_mut(local) {
-                session.gone(cost);
+            match next {
+                Inward::Other(frame) => frame.transmit(INNER, out),
+                Inward::Roce(frame, origin) => {
+                    out.transmit_held(INNER, &frame);
+                    let Origin::Session { local, cost } = origin else { continue };
+                    self.shared.counters.delivered += 1;
+                    if let Some(session) = self.sessions.get_mut(local) {
+                        session.gone(cost);
+                    }
+                }
             }
-        }
-        while !self.shared.pass_in.is_empty() && out.room(INNER) > 0 {
-            let Some(frame) = self.shared.pass_in.pop() else { return };
-            out.transmit_held(INNER, &frame);
-            self.shared.counters.inner_frames_out += 1;
         }
     }
 
@@ -478,14 +483,50 @@ impl Transport {
         out.transmit(side, frame);
     }
 
-    fn send_passed(&mut self, now: Instant, out: &mut dyn Transmit) {
-        if self.shared.pass_out.is_empty() {
-            return;
+    /// Sends frames that pass and those of sessions. Both take turns on the path by which frames
+    /// pass, but RoCEv2 frames that pass come first: later frames of their flows may be tunnelled.
+    fn send_in_turn(&mut self, now: Instant, out: &mut dyn Transmit) {
+        if !self.shared.pass_out.is_empty() {
+            let side = self.passing_side();
+            loop {
+                let waits = !self.shared.pass_out.is_empty();
+                let is_roce = self.shared.pass_out.has_roce();
+                let class = if is_roce { Some(PASSED) } else { self.turns.choose([waits, true]) };
+                if !waits {
+                    break;
+                }
+                if class == Some(PASSED) {
+                    if !self.may_send(now, side, out) {
+                        break;
+                    }
+                    let Some(frame) = self.shared.pass_out.pop(now) else { continue };
+                    let bytes = wire_bytes(frame.frame_len());
+                    if !is_roce {
+                        self.turns.take(bytes);
+                    }
+                    self.gates[side - 1].take(now, bytes);
+                    self.shared.counters.wan_frames_out += 1;
+                    frame.transmit(side, out);
+                } else {
+                    let mut turn = Turn { path: side - 1, left: self.turns.left() };
+                    self.turns.take(turn.left);
+                    self.send_sessions(now, &mut turn, out);
+                    if turn.left > 0 && !self.may_send(now, side, out) {
+                        return self.turns.give_back(turn.left);
+                    }
+                }
+            }
         }
-        let side = self.passing_side();
-        while self.gates[side - 1].is_open(now) && out.room(side) > 0 {
-            let Some(frame) = self.shared.pass_out.pop() else { return };
-            self.send_wan(now, side, &frame.as_frame(), out);
+        self.send_sessions(now, &mut Turn { path: 0, left: u64::MAX }, out);
+    }
+
+    fn may_send(&mut self, now: Instant, side: Side, out: &mut dyn Transmit) -> bool {
+        self.gates[side - 1].is_open(now) && out.room(side) > 0
+    }
+
+    fn send_sessions(&mut self, now: Instant, turn: &mut Turn, out: &mut dyn Transmit) {
+        for session in self.sessions.iter_mut() {
+            session.transmit(now, &mut self.shared, &mut self.gates, turn, out);
         }
     }
 
@@ -530,8 +571,9 @@ fn tunnelled(frame: &Frame<'_>) -> Option<(StreamKey, Clocking, Layout)> {
         && pad + ICRC_LEN == frame.trailer.len();
     let packet = Packet::parse(frame.head).ok().flatten().filter(|_| is_whole)?;
     let (key, clocking) = StreamKey::of(&packet)?;
-    // The far box drops a frame with a wrong header checksum.
-    Udp::from(layout).ip_checksum_is_right(frame.head).then_some((key, clocking, layout))
+    // The far box drops a frame with a wrong header checksum, and hands the rest to an accelerator
+    // as checked.
+    frame.checksums_are_right_at(&layout).then_some((key, clocking, layout))
 }
 
 /// Holds a frame with its ICRC computed. The far box checks the ICRC, and a port could not compute
@@ -585,19 +627,17 @@ impl Node for Transport {
             self.astray.extend(stream.map(|(local, _)| (key, local)));
         }
         while let Some(held) = self.waiting.pop_due(now) {
-            self.shared.pass(INNER, &held.as_frame());
+            self.shared.pass(now, INNER, &held.as_frame());
         }
         self.ask(now);
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
         self.gates.iter_mut().for_each(Gate::stop_waiting);
-        self.send_inner(out);
+        self.send_inner(now, out);
         self.send_letters(now, out);
-        self.send_passed(now, out);
-        for session in self.sessions.iter_mut() {
-            session.transmit(now, &mut self.shared, &mut self.gates, out);
-        }
+        self.send_in_turn(now, out);
+        self.shared.count_late();
     }
 
     fn poll_timeout(&self) -> Option<Deadline> {
@@ -621,5 +661,9 @@ impl Node for Transport {
             return 0;
         }
         free.map_or(usize::MAX, |free| usize::try_from(free / FRAME_COST).unwrap_or(usize::MAX))
+    }
+
+    fn other_intake(&self, _side: Side) -> usize {
+        usize::MAX
     }
 }

@@ -1,7 +1,7 @@
 //! Sizing of boxes.
 
 use crate::config::Identity;
-use longhaul_cc::{JointRate, Pacing};
+use longhaul_cc::{CodelConfig, JointRate, Pacing};
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{PathConfig, Rate};
 use std::num::NonZeroUsize;
@@ -79,6 +79,10 @@ impl Sizing {
         self.delay.unwrap_or(Duration::ZERO).times(2)
     }
 
+    fn passthrough_delay(&self) -> CodelConfig {
+        CodelConfig::for_round_trip(self.round_trip())
+    }
+
     /// Bytes in flight in a round trip over all paths, if known.
     fn in_flight_bytes(&self) -> Option<u64> {
         self.delay?;
@@ -125,6 +129,7 @@ impl Sizing {
             flows_max: self.part(self.flows_max.into()) as u32,
             connections_max: self.part(defaults.connections_max.into()) as u32,
             passthrough_bytes_max: self.part(defaults.passthrough_bytes_max),
+            passthrough_delay: self.passthrough_delay(),
             wan_pacing,
             ..defaults
         }
@@ -155,6 +160,7 @@ impl Sizing {
             seed: identity.seed,
             cores: u8::try_from(self.cores.get()).unwrap_or(u8::MAX),
             passthrough_bytes_max: self.part(sized.passthrough_bytes_max),
+            passthrough_delay: self.passthrough_delay(),
             ..sized
         }
     }

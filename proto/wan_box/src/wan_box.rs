@@ -138,4 +138,9 @@ impl Node for WanBox {
     fn intake(&self, side: Side) -> usize {
         self.row.intake(side)
     }
+
+    #[inline]
+    fn other_intake(&self, side: Side) -> usize {
+        self.row.other_intake(side)
+    }
 }

@@ -30,7 +30,7 @@ pub use head::{CNP_PAYLOAD, HEAD_MAX, Head};
 pub use layout::{Layout, Malformed, Split, split};
 pub use opcode::{Opcode, Position, Transport, Verb};
 pub use packet::Packet;
-pub use pair_hash::pair_hash;
+pub use pair_hash::{flow_hash, pair_hash};
 pub use path::{Ipv4Fragmentation, MacAddr, Path, PathTemplate};
 pub use pause::{PRIORITIES, Pause, priority_of};
 pub use prefix::{Prefix, PrefixError};

@@ -1,4 +1,4 @@
-//! A symmetric hash of the two hosts of a frame.
+//! Symmetric hashes: of the two hosts of a frame, and of its flow.
 
 /// Maximum VLAN tags in front of the IP header.
 const TAGS_MAX: usize = 2;
@@ -23,18 +23,52 @@ const IPV6_ADDRESSES: [usize; 2] = [8, 24];
 #[inline]
 #[must_use]
 pub fn pair_hash(frame: &[u8]) -> u32 {
-    let mut at = 12;
-    for _ in 0..TAGS_MAX {
-        if matches!(frame.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {
-            at += 4;
-        }
-    }
+    let at = type_at(frame);
     let by_ip = match frame.get(at..at + 2) {
         Some([0x08, 0x00]) => pair::<4>(frame, at + 2, IPV4_ADDRESSES),
         Some([0x86, 0xdd]) => pair::<16>(frame, at + 2, IPV6_ADDRESSES),
         _ => None,
     };
     by_ip.or_else(|| pair::<6>(frame, 0, [0, 6])).map_or(0, scattered)
+}
+
+/// Returns a hash of the flow of a frame: of its hosts as in [`pair_hash`], and of its ports if it
+/// is an unfragmented TCP or UDP packet without IP options or extension headers.
+#[must_use]
+pub fn flow_hash(frame: &[u8]) -> u32 {
+    let ip = type_at(frame) + 2;
+    let ports = match (frame.get(ip - 2..ip), frame.get(ip..ip + 10)) {
+        (Some([0x08, 0x00]), Some([0x45, _, _, _, _, _, flags, offset, _, protocol]))
+            if is_of_ports(*protocol) && (flags & 0x3f, *offset) == (0, 0) =>
+        {
+            frame.get(ip + 20..ip + 24)
+        }
+        (Some([0x86, 0xdd]), Some([_, _, _, _, _, _, next_header, ..]))
+            if is_of_ports(*next_header) =>
+        {
+            frame.get(ip + 40..ip + 44)
+        }
+        _ => None,
+    };
+    let ports = ports.and_then(|ports| pair::<2>(ports, 0, [0, 2]));
+    scattered(pair_hash(frame).wrapping_add(ports.unwrap_or(0)))
+}
+
+/// `true` for the IP protocols TCP and UDP.
+fn is_of_ports(protocol: u8) -> bool {
+    matches!(protocol, 6 | 17)
+}
+
+/// Offset of the EtherType behind the VLAN tags.
+#[inline]
+fn type_at(frame: &[u8]) -> usize {
+    let mut at = 12;
+    for _ in 0..TAGS_MAX {
+        if matches!(frame.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {
+            at += 4;
+        }
+    }
+    at
 }
 
 /// Returns the sum of both addresses' hashes, if the frame has them.
@@ -127,6 +161,46 @@ mod tests {
             assert_eq!(pair_hash(&whole[..len]), by_macs, "{len}");
         }
         assert_eq!(pair_hash(&whole[..11]), 0);
+    }
+
+    /// A packet of `protocol` from port 1000 to `port`, cut behind its ports; and its answer.
+    fn packets(version: u8, protocol: u8, port: u16) -> [Vec<u8>; 2] {
+        let hosts: [&[u8]; 2] = [&[7; 4], &[9; 4]];
+        let of = |[source, destination]: [&[u8]; 2], ports: [u16; 2]| {
+            let mut frame = vec![2; 12];
+            if version == 4 {
+                frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, protocol, 0, 0]);
+                frame.extend([source, destination].concat());
+            } else {
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, protocol, 64]);
+                frame.extend([source, destination].map(|address| address.repeat(4)).concat());
+            }
+            frame.extend(ports.map(u16::to_be_bytes).concat());
+            frame
+        };
+        [of(hosts, [1000, port]), of([hosts[1], hosts[0]], [port, 1000])]
+    }
+
+    #[test]
+    fn flows_of_one_pair_differ_by_their_ports_and_answers_belong_to_them() {
+        for version in [4, 6] {
+            for protocol in [6, 17] {
+                let [one, answer] = packets(version, protocol, 80);
+                let [other, _] = packets(version, protocol, 81);
+                assert_eq!(flow_hash(&one), flow_hash(&answer));
+                assert_ne!(flow_hash(&one), flow_hash(&other));
+                let cut = &one[..one.len() - 1];
+                assert_eq!(flow_hash(cut), flow_hash(&other[..cut.len()]), "without ports");
+            }
+            let [one, other] = [80, 81].map(|port| flow_hash(&packets(version, 1, port)[0]));
+            assert_eq!(one, other, "ICMP has no ports");
+        }
+        let fragments = [80, 81].map(|port| {
+            let [mut fragment, _] = packets(4, 6, port);
+            fragment[14 + 6] = 0x20;
+            flow_hash(&fragment)
+        });
+        assert_eq!(fragments[0], fragments[1], "fragments have no ports");
     }
 
     /// Equal numbers of hosts at both sites, each with its partner and with all.

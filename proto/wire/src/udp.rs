@@ -130,6 +130,20 @@ impl Udp {
         self.is_ipv6 || head.get(self.ip..self.udp).is_some_and(ipv4_checksum_is_right)
     }
 
+    /// True if the UDP checksum is right, or absent (0). `behind` are the bytes of the datagram
+    /// that follow `head`.
+    pub fn checksum_is_right(&self, head: &[u8], behind: &[&[u8]]) -> bool {
+        self.checksum(head) == 0 || self.sum(head, behind) == Some(0xffff)
+    }
+
+    /// One's-complement sum of the datagram and its pseudo header.
+    fn sum(&self, head: &[u8], behind: &[&[u8]]) -> Option<u16> {
+        let (ip, datagram) = (head.get(self.ip..)?, head.get(self.udp..)?);
+        let addresses = ip.get(if self.is_ipv6 { 8..40 } else { 12..20 })?;
+        let pseudo = [addresses, &[0, PROTOCOL_UDP], datagram.get(4..6)?, datagram];
+        Some(ones_complement_sum(pseudo.into_iter().chain(behind.iter().copied())))
+    }
+
     /// Adds `by` bytes to the lengths of IP and UDP and updates the IPv4 header checksum. Returns
     /// `false`, and changes nothing, if a length would leave its 16 bits.
     ///
@@ -225,6 +239,27 @@ pub fn ipv4_checksum_is_right(header: &[u8]) -> bool {
     (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
+/// One's-complement sum of the pieces in a row (RFC 1071).
+fn ones_complement_sum<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u16 {
+    let fold = |sum: u64| {
+        let sum = (sum & 0xffff_ffff) + (sum >> 32);
+        let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        ((sum & 0xffff) + (sum >> 16)) as u16
+    };
+    let (mut sum, mut is_odd) = (0, false);
+    for piece in pieces {
+        let words = piece.chunks_exact(2);
+        let last = words.remainder().first().map_or(0, |byte| u64::from(*byte) << 8);
+        let words = words.map(|word| u64::from(u16::from_be_bytes([word[0], word[1]])));
+        let of_piece = fold(words.sum::<u64>() + last);
+        // The sum of bytes at odd offsets is that of the same bytes at even ones, swapped.
+        sum += u64::from(if is_odd { of_piece.swap_bytes() } else { of_piece });
+        is_odd ^= piece.len() % 2 == 1;
+    }
+    fold(sum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,6 +342,47 @@ mod tests {
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(udp.ip_checksum_is_right(&bytes), udp.is_ipv6, "{bit}");
                 bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    /// The checksum of a datagram by RFC 768, over its bytes in one piece.
+    fn udp_checksum(udp: &Udp, datagram: &[u8]) -> u16 {
+        let addresses = if udp.is_ipv6 { 8..40 } else { 12..20 };
+        let mut bytes = datagram[udp.ip..][addresses].to_vec();
+        bytes.extend([0, 17]);
+        bytes.extend(&datagram[udp.udp + 4..udp.udp + 6]);
+        bytes.extend(&datagram[udp.udp..]);
+        bytes.extend(vec![0; bytes.len() % 2]);
+        let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+        let sum = words.fold(0, |sum, word| (sum + word) % 0xffff);
+        !(sum as u16)
+    }
+
+    #[test]
+    fn every_bit_of_a_datagram_is_under_its_checksum_however_it_is_cut() {
+        let behind: Vec<u8> = (0..64).map(|n: u8| n.wrapping_mul(37)).collect();
+        for (ips, vlan) in KINDS {
+            let mut bytes = head(ips, vlan, behind.len() - 4).bytes().to_vec();
+            let udp = Udp::find(&bytes).unwrap();
+            let head_len = bytes.len();
+            bytes.extend(&behind);
+            assert!(udp.checksum_is_right(&bytes[..head_len], &[&behind]), "there is none");
+            let checksum = udp_checksum(&udp, &bytes);
+            udp.set_checksum(&mut bytes, checksum);
+            for cuts in [[0, 0], [1, 2], [7, 7], [13, 40], [64, 64]] {
+                let is_right = |bytes: &[u8]| {
+                    let (head, behind) = bytes.split_at(head_len);
+                    let pieces =
+                        [&behind[..cuts[0]], &behind[cuts[0]..cuts[1]], &behind[cuts[1]..]];
+                    udp.checksum_is_right(head, &pieces)
+                };
+                assert!(is_right(&bytes), "{cuts:?}");
+                for bit in udp.udp * 8..bytes.len() * 8 {
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                    assert!(!is_right(&bytes), "{cuts:?}, {bit}");
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                }
             }
         }
     }

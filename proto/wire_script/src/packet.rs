@@ -245,7 +245,7 @@ pub(crate) fn outcome(c: &Completion) -> String {
         (has_immediate(c.immediate), " imm"),
         (c.invalidated.is_some(), " inv"),
         (c.solicited, " solicited"),
-        (c.grh, " grh"),
+        (c.grh.is_some(), " grh"),
     ] {
         text += if is { word } else { "" };
     }

@@ -72,6 +72,15 @@ pub enum CompletionOp {
     RecvWriteImmediate,
 }
 
+/// The IP header before a received datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grh {
+    /// 20 undefined bytes and an IPv4 header without options.
+    V4,
+    /// An IPv6 header.
+    V6,
+}
+
 /// The outcome of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
@@ -94,8 +103,8 @@ pub struct Completion {
     pub peer_qpn: Qpn,
     /// Whether the peer requested a solicited event.
     pub solicited: bool,
-    /// Whether the first 40 bytes of the receive buffer hold the peer's IP header.
-    pub grh: bool,
+    /// Which IP header the first 40 bytes of the receive buffer hold, if any.
+    pub grh: Option<Grh>,
     /// Time at which the device queued it.
     pub timestamp: Instant,
 }
@@ -113,7 +122,7 @@ impl Completion {
             qpn,
             peer_qpn,
             solicited: false,
-            grh: false,
+            grh: None,
             timestamp: Instant::ZERO,
         }
     }

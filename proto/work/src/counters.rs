@@ -12,6 +12,8 @@ longhaul_counters::events! {
         Malformed = "rx_malformed",
         /// The ICRC is wrong.
         Icrc = "rx_icrc_encapsulated",
+        /// The ICRC is right, and the IPv4 checksum, or the UDP checksum if there is one, is wrong.
+        Checksum = "rx_checksum_wrong",
         /// BTH version other than 0.
         Version = "rx_bth_version",
         /// An opcode that this device does not support.
@@ -147,8 +149,9 @@ mod tests {
 
     /// Users read these names in counter files, status, JSON and metrics: they do not change.
     #[rustfmt::skip]
-    const NAMES: [&str; 65] = [
+    const NAMES: [&str; 66] = [
         "rx_not_roce", "rx_unsupported_op_phy", "rx_malformed", "rx_icrc_encapsulated",
+        "rx_checksum_wrong",
         "rx_bth_version", "rx_opcode_unsupported", "rx_destination_ip", "rx_no_qp", "rx_source_ip",
         "rx_pkey_mismatch", "qkey_viol_cntr", "rx_qp_state", "rx_mad_invalid", "rp_cnp_ignored",
         "out_of_sequence", "rx_ghost_ack", "rx_unsent_ack", "rx_aeth_reserved",
@@ -171,7 +174,7 @@ mod tests {
     #[test]
     fn names_that_users_know_stay() {
         assert_eq!(Counter::ALL.iter().map(|c| c.name()).collect::<Vec<_>>(), NAMES);
-        assert_eq!(DropReason::ALL.iter().map(|r| r.name()).collect::<Vec<_>>(), NAMES[..26]);
+        assert_eq!(DropReason::ALL.iter().map(|r| r.name()).collect::<Vec<_>>(), NAMES[..27]);
         assert!(Counter::ALL.iter().all(|c| c.meaning().ends_with('.')));
     }
 

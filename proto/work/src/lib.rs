@@ -15,7 +15,7 @@ mod recv_queue;
 mod request;
 mod send_queue;
 
-pub use completion::{Completion, CompletionOp, Status};
+pub use completion::{Completion, CompletionOp, Grh, Status};
 pub use context::{Context, Denied, Emit, Intent, RemoteIntent, total_len};
 pub use counters::{Counter, Counters, DropReason};
 pub use incoming_send::{IncomingSend, PlaceFault};

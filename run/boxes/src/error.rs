@@ -2,11 +2,11 @@
 
 use crate::control::ControlError;
 use crate::cores::CoresError;
-use crate::http::Address;
 use crate::plan::PlanError;
 use crate::port::PortError;
 use crate::privileges::PrivilegesError;
 use crate::settings::SettingsError;
+use longhaul_health::Address;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;

@@ -15,7 +15,7 @@ mod element;
 mod error;
 pub mod fibre;
 pub mod figures;
-mod http;
+mod health;
 mod journal;
 mod merge;
 pub mod number;

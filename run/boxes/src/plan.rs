@@ -7,7 +7,6 @@ pub use file::{Fault, Section};
 use crate::cores::Cores;
 use crate::element::Element;
 use crate::error::PathError;
-use crate::http;
 use crate::journal::Form;
 use crate::port::{Dpdk, PortName};
 use crate::settings::SettingsError;
@@ -121,7 +120,7 @@ pub struct Process {
     /// Serve GET /healthz, /readyz, /metrics and /state over plain HTTP at this address, without
     /// authentication: use a loopback or management address [default port: 9187]
     #[arg(long, value_name = "ADDRESS[:PORT]")]
-    pub health: Option<http::Address>,
+    pub health: Option<longhaul_health::Address>,
     /// Format of the journal on standard error: text, or json with one object per line [default:
     /// text]
     #[arg(long, value_name = "FORM")]
@@ -289,7 +288,7 @@ pub struct Plan<S> {
     pub keep_privileges: bool,
     pub control: Option<PathBuf>,
     /// Address of health and metrics.
-    pub health: Option<http::Address>,
+    pub health: Option<longhaul_health::Address>,
     /// Format of the journal.
     pub log: Form,
     pub pcap_frames: u64,

@@ -5,36 +5,28 @@ use crate::status::{
     AcceleratorState, BoxStatus, CoreStatus, FibreState, PairStatus, PortStatus, Tenant,
 };
 use longhaul_accel::{Counters, FlowCounters, FlowState, Mode, PassReason};
+use longhaul_health::{Metrics, labels};
 use longhaul_link::LinkCounters;
 use longhaul_port::PortCounters;
-use std::collections::BTreeMap;
-use std::fmt::Write;
 
 /// Maximum number of flows per pair with metrics of their own.
 const FLOWS_LISTED: usize = 256;
 
-/// Metrics by name, each with all of its samples, as the format requires.
+/// The metrics of boxes.
 #[derive(Default)]
-struct Metrics(BTreeMap<String, Metric>);
-
-struct Metric {
-    help: String,
-    kind: &'static str,
-    samples: String,
-}
+struct BoxMetrics(Metrics);
 
 /// The metrics of boxes in these states.
 pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String {
-    let mut metrics = Metrics::default();
-    let mut text = String::new();
+    let mut metrics = BoxMetrics::default();
     for one in states {
-        metrics.gauge(
+        metrics.0.gauge(
             "longhaul_box_uptime_seconds",
             "Time since the box was started.",
             &labels(&[("box", &one.name)]),
             one.uptime_s,
         );
-        metrics.gauge(
+        metrics.0.gauge(
             "longhaul_box_ready",
             "1 while the box is ready: ports up, not draining and, with a transport, a far box \
              reached.",
@@ -45,22 +37,7 @@ pub fn exposition<'a>(states: impl IntoIterator<Item = &'a BoxStatus>) -> String
             metrics.pair(&one.name, pair);
         }
     }
-    for (name, metric) in metrics.0 {
-        let _ = write!(
-            text,
-            "# HELP {name} {}\n# TYPE {name} {}\n{}",
-            metric.help, metric.kind, metric.samples
-        );
-    }
-    text
-}
-
-fn labels(pairs: &[(&str, &str)]) -> String {
-    let escaped =
-        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let parts: Vec<String> =
-        pairs.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-    parts.join(",")
+    metrics.0.exposition()
 }
 
 /// The description of a counter in its declaration.
@@ -68,24 +45,7 @@ fn description(names: &[(&'static str, &'static str)], name: &str) -> &'static s
     names.iter().find(|(declared, _)| *declared == name).map_or("", |(_, meaning)| meaning)
 }
 
-impl Metrics {
-    fn sample(&mut self, name: &str, kind: &'static str, help: &str, labels: &str, value: f64) {
-        let metric = self.0.entry(name.to_string()).or_insert_with(|| Metric {
-            help: help.to_string(),
-            kind,
-            samples: String::new(),
-        });
-        let _ = writeln!(metric.samples, "{name}{{{labels}}} {value}");
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, labels: &str, value: f64) {
-        self.sample(name, "gauge", help, labels, value);
-    }
-
-    fn count(&mut self, name: &str, help: &str, labels: &str, value: u64) {
-        self.sample(&format!("{name}_total"), "counter", help, labels, value as f64);
-    }
-
+impl BoxMetrics {
     /// Adds the counters of a part, declared as `names`.
     fn counters(
         &mut self,
@@ -96,14 +56,14 @@ impl Metrics {
     ) {
         for (name, help) in names {
             let value = values.get(*name).copied().unwrap_or(0);
-            self.count(&format!("longhaul_{part}_{name}"), help, &labels(of_part), value);
+            self.0.count(&format!("longhaul_{part}_{name}"), help, &labels(of_part), value);
         }
     }
 
     fn drops(&mut self, part: &str, help: &str, of_part: &[(&str, &str)], drops: &Named) {
         for (reason, value) in drops {
             let with_reason = labels(&[of_part, &[("reason", reason)]].concat());
-            self.count(&format!("longhaul_{part}_drops"), help, &with_reason, *value);
+            self.0.count(&format!("longhaul_{part}_drops"), help, &with_reason, *value);
         }
     }
 
@@ -113,7 +73,7 @@ impl Metrics {
         }
         let of_pair = [("box", box_name), ("pair", &*pair.name)];
         let lateness = pair.frame_loop.lateness_us_max / 1e6;
-        self.gauge(
+        self.0.gauge(
             "longhaul_box_lateness_seconds_max",
             "Maximum delay of a frame or timer after its deadline.",
             &labels(&of_pair),
@@ -162,7 +122,7 @@ impl Metrics {
             ),
             ("sleeps", "Times the core slept.", core.sleeps),
         ] {
-            self.count(&format!("longhaul_box_core_{name}"), help, &of_core, value);
+            self.0.count(&format!("longhaul_box_core_{name}"), help, &of_core, value);
         }
     }
 
@@ -174,7 +134,7 @@ impl Metrics {
             ("port", &*port.port),
         ];
         let plain = labels(&of_port);
-        self.gauge(
+        self.0.gauge(
             "longhaul_box_port_up",
             "1 while the link is up.",
             &plain,
@@ -188,7 +148,7 @@ impl Metrics {
             ("link_ups", port.link_ups),
         ] {
             let help = description(PortCounters::NAMES, name);
-            self.count(&format!("longhaul_box_port_{name}"), help, &plain, value);
+            self.0.count(&format!("longhaul_box_port_{name}"), help, &plain, value);
         }
         for (way, drops) in [("rx", &port.rx_drops), ("tx", &port.tx_drops)] {
             let of_way = [&of_port[..], &[("direction", way)]].concat();
@@ -199,19 +159,19 @@ impl Metrics {
     /// Adds one half of a box: near or far.
     fn accelerator(&mut self, of_half: &[(&str, &str)], state: &AcceleratorState) {
         let plain = labels(of_half);
-        self.gauge(
+        self.0.gauge(
             "longhaul_accelerator_draining",
             "1 while the accelerator accepts no new flows and releases its flows.",
             &plain,
             f64::from(u8::from(state.is_draining)),
         );
-        self.gauge(
+        self.0.gauge(
             "longhaul_accelerator_store_bytes",
             "Memory of stored requests.",
             &plain,
             state.stored_bytes as f64,
         );
-        self.gauge(
+        self.0.gauge(
             "longhaul_accelerator_store_bytes_max",
             "Limit of the memory of stored requests.",
             &plain,
@@ -236,14 +196,14 @@ impl Metrics {
             ),
             ("flows", "Flows of the tenant.", tenant.flows.into()),
         ] {
-            self.gauge(
+            self.0.gauge(
                 &format!("longhaul_accelerator_tenant_{name}"),
                 help,
                 &of_tenant,
                 value as f64,
             );
         }
-        self.count(
+        self.0.count(
             "longhaul_accelerator_tenant_refused_packets",
             "Request packets of the tenant refused for lack of memory.",
             &of_tenant,
@@ -258,7 +218,7 @@ impl Metrics {
                 let count =
                     flows.iter().filter(|flow| flow.state == kind && flow.mode == mode).count();
                 let with_state = [&of_pair[..], &[("state", kind), ("mode", mode)]].concat();
-                self.gauge(
+                self.0.gauge(
                     "longhaul_accelerator_flows",
                     "Flows known.",
                     &labels(&with_state),
@@ -271,7 +231,7 @@ impl Metrics {
                 flows.iter().filter(|flow| flow.pass_reason.as_deref() == Some(reason)).count();
             let with_reason = [&of_pair[..], &[("reason", reason)]].concat();
             let help = "Flows that pass unaccelerated, by reason.";
-            self.gauge(
+            self.0.gauge(
                 "longhaul_accelerator_passing_flows",
                 help,
                 &labels(&with_reason),
@@ -282,7 +242,7 @@ impl Metrics {
         listed
             .sort_by_key(|flow| std::cmp::Reverse((flow.stored_bytes, flow.stored_payload_bytes)));
         listed.truncate(FLOWS_LISTED);
-        self.gauge(
+        self.0.gauge(
             "longhaul_accelerator_flows_unlisted",
             "Flows without metrics of their own: those beyond the first 256 by stored bytes, then \
              by total stored bytes.",
@@ -309,7 +269,7 @@ impl Metrics {
         ];
         let of_flow = [&of_pair[..], &of_flow].concat();
         let plain = labels(&of_flow);
-        self.gauge(
+        self.0.gauge(
             "longhaul_accelerator_flow_store_bytes",
             "Memory of the flow's stored requests.",
             &plain,
@@ -324,7 +284,7 @@ impl Metrics {
             ),
         ] {
             if let Some(us) = value {
-                self.gauge(&format!("longhaul_accelerator_flow_{name}"), help, &plain, us / 1e6);
+                self.0.gauge(&format!("longhaul_accelerator_flow_{name}"), help, &plain, us / 1e6);
             }
         }
         for (name, value) in [
@@ -335,7 +295,7 @@ impl Metrics {
             ("pseudo_acks", flow.pseudo_acks),
         ] {
             let help = description(FlowCounters::NAMES, name);
-            self.count(&format!("longhaul_accelerator_flow_{name}"), help, &plain, value);
+            self.0.count(&format!("longhaul_accelerator_flow_{name}"), help, &plain, value);
         }
         for (cause, value) in [
             ("nak", flow.retransmits_nak),
@@ -344,7 +304,7 @@ impl Metrics {
         ] {
             let with_cause = labels(&[&of_flow[..], &[("cause", cause)]].concat());
             let help = "Retransmitted packets, by cause; not all of them were lost.";
-            self.count("longhaul_accelerator_flow_retransmits", help, &with_cause, value);
+            self.0.count("longhaul_accelerator_flow_retransmits", help, &with_cause, value);
         }
     }
 
@@ -371,7 +331,7 @@ impl Metrics {
                 ),
             ] {
                 let name = format!("longhaul_transport_{name}");
-                self.gauge(&name, help, &labels(&of_session), value as f64);
+                self.0.gauge(&name, help, &labels(&of_session), value as f64);
             }
             for (number, path) in (1..).zip(&session.paths) {
                 let number = i32::to_string(&number);
@@ -393,7 +353,7 @@ impl Metrics {
             ),
             ("mtu_bytes", "Longest IP packet that is known to fit the path.", path.mtu.into()),
         ] {
-            self.gauge(&format!("longhaul_transport_path_{name}"), help, of_path, value);
+            self.0.gauge(&format!("longhaul_transport_path_{name}"), help, of_path, value);
         }
         for (name, help, value) in [
             (
@@ -408,14 +368,14 @@ impl Metrics {
             ("parity_sent", "Parities sent.", path.parity_sent),
             ("repaired", "Transmissions that the far box repaired by parity.", path.repaired),
         ] {
-            self.count(&format!("longhaul_transport_path_{name}"), help, of_path, value);
+            self.0.count(&format!("longhaul_transport_path_{name}"), help, of_path, value);
         }
     }
 
     fn read_ahead(&mut self, of_pair: [(&str, &str); 2], state: &ReadAheadState) {
         let plain = labels(&of_pair);
         let help = "Memory reserved for data that is fetched ahead.";
-        self.gauge("longhaul_read_ahead_held_bytes", help, &plain, state.held_bytes as f64);
+        self.0.gauge("longhaul_read_ahead_held_bytes", help, &plain, state.held_bytes as f64);
         let names = longhaul_readahead::Counters::NAMES;
         self.counters("read_ahead", names, &of_pair, &state.counters);
     }
@@ -427,9 +387,9 @@ impl Metrics {
             let of_peer = labels(&[&of_pair[..], &[("peer", &*peer.name)]].concat());
             let help = "1 while there are keys with a far box.";
             let has_keys = f64::from(u8::from(peer.key_age_s.is_some()));
-            self.gauge("longhaul_seal_peer_has_keys", help, &of_peer, has_keys);
+            self.0.gauge("longhaul_seal_peer_has_keys", help, &of_peer, has_keys);
             if let Some(age) = peer.key_age_s {
-                self.gauge(
+                self.0.gauge(
                     "longhaul_seal_peer_key_age_seconds",
                     "Age of the keys in use.",
                     &of_peer,
@@ -437,14 +397,19 @@ impl Metrics {
                 );
             }
             let help = "Completed handshakes with the far box.";
-            self.count("longhaul_seal_peer_handshakes", help, &of_peer, peer.handshakes);
+            self.0.count("longhaul_seal_peer_handshakes", help, &of_peer, peer.handshakes);
         }
     }
 
     fn fibre(&mut self, of_pair: [(&str, &str); 2], state: &FibreState) {
         let plain = labels(&of_pair);
-        self.gauge("longhaul_fibre_delay_seconds", "One-way delay.", &plain, state.delay_us / 1e6);
-        self.gauge(
+        self.0.gauge(
+            "longhaul_fibre_delay_seconds",
+            "One-way delay.",
+            &plain,
+            state.delay_us / 1e6,
+        );
+        self.0.gauge(
             "longhaul_fibre_memory_bytes",
             "Memory of the frames in flight.",
             &plain,
@@ -463,7 +428,7 @@ impl Metrics {
                 ("corrupted_frames", direction.corrupted_frames),
             ] {
                 let help = description(LinkCounters::NAMES, name);
-                self.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
+                self.0.count(&format!("longhaul_fibre_{name}"), help, &labelled, value);
             }
             self.drops("fibre", "Frames that the fibre dropped.", &way, &direction.drops);
             for rule in &direction.rules {
@@ -471,14 +436,19 @@ impl Metrics {
                 let of_rule =
                     labels(&[&way[..], &[("number", &*number), ("rule", &*rule.rule)]].concat());
                 let help = "Frames that the rule selected.";
-                self.count(
+                self.0.count(
                     "longhaul_fibre_rule_selected_frames",
                     help,
                     &of_rule,
                     rule.selected_frames,
                 );
                 let help = "Frames to which the rule was applied.";
-                self.count("longhaul_fibre_rule_struck_frames", help, &of_rule, rule.struck_frames);
+                self.0.count(
+                    "longhaul_fibre_rule_struck_frames",
+                    help,
+                    &of_rule,
+                    rule.struck_frames,
+                );
             }
         }
     }
@@ -524,9 +494,9 @@ mod tests {
     #[test]
     fn the_fullest_flows_have_metrics_and_the_others_are_counted() {
         let flows: Vec<Flow> = (0..300).map(flow).collect();
-        let mut metrics = Metrics::default();
+        let mut metrics = BoxMetrics::default();
         metrics.flows([("box", "b"), ("pair", "p")], &flows);
-        let samples = |name: &str| metrics.0[name].samples.clone();
+        let samples = |name: &str| metrics.0.samples(name);
         let delays = samples("longhaul_accelerator_flow_ack_delay_seconds");
         assert_eq!(delays.lines().count(), FLOWS_LISTED);
         assert!(
@@ -539,8 +509,9 @@ mod tests {
         );
         let retransmits = samples("longhaul_accelerator_flow_retransmits_total");
         assert_eq!(retransmits.lines().count(), 3 * FLOWS_LISTED);
-        let retransmits = &metrics.0["longhaul_accelerator_flow_retransmits_total"];
-        assert_eq!((retransmits.kind, retransmits.help.is_empty()), ("counter", false));
+        let name = "longhaul_accelerator_flow_retransmits_total";
+        let retransmits = metrics.0.described().find(|(one, ..)| *one == name).unwrap();
+        assert_eq!((retransmits.1, retransmits.2.is_empty()), ("counter", false));
     }
 
     #[test]
@@ -553,11 +524,12 @@ mod tests {
             memory_bytes_max: 0,
             directions,
         };
-        let mut metrics = Metrics::default();
+        let mut metrics = BoxMetrics::default();
         metrics.fibre([("box", "b"), ("pair", "p")], &fibre);
-        assert_eq!(metrics.0["longhaul_fibre_entered_frames_total"].help, "Frames that entered.");
-        assert!(metrics.0.values().all(|metric| !metric.help.is_empty()));
-        let drops = &metrics.0["longhaul_fibre_drops_total"].samples;
+        let entered = ("longhaul_fibre_entered_frames_total", "counter", "Frames that entered.");
+        assert!(metrics.0.described().any(|one| one == entered));
+        assert!(metrics.0.described().all(|(.., help)| !help.is_empty()));
+        let drops = metrics.0.samples("longhaul_fibre_drops_total");
         assert_eq!(drops.lines().count(), 2 * longhaul_link::DropReason::ALL.len());
     }
 
@@ -570,7 +542,7 @@ mod tests {
             share_bytes: 5000,
             refused_packets: 7,
         };
-        let mut metrics = Metrics::default();
+        let mut metrics = BoxMetrics::default();
         metrics.tenant(&[("box", "b"), ("half", "requesters")], &tenant);
         for (name, value) in [
             ("tenant_store_bytes", 1000),
@@ -579,7 +551,7 @@ mod tests {
         ] {
             let name = format!("longhaul_accelerator_{name}");
             let labels = "box=\"b\",half=\"requesters\",tenant=\"10.1.0.0/16\"";
-            assert_eq!(metrics.0[&*name].samples, format!("{name}{{{labels}}} {value}\n"));
+            assert_eq!(metrics.0.samples(&name), format!("{name}{{{labels}}} {value}\n"));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::control::{Control, ControlError, Phrase, SocketPath};
 use crate::cores::{self, Places};
 use crate::element::Element;
 use crate::error::Error;
-use crate::http;
+use crate::health;
 use crate::journal::{self, Level};
 use crate::operation::{Operated, Operation, Planner};
 use crate::pair::Running;
@@ -53,7 +53,7 @@ pub fn run<S: BoxKind>(
     // From here on a signal ends the box properly.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(Error::Signals)?;
     let control = Control::listen(SocketPath::decide(&plan.name, plan.control.as_deref())?)?;
-    let health = plan.health.map(http::listen).transpose()?;
+    let health = plan.health.map(health::listen).transpose()?;
     let claims = plan.pairs.iter().flat_map(|pair| &pair.ports).map(Claim::of);
     let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
     let ports = ports(&plan, &privileges)?;
@@ -83,7 +83,7 @@ pub fn run<S: BoxKind>(
     let operated: Arc<dyn Operated> = Arc::<Operation<S>>::clone(&operation);
     control.serve(Arc::clone(&operated), phrase)?;
     if let Some(listener) = health {
-        http::serve(listener, &operated)?;
+        health::serve(&listener, &operated)?;
     }
     let asked = wait_for_end(&mut signals, &operation, phrase);
     let ended: Vec<Result<PairStatus, ()>> = running.into_iter().map(Running::end).collect();

@@ -5,19 +5,23 @@ use crate::control::Control;
 use crate::dir::LabDir;
 use crate::error::Error;
 use crate::fabric::{Fabric, Sites, Wire};
+use crate::holder::{self, Holder};
 use crate::log::{Log, Recording, Stderr};
-use crate::node::{LabNode, Sides};
-use crate::spec::{Accelerate, HostName, Spec};
+use crate::network::Network;
+use crate::node::{LabNode, Occupant, Sides};
+use crate::spec::{Accelerate, HostName, NetworkChoice, Spec};
 use crate::status::{AcceleratorStatus, HostStatus, LabStatus, SwitchStatus};
 use longhaul_boxes::Cause;
+use longhaul_boxes::settings::WanRate;
 use longhaul_boxes::state::LinkStatus;
 use longhaul_host::{
     Clock, Driver, DriverConfig, DriverCounters, Handle, Hook, MalformedFrames, TurnConfig,
 };
 use longhaul_memif::{Listener, MemifConfig};
+use longhaul_netdev::TapPort;
 use longhaul_node::{Chain, Mirrored, Side};
-use longhaul_port::tap::{TapConfig, TapPort};
-use longhaul_port::{LinkState, NullPort, Port, PortError};
+use longhaul_port::capture::{CaptureConfig, CapturingPort};
+use longhaul_port::{LinkState, Port, PortError};
 use longhaul_switch::SwitchConfig;
 use longhaul_units::{Duration as Span, Instant as Moment};
 use longhaul_wan_box::{Identity, Path as WanPath, Sizing, WanBox};
@@ -76,6 +80,9 @@ pub struct Daemon {
     log: Log,
     /// Own the sockets' files.
     listeners: Vec<Listener>,
+    /// Holds the hosts' namespaces, if they have any.
+    holder: Option<Holder>,
+    network: Network,
     driver: Driver<LabNode<Fabric>, Box<dyn Port>>,
     handle: Handle<LabNode<Fabric>>,
     stop: Arc<AtomicBool>,
@@ -104,15 +111,24 @@ impl Daemon {
         dir: &LabDir,
         lock: File,
         log: Log,
-        node: LabNode<Fabric>,
+        mut node: LabNode<Fabric>,
     ) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT, SIGHUP] {
             signal_hook::flag::register(signal, stop.clone()).map_err(Error::Signals)?;
         }
-        let (listeners, ports) = open_ports(spec, dir, &log)?;
+        // Before there are threads or descriptors that its process would inherit.
+        let (holder, network, kernels) = open_network(spec, dir);
+        let (listeners, mut ports) = open_ports(spec, dir, &log)?;
+        for (host, kernel) in spec.hosts().zip(kernels) {
+            debug_assert_eq!(ports.len(), spec.sides().of_kernel(host));
+            ports.push(Box::new(kernel));
+            node.add_kernel(host);
+        }
+        spec.hosts().try_for_each(|host| dir.create_slots(host, spec.slots()))?;
         let control = Control::listen(dir)?;
         dir.describe(spec)?;
+        dir.describe_network(&network)?;
         let config = DriverConfig {
             turn: TurnConfig { malformed: MalformedFrames::Carry, ..TurnConfig::default() },
             hook_interval: HOOK_INTERVAL,
@@ -127,6 +143,8 @@ impl Daemon {
             control,
             log,
             listeners,
+            holder,
+            network,
             driver,
             handle,
             stop,
@@ -136,22 +154,22 @@ impl Daemon {
 
     /// Runs the lab until it is told to stop.
     pub fn run(self) -> ExitCode {
-        let Daemon { spec, dir, lock, control, log, listeners, driver, handle, stop, started } =
-            self;
-        let slots = spec.slots();
+        let Daemon { spec, dir, lock, control, log, listeners, holder, network, .. } = self;
+        let Daemon { driver, handle, stop, started, .. } = self;
+        let sides = spec.sides();
         let asked = handle.clone();
         let logged = dir.clone();
         let status = move || {
-            let (spec, log) = (spec.clone(), logged.last_words());
-            let status = asked.ask(move |_, node| status_of(spec, started, node)).ok()?;
+            let (spec, network, log) = (spec.clone(), network.clone(), logged.last_words());
+            let status = asked.ask(move |_, node| status_of(spec, network, started, node)).ok()?;
             Some(LabStatus { log, ..status })
         };
         let stopped = handle.clone();
         let served = control.serve(status, move || stopped.stop());
         let code = match served {
             Ok(()) => {
-                let finished = driver.run(Keeper { sides: Sides::new(slots), handle, stop, log });
-                drop((finished, listeners));
+                let finished = driver.run(Keeper { sides, handle, stop, log });
+                drop((finished, listeners, holder));
                 ExitCode::SUCCESS
             }
             Err(error) => {
@@ -164,9 +182,26 @@ impl Daemon {
         code
     }
 
+    /// The network of its hosts.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
     /// Ends a lab that has not run.
     fn close(self) {
         self.dir.remove();
+    }
+}
+
+/// The network of the hosts: its holder, and a port to each kernel.
+fn open_network(spec: &Spec, dir: &LabDir) -> (Option<Holder>, Network, Vec<TapPort>) {
+    match spec.network {
+        _ if spec.back_to_back => (None, Network::None, Vec::new()),
+        NetworkChoice::None => (None, Network::None, Vec::new()),
+        NetworkChoice::Kernel => match holder::start(spec, dir) {
+            Ok((holder, network, kernels)) => (Some(holder), network, kernels),
+            Err(why) => (None, Network::Missing { why }, Vec::new()),
+        },
     }
 }
 
@@ -177,7 +212,11 @@ type Ports = Vec<Box<dyn Port>>;
 fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Ports), Error> {
     let mut listeners = Vec::new();
     let mut ports = Ports::new();
-    let sides = Sides::new(spec.slots());
+    if spec.back_to_back {
+        // Programs connect to each other.
+        return Ok((listeners, ports));
+    }
+    let sides = spec.sides();
     for host in spec.hosts() {
         let socket = dir.memif_socket(host);
         let refused = |error: Cause| Error::OfferPort { host, error };
@@ -190,13 +229,14 @@ fn open_ports(spec: &Spec, dir: &LabDir, log: &Log) -> Result<(Vec<Listener>, Po
         listeners.push(listener);
     }
     if let Some(path) = &spec.pcap {
-        let tapped = sides.of(HostName::A, 0);
-        let config = TapConfig { frames_max: Some(spec.pcap_frames), ..TapConfig::default() };
-        let inner = std::mem::replace(&mut ports[tapped], Box::new(NullPort::new("tapped", 0)));
-        let tap = Recording::create(path, log.clone())
-            .and_then(|recording| TapPort::new(inner, recording, config))
+        let config =
+            CaptureConfig { frames_max: Some(spec.pcap_frames), ..CaptureConfig::default() };
+        let slots = sides.of(HostName::A, 0)..sides.of(HostName::B, 0);
+        let tapped = ports.drain(slots.clone()).collect();
+        let taps = Recording::create(path, log.clone())
+            .and_then(|recording| CapturingPort::sharing(tapped, recording, config))
             .map_err(|error| Error::Record { path: path.clone(), error })?;
-        ports[tapped] = Box::new(tap);
+        ports.splice(slots.start..slots.start, taps.into_iter().map(|tap| Box::new(tap) as _));
     }
     Ok((listeners, ports))
 }
@@ -224,8 +264,11 @@ impl Hook<LabNode<Fabric>, Box<dyn Port>> for Keeper {
     }
 
     fn port_error(&mut self, side: Side, error: PortError) {
-        let (host, slot) = self.sides.program_at(side);
-        self.log.line(&format!("host {host}, program {slot}: {error}"));
+        let (host, occupant) = self.sides.at(side);
+        self.log.line(&match occupant {
+            Occupant::Program(slot) => format!("host {host}, program {slot}: {error}"),
+            Occupant::Kernel => format!("host {host}, kernel: {error}"),
+        });
     }
 }
 
@@ -233,8 +276,9 @@ impl Hook<LabNode<Fabric>, Box<dyn Port>> for Keeper {
 fn attach_programs(node: &mut LabNode<Fabric>, ports: &[Box<dyn Port>]) {
     let sides = node.sides();
     for (side, port) in ports.iter().enumerate() {
-        let (host, slot) = sides.program_at(side);
-        node.set_attached(host, slot, port.link_state() == LinkState::Up);
+        if let (host, Occupant::Program(slot)) = sides.at(side) {
+            node.set_attached(host, slot, port.link_state() == LinkState::Up);
+        }
     }
 }
 
@@ -264,12 +308,16 @@ fn build_node(spec: &Spec) -> Result<LabNode<Fabric>, Error> {
     // frames of a turn.
     let stored = sizing(spec).accelerator().flow_bytes_max;
     let receive_buffer_bytes = stored.saturating_add(RECEIVE_BUFFER_SPARE_BYTES) as usize;
-    Ok(LabNode::new(spec.hosts(), Sides::new(spec.slots()), fabric, receive_buffer_bytes))
+    let hosts = spec.hosts().map(|host| spec.device_addresses(host));
+    Ok(LabNode::new(hosts, spec.sides(), fabric, receive_buffer_bytes))
 }
 
 fn sizing(spec: &Spec) -> Sizing {
     Sizing {
-        paths: vec![WanPath::of_capacity(Some(spec.rate))],
+        paths: vec![WanPath {
+            rate: WanRate::or_known(spec.wan_rate, Some(spec.rate)),
+            ..WanPath::of_capacity(Some(spec.rate))
+        }],
         delay: Some(spec.fibre().delay),
         memory_bytes: spec.memory.bytes(),
         ..Sizing::default()
@@ -297,19 +345,23 @@ pub fn box_config(spec: &Spec, site: u64) -> longhaul_wan_box::Config {
     }
 }
 
-fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus {
+fn status_of(spec: Spec, network: Network, started: Instant, node: &LabNode<Fabric>) -> LabStatus {
     let wire = node.fabric.wire();
     let beyond = wire.right();
     let boxes = [wire.left(), beyond.and_then(Chain::right).map(|mirrored| &mirrored.0)];
     let site_names = [HostName::A, HostName::B];
+    // Frames between hosts back to back do not pass this process.
+    let is_between = !spec.back_to_back;
+    let hosts = spec.hosts().filter(|_| is_between);
+    let link = beyond.and_then(Chain::left).filter(|_| is_between);
     LabStatus {
         pid: std::process::id(),
         uptime_s: started.elapsed().as_secs_f64(),
-        hosts: spec.hosts().map(|host| host_status(node, host)).collect(),
+        hosts: hosts.map(|host| host_status(node, host)).collect(),
         switches: node.fabric.sites().map_or_else(Vec::new, |sites| {
             (0..2).map(|site| SwitchStatus::of(site_names[site], sites.ports(site))).collect()
         }),
-        link: beyond.and_then(Chain::left).map(LinkStatus::of).unwrap_or_default(),
+        link: link.map(LinkStatus::of).unwrap_or_default(),
         accelerators: site_names
             .into_iter()
             .zip(boxes)
@@ -318,6 +370,7 @@ fn status_of(spec: Spec, started: Instant, node: &LabNode<Fabric>) -> LabStatus 
                 Some(AcceleratorStatus::of(site, whole.near(), whole.transport()))
             })
             .collect(),
+        network,
         log: None,
         spec,
     }

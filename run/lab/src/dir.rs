@@ -1,14 +1,16 @@
 //! A lab's directory: its spec, its sockets and its locks.
 //!
 //! The daemon holds `lock` while it lives, so a directory without a lock holder is left over from a
-//! killed daemon, whatever files it contains. Each program on a host holds the lock of its slot.
+//! killed daemon, whatever files it contains. Each process with a device holds the lock of a slot.
 
 use crate::error::Error;
+use crate::network::{self, Network};
 use crate::spec::{HostName, LabName, Spec};
 use longhaul_boxes::PathError;
 use longhaul_boxes::runtime_dir::{base, check_private, is_preloadable};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -67,23 +69,14 @@ impl LabDir {
         self.path.join(format!("host-{host}.memif"))
     }
 
-    /// Directory of the counters of the device of the program in `slot` of `host`.
-    pub fn counters(&self, host: HostName, slot: usize) -> PathBuf {
-        self.path.join("counters").join(host.to_string()).join(slot.to_string())
+    /// The memif socket between the programs of two hosts back to back.
+    pub fn back_to_back_socket(&self) -> PathBuf {
+        self.path.join("back-to-back.memif")
     }
 
-    /// Directories of the counters of all programs that run or have run on `host`.
-    pub fn counter_dirs(&self, host: HostName) -> Vec<PathBuf> {
-        let of_host = self.path.join("counters").join(host.to_string());
-        let mut dirs: Vec<PathBuf> = fs::read_dir(of_host)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .collect();
-        dirs.retain(|dir| dir.join("class").is_dir());
-        dirs.sort();
-        dirs
+    /// Directory of the files of the device of `host`, counters among them.
+    pub fn counters(&self, host: HostName) -> PathBuf {
+        self.path.join("counters").join(host.to_string())
     }
 
     /// The socket of `status` and `down`.
@@ -104,6 +97,40 @@ impl LabDir {
     /// Opens the log, so that its [`last_words`] can be read after the lab's directory is deleted.
     pub(crate) fn open_log(&self) -> Option<File> {
         File::open(self.log()).ok()
+    }
+
+    /// The file that is `/etc/hosts` on the lab's hosts.
+    pub(crate) fn hosts_file(&self) -> PathBuf {
+        self.path.join("hosts")
+    }
+
+    fn network_file(&self) -> PathBuf {
+        self.path.join("network.json")
+    }
+
+    /// Writes the network for [`LabDir::network`].
+    pub(crate) fn describe_network(&self, network: &Network) -> Result<(), Error> {
+        network::write(network, &self.network_file())
+    }
+
+    /// The network of the lab's hosts.
+    ///
+    /// # Errors
+    /// If the lab is not up, or its description cannot be read.
+    pub fn network(&self) -> Result<Network, Error> {
+        if !self.is_up() {
+            return Err(self.not_up());
+        }
+        network::read(&self.network_file())
+    }
+
+    /// Address at which programs reach TCP servers on `host`: its own, or this machine's loopback
+    /// address if they share this machine's network.
+    ///
+    /// # Errors
+    /// As [`LabDir::network`].
+    pub fn address_for_tcp(&self, host: HostName) -> Result<Ipv4Addr, Error> {
+        Ok(if self.network()?.is_of_hosts() { host.ip() } else { Ipv4Addr::LOCALHOST })
     }
 
     fn description(&self) -> PathBuf {
@@ -198,24 +225,26 @@ impl LabDir {
         Error::NotUp(self.name.clone())
     }
 
-    /// Takes a free slot of the `slots` of `host`, one per running program. The slot is taken while
-    /// the returned file is open.
-    ///
-    /// # Errors
-    /// If all are taken.
-    pub fn take_slot(&self, host: HostName, slots: usize) -> Result<(usize, File), Error> {
-        for slot in 0..slots {
-            let lock = self.open_lock(&format!("host-{host}.slot-{slot}"))?;
-            if lock.try_lock().is_ok() {
-                return Ok((slot, lock));
-            }
-        }
-        Err(Error::HostIsFull { host, slots })
+    /// Creates the slots of `host`: files, of which each process with a device locks one while it
+    /// runs ([`longhaul_rdma`] claims them).
+    pub(crate) fn create_slots(&self, host: HostName, slots: usize) -> Result<(), Error> {
+        let dir = self.slots(host);
+        fs::create_dir_all(&dir).map_err(|e| PathError::new("create", &dir, e))?;
+        (0..slots).try_for_each(|slot| {
+            let path = dir.join(slot.to_string());
+            File::create(&path).map_err(|e| PathError::new("create", &path, e))?;
+            Ok(())
+        })
     }
 
-    /// Path of a link to the library that the program in `slot` of `host` loads.
-    pub fn preload_link(&self, host: HostName, slot: usize) -> PathBuf {
-        self.path.join(format!("host-{host}.preload-{slot}.so"))
+    /// Directory of the slots of `host`.
+    pub fn slots(&self, host: HostName) -> PathBuf {
+        self.path.join("slots").join(host.to_string())
+    }
+
+    /// Path of a link to the library that programs load.
+    pub fn preload_link(&self) -> PathBuf {
+        self.path.join("preload.so")
     }
 
     /// Deletes the directory and its files, the lock last: the next daemon of this name waits for
@@ -242,7 +271,7 @@ pub(crate) fn last_words(log: File) -> Option<String> {
 }
 
 /// A path to `library` that LD_PRELOAD can hold: the library's own if possible, otherwise `link`,
-/// which is created.
+/// which is created or replaced.
 ///
 /// # Errors
 /// If the link cannot be created.
@@ -250,12 +279,10 @@ pub fn preloadable(library: PathBuf, link: &Path) -> Result<PathBuf, PathError> 
     if is_preloadable(&library) {
         return Ok(library);
     }
-    match fs::remove_file(link) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            return Err(PathError::new("remove", link, e));
-        }
-        _ => {}
-    }
-    symlink(&library, link).map_err(|e| PathError::new("create", link, e))?;
+    // Others may create it at the same time, or load the library through it.
+    let unique = link.with_extension(format!("{}.so", std::process::id()));
+    symlink(&library, &unique)
+        .and_then(|()| fs::rename(&unique, link))
+        .map_err(|e| PathError::new("create", link, e))?;
     Ok(link.to_path_buf())
 }

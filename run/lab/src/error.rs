@@ -50,6 +50,9 @@ pub enum Error {
     /// The sites' switches cannot be created.
     #[error(transparent)]
     Switch(#[from] SwitchError),
+    /// A transport's rate without a transport.
+    #[error("--wan-rate without --accelerate transport")]
+    WanRateWithoutTransport,
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(io::Error),
@@ -92,13 +95,13 @@ pub enum Error {
         /// The parser's error.
         error: serde_json::Error,
     },
-    /// A host has no slot for another program.
-    #[error("host {host} already runs {slots} programs")]
-    HostIsFull {
+    /// A host's namespaces cannot be entered.
+    #[error("cannot enter the network of host {host}: {error}")]
+    NoNamespaces {
         /// The host.
         host: HostName,
-        /// Number of programs that it can run.
-        slots: usize,
+        /// The error of the operating system.
+        error: io::Error,
     },
     /// The lab does not answer.
     #[error("the lab '{lab}' does not answer ({why})")]

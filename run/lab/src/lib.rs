@@ -9,7 +9,9 @@ mod daemon;
 mod dir;
 mod error;
 mod fabric;
+mod holder;
 mod log;
+mod network;
 mod node;
 mod process;
 mod spec;
@@ -18,8 +20,12 @@ mod status;
 pub use daemon::{Daemon, box_config, serve};
 pub use dir::{LabDir, preloadable};
 pub use error::Error;
+pub use holder::{INTERFACE, hold};
 pub use log::Stderr;
+pub use network::{Entrance, HostNamespaces, Network};
 pub use node::HostCounters;
 pub use process::{Lab, Lifetime, die_with_parent};
-pub use spec::{Accelerate, HostName, HostNameError, LabName, LabNameError, NoSuchHost, Spec};
+pub use spec::{
+    Accelerate, HostName, HostNameError, LabName, LabNameError, NetworkChoice, NoSuchHost, Spec,
+};
 pub use status::{AcceleratorStatus, HostStatus, LabStatus, SwitchPort, SwitchStatus};

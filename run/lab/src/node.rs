@@ -9,17 +9,29 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-/// Numbering of a lab node's sides: consecutive slots per host.
+/// Numbering of a lab node's sides: consecutive program slots per host, and behind them the kernel
+/// of each host.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides {
     slot_bits: u32,
+    /// The kernel of the first host.
+    first_kernel: Side,
+}
+
+/// What is at a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// The program in this slot of its host.
+    Program(usize),
+    /// The kernel of the host.
+    Kernel,
 }
 
 impl Sides {
-    /// For hosts with `slots` programs each, a power of two.
-    pub fn new(slots: usize) -> Self {
+    /// For `hosts` hosts with `slots` programs each, a power of two.
+    pub fn new(hosts: usize, slots: usize) -> Self {
         assert!(slots.is_power_of_two(), "{slots} programs");
-        Sides { slot_bits: slots.ilog2() }
+        Sides { slot_bits: slots.ilog2(), first_kernel: hosts * slots }
     }
 
     /// Program slots per host.
@@ -33,10 +45,28 @@ impl Sides {
         host.index() << self.slot_bits | slot
     }
 
-    /// The host and the slot of the program on `side`.
+    /// The side of the kernel of `host`.
     #[inline]
-    pub fn program_at(self, side: Side) -> (HostName, usize) {
-        (HostName::of_index(side >> self.slot_bits), side & (self.slots() - 1))
+    pub fn of_kernel(self, host: HostName) -> Side {
+        self.first_kernel + host.index()
+    }
+
+    /// The host at `side`, and which of its occupants.
+    #[inline]
+    pub fn at(self, side: Side) -> (HostName, Occupant) {
+        match side.checked_sub(self.first_kernel) {
+            Some(index) => (HostName::of_index(index), Occupant::Kernel),
+            None => {
+                let slot = side & (self.slots() - 1);
+                (HostName::of_index(side >> self.slot_bits), Occupant::Program(slot))
+            }
+        }
+    }
+
+    /// The side of one of the queues of `host`: those of its programs by slot, then its kernel's.
+    #[inline]
+    fn of_queue(self, host: HostName, queue: usize) -> Side {
+        if queue < self.slots() { self.of(host, queue) } else { self.of_kernel(host) }
     }
 }
 
@@ -47,19 +77,19 @@ pub struct LabNode<F> {
     pub fabric: F,
 }
 
-/// A host: its embedded switch, and frames that wait for its programs.
+/// A host: its embedded switch, and frames that wait for its programs and its kernel.
 struct Host {
     eswitch: EmbeddedSwitch,
     pool: FramePool,
-    /// By slot.
+    /// By slot, then for the kernel.
     waiting: Vec<Waiting>,
-    /// Number of slots with waiting frames.
+    /// Number of these queues with frames.
     backlog: usize,
     receive_buffer_bytes: usize,
     counters: HostCounters,
 }
 
-/// Frames that wait for one program.
+/// Frames that wait for one program, or for the kernel.
 #[derive(Default)]
 struct Waiting {
     frames: VecDeque<FrameBuf>,
@@ -75,29 +105,39 @@ pub struct HostCounters {
     pub rx_frames: u64,
     /// Frames to a function number without a running program.
     pub drops_no_function: u64,
-    /// Frames that are not RoCEv2.
+    /// Malformed RoCEv2, and on a host without a kernel side frames that are not RoCEv2.
     pub drops_not_roce: u64,
-    /// Frames dropped because a program's receive buffer was full.
+    /// Frames dropped because the receive buffer of a program, or of the kernel, was full.
     pub drops_receive_buffer: u64,
+    /// Frames that the host's kernel sent.
+    #[serde(default)]
+    pub kernel_tx_frames: u64,
+    /// Frames that went to the host's kernel.
+    #[serde(default)]
+    pub kernel_rx_frames: u64,
 }
 
 impl Host {
-    fn new(host: HostName, slots: usize, receive_buffer_bytes: usize) -> Self {
-        let ip = IpAddr::V4(host.ip());
+    fn new(addresses: &[IpAddr], slots: usize, receive_buffer_bytes: usize) -> Self {
         Host {
             // Random; the order of a hash table affects no reproducible run.
-            eswitch: EmbeddedSwitch::new(ip, RandomState::new().hash_one(ip)),
+            eswitch: EmbeddedSwitch::new(addresses, RandomState::new().hash_one(addresses)),
             pool: FramePool::new(),
-            waiting: (0..slots).map(|_| Waiting::default()).collect(),
+            waiting: (0..=slots).map(|_| Waiting::default()).collect(),
             backlog: 0,
             receive_buffer_bytes,
             counters: HostCounters::default(),
         }
     }
 
-    /// Queues a frame for the program in `slot`.
-    fn wait(&mut self, slot: usize, frame: &Frame<'_>) {
-        let waiting = &mut self.waiting[slot];
+    /// Program slots.
+    fn slots(&self) -> usize {
+        self.waiting.len() - 1
+    }
+
+    /// Queues a frame.
+    fn wait(&mut self, queue: usize, frame: &Frame<'_>) {
+        let waiting = &mut self.waiting[queue];
         if waiting.bytes > self.receive_buffer_bytes {
             self.counters.drops_receive_buffer += 1;
             return;
@@ -112,7 +152,7 @@ impl Host {
 
     /// Takes a frame for every program.
     fn deliver_to_all(&mut self, frame: &Frame<'_>) {
-        let slots = self.waiting.len();
+        let slots = self.slots();
         // All programs share one copy.
         let held = self.pool.hold(frame);
         for slot in self.eswitch.attached().filter(|slot| *slot < slots) {
@@ -121,14 +161,24 @@ impl Host {
         }
     }
 
-    /// Delivers a frame along `route`, which stays inside the host.
+    /// Sends a frame with `direct` if the queue is empty, and otherwise queues it.
+    fn pass(&mut self, queue: usize, frame: &Frame<'_>, direct: &mut impl FnMut(usize) -> bool) {
+        if !self.waiting[queue].frames.is_empty() || !direct(queue) {
+            self.wait(queue, frame);
+        }
+    }
+
+    /// Delivers a frame along `route`, which stays inside the host. `direct` sends it to the side
+    /// of a queue, if there is room.
     fn deliver(&mut self, route: Route, frame: &Frame<'_>, direct: &mut impl FnMut(usize) -> bool) {
         match route {
-            Route::Function(slot) if slot < self.waiting.len() => {
+            Route::Function(slot) if slot < self.slots() => {
                 self.counters.rx_frames += 1;
-                if !self.waiting[slot].frames.is_empty() || !direct(slot) {
-                    self.wait(slot, frame);
-                }
+                self.pass(slot, frame, direct);
+            }
+            Route::Kernel => {
+                self.counters.kernel_rx_frames += 1;
+                self.pass(self.slots(), frame, direct);
             }
             Route::AllFunctions | Route::WireAndAllFunctions => self.deliver_to_all(frame),
             Route::Drop(DropReason::NotRoce) => self.counters.drops_not_roce += 1,
@@ -139,20 +189,21 @@ impl Host {
         }
     }
 
-    /// Sends waiting frames, as far as the programs accept them.
-    fn drain(&mut self, first_side: Side, out: &mut dyn Transmit) {
+    /// Sends waiting frames, as far as programs and kernel accept them.
+    fn drain(&mut self, side_of: impl Fn(usize) -> Side, out: &mut dyn Transmit) {
         if self.backlog == 0 {
             return;
         }
-        for (slot, waiting) in self.waiting.iter_mut().enumerate() {
+        for (queue, waiting) in self.waiting.iter_mut().enumerate() {
             if waiting.frames.is_empty() {
                 continue;
             }
-            let mut room = out.room(first_side + slot);
+            let side = side_of(queue);
+            let mut room = out.room(side);
             while room > 0 {
                 let Some(frame) = waiting.frames.pop_front() else { break };
                 waiting.bytes -= frame.footprint();
-                out.transmit(first_side + slot, &frame.as_frame());
+                out.transmit(side, &frame.as_frame());
                 room -= 1;
             }
             if waiting.frames.is_empty() {
@@ -163,22 +214,29 @@ impl Host {
 }
 
 impl<F: Node> LabNode<F> {
-    /// A lab of `hosts` around `fabric`, without programs. Up to `receive_buffer_bytes` of frames
-    /// wait for each program, which may not be scheduled for a while; further frames are dropped.
+    /// A lab around `fabric`, without programs and kernels. The hosts' devices have the addresses
+    /// `hosts`. Up to `receive_buffer_bytes` of frames wait for each program, which may not be
+    /// scheduled for a while; further frames are dropped.
     pub fn new(
-        hosts: impl Iterator<Item = HostName>,
+        hosts: impl Iterator<Item = [IpAddr; 2]>,
         sides: Sides,
         fabric: F,
         receive_buffer_bytes: usize,
     ) -> Self {
-        let hosts =
-            hosts.map(|host| Host::new(host, sides.slots(), receive_buffer_bytes)).collect();
+        let hosts = hosts
+            .map(|addresses| Host::new(&addresses, sides.slots(), receive_buffer_bytes))
+            .collect();
         LabNode { hosts, sides, fabric }
     }
 
     /// The numbering of its sides.
     pub fn sides(&self) -> Sides {
         self.sides
+    }
+
+    /// Gives `host` a kernel side, at [`Sides::of_kernel`].
+    pub fn add_kernel(&mut self, host: HostName) {
+        self.hosts[host.index()].eswitch.set_kernel(true);
     }
 
     /// Records whether a program runs in `slot` of `host`.
@@ -205,13 +263,14 @@ impl<F: Node> LabNode<F> {
         self.hosts[host.index()].eswitch.attached().count()
     }
 
-    /// Frames that wait for programs of `host`.
+    /// Frames that wait for programs and kernel of `host`.
     pub fn waiting(&self, host: HostName) -> usize {
         self.hosts[host.index()].waiting.iter().map(|waiting| waiting.frames.len()).sum()
     }
 }
 
-/// Sink of the fabric's frames: each side leads to a host, whose embedded switch knows the program.
+/// Sink of the fabric's frames: each side leads to a host, whose embedded switch knows the program,
+/// or the kernel.
 struct ToPrograms<'a> {
     hosts: &'a mut [Host],
     sides: Sides,
@@ -229,8 +288,8 @@ impl Transmit for ToPrograms<'_> {
         let host = &mut self.hosts[side];
         let route = host.eswitch.from_wire(frame);
         let out = &mut *self.out;
-        host.deliver(route, frame, &mut |slot| {
-            let side = sides.of(name, slot);
+        host.deliver(route, frame, &mut |queue| {
+            let side = sides.of_queue(name, queue);
             let room = out.room(side) > 0;
             if room {
                 out.transmit(side, frame);
@@ -242,12 +301,21 @@ impl Transmit for ToPrograms<'_> {
 
 impl<F: Node> Node for LabNode<F> {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        let (name, slot) = self.sides.program_at(side);
+        let (name, occupant) = self.sides.at(side);
         let host = &mut self.hosts[name.index()];
-        // A program that sends is attached, even if the next check of its port is still to come.
-        host.eswitch.set_attached(slot, true);
-        host.counters.tx_frames += 1;
-        let route = host.eswitch.from_function(slot, frame);
+        let route = match occupant {
+            Occupant::Program(slot) => {
+                // A program that sends is attached, even if the next check of its port is still to
+                // come.
+                host.eswitch.set_attached(slot, true);
+                host.counters.tx_frames += 1;
+                host.eswitch.from_function(slot, frame)
+            }
+            Occupant::Kernel => {
+                host.counters.kernel_tx_frames += 1;
+                host.eswitch.from_kernel(frame)
+            }
+        };
         if route != Route::Wire {
             host.deliver(route, frame, &mut |_| false);
         }
@@ -263,7 +331,8 @@ impl<F: Node> Node for LabNode<F> {
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
         let sides = self.sides;
         for (index, host) in self.hosts.iter_mut().enumerate() {
-            host.drain(sides.of(HostName::of_index(index), 0), out);
+            let name = HostName::of_index(index);
+            host.drain(|queue| sides.of_queue(name, queue), out);
         }
         self.fabric.poll_transmit(now, &mut ToPrograms { hosts: &mut self.hosts, sides, out });
     }
@@ -284,9 +353,9 @@ mod tests {
 
     /// Two hosts with four programs each, joined by a link of zero delay.
     fn lab() -> LabNode<Link> {
-        let hosts = [HostName::A, HostName::B];
+        let hosts = [HostName::A, HostName::B].map(|host| [host.ip().into(), host.ipv6().into()]);
         let link = Link::new(LinkConfig::default()).unwrap();
-        LabNode::new(hosts.into_iter(), Sides::new(4), link, 1 << 20)
+        LabNode::new(hosts.into_iter(), Sides::new(2, 4), link, 1 << 20)
     }
 
     fn send(lab: &mut LabNode<Link>, side: Side, destination: Ipv4Addr, qpn: u32) {
@@ -331,11 +400,77 @@ mod tests {
     }
 
     #[test]
-    fn sides_and_programs_correspond() {
-        let sides = Sides::new(4);
+    fn sides_and_occupants_correspond() {
+        let sides = Sides::new(26, 4);
         let host = HostName::of_index(25);
-        assert_eq!(sides.of(host, 3), 103);
-        assert_eq!(sides.program_at(103), (host, 3));
+        assert_eq!((sides.of(host, 3), sides.of_kernel(host)), (103, 129));
+        assert_eq!(sides.at(103), (host, Occupant::Program(3)));
+        assert_eq!(sides.at(129), (host, Occupant::Kernel));
+        assert_eq!(sides.at(104), (HostName::A, Occupant::Kernel));
+    }
+
+    /// An ARP request, or any other frame that is not IP, from and to anybody.
+    fn send_arp(lab: &mut LabNode<Link>, side: Side) {
+        let mut arp = [0xff; 60];
+        arp[12..14].copy_from_slice(&[0x08, 0x06]);
+        lab.handle_frame(Instant::ZERO, side, &Frame::opaque(&arp));
+    }
+
+    #[test]
+    fn kernels_reach_each_other_and_no_program() {
+        let mut lab = lab();
+        lab.set_attached(HostName::B, 0, true);
+        let [a, b] = [HostName::A, HostName::B].map(|host| lab.sides().of_kernel(host));
+        send_arp(&mut lab, a);
+        assert!(reached(&mut lab).is_empty(), "nobody is there");
+        assert_eq!(lab.counters(HostName::B).drops_not_roce, 1);
+        lab.add_kernel(HostName::A);
+        lab.add_kernel(HostName::B);
+        send_arp(&mut lab, a);
+        assert_eq!(reached(&mut lab), [b]);
+        send_arp(&mut lab, b);
+        assert_eq!(reached(&mut lab), [a]);
+        let [of_a, of_b] = [HostName::A, HostName::B].map(|host| lab.counters(host));
+        assert_eq!((of_a.kernel_tx_frames, of_a.kernel_rx_frames), (2, 1));
+        assert_eq!((of_b.kernel_tx_frames, of_b.kernel_rx_frames), (1, 1));
+        assert_eq!((of_a.tx_frames, of_b.rx_frames), (0, 0));
+    }
+
+    /// Room for nothing at one side.
+    struct Full(Side);
+
+    impl Transmit for Full {
+        fn room(&mut self, side: Side) -> usize {
+            if side == self.0 { 0 } else { 64 }
+        }
+        fn transmit(&mut self, side: Side, _: &Frame<'_>) {
+            assert_ne!(side, self.0, "there is no room");
+        }
+    }
+
+    #[test]
+    fn frames_wait_for_a_kernel_without_room_in_their_order_and_number() {
+        let mut lab = lab();
+        lab.add_kernel(HostName::B);
+        let [a, b] = [HostName::A, HostName::B].map(|host| lab.sides().of_kernel(host));
+        for _ in 0..3 {
+            send_arp(&mut lab, a);
+        }
+        lab.poll_transmit(Instant::ZERO, &mut Full(b));
+        assert_eq!(lab.waiting(HostName::B), 3);
+        assert_eq!(reached(&mut lab), [b, b, b]);
+        assert_eq!(lab.waiting(HostName::B), 0);
+    }
+
+    #[test]
+    fn roce_of_a_kernel_reaches_the_program_of_its_peer() {
+        let mut lab = lab();
+        lab.add_kernel(HostName::A);
+        lab.add_kernel(HostName::B);
+        lab.set_attached(HostName::B, 3, true);
+        let kernel = lab.sides().of_kernel(HostName::A);
+        send(&mut lab, kernel, HostName::B.ip(), 3 << 18 | 20);
+        assert_eq!(reached(&mut lab), [7]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::daemon::READY;
 use crate::dir::{LabDir, last_words};
 use crate::error::Error;
-use crate::spec::Spec;
+use crate::spec::{Accelerate, Spec};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -32,6 +32,9 @@ impl Lab {
     /// # Errors
     /// The reason why it is not up.
     pub fn start(spec: &Spec, lifetime: Lifetime) -> Result<Self, Error> {
+        if spec.wan_rate.is_some() && spec.accelerate != Accelerate::Transport {
+            return Err(Error::WanRateWithoutTransport);
+        }
         let dir = LabDir::of(&spec.name)?;
         let program = std::env::current_exe().map_err(Error::FindProgram)?;
         let mut command = Command::new(program);

@@ -1,15 +1,17 @@
 //! The spec of a lab.
 
+use crate::node::Sides;
 use longhaul_boxes::fibre::{Ecn, Fibre, as_texts, bursts, cuts};
 use longhaul_boxes::figures::{count, fraction};
+use longhaul_boxes::number::within;
 use longhaul_boxes::quantity::{Distance, Size, memory, probability};
-use longhaul_host::PORTS_MAX;
+use longhaul_boxes::settings::WanRate;
 use longhaul_link::{Change, Impairments, RedConfig, Rule};
 use longhaul_units::{BitRate, Duration as Span, ParseBitRateError};
 use longhaul_wire::MacAddr;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
@@ -26,7 +28,7 @@ pub struct Spec {
         long,
         value_name = "N",
         default_value_t = 2,
-        value_parser = clap::value_parser!(u8).range(2..=HOSTS_MAX),
+        value_parser = within::<u8>(2..=HOSTS_MAX as u64),
         hide_default_value = true
     )]
     pub hosts: u8,
@@ -37,6 +39,30 @@ pub struct Spec {
     #[arg(long, default_value = "10G", value_parser = rate, hide_default_value = true)]
     #[serde(with = "rate_as_bps")]
     pub rate: BitRate,
+    /// Network of the hosts. kernel: each has its own, with an interface lh0 of this machine's
+    /// kernel on the fibre, so that ping, ssh and iperf3 cross it. none: programs share this
+    /// machine's network, and only their RDMA crosses the fibre [default: kernel]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "kernel|none",
+        hide_possible_values = true,
+        hide_default_value = true,
+        default_value = "kernel"
+    )]
+    #[serde(default)]
+    pub network: NetworkChoice,
+    /// Join hosts a and b by shared memory alone, without fibre, rate and a thread in between, for
+    /// one program on each; they share this machine's network
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "hosts", "distance", "rate", "network", "accelerate", "wan_rate", "loss", "cut_for",
+            "rule", "at", "queue", "ecn", "memory", "pcap",
+        ]
+    )]
+    #[serde(default)]
+    pub back_to_back: bool,
     /// Put accelerators into the wire: at both sites, or at one; or whole boxes, whose WAN
     /// transport repairs the fibre's losses. Without a value: both [default: none]
     #[arg(
@@ -50,6 +76,12 @@ pub struct Spec {
         default_missing_value = "both"
     )]
     pub accelerate: Accelerate,
+    /// Rate of the transport: 'adaptive' follows the fibre's free capacity and shares it with other
+    /// traffic, such as the hosts' TCP; 'port' sends as fast as frames come; or a fixed rate
+    /// [default: the fibre's]
+    #[arg(long, value_name = "adaptive|port|RATE")]
+    #[serde(default)]
+    pub wan_rate: Option<WanRate>,
     /// Probability that the fibre loses a frame [default: 0]
     #[arg(
         long,
@@ -109,7 +141,12 @@ pub struct Spec {
     /// Seed of all random values: losses, PSNs, ids [default: 1]
     #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true)]
     pub seed: u64,
-    /// Record the first frames at host a's port into this file
+    /// Give the RDMA devices the hosts' IPv6 addresses, fd77::a4d:1 and so on, instead of the IPv4
+    /// ones
+    #[arg(long)]
+    #[serde(default)]
+    pub ipv6: bool,
+    /// Record the first frames of host a's programs into this file
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Maximum frames to record [default: 1000]
@@ -126,11 +163,15 @@ pub struct Spec {
 impl Spec {
     /// A one-line description.
     pub fn summary(&self) -> String {
+        if self.back_to_back {
+            return "two hosts back to back over shared memory".to_owned();
+        }
         let accelerators = match self.accelerate {
             Accelerate::None => "no accelerators".to_string(),
             Accelerate::Both => "accelerators at both sites".to_string(),
             Accelerate::Transport => {
-                "accelerators at both sites and a transport between them".to_string()
+                let rate = self.wan_rate.map(|rate| format!(" ({rate})")).unwrap_or_default();
+                format!("accelerators at both sites and a transport{rate} between them")
             }
             one => format!("an accelerator at site {one}"),
         };
@@ -163,6 +204,12 @@ impl Spec {
         )
     }
 
+    /// Addresses of the device of `host`; its name stands for the first.
+    pub fn device_addresses(&self, host: HostName) -> [IpAddr; 2] {
+        let [v4, v6] = [host.ip().into(), host.ipv6().into()];
+        if self.ipv6 { [v6, v4] } else { [v4, v6] }
+    }
+
     /// The lab's hosts, in order.
     pub fn hosts(&self) -> impl Iterator<Item = HostName> + use<> {
         (0..self.hosts).map(HostName)
@@ -179,8 +226,16 @@ impl Spec {
     /// Programs that each host can run at a time, a power of two. One loop serves all of them, so
     /// it is lower for many hosts.
     pub fn slots(&self) -> usize {
-        let most = (PORTS_MAX / usize::from(self.hosts).max(1)).clamp(1, SLOTS_MAX);
+        if self.back_to_back {
+            return 1;
+        }
+        let most = (PROGRAMS_MAX / usize::from(self.hosts).max(1)).clamp(1, SLOTS_MAX);
         1 << most.ilog2()
+    }
+
+    /// The numbering of the lab node's sides.
+    pub(crate) fn sides(&self) -> Sides {
+        Sides::new(usize::from(self.hosts), self.slots())
     }
 
     /// Marking by the queues; `None`: none.
@@ -242,6 +297,17 @@ mod rate_as_bps {
     }
 }
 
+/// Network that the hosts of a lab are to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkChoice {
+    /// Each its own, where this is possible.
+    #[default]
+    Kernel,
+    /// None.
+    None,
+}
+
 /// The sites with accelerators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -283,7 +349,11 @@ impl fmt::Display for Accelerate {
 }
 
 /// Host names are letters.
-const HOSTS_MAX: i64 = 26;
+pub(crate) const HOSTS_MAX: usize = 26;
+/// Program slots of all hosts.
+const PROGRAMS_MAX: usize = 128;
+/// A loop has a port for each program slot and each host's kernel.
+const _: () = assert!(PROGRAMS_MAX + HOSTS_MAX <= longhaul_host::PORTS_MAX);
 /// Program slots of a host in a small lab.
 const SLOTS_MAX: usize = 16;
 
@@ -305,13 +375,19 @@ impl HostName {
 
     /// The host with this number, which must be below 26.
     pub fn of_index(index: usize) -> Self {
-        debug_assert!(index < HOSTS_MAX as usize);
+        debug_assert!(index < HOSTS_MAX);
         HostName(index as u8)
     }
 
     /// IPv4 address.
     pub const fn ip(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, self.0 + 1)
+    }
+
+    /// IPv6 address. It ends in the IPv4 address, so that both have the same Ethernet address.
+    pub fn ipv6(self) -> Ipv6Addr {
+        let [a, b, c, d] = self.ip().octets();
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
     /// Ethernet address.
@@ -453,6 +529,9 @@ mod tests {
         assert_eq!(hosts.len(), 26);
         assert_eq!(hosts[25].to_string(), "z");
         assert_eq!(hosts[25].ip(), Ipv4Addr::new(10, 77, 0, 26));
+        assert_eq!(hosts[25].ipv6(), "fd77::a4d:1a".parse::<Ipv6Addr>().unwrap());
+        let mac = longhaul_rdma::attach::mac_of(hosts[25].ipv6().into());
+        assert_eq!(mac, hosts[25].mac(), "of both families");
         assert_eq!(hosts[2].mac(), MacAddr([2, 0, 10, 77, 0, 3]));
         assert_eq!(
             ["A".parse(), "a".parse(), "z".parse()],
@@ -478,7 +557,7 @@ mod tests {
         for hosts in 2..=26 {
             let spec = spec(&format!("--hosts {hosts}")).unwrap();
             assert!(
-                spec.slots().is_power_of_two() && spec.slots() * hosts <= PORTS_MAX,
+                spec.slots().is_power_of_two() && spec.slots() * hosts <= PROGRAMS_MAX,
                 "{hosts} hosts"
             );
             assert!(spec.slots() >= 4, "{hosts} hosts");

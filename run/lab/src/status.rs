@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 use crate::fabric::SitePort;
+use crate::network::Network;
 use crate::node::HostCounters;
 use crate::spec::{HostName, Spec};
 use longhaul_accel::Accelerator;
@@ -14,6 +15,7 @@ use longhaul_switch::PortCounters;
 use longhaul_wan::Transport;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+use std::net::IpAddr;
 
 /// State of a lab at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,6 +28,8 @@ pub struct LabStatus {
     pub switches: Vec<SwitchStatus>,
     pub link: Vec<LinkStatus>,
     pub accelerators: Vec<AcceleratorStatus>,
+    /// The network of the hosts.
+    pub network: Network,
     /// The last lines of its log.
     #[serde(default)]
     pub log: Option<String>,
@@ -162,8 +166,11 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
     if let Some(log) = &status.log {
         writeln!(text, "log: {log}")?;
     }
+    if let Some(why) = status.network.missing() {
+        writeln!(text, "hosts without a network of their own: {why}")?;
+    }
     for host in &status.hosts {
-        write_host(host, text)?;
+        write_host(host, spec.device_addresses(host.name), text)?;
     }
     for switch in &status.switches {
         for port in &switch.ports {
@@ -190,18 +197,22 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_host(host: &HostStatus, text: &mut String) -> std::fmt::Result {
+fn write_host(host: &HostStatus, [ip, _]: [IpAddr; 2], text: &mut String) -> std::fmt::Result {
     let c = &host.counters;
     let drops = [
         ("no such QP", c.drops_no_function),
         ("receive buffer", c.drops_receive_buffer),
         ("not RoCE", c.drops_not_roce),
     ];
+    let kernel = match c.kernel_tx_frames + c.kernel_rx_frames {
+        0 => String::new(),
+        _ => format!(", kernel {} sent, {} received", c.kernel_tx_frames, c.kernel_rx_frames),
+    };
     writeln!(
         text,
-        "host {} {}: {}, {} sent, {} received, {} waiting; drops: {}",
+        "host {} {}: {}, {} sent, {} received{kernel}, {} waiting; drops: {}",
         host.name,
-        host.name.ip(),
+        ip,
         count(host.programs as u64, "program"),
         count(c.tx_frames, "frame"),
         c.rx_frames,

@@ -6,7 +6,8 @@ use super::schema::{FLOW, suggest};
 use super::tree::Node;
 use super::{FileError, twice};
 use crate::host::Op;
-use crate::scenario::{Connect, Flow, StationKind, Test, Until};
+use crate::scenario::{Connect, Events, Flow, StationKind, Test, Transport, Until};
+use crate::simulation::unsupported;
 use longhaul_rnic::Mtu;
 use longhaul_units::Duration;
 
@@ -81,18 +82,36 @@ fn one(fields: &Fields<'_>, number: usize, network: &Network<'_>) -> Result<Flow
         }
         (size, _) => size.unwrap_or(SIZE),
     };
-    Ok(Flow {
+    let flow = Flow {
         name: fields.text("name").map_or_else(|| format!("flow{number}"), str::to_owned),
         from: ends[0],
         to: ends[1],
         op,
         message_bytes: u32::try_from(size).unwrap_or(u32::MAX),
+        transport: match fields.text("transport") {
+            Some("uc") => Transport::Uc,
+            _ => Transport::Rc,
+        },
+        dscp: fields.whole("dscp").map_or(Flow::ROCE_DSCP, |dscp| dscp as u8),
+        events: match fields.text("events") {
+            Some("all") => Events::All,
+            Some("solicited") => Events::Solicited,
+            _ => Events::Off,
+        },
         qps: fields.number("qps").unwrap_or(1),
         mtu: mtu(fields)?,
         test: test(fields, op)?,
         starts_at: fields.time("start").unwrap_or(Duration::ZERO),
         connect: connect(fields)?,
-    })
+    };
+    let shares = match network.kind(flow.to) {
+        StationKind::Host(profile) => profile.srq_depth > 0,
+        _ => false,
+    };
+    match unsupported(&flow, shares) {
+        Some(why) => Err(fields.place.error(why)),
+        None => Ok(flow),
+    }
 }
 
 fn connect(fields: &Fields<'_>) -> Result<Connect, FileError> {

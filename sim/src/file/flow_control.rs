@@ -7,7 +7,7 @@ use super::tree::SourceLocation;
 use crate::pfc::{pfc_headroom_bytes, round_trip};
 use crate::profile::NicProfile;
 use crate::scenario::{Cable, StationPlan};
-use longhaul_switch::{PfcConfig, PfcPort};
+use longhaul_switch::{PfcConfig, PfcPort, SharedBuffer};
 use longhaul_units::{BitRate, Duration};
 
 /// XOFF threshold of an input, in addition to one round trip's worth of its link: some 30 of the
@@ -24,6 +24,8 @@ pub(super) struct Settings<'a> {
     xon: Option<u64>,
     headroom: Option<u64>,
     buffer: u64,
+    alpha: Option<f64>,
+    ets_share: Option<u8>,
     place: &'a SourceLocation,
 }
 
@@ -31,7 +33,8 @@ impl<'a> Settings<'a> {
     /// Reads the settings; `None`: off.
     pub fn read(fields: &Fields<'a>) -> Result<Option<Self>, FileError> {
         if fields.text("pfc") != Some("on") {
-            let keys = ["pfc_xoff", "pfc_xon", "pfc_headroom", "pfc_buffer"];
+            let keys =
+                ["pfc_xoff", "pfc_xon", "pfc_headroom", "pfc_buffer", "pfc_alpha", "ets_share"];
             return match keys.into_iter().find(|key| fields.has(key)) {
                 Some(key) => {
                     let cause = format!(
@@ -47,6 +50,8 @@ impl<'a> Settings<'a> {
             xon: fields.whole("pfc_xon"),
             headroom: fields.whole("pfc_headroom"),
             buffer: fields.whole("pfc_buffer").unwrap_or(BUFFER_BYTES),
+            alpha: fields.real("pfc_alpha"),
+            ets_share: fields.number("ets_share").map(|share| share as u8),
             place: fields.place,
         };
         if let (Some(xoff), Some(xon)) = (settings.xoff, settings.xon)
@@ -55,6 +60,11 @@ impl<'a> Settings<'a> {
             let cause =
                 format!("pfc_xon is {xon} bytes and pfc_xoff {xoff}: an input goes on below XOFF");
             return Err(fields.error("pfc_xon", cause));
+        }
+        let own = ["pfc_xoff", "pfc_xon"].into_iter().find(|key| fields.has(key));
+        if let (Some(_), Some(key)) = (settings.alpha, own) {
+            let cause = format!("pfc_alpha sets the thresholds of all inputs: take '{key}' out");
+            return Err(fields.error(key, cause));
         }
         Ok(Some(settings))
     }
@@ -94,8 +104,28 @@ impl<'a> Settings<'a> {
             Some(xoff) => xoff / 2,
             None => xoff_bytes - HYSTERESIS_BYTES,
         });
-        let ports = ports.into_iter().map(|(_, port)| port).collect();
-        let config = PfcConfig { priority: PfcConfig::ROCE_PRIORITY, xoff_bytes, xon_bytes, ports };
+        let ports: Vec<PfcPort> = ports.into_iter().map(|(_, port)| port).collect();
+        let headroom =
+            ports.iter().fold(0, |sum: u64, port| sum.saturating_add(port.headroom_bytes));
+        let shared = self.alpha.map(|alpha| SharedBuffer {
+            bytes: self.buffer.saturating_sub(headroom),
+            alpha,
+            hysteresis_bytes: HYSTERESIS_BYTES,
+        });
+        if shared.is_some_and(|shared| shared.bytes == 0) {
+            return Err(self.place.error(format!(
+                "pfc_buffer is {} bytes, and the headroom of the ports alone {headroom}: give more",
+                self.buffer
+            )));
+        }
+        let config = PfcConfig {
+            priority: PfcConfig::ROCE_PRIORITY,
+            xoff_bytes,
+            xon_bytes,
+            shared,
+            ets_share: self.ets_share,
+            ports,
+        };
         match longest {
             Some(link) if config.buffer_bytes() > self.buffer => {
                 Err(self.too_long(&stations[number].name, &config, link))
@@ -132,6 +162,8 @@ pub(super) fn of_host(fields: &Fields<'_>, profile: NicProfile) -> NicProfile {
         receive_buffer_bytes: fields
             .whole("receive_buffer")
             .unwrap_or(profile.receive_buffer_bytes),
+        srq_depth: fields.number("srq").unwrap_or(profile.srq_depth),
+        egress_rate_bps: fields.whole("egress_rate").unwrap_or(profile.egress_rate_bps),
         pfc: flag("pfc", profile.pfc),
         dcqcn: flag("dcqcn", profile.dcqcn),
         ..profile

@@ -7,12 +7,13 @@ use super::{FileError, Read};
 use crate::profile::NicProfile;
 
 /// Built-in profiles: the data files of labs/nics.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("connectx6", include_str!("../../../labs/nics/connectx6.toml")),
     ("connectx6-apn", include_str!("../../../labs/nics/connectx6-apn.toml")),
     ("rxe", include_str!("../../../labs/nics/rxe.toml")),
     ("longhaul", include_str!("../../../labs/nics/longhaul.toml")),
     ("ideal", include_str!("../../../labs/nics/ideal.toml")),
+    ("das6", include_str!("../../../labs/nics/das6.toml")),
 ];
 
 /// Default profile of a host.
@@ -120,6 +121,12 @@ fn profile(table: &Table, place: &SourceLocation) -> Result<NicProfile, FileErro
         responder_ns: whole("responder_ns"),
         post_ns: whole("post_ns"),
         poll_ns: whole("poll_ns"),
+        list_ns: whole("list_ns"),
+        event_ns: whole("event_ns"),
+        wakeup_ns: whole("wakeup_ns"),
+        switch_ns: whole("switch_ns"),
+        search_ps: whole("search_ps"),
+        srq_message_ns: whole("srq_message_ns"),
         timeout_code: small("timeout_code"),
         retry_count: small("retry_count"),
         adaptive_retransmission: fields.flag("adaptive_retransmission").unwrap_or_default(),

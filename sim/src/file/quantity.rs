@@ -16,6 +16,8 @@ pub(super) enum ValueKind {
     Count(u64, u64),
     /// 0 to 1.
     Probability,
+    /// A number above 0, up to 1024.
+    Factor,
     /// true or false.
     Flag,
     /// Bytes, from 1 to this, with binary prefixes.
@@ -69,6 +71,8 @@ impl ValueKind {
             (ValueKind::Probability, Value::Text(text)) => {
                 probability(text).ok().map(Quantity::Real)
             }
+            (ValueKind::Factor, Value::Real(number)) => Some(Quantity::Real(*number)),
+            (ValueKind::Factor, Value::Whole(number)) => Some(Quantity::Real(*number as f64)),
             (ValueKind::Flag, Value::Flag(flag)) => Some(Quantity::Flag(*flag)),
             (ValueKind::Ecn, Value::Text(text)) => {
                 return ecn(text).map(|_| Quantity::Text(text.clone()));
@@ -99,6 +103,7 @@ impl ValueKind {
                 (least..=most).contains(number)
             }
             (ValueKind::Probability, Quantity::Real(number)) => (0.0..=1.0).contains(number),
+            (ValueKind::Factor, Quantity::Real(number)) => *number > 0.0 && *number <= 1024.0,
             (ValueKind::Size(most), Quantity::Whole(number)) => (1..=most).contains(number),
             (ValueKind::Rate, Quantity::Whole(number)) => {
                 (1000..=1_000_000_000_000_000).contains(number)
@@ -116,6 +121,7 @@ impl ValueKind {
             ValueKind::Count(least, u64::MAX) => format!("a whole number from {least}"),
             ValueKind::Count(least, most) => format!("a whole number from {least} to {most}"),
             ValueKind::Probability => "a probability from 0 to 1, as in 1e-5 or \"0.1%\"".into(),
+            ValueKind::Factor => "a number above 0, up to 1024".into(),
             ValueKind::Flag => "true or false".into(),
             ValueKind::Size(most) => {
                 format!("bytes from 1 to {}, as in 4096, \"64K\" or \"4M\"", bytes(most))

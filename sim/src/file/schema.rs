@@ -15,6 +15,7 @@ pub(super) const TOP: Keys = &[
     ("about", ValueKind::Text),
     ("seed", ValueKind::Count(0, FOREVER)),
     ("time_max", ValueKind::Time),
+    ("warmup", ValueKind::Time),
     ("train_packets", ValueKind::Count(1, 1024)),
 ];
 
@@ -48,6 +49,8 @@ pub(super) const PATH: Keys = &[
     ("dcqcn", ValueKind::Choice(SWITCHED)),
     ("receive_packet", ValueKind::Time),
     ("receive_buffer", ValueKind::Size(MEMORY)),
+    ("srq", SRQ),
+    ("egress_rate", ValueKind::Rate),
     ("accelerator", ValueKind::Accelerator),
 ];
 
@@ -59,6 +62,8 @@ pub(super) const HOST: Keys = &[
     ("dcqcn", ValueKind::Choice(SWITCHED)),
     ("receive_packet", ValueKind::Time),
     ("receive_buffer", ValueKind::Size(MEMORY)),
+    ("srq", SRQ),
+    ("egress_rate", ValueKind::Rate),
 ];
 
 /// `[[accelerator]]`, and, but for the name, `[path.accelerator]`.
@@ -97,6 +102,8 @@ pub(super) const SWITCH: Keys = &[
     ("pfc_xon", ValueKind::Size(MEMORY)),
     ("pfc_headroom", ValueKind::Size(MEMORY)),
     ("pfc_buffer", ValueKind::Size(MEMORY)),
+    ("pfc_alpha", ValueKind::Factor),
+    ("ets_share", ValueKind::Count(1, 99)),
 ];
 
 /// `[[link]]`.
@@ -125,6 +132,8 @@ pub(super) const LINK: Keys = &[
     ("record", ValueKind::Text),
 ];
 
+/// Receives of a shared receive queue: what the RNIC admits.
+const SRQ: ValueKind = ValueKind::Count(1, 1 << 17);
 const SWITCHED: &[&str] = &["off", "on"];
 const LOSS_DIRECTIONS: &[&str] = &["both", "forward", "backward"];
 
@@ -136,6 +145,9 @@ pub(super) const FLOW: Keys = &[
     ("op", ValueKind::Choice(&["write", "write_imm", "send", "read", "atomic"])),
     ("test", ValueKind::Choice(&["bandwidth", "latency"])),
     ("size", ValueKind::Size(longhaul_rnic::MESSAGE_MAX)),
+    ("transport", ValueKind::Choice(&["rc", "uc"])),
+    ("events", ValueKind::Choice(&["off", "all", "solicited"])),
+    ("dscp", ValueKind::Count(0, 63)),
     ("qps", ValueKind::Count(1, 1 << 20)),
     ("mtu", ValueKind::Count(256, 4096)),
     ("tx_depth", ValueKind::Count(1, 1 << 24)),
@@ -171,6 +183,12 @@ pub(super) const NIC: Keys = &[
     ("responder_ns", NS),
     ("post_ns", NS),
     ("poll_ns", NS),
+    ("list_ns", NS),
+    ("event_ns", NS),
+    ("wakeup_ns", NS),
+    ("switch_ns", NS),
+    ("search_ps", NS),
+    ("srq_message_ns", NS),
     ("timeout_code", ValueKind::Count(0, 31)),
     ("retry_count", ValueKind::Count(0, 7)),
     ("adaptive_retransmission", ValueKind::Flag),

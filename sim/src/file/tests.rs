@@ -8,6 +8,7 @@ use longhaul_link::Bursts;
 use longhaul_units::{BitRate, Duration, Instant};
 
 mod flow_control;
+mod ingest;
 
 const SHORTEST: &str = "[path]\ndistance = \"100km\"\n[[flow]]\n";
 
@@ -504,7 +505,7 @@ mod the_example {
         let loaded = load(EXAMPLE).unwrap();
         assert_eq!(loaded.scenario.stations.len(), 4);
         let other = load(&second()).unwrap();
-        assert_eq!(other.scenario.stations.len(), 5);
+        assert_eq!(other.scenario.stations.len(), 6);
         for loaded in [loaded, other] {
             crate::Simulation::new(loaded.scenario, |_, _| None).map(drop).unwrap();
         }

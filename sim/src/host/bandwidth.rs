@@ -1,7 +1,7 @@
 //! The requester of a bandwidth test: perftest's loop, which posts while the send queue has room
 //! and otherwise polls.
 
-use super::{Nic, Op, Seen};
+use super::{Nic, Op, Posted, Seen};
 use longhaul_rnic::Status;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -26,11 +26,13 @@ pub(crate) struct Plan {
     /// Interval of signaled messages.
     pub cq_mod: u64,
     pub goal: Goal,
+    /// Messages completed before this time do not count.
+    pub counts_from: Instant,
 }
 
 impl Plan {
     /// Returns whether a queue's message of this index is signaled.
-    fn signals(&self, index: u64) -> bool {
+    pub fn signals(&self, index: u64) -> bool {
         index % self.cq_mod == self.cq_mod - 1 || self.goal == Goal::Messages(index + 1)
     }
 }
@@ -65,6 +67,8 @@ pub(crate) struct Bandwidth {
     pub last: Instant,
     /// Messages completed.
     pub messages: u64,
+    /// Those that do not count.
+    pub early: u64,
     unfinished: usize,
     /// Latencies of signaled messages, from post to polled completion.
     pub latencies: Vec<Duration>,
@@ -88,6 +92,7 @@ impl Bandwidth {
             stops_at: None,
             last: Instant::ZERO,
             messages: 0,
+            early: 0,
             unfinished: 0,
             latencies: Vec::new(),
             failure: None,
@@ -183,7 +188,7 @@ impl Bandwidth {
             if let Goal::Messages(goal) = plan.goal {
                 count = count.min(goal - queue.posted);
             }
-            at += cost.times(count);
+            at += cost.times(count) + nic.list_cost();
             for _ in 0..count {
                 if plan.signals(queue.posted) {
                     queue.posted_at.push_back(at);
@@ -212,7 +217,14 @@ impl Bandwidth {
             }
             let (plan, queue) = (&self.plan, &mut self.queues[index]);
             let signaled = plan.signals(queue.begun);
-            if !nic.post(now, queue.slot, plan.op, plan.size, queue.begun, signaled) {
+            let posted = Posted {
+                op: plan.op,
+                size: plan.size,
+                wr_id: queue.begun,
+                signaled,
+                solicited: false,
+            };
+            if !nic.post(now, queue.slot, &posted) {
                 self.out_of_order += 1;
             }
             queue.begun += 1;
@@ -235,7 +247,9 @@ impl Bandwidth {
             Goal::Time(_) => queue.completed + self.plan.cq_mod,
         };
         self.out_of_order += u64::from(seen.completion.wr_id + 1 != next);
-        self.messages += next - queue.completed;
+        let done = next - queue.completed;
+        self.messages += done;
+        self.early += if at < self.plan.counts_from { done } else { 0 };
         queue.completed = next;
         self.last = at;
         if let Some(posted) = queue.posted_at.pop_front() {

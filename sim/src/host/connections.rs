@@ -8,7 +8,7 @@ use longhaul_cm::{
     Accept, ConnectRequest, ConnectionId, DisconnectCause, Event as Cm, ListenId, RdmaCmHeader,
     RejectReason, ReplyInfo, RequestInfo, ServiceId, Transport, Waited,
 };
-use longhaul_rnic::{Event, Mtu, QpAttr, QpState, VerbsError};
+use longhaul_rnic::{Mtu, QpAttr, QpState, VerbsError};
 use longhaul_units::{Duration, Instant, Psn, RKey};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -137,17 +137,12 @@ impl Connections {
         waiting.map(|call| call.caller.starts_at).min()
     }
 
-    /// Begins calls, and handles the connection manager's events.
-    pub fn run(&mut self, now: Instant, nic: &mut Nic, programs: &mut [Program]) {
+    /// Begins calls.
+    pub fn run(&mut self, now: Instant, nic: &mut Nic) {
         for number in 0..self.calls.len() {
             let call = &self.calls[number];
             if call.stage == Stage::Waiting && call.caller.starts_at <= now {
                 self.begin(now, number, nic);
-            }
-        }
-        while let Some(event) = nic.rnic.poll_event() {
-            if let Event::Cm(event) = event {
-                self.handle(now, event, nic, programs);
             }
         }
     }
@@ -186,7 +181,8 @@ impl Connections {
         }
     }
 
-    fn handle(&mut self, now: Instant, event: Cm, nic: &mut Nic, programs: &mut [Program]) {
+    /// Handles an event of the connection manager.
+    pub fn handle(&mut self, now: Instant, event: Cm, nic: &mut Nic, programs: &mut [Program]) {
         let id = event.connection();
         if let Cm::ConnectRequest { listen, info, .. } = &event {
             return self.accept(now, *listen, id, info, nic);
@@ -382,7 +378,7 @@ fn request(
     nic: &mut Nic,
 ) -> Result<ConnectionId, String> {
     let Waiting { slot, peer_psn } = caller.qps[index];
-    let source = nic.rnic.config().ip;
+    let source = nic.rnic.config().addresses.first();
     let header = RdmaCmHeader { source_port: 0, source, destination: caller.to };
     let offer = nic.offer(slot, index as u32).write();
     let private_data = header.with_user_data(&offer).ok_or("the private data do not fit")?;

@@ -5,12 +5,20 @@ use longhaul_cc::wire_bytes;
 use longhaul_node::{Deadline, Frame, Transmit};
 use longhaul_switch::{PauseCounters, Pauser};
 use longhaul_units::{Duration, Instant};
-use longhaul_wire::{MacAddr, Pause};
+use longhaul_wire::{MacAddr, Packet, Pause, Verb};
+
+/// Returns whether a message of this frame takes a receive.
+fn takes_receive(frame: &Frame<'_>) -> bool {
+    let Ok(Some(packet)) = Packet::parse(frame.head) else { return false };
+    let opcode = packet.bth().opcode;
+    packet.immediate().is_some() || (opcode.verb() == Some(Verb::Send) && opcode.ends_message())
+}
 
 /// The receive side of a NIC. Packets of all priorities wait in one buffer.
 pub(crate) struct Intake {
-    /// Minimum time between two packets.
-    gap: Duration,
+    /// Minimum time to the next packet: after any, and after one that takes a receive of a shared
+    /// receive queue.
+    gaps: [Duration; 2],
     free_at: Instant,
     packer: Packer,
     ring: Ring,
@@ -24,9 +32,11 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    pub fn new(gap: Duration, pauser: Pauser, source: MacAddr) -> Self {
+    /// A receive side with the minimum time to the next packet after any packet, and after one that
+    /// takes a receive of a shared receive queue.
+    pub fn new(gaps: [Duration; 2], pauser: Pauser, source: MacAddr) -> Self {
         Intake {
-            gap,
+            gaps,
             free_at: Instant::ZERO,
             packer: Packer::default(),
             ring: Ring::default(),
@@ -44,8 +54,11 @@ impl Intake {
         if Pause::is_mac_control(frame.head) {
             return false;
         }
+        let [gap, shared] = self.gaps;
+        let takes_shared = shared > gap && takes_receive(frame);
+        let gap = if takes_shared { shared } else { gap };
         if self.ring.len() == 0 && self.free_at <= now {
-            self.free_at = now + self.gap;
+            self.free_at = now + gap;
             return false;
         }
         if !self.pauser.take(wire_bytes(frame.len())) {
@@ -54,7 +67,7 @@ impl Intake {
         }
         let (packet, news) = self.packer.pack(frame, self.free_at, false);
         self.ring.push(packet, news);
-        self.free_at += self.gap;
+        self.free_at += gap;
         true
     }
 

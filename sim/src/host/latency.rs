@@ -1,6 +1,6 @@
 //! A latency test: one message at a time, to and fro for WRITE and SEND.
 
-use super::{Nic, Op, Seen};
+use super::{Nic, Op, Posted, Seen};
 use longhaul_rnic::{CompletionOp, Status};
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
@@ -113,7 +113,14 @@ impl Latency {
         }
         if self.doorbell.is_some_and(|at| at <= now) {
             self.doorbell = None;
-            nic.post(now, self.slot, self.op, self.size, self.sent, true);
+            let posted = Posted {
+                op: self.op,
+                size: self.size,
+                wr_id: self.sent,
+                signaled: true,
+                solicited: false,
+            };
+            nic.post(now, self.slot, &posted);
             self.sent += 1;
         }
         while self.coming.front().is_some_and(|&at| at <= now) {

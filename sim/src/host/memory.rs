@@ -21,6 +21,10 @@ struct Span {
     messages: u64,
     /// Out-of-place writes.
     misplaced: u64,
+    /// The QP's transport does not retransmit: a message may end before it is complete.
+    is_unreliable: bool,
+    /// Messages that ended before they were complete.
+    incomplete: u64,
     word: u64,
 }
 
@@ -36,8 +40,13 @@ impl Spans {
     }
 
     /// Adds a span for messages of `size` bytes.
-    pub fn add(&mut self, size: u64) {
-        self.0.push(Span { size, ..Span::default() });
+    pub fn add(&mut self, size: u64, is_unreliable: bool) {
+        self.0.push(Span { size, is_unreliable, ..Span::default() });
+    }
+
+    /// Messages that another followed before they were complete.
+    pub fn incomplete(&self, span: usize) -> u64 {
+        self.0[span].incomplete
     }
 
     /// Messages received completely, each byte once and in order.
@@ -66,7 +75,12 @@ impl Memory for Spans {
     #[inline]
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
         let span = self.span(address);
-        span.misplaced += u64::from((address - BASE) % SPAN != span.next);
+        let offset = (address - BASE) % SPAN;
+        if offset == 0 && span.next > 0 && span.is_unreliable {
+            span.incomplete += 1;
+            span.next = 0;
+        }
+        span.misplaced += u64::from(offset != span.next);
         span.next += payload.len() as u64;
         if span.next >= span.size {
             span.next = 0;

@@ -11,8 +11,6 @@ pub(crate) struct Receiver {
     depth: u32,
     seen: VecDeque<Seen>,
     busy_until: Instant,
-    /// Messages received.
-    pub messages: u64,
     /// Status of the first failed receive.
     pub failure: Option<Status>,
 }
@@ -20,17 +18,13 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Keeps `depth` receives of `size` bytes posted on each QP.
     pub fn new(size: u32, depth: u32) -> Self {
-        Receiver {
-            size,
-            depth,
-            seen: VecDeque::new(),
-            busy_until: Instant::ZERO,
-            messages: 0,
-            failure: None,
-        }
+        Receiver { size, depth, seen: VecDeque::new(), busy_until: Instant::ZERO, failure: None }
     }
 
     pub fn start(&mut self, _at: Instant, slots: Vec<usize>, nic: &mut Nic) {
+        if nic.is_shared() && self.depth > 0 {
+            return nic.fill_shared(self.size);
+        }
         for slot in slots {
             (0..self.depth).for_each(|_| {
                 nic.post_receive(slot, self.size);
@@ -57,7 +51,7 @@ impl Receiver {
                 self.failure.get_or_insert(seen.completion.status);
                 continue;
             }
-            self.messages += 1;
+            nic.arrived(now, &seen.completion);
             self.busy_until = now + poll + post;
             nic.post_receive(seen.slot, self.size);
         }

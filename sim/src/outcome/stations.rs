@@ -1,13 +1,14 @@
 //! Outcomes of hosts, accelerators and switches.
 
-use super::{AcceleratorOutcome, HostOutcome, PortOutcome, SwitchOutcome};
-use crate::host::Host;
+use super::{AcceleratorOutcome, HostOutcome, Load, PortOutcome, SwitchOutcome};
+use crate::host::{Host, Threads};
 use crate::network::Network;
 use crate::pfc;
 use crate::scenario::{Scenario, StationKind};
 use crate::station::Station;
 use longhaul_accel::Accelerator;
 use longhaul_switch::{DropReason, Switch};
+use longhaul_units::Instant;
 use longhaul_wan::{SessionStatus, Transport};
 
 /// Outcomes by kind of station.
@@ -30,7 +31,8 @@ impl StationOutcomes {
                     if discarded > 0 && is_lossless_host(scenario, number) {
                         violations.push(lossless_drops(&name, discarded));
                     }
-                    all.hosts.push(HostOutcome { name, counters: host_counters(host) });
+                    let load = load(host, network.now());
+                    all.hosts.push(HostOutcome { name, counters: host_counters(host), load });
                 }
                 Station::Box(watched) => {
                     violations.extend(watched.violation().map(|what| format!("{name}: {what}")));
@@ -97,6 +99,22 @@ fn host_counters(host: &Host) -> Vec<(String, u64)> {
     ];
     let all = own.chain(intake).filter(|(_, count)| *count > 0);
     all.map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+/// Work of a host's programs that wait for events, until `now` at the latest.
+fn load(host: &Host, now: Instant) -> Option<Load> {
+    let mut load = Load { cpu_percent: 0.0, threads: 0, events: 0, wakeups: 0 };
+    for threads in host.programs().iter().filter_map(|program| program.threads()) {
+        let Threads { window, load: done, .. } = threads;
+        let seconds = window.until.min(now).since(window.from).as_secs_f64();
+        if seconds > 0.0 {
+            load.cpu_percent += 100.0 * done.busy.as_secs_f64() / seconds;
+        }
+        load.threads += threads.len() as u64;
+        load.events += done.events;
+        load.wakeups += done.wakeups;
+    }
+    (load.threads > 0).then_some(load)
 }
 
 /// Returns whether a host's receive buffer must not drop frames.

@@ -7,5 +7,6 @@ mod lossy_wan;
 mod modes;
 mod network;
 mod published;
+mod unreliable;
 mod wan_box;
 mod wan_paths;

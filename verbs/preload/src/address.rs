@@ -14,14 +14,17 @@ use longhaul_rnic::{AddressVector, AhId};
 use longhaul_ud::{GRH_LEN, NetworkHeader};
 use longhaul_wire::mad::{gid_of_ip, ip_of_gid};
 
-use crate::device::{self, GID_COUNT, GID_INDEX, PORT};
+use crate::device::{self, PORT};
 use crate::domain::Domain;
 use crate::guard::{guarded, minus_one, null, returned};
 use crate::object::{self, Kind, User};
 use crate::queue_pair::queue_pair;
 
+/// The bits that make a flow label. Like kernel drivers, the device ignores the others, which UCX
+/// sets.
+const FLOW_LABEL: u32 = 0xf_ffff;
 /// Default TTL.
-const HOP_LIMIT_DEFAULT: u8 = 64;
+pub(crate) const HOP_LIMIT_DEFAULT: u8 = 64;
 
 /// The library's part of an address handle.
 pub(crate) struct AddressHandle {
@@ -38,6 +41,21 @@ impl Kind for AddressHandle {
 /// The GID of an IP address.
 pub(crate) fn gid_of(ip: IpAddr) -> ibv_gid {
     ibv_gid::from_bytes(gid_of_ip(ip))
+}
+
+/// The address with index `index` of the GID table.
+///
+/// If the table has one entry, index 1 stands for it: a kernel device has the GID of its IPv4
+/// address there, and scripts pass that index.
+pub(crate) fn address_at(attach: &Attach, index: u8) -> Option<IpAddr> {
+    let mut addresses = attach.addresses.iter();
+    if addresses.len() == 1 && index == 1 { addresses.next() } else { addresses.nth(index.into()) }
+}
+
+/// The index of the port's address for packets to `peer`.
+fn index_towards(attach: &Attach, peer: IpAddr) -> u8 {
+    let source = attach.source_for(peer);
+    attach.addresses.iter().position(|address| address == source).unwrap_or(0) as u8
 }
 
 /// The IP address of a GID, as a port with an address like `port` reaches it.
@@ -77,22 +95,18 @@ pub(crate) fn address_of(attr: &ibv_ah_attr, attach: &Attach) -> Result<AddressV
             flow_label: 0,
         });
     }
-    if u32::from(attr.grh.sgid_index) >= GID_COUNT {
+    let source = address_at(attach, attr.grh.sgid_index).ok_or(libc::EINVAL)?;
+    let destination_ip = ip_of(&attr.grh.dgid, source);
+    // The device sends from the address of the destination's family.
+    if destination_ip.is_ipv4() != source.is_ipv4() {
         return Err(libc::EINVAL);
     }
     Ok(AddressVector {
-        destination_ip: ip_of(&attr.grh.dgid, attach.ip_addr()),
+        destination_ip,
         hop_limit: if attr.grh.hop_limit == 0 { HOP_LIMIT_DEFAULT } else { attr.grh.hop_limit },
         traffic_class: attr.grh.traffic_class,
-        flow_label: attr.grh.flow_label,
+        flow_label: attr.grh.flow_label & FLOW_LABEL,
     })
-}
-
-/// LID of a port: the last 16 bits of its address. RoCE has no LIDs, but programs written for
-/// InfiniBand (qperf's UC and UD tests) exchange nothing else.
-pub(crate) fn lid_of(ip: IpAddr) -> u16 {
-    let [.., high, low] = gid_of_ip(ip);
-    u16::from_be_bytes([high, low])
 }
 
 /// The port with this LID beside `own`; LID 0 is invalid.
@@ -103,12 +117,12 @@ fn neighbour(lid: u16, own: IpAddr) -> Option<IpAddr> {
 }
 
 /// The address of a peer in the program's form.
-pub(crate) fn public_address(address: &AddressVector) -> ibv_ah_attr {
+pub(crate) fn public_address(attach: &Attach, address: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: gid_of(address.destination_ip),
             flow_label: address.flow_label,
-            sgid_index: GID_INDEX,
+            sgid_index: index_towards(attach, address.destination_ip),
             hop_limit: address.hop_limit,
             traffic_class: address.traffic_class,
         },
@@ -170,19 +184,20 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
 ///
 /// # Safety
 /// If the completion says that a GRH is present, `grh` points to the 40 bytes before the datagram.
-unsafe fn sender(wc: &ibv_wc, grh: *const ibv_grh) -> Option<ibv_ah_attr> {
+unsafe fn sender(attach: &Attach, wc: &ibv_wc, grh: *const ibv_grh) -> Option<ibv_ah_attr> {
     if wc.wc_flags & IBV_WC_GRH == 0 || grh.is_null() {
         return None;
     }
     // SAFETY: the caller guarantees the 40 bytes, whose alignment is up to the program.
     let area = unsafe { grh.cast::<[u8; GRH_LEN]>().read_unaligned() };
     let header = NetworkHeader::read(&area)?;
-    let mut attr = public_address(&AddressVector {
+    let address = AddressVector {
         destination_ip: header.source,
         hop_limit: u8::MAX,
         traffic_class: header.traffic_class,
         flow_label: header.flow_label,
-    });
+    };
+    let mut attr = public_address(attach, &address);
     attr.sl = wc.sl;
     attr.src_path_bits = wc.dlid_path_bits;
     attr.dlid = wc.slid;
@@ -199,14 +214,14 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
 ) -> c_int {
     guarded(-1, || {
         // SAFETY: the program's pointers, checked as far as possible.
-        let (Some(_), Some(wc)) = (unsafe { (device::context(context), wc.as_ref()) }) else {
+        let (Some(ours), Some(wc)) = (unsafe { (device::context(context), wc.as_ref()) }) else {
             return minus_one(libc::EINVAL);
         };
         if port != PORT || attr.is_null() {
             return minus_one(libc::EINVAL);
         }
         // SAFETY: the caller gives the 40 bytes, and room for an address.
-        match unsafe { sender(wc, grh) } {
+        match unsafe { sender(ours.engine.attach(), wc, grh) } {
             Some(found) => {
                 // SAFETY: as above.
                 unsafe { attr.write(found) };
@@ -226,11 +241,17 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ibv_ah {
     guarded(ptr::null_mut(), || {
         // SAFETY: the program's pointer.
-        let Some(wc) = (unsafe { wc.as_ref() }).filter(|_| port == PORT) else {
+        let (Some(domain), Some(wc)) = (unsafe { (object::resolve::<Domain>(pd), wc.as_ref()) })
+        else {
             return null(libc::EINVAL);
         };
+        if port != PORT {
+            return null(libc::EINVAL);
+        }
         // SAFETY: the caller gives the 40 bytes.
-        let Some(attr) = (unsafe { sender(wc, grh) }) else { return null(libc::EPROTONOSUPPORT) };
+        let Some(attr) = (unsafe { sender(domain.engine.attach(), wc, grh) }) else {
+            return null(libc::EPROTONOSUPPORT);
+        };
         // SAFETY: passed on.
         unsafe { create(pd, &attr) }.unwrap_or_else(null)
     })
@@ -276,6 +297,7 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_rdma::attach;
 
     const PORT_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 
@@ -307,16 +329,57 @@ mod tests {
         assert_eq!(ip_of(&gid("ff12:401b::a:b0c"), ip("fd00::1")), ip("ff12:401b::a:b0c"));
     }
 
+    fn attach(addresses: &str) -> Attach {
+        Attach::from_lookup(|name| match name {
+            attach::ENV_SOCKET => Some("/nowhere".to_owned()),
+            attach::ENV_IP => Some(addresses.to_owned()),
+            _ => None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_source_gid_is_of_the_destinations_family() {
+        let taken = |attach: &Attach, index: u8, to: &str| {
+            let mut attr = ibv_ah_attr { is_global: 1, port_num: PORT, ..ibv_ah_attr::zeroed() };
+            (attr.grh.dgid, attr.grh.sgid_index) = (gid_of(ip(to)), index);
+            address_of(&attr, attach).map(|address| public_address(attach, &address))
+        };
+        let both = attach("10.77.0.2,fd77::a4d:2");
+        for (index, to, other) in [(0, "10.77.0.1", "fd77::1"), (1, "fd77::1", "10.77.0.1")] {
+            assert_eq!(taken(&both, index, to).unwrap().grh.sgid_index, index);
+            assert_eq!(taken(&both, index, other).err(), Some(libc::EINVAL));
+        }
+        let one = attach("10.77.0.2");
+        for index in [0, 1] {
+            assert_eq!(taken(&one, index, "10.77.0.1").unwrap().grh.sgid_index, 0);
+        }
+        for attach in [both, one] {
+            assert_eq!(taken(&attach, 2, "10.77.0.1").err(), Some(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn an_address_has_the_low_twenty_bits_of_its_flow_label() {
+        let attach = attach(&PORT_V4.to_string());
+        let mut attr = ibv_ah_attr { is_global: 1, port_num: PORT, ..ibv_ah_attr::zeroed() };
+        attr.grh.dgid = gid_of(ip("10.77.0.1"));
+        attr.grh.flow_label = !0x11;
+        let address = address_of(&attr, &attach).unwrap();
+        assert_eq!((address.flow_label, address.destination_ip), (0xf_ffee, ip("10.77.0.1")));
+    }
+
     #[test]
     fn a_datagram_that_names_no_sender_has_no_address() {
         let mut wc: ibv_wc = ibv_wc::zeroed();
         let area = [0_u8; GRH_LEN];
         // SAFETY: 40 readable bytes.
         unsafe {
-            assert!(sender(&wc, area.as_ptr().cast()).is_none());
+            let attach = attach(&PORT_V4.to_string());
+            assert!(sender(&attach, &wc, area.as_ptr().cast()).is_none());
             wc.wc_flags = IBV_WC_GRH;
-            assert!(sender(&wc, area.as_ptr().cast()).is_none());
-            assert!(sender(&wc, ptr::null()).is_none());
+            assert!(sender(&attach, &wc, area.as_ptr().cast()).is_none());
+            assert!(sender(&attach, &wc, ptr::null()).is_none());
         }
     }
 }

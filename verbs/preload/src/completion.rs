@@ -13,7 +13,7 @@ use longhaul_abi_defs::{
     ibv_wc_status,
 };
 use longhaul_rdma::{AsyncEvent, CqSinks, Engine, EventQueue};
-use longhaul_rnic::{Completion, CompletionOp, CqId, Status};
+use longhaul_rnic::{Completion, CompletionOp, CqId, Grh, Status};
 
 use crate::device::{self, COMPLETION_VECTORS};
 use crate::extended_cq::Iteration;
@@ -37,6 +37,7 @@ pub(crate) struct Queue {
     pub(crate) id: CqId,
     context_events: Arc<EventQueue<AsyncEvent>>,
     channel: *mut ibv_comp_channel,
+    /// The service level of received datagrams.
     completion_events: Acknowledgements,
     pub(crate) async_events: Acknowledgements,
     /// Of an extended queue.
@@ -298,7 +299,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
             unsafe { at.write(entry) };
             out.set(at.wrapping_add(1));
         };
-        let poll = |room| ours.engine.poll_cq(ours.id, room, |completion| put(entry(&completion)));
+        let poll =
+            |room| ours.engine.poll_cq(ours.id, room, |completion| put(ours.entry(&completion)));
         let polled = if ours.iteration.is_absent() {
             poll(room)
         } else {
@@ -314,34 +316,50 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
     })
 }
 
-/// The program's form of a completion.
-#[inline]
-pub(crate) fn entry(completion: &Completion) -> ibv_wc {
-    let mut imm = ibv_wc_imm { imm_data: __be32::new(0) };
-    let mut wc_flags = if completion.grh { IBV_WC_GRH } else { 0 };
-    if let Some(bytes) = completion.immediate {
-        imm.imm_data = __be32::from_memory(u32::from_ne_bytes(bytes));
-        wc_flags |= IBV_WC_WITH_IMM;
+impl Queue {
+    /// The program's form of a completion.
+    #[inline]
+    pub(crate) fn entry(&self, completion: &Completion) -> ibv_wc {
+        let mut imm = ibv_wc_imm { imm_data: __be32::new(0) };
+        let mut wc_flags = if completion.grh.is_some() { IBV_WC_GRH } else { 0 };
+        if let Some(bytes) = completion.immediate {
+            imm.imm_data = __be32::from_memory(u32::from_ne_bytes(bytes));
+            wc_flags |= IBV_WC_WITH_IMM;
+        }
+        if let Some(rkey) = completion.invalidated {
+            imm.invalidated_rkey = rkey.0;
+            wc_flags |= IBV_WC_WITH_INV;
+        }
+        ibv_wc {
+            wr_id: completion.wr_id,
+            status: ibv_wc_status(completion.status as u32),
+            opcode: opcode(completion.op),
+            // Hardware reports its own code here; this device the status.
+            vendor_err: if completion.status == Status::Success {
+                0
+            } else {
+                completion.status as u32
+            },
+            byte_len: completion.byte_len,
+            imm,
+            qp_num: completion.qpn.get(),
+            src_qp: completion.peer_qpn.get(),
+            wc_flags,
+            pkey_index: 0,
+            slid: 0,
+            sl: completion.grh.map_or(0, datagram_sl),
+            dlid_path_bits: 0,
+        }
     }
-    if let Some(rkey) = completion.invalidated {
-        imm.invalidated_rkey = rkey.0;
-        wc_flags |= IBV_WC_WITH_INV;
-    }
-    ibv_wc {
-        wr_id: completion.wr_id,
-        status: ibv_wc_status(completion.status as u32),
-        opcode: opcode(completion.op),
-        // Hardware reports its own code here; this device the status.
-        vendor_err: if completion.status == Status::Success { 0 } else { completion.status as u32 },
-        byte_len: completion.byte_len,
-        imm,
-        qp_num: completion.qpn.get(),
-        src_qp: completion.peer_qpn.get(),
-        wc_flags,
-        pkey_index: 0,
-        slid: 0,
-        sl: 0,
-        dlid_path_bits: 0,
+}
+
+/// The service level of a received datagram. RoCE has none; the field has the packet's type, as
+/// with ConnectX: bit 3 for UDP, and 1 for IPv6 or 2 for IPv4. The header before a datagram does
+/// not tell its own version, and UCX drops datagrams if it reads the wrong one.
+fn datagram_sl(grh: Grh) -> u8 {
+    match grh {
+        Grh::V4 => 0b1010,
+        Grh::V6 => 0b1001,
     }
 }
 
@@ -361,6 +379,7 @@ fn opcode(op: CompletionOp) -> ibv_wc_opcode {
 mod tests {
     use super::*;
     use longhaul_rdma::{Attach, attach};
+    use longhaul_units::Qpn;
 
     mod c {
         use std::ffi::{c_int, c_void};
@@ -385,15 +404,39 @@ mod tests {
         ptr::null_mut()
     }
 
-    #[test]
-    fn a_thread_that_waits_for_an_event_can_be_cancelled() {
+    fn engine() -> Arc<Engine> {
         let attach = Attach::from_lookup(|name| match name {
             attach::ENV_SOCKET => Some("/nowhere".to_owned()),
             attach::ENV_IP => Some("10.77.0.1".to_owned()),
             _ => None,
         });
         // SAFETY: no memory is ever registered.
-        let engine = unsafe { Engine::new(attach.unwrap()) }.unwrap();
+        unsafe { Engine::new(attach.unwrap()) }.unwrap()
+    }
+
+    #[test]
+    fn only_received_datagrams_have_a_service_level() {
+        let queue = Queue {
+            engine: engine(),
+            id: CqId(0),
+            context_events: Arc::new(EventQueue::new().unwrap()),
+            channel: ptr::null_mut(),
+            completion_events: Acknowledgements::default(),
+            async_events: Acknowledgements::default(),
+            iteration: Iteration::default(),
+        };
+        let qpn = Qpn::GSI;
+        let mut received = Completion::of(7, Status::Success, CompletionOp::Recv, qpn, qpn);
+        assert_eq!(queue.entry(&received).sl, 0);
+        received.grh = Some(Grh::V4);
+        assert_eq!(queue.entry(&received).sl & 7, 2);
+        received.grh = Some(Grh::V6);
+        assert_eq!(queue.entry(&received).sl & 7, 1);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_an_event_can_be_cancelled() {
+        let engine = engine();
         let queue = Arc::new(EventQueue::new().unwrap());
         let public = ibv_comp_channel { context: ptr::null_mut(), fd: queue.fd(), refcnt: 0 };
         let channel = object::create(public, Channel { engine, queue, users: AtomicI32::new(0) });

@@ -3,7 +3,6 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
 use std::mem::{offset_of, size_of};
-use std::net::Ipv6Addr;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
@@ -12,34 +11,31 @@ use longhaul_abi_defs::{
     __be16, __be64, _compat_ibv_port_attr, IBV_ATOMIC_HCA, IBV_DEVICE_BAD_PKEY_CNTR,
     IBV_DEVICE_BAD_QKEY_CNTR, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_PORT_ACTIVE_EVENT,
     IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
-    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RC, IBV_QPT_UC,
-    IBV_QPT_UD, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, ibv_device_attr,
-    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_packet_pacing_caps, ibv_port_attr,
-    ibv_query_device_ex_input, verbs_context,
+    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_DOWN,
+    IBV_QPF_GRH_REQUIRED, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, VERBS_ABI_IS_EXTENDED, ibv_context,
+    ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu,
+    ibv_packet_pacing_caps, ibv_port_attr, ibv_query_device_ex_input, verbs_context,
 };
 use longhaul_port::LinkState;
+use longhaul_rdma::sysfs::{
+    self, PKEY, PORT_CAPABILITIES, interface_index, lid_of, width_and_speed,
+};
 use longhaul_rdma::{Attach, Engine, EventQueue};
 use longhaul_rnic::{Counter, MESSAGE_MAX, SGE_MAX};
 
-use crate::address::lid_of;
+use crate::address::{address_at, gid_of};
 use crate::guard::{guarded, null, returned, set_errno};
 use crate::object::{self, Kind};
 use crate::process::{self, Device, c_text};
 use crate::{completion, domain, extended_cq, memory, posting, queue_pair, shared_queue};
 
-/// Entries of the GID table; both are the same RoCEv2 GID, at index 1 as with kernel devices.
-pub(crate) const GID_COUNT: u32 = 2;
 /// The only port.
 pub(crate) const PORT: u8 = 1;
-/// The entry that programs conventionally use.
-pub(crate) const GID_INDEX: u8 = 1;
 /// Maximum work requests per queue of a queue pair: librdmacm keeps 16 bits of the number.
 pub(crate) const QUEUE_DEPTH_MAX: u32 = u16::MAX as u32;
 /// Completion vectors. Programs may spread their queues over them; each queue has its own
 /// descriptor regardless.
 pub(crate) const COMPLETION_VECTORS: u32 = 4;
-const PKEY: u16 = 0xffff;
 /// An unassigned vendor id: IEEE assigns none whose first byte has the second bit set. Programs
 /// identify vendors by it, and treat an unknown one like the kernel's software devices.
 const VENDOR_ID: u32 = 0x02_6c_68;
@@ -378,8 +374,8 @@ fn port_attributes(engine: &Engine) -> ibv_port_attr {
         state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
         max_mtu: IBV_MTU_4096,
         active_mtu: ibv_mtu(mtu_code(engine.attach()).into()),
-        gid_tbl_len: GID_COUNT as c_int,
-        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        gid_tbl_len: engine.attach().gids().len() as c_int,
+        port_cap_flags: PORT_CAPABILITIES,
         max_msg_sz: MESSAGE_MAX as u32,
         bad_pkey_cntr,
         qkey_viol_cntr,
@@ -389,34 +385,18 @@ fn port_attributes(engine: &Engine) -> ibv_port_attr {
         active_speed,
         // 5: link up; 3: disabled.
         phys_state: if up { 5 } else { 3 },
-        lid: lid_of(engine.attach().ip_addr()),
+        lid: lid_of(engine.attach()),
         link_layer: IBV_LINK_LAYER_ETHERNET,
         flags: IBV_QPF_GRH_REQUIRED,
         ..ibv_port_attr::zeroed()
     }
 }
 
-/// Codes of a rate: width 1, 2 (4x), 4 (8x) and speed 1 (2.5), 4 (10), 32 (25), 64 (50), 128 (100
-/// Gbit/s), rounded up. 100 Gbit/s for an unpaced port.
-fn width_and_speed(rate_bps: Option<u64>) -> (u8, u8) {
-    match rate_bps.map_or(100, |bps| bps.div_ceil(1_000_000_000)) {
-        0..=2 => (1, 1),
-        3..=10 => (1, 4),
-        11..=25 => (1, 32),
-        26..=40 => (2, 4),
-        41..=50 => (1, 64),
-        51..=100 => (2, 32),
-        101..=200 => (2, 64),
-        201..=400 => (2, 128),
-        _ => (4, 128),
-    }
-}
-
 fn gid_at(ctx: *mut ibv_context, port: u32, index: c_int) -> Option<ibv_gid> {
     // SAFETY: the program's pointer, checked as far as possible.
     let ours = unsafe { context(ctx) }?;
-    let valid = port == u32::from(PORT) && (0..GID_COUNT as c_int).contains(&index);
-    valid.then(|| ibv_gid::from_bytes(ours.engine.attach().gid()))
+    let index = u8::try_from(index).ok().filter(|_| port == u32::from(PORT))?;
+    address_at(ours.engine.attach(), index).map(gid_of)
 }
 
 #[unsafe(no_mangle)]
@@ -455,13 +435,15 @@ unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-fn gid_entry(gid: ibv_gid, index: u32) -> ibv_gid_entry {
+fn gid_entry(ctx: *mut ibv_context, gid: ibv_gid, index: u32) -> ibv_gid_entry {
+    // SAFETY: the program's pointer, checked as far as possible.
+    let ours = unsafe { context(ctx) };
     ibv_gid_entry {
         gid,
         gid_index: index,
         port_num: PORT.into(),
         gid_type: IBV_GID_TYPE_ROCE_V2.0,
-        ndev_ifindex: 0,
+        ndev_ifindex: ours.and_then(|ours| interface_index(ours.engine.attach())).unwrap_or(0),
     }
 }
 
@@ -482,7 +464,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         let Some(gid) = gid_at(ctx, port, c_int::try_from(index).unwrap_or(-1)) else {
             return returned(libc::EINVAL);
         };
-        let filled = gid_entry(gid, index);
+        let filled = gid_entry(ctx, gid, index);
         let known = size.min(size_of::<ibv_gid_entry>());
         // SAFETY: the caller provides space for `size` bytes, of which no more than the structure
         // is written.
@@ -502,21 +484,22 @@ unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> isize {
     guarded(-(libc::EIO as isize), || {
-        if flags != 0
-            || entries.is_null()
-            || max < GID_COUNT as usize
-            || size < size_of::<ibv_gid_entry>()
-        {
+        if flags != 0 || entries.is_null() || size < size_of::<ibv_gid_entry>() {
             return -(libc::EINVAL as isize);
         }
-        for index in 0..GID_COUNT {
-            let Some(gid) = gid_at(ctx, PORT.into(), index as c_int) else {
-                return -(libc::EINVAL as isize);
-            };
-            // SAFETY: the caller provides space for `max` entries of `size` bytes each.
-            unsafe { entries.byte_add(index as usize * size).write(gid_entry(gid, index)) };
+        // SAFETY: the program's pointer, checked as far as possible.
+        let Some(ours) = (unsafe { context(ctx) }) else { return -(libc::EINVAL as isize) };
+        let gids = ours.engine.attach().gids();
+        let count = gids.len();
+        if max < count {
+            return -(libc::EINVAL as isize);
         }
-        GID_COUNT as isize
+        for (index, gid) in gids.enumerate() {
+            let entry = gid_entry(ctx, ibv_gid::from_bytes(gid), index as u32);
+            // SAFETY: the caller provides space for `max` entries of `size` bytes each.
+            unsafe { entries.byte_add(index * size).write(entry) };
+        }
+        count as isize
     })
 }
 
@@ -547,30 +530,11 @@ unsafe extern "C" fn ibv_get_pkey_index(ctx: *mut ibv_context, port: u8, pkey: _
     })
 }
 
-/// Contents of the device's files in sysfs. `None`: not a file of this device.
+/// Contents of a file of the device in sysfs, for a process without a directory of them. `None`:
+/// not a file of this device.
 fn sysfs_text(attach: &Attach, file: &str) -> Option<String> {
-    let guid = attach.guid();
-    let guid = [48, 32, 16, 0].map(|shift| format!("{:04x}", (guid >> shift) & 0xffff)).join(":");
-    let gid = Ipv6Addr::from(attach.gid()).segments().map(|part| format!("{part:04x}")).join(":");
-    Some(match file {
-        "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
-        "hca_type" => "longhaul".to_owned(),
-        "hw_rev" => "1".to_owned(),
-        "board_id" => "LONGHAUL_SOFTWARE".to_owned(),
-        "node_type" => "1: CA".to_owned(),
-        "node_desc" => format!("longhaul {}", attach.host),
-        "node_guid" | "sys_image_guid" => guid,
-        "ports/1/link_layer" => "Ethernet".to_owned(),
-        "ports/1/state" => "4: ACTIVE".to_owned(),
-        "ports/1/phys_state" => "5: LinkUp".to_owned(),
-        "ports/1/lid" => format!("{:#x}", lid_of(attach.ip_addr())),
-        "ports/1/sm_lid" => "0x0".to_owned(),
-        "ports/1/pkeys/0" => "0xffff".to_owned(),
-        "ports/1/gids/0" | "ports/1/gids/1" => gid,
-        "ports/1/gid_attrs/types/0" | "ports/1/gid_attrs/types/1" => "RoCE v2".to_owned(),
-        "ports/1/gid_attrs/ndevs/0" | "ports/1/gid_attrs/ndevs/1" => "longhaul0".to_owned(),
-        _ => return None,
-    })
+    let mut files = sysfs::files(attach, LinkState::Up).into_iter();
+    files.find_map(|(name, contents)| (name == file).then_some(contents))
 }
 
 #[unsafe(no_mangle)]
@@ -587,21 +551,15 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         // SAFETY: the caller gives two C strings.
         let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
         let path = format!("{}/{}", dir.to_string_lossy(), file.to_string_lossy());
-        let contents =
-            match path.strip_prefix(process::IBDEV_PATH).map(|rest| rest.trim_start_matches('/')) {
-                // SAFETY: null or this library's device.
-                Some(ours) => unsafe { device(process::device()) }
-                    .and_then(|device| sysfs_text(&device.attach, ours))
-                    .ok_or(libc::ENOENT),
-                None => std::fs::read_to_string(&path)
-                    .map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)),
-            };
-        let contents = match contents {
-            Ok(contents) => contents,
-            Err(errno) => {
-                set_errno(errno);
-                return -1;
-            }
+        let ours = || {
+            let ours = path.strip_prefix(process::IBDEV_PATH)?.trim_start_matches('/');
+            // SAFETY: null or this library's device.
+            let device = unsafe { device(process::device()) }?;
+            sysfs_text(&device.attach, ours)
+        };
+        let Some(contents) = std::fs::read_to_string(&path).ok().or_else(ours) else {
+            set_errno(libc::ENOENT);
+            return -1;
         };
         let bytes = contents.trim_end_matches('\n').as_bytes();
         let len = bytes.len().min(size);
@@ -636,4 +594,15 @@ unsafe extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_i
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_abi_defs::{IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS};
+
+    #[test]
+    fn capabilities_have_the_numbers_of_the_headers() {
+        assert_eq!(PORT_CAPABILITIES, IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS);
+    }
 }

@@ -24,7 +24,7 @@ use longhaul_abi_defs::{
 };
 use longhaul_rdma::Engine;
 
-use crate::completion::{self, Queue, entry};
+use crate::completion::{self, Queue};
 use crate::critical_section::{Entered, Section};
 use crate::device;
 use crate::domain::Domain;
@@ -105,7 +105,7 @@ impl Batch {
         let taken = &mut self.taken;
         let keep = |completion: longhaul_rnic::Completion| {
             let ticks = completion.timestamp.as_ns();
-            taken[found] = Taken { wc: entry(&completion), ticks, wallclock_ns: 0 };
+            taken[found] = Taken { wc: queue.entry(&completion), ticks, wallclock_ns: 0 };
             found += 1;
         };
         let polled = if drives {

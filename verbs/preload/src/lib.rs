@@ -4,7 +4,8 @@
 //! libibverbs and librdmacm, so that the program finds the device `longhaul0`. The real libraries
 //! stay loaded, because vendor libraries that a program links need them; only their string
 //! functions are used. A program that loads them at run time, and looks the verbs up by name, finds
-//! these symbols as well (`lookup`).
+//! these symbols as well (`lookup`). A program that reads the device's files finds them below
+//! `/sys` (`sysfs`).
 //!
 //! **Lifecycle.** Loading the library has no effect. The first call reads the environment (see
 //! `longhaul_rdma::attach`); the first queue pair or connection attaches the port and starts the
@@ -40,6 +41,8 @@ mod process;
 mod qp_attributes;
 mod queue_pair;
 mod shared_queue;
+#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+mod sysfs;
 mod unsupported;
 mod work_builder;
 

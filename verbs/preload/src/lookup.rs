@@ -133,6 +133,26 @@ unsafe fn own(
     }
 }
 
+/// The next definition of `name` after this library's; null if there is none.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    // SAFETY: the C library's function; the search starts after the library of this call.
+    unsafe {
+        let dlsym = std::mem::transmute::<usize, Dlsym>(real(&REAL, c"dlsym"));
+        dlsym(libc::RTLD_NEXT, name.as_ptr())
+    }
+}
+
+/// [`next`] of a version that no program is linked to any more.
+pub(crate) fn next_versioned(name: &CStr, version: &CStr) -> *mut c_void {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    // SAFETY: as above.
+    unsafe {
+        let dlvsym = std::mem::transmute::<usize, Dlvsym>(real(&REAL, c"dlvsym"));
+        dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr())
+    }
+}
+
 /// True if a function belongs to libibverbs or librdmacm.
 fn is_of_real_library(function: *mut c_void) -> bool {
     // SAFETY: plain C structure of integers and pointers.

@@ -1,7 +1,7 @@
 //! The process-wide device `longhaul0` and its engine.
 
 use std::ffi::c_char;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use longhaul_abi_defs::{
     IBV_NODE_CA, IBV_SYSFS_NAME_MAX, IBV_SYSFS_PATH_MAX, IBV_TRANSPORT_IB, ibv_device,
@@ -14,6 +14,9 @@ use crate::object::{self, Kind};
 pub(crate) const DEVICE_NAME: &str = "longhaul0";
 /// Its path in sysfs.
 pub(crate) const IBDEV_PATH: &str = "/sys/class/infiniband/longhaul0";
+
+/// Name of the file through which kernel devices take commands.
+pub(crate) const COMMANDS: &str = "uverbs-longhaul0";
 
 /// The library's part of the device.
 pub(crate) struct Device {
@@ -63,7 +66,11 @@ impl Device {
             return Ok(Arc::clone(engine));
         }
         // SAFETY: programs keep registered memory mapped, as verbs demands of them.
-        let engine = unsafe { Engine::new(self.attach.clone()) }?;
+        let engine = unsafe { Engine::new(self.attach.clone()) }.inspect_err(|error| {
+            // Programs try again, and print only an errno value.
+            static SAID: Once = Once::new();
+            SAID.call_once(|| eprintln!("longhaul: {error}"));
+        })?;
         // The parent's engine is never dropped after a fork: its sockets and memory are the
         // parent's.
         std::mem::forget(slot.replace(Arc::clone(&engine)));
@@ -76,7 +83,7 @@ fn public_part() -> ibv_device {
         node_type: IBV_NODE_CA,
         transport_type: IBV_TRANSPORT_IB,
         name: c_text::<IBV_SYSFS_NAME_MAX>(DEVICE_NAME),
-        dev_name: c_text::<IBV_SYSFS_NAME_MAX>("uverbs-longhaul0"),
+        dev_name: c_text::<IBV_SYSFS_NAME_MAX>(COMMANDS),
         dev_path: c_text::<IBV_SYSFS_PATH_MAX>("/sys/class/infiniband_verbs/uverbs-longhaul0"),
         ibdev_path: c_text::<IBV_SYSFS_PATH_MAX>(IBDEV_PATH),
         ..ibv_device::zeroed()

@@ -167,7 +167,7 @@ pub(crate) fn capacities(init: &QpInit) -> ibv_qp_cap {
 }
 
 /// A queue pair's attributes in the program's form; `rate_limit` in kbit/s, as the program set it.
-pub(crate) fn public_attributes(info: &QpInfo, rate_limit: u32) -> ibv_qp_attr {
+pub(crate) fn public_attributes(attach: &Attach, info: &QpInfo, rate_limit: u32) -> ibv_qp_attr {
     let mut attr = ibv_qp_attr::zeroed();
     let set = &info.attr;
     attr.qp_state = ibv_qp_state(info.state as u32);
@@ -182,7 +182,7 @@ pub(crate) fn public_attributes(info: &QpInfo, rate_limit: u32) -> ibv_qp_attr {
     attr.cap = capacities(&info.init);
     attr.ah_attr.port_num = PORT;
     if let Some(address) = set.address {
-        attr.ah_attr = public_address(&address);
+        attr.ah_attr = public_address(attach, &address);
     }
     attr.pkey_index = set.pkey_index.unwrap_or(0);
     attr.en_sqd_async_notify = set.drain_event.unwrap_or(false).into();
@@ -201,8 +201,10 @@ pub(crate) fn public_attributes(info: &QpInfo, rate_limit: u32) -> ibv_qp_attr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::gid_of;
     use longhaul_abi_defs::{IBV_MIG_ARMED, IBV_QP_CAP};
     use longhaul_rdma::attach::{ENV_IP, ENV_SOCKET};
+    use std::net::IpAddr;
 
     fn taken(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpAttr, c_int> {
         let attach = Attach::from_lookup(|name| match name {
@@ -232,6 +234,7 @@ mod tests {
         attr.ah_attr.port_num = PORT;
         assert_eq!(taken(&attr, IBV_QP_AV), Err(libc::EINVAL));
         attr.ah_attr.is_global = 1;
+        attr.ah_attr.grh.dgid = gid_of(IpAddr::from([10, 77, 0, 2]));
         assert!(taken(&attr, IBV_QP_AV).is_ok());
     }
 

@@ -400,7 +400,11 @@ unsafe extern "C" fn ibv_query_qp(
         unsafe {
             (*qp).state = ibv_qp_state(info.state as u32);
             if !attr.is_null() {
-                let mut found = public_attributes(&info, ours.rate_limit.load(Ordering::Relaxed));
+                let mut found = public_attributes(
+                    ours.engine.attach(),
+                    &info,
+                    ours.rate_limit.load(Ordering::Relaxed),
+                );
                 found.ah_attr.static_rate = ours.static_rate.load(Ordering::Relaxed);
                 attr.write(found);
             }

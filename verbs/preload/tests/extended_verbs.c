@@ -411,7 +411,9 @@ static void sends(void)
 	struct report found = peer_completion();
 	CHECK(found.status == IBV_WC_SUCCESS && found.opcode == IBV_WC_RECV && found.wr_id == 0);
 	CHECK(found.byte_len == head + 10 && found.wc_flags == flags && found.qp_num == theirs.qpn);
-	CHECK(found.src_qp == mine.qpn && !found.slid && !found.sl && !found.dlid_path_bits);
+	/* Of a datagram the type of its packet: UDP over IPv4. */
+	CHECK(found.src_qp == mine.qpn && !found.slid && found.sl == (ah ? 10 : 0));
+	CHECK(!found.dlid_path_bits);
 	found = peer_completion();
 	CHECK(found.byte_len == head + 6 && found.wc_flags == (flags | IBV_WC_WITH_IMM) && found.imm == htonl(77));
 	found = peer_completion();

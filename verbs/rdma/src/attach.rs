@@ -14,24 +14,23 @@
 //! | [`ENV_PREFIX_LEN`] | how many leading bits the addresses of the segment share: the port has an address of its own there | required by a TAP; on an interface, [`ENV_IP`] is this machine's, and the kernel knows the neighbours |
 //! | [`ENV_GATEWAY`] | next hop to everywhere else, where the port has an address of its own | none |
 //! | [`ENV_VLAN`] | VLAN, 1 to 4094, where the port has an address of its own | untagged |
-//! | [`ENV_ID`] | memif interface id, 0 to 2^32 - 1 | 0 |
 //! | [`ENV_ROLE`] | `master` or `slave`: two processes back to back without a lab | slave of a lab |
-//! | [`ENV_IP`] | the port's IP address: IPv4 in a lab; by UDP any address of this machine | required |
+//! | [`ENV_IP`] | the port's IP address, by UDP any address of this machine; on shared memory also one of each family, `10.77.0.1,fd77::1` | required |
 //! | [`ENV_MAC`] | the port's MAC address | required by an interface; else 02:00 and the last four bytes of the IP address |
 //! | [`ENV_PORT_RATE_BPS`] | rate of the port in bit/s, counted on the wire | unpaced |
 //! | [`ENV_PATH_MTU`] | largest path MTU: 256, 512, 1024, 2048 or 4096 bytes | 4096 |
-//! | [`ENV_SLOT`] | 0 to [`SLOT_MAX`]: which part of the QPN and communication-id space is this process's | 0 |
+//! | [`ENV_SLOTS`] | directory with a file for each process that can share the port; a process locks one, whose number is its memif interface id and its part of the QPN and communication-id spaces | the port belongs to one process, with interface id 0 |
 //! | [`ENV_HOST`] | name of the lab host, for messages | the IP address |
 //! | [`ENV_READ_DEPTH`] | outstanding READs per queue pair, 1 to 128 | 16 |
 //! | [`ENV_CM_ACK_TIMEOUT`] | ACK timeout exponent that RDMA-CM connections use, 1 to 31 | 17 (0.54 s), as kernels do |
 //! | [`ENV_DCQCN`] | `on` or `off`: congestion control | on |
-//! | [`ENV_COUNTERS`] | directory for counter files | none |
+//! | [`ENV_COUNTERS`] | directory of the device's files ([`crate::sysfs`]) | none: not in `/sys` |
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use longhaul_eswitch::{FUNCTIONS_MAX, QPN_SLOT_SHIFT};
+use longhaul_rnic::PortAddresses;
 use longhaul_units::BitRate;
 use longhaul_wire::MacAddr;
 use longhaul_wire::mad::gid_of_ip;
@@ -50,8 +49,6 @@ pub const ENV_PREFIX_LEN: &str = "LONGHAUL_PREFIX_LEN";
 pub const ENV_GATEWAY: &str = "LONGHAUL_GATEWAY";
 /// VLAN.
 pub const ENV_VLAN: &str = "LONGHAUL_VLAN";
-/// Memif interface id.
-pub const ENV_ID: &str = "LONGHAUL_MEMIF_ID";
 /// `master` or `slave`, for two processes without a lab.
 pub const ENV_ROLE: &str = "LONGHAUL_MEMIF_ROLE";
 /// IP address of the port.
@@ -62,8 +59,8 @@ pub const ENV_MAC: &str = "LONGHAUL_MAC";
 pub const ENV_PORT_RATE_BPS: &str = "LONGHAUL_PORT_RATE_BPS";
 /// Largest path MTU in bytes.
 pub const ENV_PATH_MTU: &str = "LONGHAUL_PATH_MTU";
-/// The process' part of the number spaces.
-pub const ENV_SLOT: &str = "LONGHAUL_SLOT";
+/// Directory of the slots, of which each process claims one.
+pub const ENV_SLOTS: &str = "LONGHAUL_SLOTS";
 /// Name of the lab host.
 pub const ENV_HOST: &str = "LONGHAUL_HOST";
 /// Outstanding READs per queue pair.
@@ -72,11 +69,11 @@ pub const ENV_READ_DEPTH: &str = "LONGHAUL_READ_DEPTH";
 pub const ENV_CM_ACK_TIMEOUT: &str = "LONGHAUL_CM_ACK_TIMEOUT";
 /// Congestion control, on or off.
 pub const ENV_DCQCN: &str = "LONGHAUL_DCQCN";
-/// Directory for counter files.
+/// Directory for the device's files, counters among them.
 pub const ENV_COUNTERS: &str = "LONGHAUL_COUNTERS";
 
 /// The variables that identify the device. The user may set the others to change its behaviour.
-pub const IDENTITY: [&str; 15] = [
+pub const IDENTITY: [&str; 14] = [
     ENV_SOCKET,
     ENV_UDP_PORT,
     ENV_TAP,
@@ -84,21 +81,14 @@ pub const IDENTITY: [&str; 15] = [
     ENV_PREFIX_LEN,
     ENV_GATEWAY,
     ENV_VLAN,
-    ENV_ID,
     ENV_ROLE,
     ENV_IP,
     ENV_MAC,
     ENV_PORT_RATE_BPS,
-    ENV_SLOT,
+    ENV_SLOTS,
     ENV_HOST,
     ENV_COUNTERS,
 ];
-
-/// Largest slot that a host's embedded switch supports.
-pub const SLOT_MAX: u32 = FUNCTIONS_MAX as u32 - 1;
-/// First QPN that a program of slot 0 may get: 0 and 1 are management QPs, and a few more stay
-/// free.
-const QPN_FIRST: u32 = 0x11;
 
 /// Role in setting up the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,8 +106,6 @@ pub enum Line {
     Memif {
         /// Path of the control socket.
         socket: PathBuf,
-        /// Interface id.
-        id: u32,
         /// This process' role.
         role: Role,
         /// True if the peer is another process and not a lab.
@@ -195,9 +183,6 @@ impl Line {
                 })?,
             },
             _ => {
-                let id = variables.number(ENV_ID, "a number below 2^32 is needed", |n| {
-                    u32::try_from(n).is_ok()
-                })?;
                 let role =
                     variables.parsed(ENV_ROLE, "`master` or `slave` is needed", |t| match t {
                         "master" => Some(Role::Master),
@@ -206,7 +191,6 @@ impl Line {
                     })?;
                 Line::Memif {
                     socket: PathBuf::from(name),
-                    id: id.unwrap_or(0) as u32,
                     role: role.unwrap_or(Role::Slave),
                     back_to_back: role.is_some(),
                 }
@@ -246,16 +230,16 @@ impl fmt::Display for Line {
 pub struct Attach {
     /// Kind of the port.
     pub line: Line,
-    /// Address of the port.
-    pub ip: IpAddr,
+    /// Addresses of the port; two only on shared memory.
+    pub addresses: PortAddresses,
     /// MAC address of the port.
     pub mac: MacAddr,
     /// Rate of the port; `None`: as fast as the peer receives.
     pub rate: Option<BitRate>,
     /// Largest path MTU in bytes: a power of two, 256 to 4096.
     pub path_mtu: u16,
-    /// 0 to [`SLOT_MAX`].
-    pub slot: u32,
+    /// Directory of the slots; `None` if the port belongs to one process.
+    pub slots: Option<PathBuf>,
     /// Name of the host, for messages.
     pub host: String,
     /// Outstanding READs per queue pair, 1 to 128.
@@ -264,7 +248,7 @@ pub struct Attach {
     pub cm_ack_timeout: u8,
     /// Congestion control.
     pub dcqcn: bool,
-    /// Directory of the counter files.
+    /// Directory of the device's files.
     pub counters: Option<PathBuf>,
 }
 
@@ -315,8 +299,12 @@ impl Attach {
         let variables = Variables(&lookup);
         let kind = Line::asked_for(&variables)?;
         let ip_text = variables.text(ENV_IP).ok_or(AttachError::Missing { variable: ENV_IP })?;
-        let ip = parse(ENV_IP, &ip_text, "an IP address is needed", |t| t.parse::<IpAddr>().ok())?;
-        let line = Line::read(&variables, kind, ip.to_canonical())?;
+        let addresses = parse(ENV_IP, &ip_text, ADDRESSES_EXPECTED, parse_addresses)?;
+        let line = Line::read(&variables, kind, addresses.first())?;
+        if addresses.iter().len() > 1 && !matches!(line, Line::Memif { .. }) {
+            let expected = "this kind of port has one address";
+            return Err(AttachError::Invalid { variable: ENV_IP, value: ip_text, expected });
+        }
         let mac_like = "a MAC address such as 02:00:0a:4d:00:01 is needed";
         let mac = variables.parsed(ENV_MAC, mac_like, parse_mac)?;
         if mac.is_none() && matches!(line, Line::Interface { .. }) {
@@ -329,8 +317,6 @@ impl Attach {
             variables.number(ENV_PATH_MTU, "256, 512, 1024, 2048 or 4096 is needed", |n| {
                 n.is_power_of_two() && (256..=4096).contains(&n)
             })?;
-        let slot = variables
-            .number(ENV_SLOT, "a number from 0 to 62 is needed", |n| n <= u64::from(SLOT_MAX))?;
         let read_depth =
             variables.number(ENV_READ_DEPTH, "a number from 1 to 128 is needed", |n| {
                 (1..=128).contains(&n)
@@ -346,12 +332,12 @@ impl Attach {
         })?;
         Ok(Attach {
             line,
-            ip: ip.to_canonical(),
-            mac: mac.unwrap_or_else(|| mac_of(ip)),
+            addresses,
+            mac: mac.unwrap_or_else(|| mac_of(addresses.first())),
             rate: rate.and_then(BitRate::from_bps),
             path_mtu: path_mtu.unwrap_or(4096) as u16,
-            slot: slot.unwrap_or(0) as u32,
-            host: variables.text(ENV_HOST).unwrap_or(ip_text),
+            slots: variables.text(ENV_SLOTS).map(PathBuf::from),
+            host: variables.text(ENV_HOST).unwrap_or_else(|| addresses.first().to_string()),
             read_depth: read_depth.unwrap_or(16) as u8,
             cm_ack_timeout: timeout.unwrap_or(17) as u8,
             dcqcn: dcqcn.unwrap_or(true),
@@ -359,22 +345,10 @@ impl Attach {
         })
     }
 
-    /// The first QPN of this process.
-    #[must_use]
-    pub fn qpn_first(&self) -> u32 {
-        (self.slot << QPN_SLOT_SHIFT).max(QPN_FIRST)
-    }
-
-    /// Number of QPNs of this process.
-    #[must_use]
-    pub fn qpn_count(&self) -> u32 {
-        ((self.slot + 1) << QPN_SLOT_SHIFT) - self.qpn_first()
-    }
-
-    /// The port's address.
+    /// The port's first address.
     #[must_use]
     pub fn ip_addr(&self) -> IpAddr {
-        self.ip
+        self.addresses.first()
     }
 
     /// True if the peer is a lab, which may end.
@@ -395,10 +369,15 @@ impl Attach {
         matches!(self.line, Line::Tap { .. } | Line::Interface { .. })
     }
 
-    /// The GID of the port: the IPv6 address, or `::ffff:a.b.c.d`.
+    /// The port's address for packets to `peer`; the first one if none reaches it.
     #[must_use]
-    pub fn gid(&self) -> [u8; 16] {
-        gid_of_ip(self.ip)
+    pub fn source_for(&self, peer: IpAddr) -> IpAddr {
+        self.addresses.towards(peer.to_canonical()).unwrap_or(self.addresses.first())
+    }
+
+    /// The GIDs of the port, by index: its addresses, IPv4 ones as `::ffff:a.b.c.d`.
+    pub fn gids(&self) -> impl ExactSizeIterator<Item = [u8; 16]> + use<> {
+        self.addresses.iter().map(gid_of_ip)
     }
 
     /// Node GUID: the MAC address as a modified EUI-64, as in RNICs.
@@ -414,6 +393,16 @@ impl Attach {
 pub fn mac_of(ip: IpAddr) -> MacAddr {
     let [.., a, b, c, d] = gid_of_ip(ip);
     MacAddr([2, 0, a, b, c, d])
+}
+
+/// The value of [`ENV_IP`].
+const ADDRESSES_EXPECTED: &str = "an IP address is needed, or one of each family with a comma";
+
+/// Parses an IP address, or one of each family separated by a comma.
+fn parse_addresses(text: &str) -> Option<PortAddresses> {
+    let mut each = text.split(',').map(|address| address.parse::<IpAddr>().ok());
+    let first = PortAddresses::from(each.next()??);
+    each.try_fold(first, |addresses, address| addresses.and(address?))
 }
 
 /// Parses six pairs of hexadecimal digits, separated by colons.
@@ -483,12 +472,30 @@ mod tests {
     fn the_defaults_are_those_of_the_table() {
         let attach = env(&[(ENV_SOCKET, "/tmp/s"), (ENV_IP, "10.77.0.1")]).unwrap();
         assert_eq!(attach.mac, MacAddr([2, 0, 10, 77, 0, 1]));
-        assert_eq!((attach.path_mtu, attach.slot, attach.read_depth), (4096, 0, 16));
+        assert_eq!((attach.path_mtu, &attach.slots, attach.read_depth), (4096, &None, 16));
         assert!(matches!(attach.line, Line::Memif { role: Role::Slave, back_to_back: false, .. }));
         assert!(attach.dcqcn && attach.is_in_lab());
         assert_eq!(attach.host, "10.77.0.1");
-        assert_eq!(attach.gid()[10..], [0xff, 0xff, 10, 77, 0, 1]);
+        assert_eq!(attach.gids().next().unwrap()[10..], [0xff, 0xff, 10, 77, 0, 1]);
         assert_eq!(attach.guid(), 0x0000_0aff_fe4d_0001);
+    }
+
+    #[test]
+    fn a_port_on_shared_memory_has_an_address_of_each_family() {
+        let attach = env(&[(ENV_SOCKET, "s"), (ENV_IP, "fd77::a4d:1,10.77.0.1")]).unwrap();
+        let [v6, v4] = ["fd77::a4d:1", "10.77.0.1"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        assert_eq!(attach.gids().collect::<Vec<_>>(), [gid_of_ip(v6), gid_of_ip(v4)]);
+        assert_eq!(attach.source_for(IpAddr::from([10, 77, 0, 2])), v4);
+        assert_eq!((attach.ip_addr(), attach.host.as_str()), (v6, "fd77::a4d:1"));
+        for (kind, value) in [
+            (ENV_SOCKET, "10.77.0.1,10.77.0.2"),
+            (ENV_SOCKET, "10.77.0.1,"),
+            (ENV_TAP, "::1,1.2.3.4"),
+        ] {
+            let port = [(kind, "x"), (ENV_IP, value), (ENV_PREFIX_LEN, "24")];
+            let refused = env(&port).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("{ENV_IP}={value}: ")), "{refused}");
+        }
     }
 
     #[test]
@@ -496,7 +503,7 @@ mod tests {
         let attach = env(&[(ENV_UDP_PORT, "4791"), (ENV_IP, "fd00::12:3456")]).unwrap();
         assert_eq!(attach.line, Line::Udp { port: 4791 });
         assert_eq!(attach.mac, MacAddr([2, 0, 0, 0x12, 0x34, 0x56]));
-        assert_eq!(attach.gid()[..2], [0xfd, 0]);
+        assert_eq!(attach.gids().next().unwrap()[..2], [0xfd, 0]);
         let both =
             env(&[(ENV_UDP_PORT, "4791"), (ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1")]).unwrap_err();
         assert!(both.to_string().starts_with("LONGHAUL_UDP_PORT=4791: "), "{both}");
@@ -540,28 +547,13 @@ mod tests {
     }
 
     #[test]
-    fn slots_share_the_qpn_space_without_overlap() {
-        let mut next = 0;
-        for slot in 0..=SLOT_MAX {
-            let text = slot.to_string();
-            let attach =
-                env(&[(ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1"), (ENV_SLOT, &text)]).unwrap();
-            assert!(attach.qpn_first() >= next, "slot {slot}");
-            next = attach.qpn_first() + attach.qpn_count();
-        }
-        assert!(next <= 0x00ff_ffff);
-    }
-
-    #[test]
     fn a_bad_value_names_its_variable() {
         let base = [(ENV_SOCKET, "s"), (ENV_IP, "10.0.0.1")];
         for (variable, value) in [
             (ENV_IP, "banana"),
-            (ENV_ID, "-1"),
             (ENV_MAC, "02:00:0a:4d:00"),
             (ENV_PORT_RATE_BPS, "0"),
             (ENV_PATH_MTU, "1500"),
-            (ENV_SLOT, "63"),
             (ENV_ROLE, "servant"),
             (ENV_READ_DEPTH, "0"),
             (ENV_CM_ACK_TIMEOUT, "32"),

@@ -1,79 +1,46 @@
-//! Counters as files, for tools that read those of a NIC.
+//! Counters and link state in the device's files (`sysfs`), for tools that read those of a NIC.
 //!
-//! The given directory gets the layout of `/sys` for a device:
-//! `class/infiniband/longhaul0/ports/1/` with `counters/`, `hw_counters/`, `state`, `rate` and so
-//! on. The files follow the device about once per second while it changes, and are written once
-//! more when the process exits normally. Counters are cumulative: they start at the values in the
-//! files, so that those of consecutive programs add up. Only one process at a time writes them.
+//! The files follow the device about once per second while it changes, and are written once more
+//! when the process exits normally. Each process of a device adds its counts to those in the files,
+//! under a lock, so that the files hold the sums over all processes, as those of a NIC do.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use longhaul_port::LinkState;
-use longhaul_rnic::{Counter, Counters};
-use longhaul_units::{BitRate, Duration, Instant};
+use longhaul_rnic::Counters;
+use longhaul_units::{Duration, Instant};
+
+use crate::attach::Attach;
+use crate::sysfs::{self, counters as files};
 
 /// Interval at which the files are updated.
 const INTERVAL: Duration = Duration::from_ms(1000);
 
-/// Reported rate of a port without a configured one.
-const RATE_PRESUMED_GBPS: f64 = 100.0;
-
-/// The port's counters below `counters/`, with their sources. The unit of data is 4 bytes. Source:
-/// Linux, Documentation/ABI/stable/sysfs-class-infiniband.
-const PORT_COUNTERS: [(&str, Counter, u64); 4] = [
-    ("port_xmit_data", Counter::TxBytes, 4),
-    ("port_rcv_data", Counter::RxBytes, 4),
-    ("port_xmit_packets", Counter::TxFrames, 1),
-    ("port_rcv_packets", Counter::RxFrames, 1),
-];
-
 /// The files of one device.
 pub(crate) struct CounterFiles {
-    /// Held while this process writes the files.
-    _lock: File,
+    /// Locked while this process writes the files.
+    lock: File,
+    root: PathBuf,
     port: PathBuf,
-    /// Initial contents of the files, in the order of [`files`].
-    before: Vec<u64>,
-    written: Option<(Counters, LinkState)>,
+    /// The counts that the files include.
+    written: Counters,
+    link: Option<LinkState>,
     due: Instant,
 }
 
-/// Every file with its value, relative to the port's directory.
-fn files(counters: &Counters) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
-    let hardware = counters.iter().map(|(counter, value)| ("hw_counters", counter.name(), value));
-    let port = PORT_COUNTERS
-        .iter()
-        .map(|(name, counter, unit)| ("counters", *name, counters.get(*counter) / unit));
-    hardware.chain(port)
-}
-
 impl CounterFiles {
-    /// Creates the directories below `root`, and reads the existing files.
+    /// Creates the device's files below `root`; existing counters stay.
     ///
     /// # Errors
-    /// If `root` is not writable; `WouldBlock` if another process writes the files.
-    pub fn open(root: &Path, rate: Option<BitRate>) -> io::Result<Self> {
-        let device = root.join("class/infiniband/longhaul0");
-        let port = device.join("ports/1");
-        fs::create_dir_all(port.join("counters"))?;
-        fs::create_dir_all(port.join("hw_counters"))?;
+    /// If `root` is not writable.
+    pub fn open(root: &Path, attach: &Attach) -> io::Result<Self> {
+        sysfs::create(root, attach)?;
+        let port = sysfs::port_dir(root);
         let lock = File::create(root.join("lock"))?;
-        lock.try_lock()?;
-        fs::write(device.join("fw_ver"), concat!(env!("CARGO_PKG_VERSION"), "\n"))?;
-        fs::write(device.join("hca_type"), "Longhaul\n")?;
-        fs::write(device.join("board_id"), "LONGHAUL_SOFTWARE\n")?;
-        fs::write(port.join("link_layer"), "Ethernet\n")?;
-        let gbps = rate.map_or(RATE_PRESUMED_GBPS, |rate| rate.as_bps() as f64 / 1e9);
-        fs::write(port.join("rate"), format!("{gbps} Gb/sec (4X)\n"))?;
-        let before = files(&Counters::default())
-            .map(|(dir, name, _)| {
-                let text = fs::read_to_string(port.join(dir).join(name)).unwrap_or_default();
-                text.trim().parse().unwrap_or(0)
-            })
-            .collect();
-        Ok(CounterFiles { _lock: lock, port, before, written: None, due: Instant::ZERO })
+        let (root, written) = (root.to_owned(), Counters::default());
+        Ok(CounterFiles { lock, root, port, written, link: None, due: Instant::ZERO })
     }
 
     /// True if the files may be outdated.
@@ -82,35 +49,45 @@ impl CounterFiles {
         now >= self.due
     }
 
-    /// Updates the files.
+    /// Adds the counts since the last call to the files, and sets the state of the link, if the
+    /// process has one.
     ///
     /// # Errors
-    /// If a file cannot be written; others may have been updated.
-    pub fn write(&mut self, now: Instant, counters: &Counters, link: LinkState) -> io::Result<()> {
+    /// `WouldBlock` while another process writes them: nothing is lost. If a file cannot be
+    /// written; others may have been updated.
+    pub fn write(
+        &mut self,
+        now: Instant,
+        counters: &Counters,
+        link: Option<LinkState>,
+    ) -> io::Result<()> {
         self.due = now + INTERVAL;
-        let (known, known_link) = match &self.written {
-            Some((known, link)) => (known.clone(), Some(*link)),
-            None => (Counters::default(), None),
-        };
-        for (((dir, name, value), (.., old)), before) in
-            files(counters).zip(files(&known)).zip(&self.before)
-        {
-            if value != old || known_link.is_none() {
-                overwrite(
-                    &self.port.join(dir).join(name),
-                    &format!("{}\n", before.wrapping_add(value)),
-                )?;
+        self.lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
+            TryLockError::Error(error) => error,
+        })?;
+        let result = self.add(counters, link);
+        // Explicitly, because a child forked in between shares the open file.
+        self.lock.unlock()?;
+        result
+    }
+
+    fn add(&mut self, counters: &Counters, link: Option<LinkState>) -> io::Result<()> {
+        let written = std::mem::replace(&mut self.written, counters.clone());
+        for ((dir, name, value), (.., old)) in files(counters).zip(files(&written)) {
+            if value != old {
+                let path = self.port.join(dir).join(name);
+                let text = fs::read_to_string(&path).unwrap_or_default();
+                let sum = text.trim().parse().unwrap_or(0_u64).wrapping_add(value - old);
+                overwrite(&path, &format!("{sum}\n"))?;
             }
         }
-        if known_link != Some(link) {
-            let (state, physical) = match link {
-                LinkState::Up => ("4: ACTIVE\n", "5: LinkUp\n"),
-                LinkState::Down => ("1: DOWN\n", "3: Disabled\n"),
-            };
-            fs::write(self.port.join("state"), state)?;
-            fs::write(self.port.join("phys_state"), physical)?;
+        if let Some(link) = link
+            && self.link != Some(link)
+        {
+            sysfs::set_link(&self.root, link)?;
+            self.link = Some(link);
         }
-        self.written = Some((counters.clone(), link));
         Ok(())
     }
 }
@@ -129,6 +106,17 @@ fn overwrite(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::{ENV_IP, ENV_SOCKET};
+    use longhaul_rnic::Counter;
+
+    fn attach() -> Attach {
+        Attach::from_lookup(|name| match name {
+            ENV_SOCKET => Some("s".to_owned()),
+            ENV_IP => Some("10.77.0.1".to_owned()),
+            _ => None,
+        })
+        .unwrap()
+    }
 
     fn root(name: &str) -> PathBuf {
         let root =
@@ -145,11 +133,11 @@ mod tests {
     fn programs_that_follow_each_other_add_up() {
         let root = root("sum");
         for run in 1..=3_u64 {
-            let mut files = CounterFiles::open(&root, None).unwrap();
+            let mut files = CounterFiles::open(&root, &attach()).unwrap();
             let mut counters = Counters::default();
             counters.add(Counter::TxBytes, 4000);
             counters.count(Counter::CnpSent);
-            files.write(Instant::ZERO, &counters, LinkState::Up).unwrap();
+            files.write(Instant::ZERO, &counters, Some(LinkState::Up)).unwrap();
             assert_eq!(read(&root, "hw_counters/np_cnp_sent"), format!("{run}\n"));
             assert_eq!(read(&root, "counters/port_xmit_data"), format!("{}\n", run * 1000));
             assert_eq!(read(&root, "hw_counters/out_of_sequence"), "0\n");
@@ -159,16 +147,41 @@ mod tests {
     }
 
     #[test]
-    fn one_process_at_a_time_keeps_them() {
+    fn concurrent_processes_add_up_one_at_a_time() {
         let root = root("lock");
-        let _first = CounterFiles::open(&root, None).unwrap();
-        let second = CounterFiles::open(&root, None).err().unwrap();
-        assert_eq!(second.kind(), io::ErrorKind::WouldBlock);
+        let mut all = [(); 2].map(|()| CounterFiles::open(&root, &attach()).unwrap());
+        let mut counters = Counters::default();
+        for round in 1..=3_u64 {
+            counters.count(Counter::CnpSent);
+            for files in &mut all {
+                files.write(Instant::ZERO, &counters, None).unwrap();
+            }
+            assert_eq!(read(&root, "hw_counters/np_cnp_sent"), format!("{}\n", 2 * round));
+        }
+        let [one, other] = &mut all;
+        one.lock.lock().unwrap();
+        counters.count(Counter::CnpSent);
+        let refused = other.write(Instant::ZERO, &counters, None).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        one.lock.unlock().unwrap();
+        other.write(Instant::ZERO, &counters, None).unwrap();
+        assert_eq!(read(&root, "hw_counters/np_cnp_sent"), "7\n");
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_process_without_a_link_leaves_its_state() {
+        let root = root("link");
+        let mut attached = CounterFiles::open(&root, &attach()).unwrap();
+        attached.write(Instant::ZERO, &Counters::default(), Some(LinkState::Down)).unwrap();
+        let mut other = CounterFiles::open(&root, &attach()).unwrap();
+        other.write(Instant::ZERO, &Counters::default(), None).unwrap();
+        assert_eq!(read(&root, "state"), "1: DOWN\n");
         fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
     fn a_root_that_is_no_directory_is_an_error() {
-        assert!(CounterFiles::open(Path::new("/dev/null"), None).is_err());
+        assert!(CounterFiles::open(Path::new("/dev/null"), &attach()).is_err());
     }
 }

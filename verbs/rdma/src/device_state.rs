@@ -281,6 +281,11 @@ impl DeviceState {
         self.port.as_ref().map_or(LinkState::Down, |port| port.link_state())
     }
 
+    /// [`DeviceState::link`] of an attached port.
+    pub(crate) fn link_of_port(&self) -> Option<LinkState> {
+        self.port.as_ref().map(|port| port.link_state())
+    }
+
     pub(crate) fn disarm(&mut self) {
         if std::mem::take(&mut self.armed)
             && let Some(port) = &mut self.port

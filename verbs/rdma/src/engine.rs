@@ -11,7 +11,6 @@ mod configuration;
 mod objects;
 mod process;
 
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
@@ -26,6 +25,7 @@ use crate::device_state::{DeviceState, Driver, EngineCounters};
 use crate::error::RdmaError;
 use crate::hand_over::HandOver;
 use crate::memory::ProcessMemory;
+use crate::slot::Slot;
 use configuration::rnic_config;
 
 /// Consecutive empty polls after which the program's thread yields: two cores may run three busy
@@ -35,6 +35,8 @@ const POLLS_BEFORE_YIELD: u32 = 16;
 /// One software RNIC with its port, shared by all threads of the process.
 pub struct Engine {
     attach: Attach,
+    /// Held while the engine exists.
+    slot: Slot,
     clock: Clock,
     state: Mutex<DeviceState>,
     counter_files: Option<Mutex<CounterFiles>>,
@@ -50,16 +52,21 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A device as `attach` describes it. No descriptor of the port is opened and no thread is
-    /// started before [`Engine::start`].
+    /// A device as `attach` describes it, in a slot of its port. No descriptor of the port is
+    /// opened and no thread is started before [`Engine::start`].
     ///
     /// # Safety
     /// As [`ProcessMemory::new`]: memory given to the device must stay mapped while it is
     /// registered.
     ///
     /// # Errors
-    /// [`RdmaError::Io`] if the process is out of descriptors.
+    /// [`RdmaError::Slot`] if the port has no place for another process; [`RdmaError::Io`] if the
+    /// process is out of descriptors.
     pub unsafe fn new(attach: Attach) -> Result<Arc<Self>, RdmaError> {
+        let slot = match &attach.slots {
+            Some(dir) => Slot::claim(dir, &attach.host)?,
+            None => Slot::ONLY,
+        };
         // Of two processes back to back, either may end first.
         let farewell = match &attach.line {
             Line::Memif { socket, back_to_back: false, .. } => Some(format!(
@@ -70,14 +77,12 @@ impl Engine {
             _ => None,
         };
         // SAFETY: passed on to the caller.
-        let rnic = Rnic::new(rnic_config(&attach), unsafe { ProcessMemory::new() });
+        let rnic = Rnic::new(rnic_config(&attach, &slot), unsafe { ProcessMemory::new() });
         let wake =
             WakeUp::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
         let counter_files =
-            attach.counters.as_ref().and_then(|root| match CounterFiles::open(root, attach.rate) {
+            attach.counters.as_ref().and_then(|root| match CounterFiles::open(root, &attach) {
                 Ok(files) => Some(Mutex::new(files)),
-                // Another process of this device writes them.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
                 Err(error) => {
                     eprintln!("longhaul: no counters below {}: {error}", root.display());
                     None
@@ -85,6 +90,7 @@ impl Engine {
             });
         let engine = Arc::new_cyclic(|me| Engine {
             attach,
+            slot,
             counter_files,
             clock: Clock::start(),
             state: Mutex::new(DeviceState::new(rnic, farewell)),

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use thiserror::Error;
 
 use crate::AttachError;
+use crate::slot::SlotError;
 
 /// Why a call was refused. A refused call changes nothing.
 #[derive(Debug, Error)]
@@ -32,6 +33,9 @@ pub enum RdmaError {
     /// The environment does not describe a port.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The port has no place for another process.
+    #[error(transparent)]
+    Slot(#[from] SlotError),
     /// An operating system error.
     #[error("{operation}: {source}")]
     Io {
@@ -69,6 +73,7 @@ impl RdmaError {
             | RdmaError::Connect(ConnectError::TooMany(_)) => libc::ENOMEM,
             RdmaError::Connect(_) | RdmaError::Call(_) | RdmaError::Attach(_) => libc::EINVAL,
             RdmaError::Peer(_) => libc::ECONNREFUSED,
+            RdmaError::Slot(error) => error.errno(),
             RdmaError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             RdmaError::Forked => libc::EIO,
             RdmaError::Unreachable { failure: Failure::NoAnswer, .. } => libc::ETIMEDOUT,

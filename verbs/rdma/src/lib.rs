@@ -25,6 +25,8 @@ mod segment;
 #[cfg_attr(loom, path = "semaphore_model.rs")]
 mod semaphore;
 mod shared_bytes;
+mod slot;
+pub mod sysfs;
 mod verbs;
 
 pub use acknowledgements::Acknowledgements;
@@ -35,9 +37,12 @@ pub use engine::Engine;
 pub use error::{RdmaError, errno_of_post};
 pub use event_queue::EventQueue;
 pub use memory::ProcessMemory;
+pub use shared_bytes::SharedBytes;
+pub use slot::SlotError;
 pub use verbs::{
-    CompletionQueue, Connection, Device, Endpoint, Listener, MemoryRegion, PathSettings, Piece,
-    ProtectionDomain, QueuePair, QueuePairSettings, SharedReceiveQueue,
+    CompletionQueue, Connection, Device, Endpoint, Keeper, Listener, MemoryRegion, PathSettings,
+    Piece, ProtectionDomain, QueuePair, QueuePairSettings, Request, SharedReceiveQueue,
 };
 
 pub use longhaul_rnic::{Access, Completion, CompletionOp, Mtu, QpKind, QpState, SendOp, Status};
+pub use longhaul_units::{Psn, Qpn, RKey};

@@ -53,7 +53,7 @@ pub(crate) enum SegmentError {
 /// The device's configuration of its segment; `None` for lines that are not on one.
 pub(crate) fn segment_of(attach: &Attach) -> Option<Segment> {
     let segment =
-        |prefix_len| Segment::new(attach.mac, SegmentAddress { ip: attach.ip, prefix_len });
+        |prefix_len| Segment::new(attach.mac, SegmentAddress { ip: attach.ip_addr(), prefix_len });
     match &attach.line {
         Line::Tap { network, .. } | Line::Interface { network: Some(network), .. } => {
             Some(Segment {
@@ -111,9 +111,12 @@ pub(crate) fn open_interface(
             OnSegment { _reservation: reserve(attach, name)?, host: None, reports }
         }
         None => {
-            let host = HostRoutes::open(interface::index(name)?, attach.ip, told);
-            let error =
-                |source| SegmentError::Io { ip: attach.ip, operation: "asking the kernel", source };
+            let host = HostRoutes::open(interface::index(name)?, attach.ip_addr(), told);
+            let error = |source| SegmentError::Io {
+                ip: attach.ip_addr(),
+                operation: "asking the kernel",
+                source,
+            };
             OnSegment {
                 _reservation: hush_kernel(attach, name)?,
                 host: Some(host.map_err(error)?),
@@ -129,7 +132,7 @@ pub(crate) fn open_interface(
         keep_merging: true,
         // With this machine's address the kernel handles neighbours.
         wanted: Some(Wanted {
-            ip: attach.ip,
+            ip: attach.ip_addr(),
             udp_port: ROCEV2_PORT,
             neighbours: network.is_some(),
         }),
@@ -141,7 +144,7 @@ pub(crate) fn open_interface(
 /// Reserves an address on a line for this process, or fails if another process has it. The name is
 /// local to the network namespace, and vanishes with the process.
 fn reserve(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
-    let ip = attach.ip;
+    let ip = attach.ip_addr();
     let name = UnixAddr::from_abstract_name(format!("longhaul/{line}/{ip}"));
     match name.and_then(|name| UnixListener::bind_addr(&name)) {
         Ok(listener) => Ok(listener.into()),
@@ -155,7 +158,7 @@ fn reserve(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
 /// Takes RoCEv2's UDP port of an address of this machine. The kernel gets a copy of every packet,
 /// and would otherwise send ICMP errors to peers; with the socket it discards the packets.
 fn hush_kernel(attach: &Attach, line: &str) -> Result<OwnedFd, SegmentError> {
-    let ip = attach.ip;
+    let ip = attach.ip_addr();
     match UdpSocket::bind(SocketAddr::new(ip, ROCEV2_PORT)) {
         Ok(socket) => {
             // The kernel's minimum, because packets stay in it for ever.
@@ -277,7 +280,7 @@ impl Engine {
     pub fn resolve(&self, ip: IpAddr) -> Result<(), RdmaError> {
         let ip = ip.to_canonical();
         // Invalid peer addresses are refused where they are used.
-        if !self.attach().is_on_segment() || ip.is_ipv4() != self.attach().ip.is_ipv4() {
+        if !self.attach().is_on_segment() || ip.is_ipv4() != self.attach().ip_addr().is_ipv4() {
             return Ok(());
         }
         self.start()?;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// - A copy is one relaxed atomic access per byte, in any order. A concurrently written byte is
 ///   copied with its old or its new value; consistency between bytes is the protocol's concern.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SharedBytes {
+pub struct SharedBytes {
     at: *mut u8,
     len: usize,
 }
@@ -26,13 +26,13 @@ impl SharedBytes {
     /// # Safety
     /// The invariants of the type must hold.
     #[inline]
-    pub(crate) const unsafe fn new(at: *mut u8, len: usize) -> Self {
+    pub const unsafe fn new(at: *mut u8, len: usize) -> Self {
         SharedBytes { at, len }
     }
 
     /// Copies the range to `to`, which has the same length.
     #[inline]
-    pub(crate) fn load(self, to: &mut [u8]) {
+    pub fn load(self, to: &mut [u8]) {
         assert_eq!(to.len(), self.len, "a copy of another length");
         // SAFETY: both ranges have this length. `to` is private.
         unsafe { copy(to.as_mut_ptr(), self.at, self.len) };
@@ -40,7 +40,7 @@ impl SharedBytes {
 
     /// Copies `from`, which has the same length, to the range.
     #[inline]
-    pub(crate) fn store(self, from: &[u8]) {
+    pub fn store(self, from: &[u8]) {
         assert_eq!(from.len(), self.len, "a copy of another length");
         // SAFETY: both ranges have this length.
         unsafe { copy(self.at, from.as_ptr(), self.len) };
@@ -48,7 +48,7 @@ impl SharedBytes {
 
     /// As [`SharedBytes::store`], but a reader that sees the last byte also sees all others.
     #[inline]
-    pub(crate) fn publish(self, from: &[u8]) {
+    pub fn publish(self, from: &[u8]) {
         assert_eq!(from.len(), self.len, "a copy of another length");
         let Some((last, body)) = from.split_last() else { return };
         // SAFETY: `body` is one byte shorter than both ranges.

@@ -132,6 +132,91 @@ mod carries {
     }
 }
 
+mod serves_by_class {
+    use super::*;
+    use crate::PreferredQps;
+    use std::ops::Range;
+
+    const KNOWN: u8 = 7;
+    const UNKNOWN: u8 = 9;
+
+    /// A RoCEv2 frame with a number.
+    fn roce(qpn: u8, number: u16) -> Vec<u8> {
+        let ethernet = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        let ip = [0x45, 0, 0, 48, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let udp = [0xc0, 0, 0x12, 0xb7, 0, 28, 0, 0];
+        let bth = [10, 0x40, 0xff, 0xff, 0, 0, 0, qpn, 0, 0];
+        [&ethernet[..], &ip, &udp, &bth, &number.to_be_bytes(), &[0; 8]].concat()
+    }
+
+    /// QP and number of the next frames, until there are `count`.
+    fn take(port: &mut PacketPort, count: usize) -> Vec<(u8, u16)> {
+        let mut taken = Vec::new();
+        until("frames", || {
+            let mut note = |frame: &[u8]| {
+                if frame[12..14] == [8, 0] {
+                    taken.push((frame[49], u16::from_be_bytes([frame[52], frame[53]])));
+                }
+            };
+            port.receive(64, &mut note).unwrap();
+            taken.len() >= count
+        });
+        taken
+    }
+
+    /// A port that serves by class, and one that all frames reach too, in front of it.
+    fn open_both() -> (PacketPort, PacketPort, PacketPort) {
+        let (a, all) = pair();
+        let config = PacketConfig { by_class: true, ..PacketConfig::new("eb") };
+        let mut by_class = PacketPort::open(&config).unwrap();
+        await_link(&mut by_class, LinkState::Up);
+        (a, all, by_class)
+    }
+
+    /// Sends these frames, and waits until the kernel has put them into the sockets.
+    fn send_all(a: &mut PacketPort, all: &mut PacketPort, qpn: u8, numbers: Range<u16>) {
+        for from in numbers.clone().step_by(250) {
+            let some = from..numbers.end.min(from + 250);
+            some.clone().for_each(|number| send(a, &roce(qpn, number)));
+            take(all, some.len());
+        }
+    }
+
+    fn known() -> PreferredQps {
+        let mut qps = PreferredQps::default();
+        qps.insert(KNOWN.into());
+        assert!(!qps.contains(UNKNOWN.into()));
+        qps
+    }
+
+    #[test]
+    fn and_keeps_the_order_of_a_qp_that_becomes_preferred() {
+        in_namespace(|| {
+            let (mut a, mut all, mut port) = open_both();
+            send_all(&mut a, &mut all, KNOWN, 0..300);
+            port.prefer(&known()).unwrap();
+            send_all(&mut a, &mut all, KNOWN, 300..600);
+            let mut numbers: Vec<_> = take(&mut port, 600).into_iter().map(|of| of.1).collect();
+            // The last one before the change may arrive twice.
+            numbers.dedup();
+            assert!(numbers.is_sorted() && numbers.len() == 600, "{numbers:?}");
+        });
+    }
+
+    #[test]
+    fn and_serves_known_flows_first_whatever_waits() {
+        in_namespace(|| {
+            let (mut a, mut all, mut port) = open_both();
+            send_all(&mut a, &mut all, UNKNOWN, 0..12_000);
+            port.prefer(&known()).unwrap();
+            send_all(&mut a, &mut all, KNOWN, 0..1);
+            let taken = take(&mut port, 12_001);
+            let at = taken.iter().position(|(qpn, _)| *qpn == KNOWN).unwrap();
+            assert!((8192..8192 + 64).contains(&at), "{at}");
+        });
+    }
+}
+
 mod shared_by_cores {
     use super::*;
     use crate::FrameSubset;

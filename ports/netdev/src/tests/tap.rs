@@ -15,6 +15,94 @@ fn pair() -> (TapPort, PacketPort) {
     (tap, host)
 }
 
+mod adopted {
+    use super::*;
+    use crate::tests::Host;
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const STREAM_BYTES: usize = 8 << 20;
+
+    fn config() -> TapConfig {
+        TapConfig { mtu: Some(9000), offloads: true, up: false, ..TapConfig::new("lh0") }
+    }
+
+    /// A host with an interface that leads to a port.
+    fn host(number: u8) -> (Host, TapPort) {
+        let host = Host::new();
+        let device: OwnedFd = host.run(move || {
+            let device = TapPort::create(&config()).unwrap();
+            let address = Ipv4Addr::new(10, 77, 0, number);
+            interface::bring_up("lh0", Some([2, 0, 0, 0, 0, number]), Some((address, 24))).unwrap();
+            device
+        });
+        (host, TapPort::adopt(&config(), device).unwrap())
+    }
+
+    /// Carries frames between two ports until `done`; returns the longest one.
+    fn carry(a: &mut TapPort, b: &mut TapPort, done: &AtomicBool) -> usize {
+        let mut longest = 0;
+        while !done.load(Ordering::Acquire) {
+            for _ in 0..2 {
+                a.receive(7, &mut |frame| {
+                    longest = longest.max(frame.len());
+                    b.transmit(frame.len(), &mut |to| to.copy_from_slice(frame)).unwrap();
+                })
+                .unwrap();
+                std::mem::swap(a, b);
+            }
+        }
+        longest
+    }
+
+    /// Bytes that no shift by a segment leaves the same.
+    fn stream() -> Vec<u8> {
+        (0..STREAM_BYTES).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+    }
+
+    #[test]
+    fn a_stream_of_unsplit_segments_arrives_whole_in_frames_of_the_mtu() {
+        in_namespace(|| {
+            let ((a, mut port_a), (b, mut port_b)) = (host(1), host(2));
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let carrier = scope.spawn(|| carry(&mut port_a, &mut port_b, &done));
+                let listener = b.run(|| TcpListener::bind("10.77.0.2:5001").unwrap());
+                let server = scope.spawn(move || {
+                    let mut bytes = Vec::new();
+                    listener.accept().unwrap().0.read_to_end(&mut bytes).unwrap();
+                    bytes
+                });
+                a.run(|| {
+                    let mut socket = TcpStream::connect("10.77.0.2:5001").unwrap();
+                    socket.write_all(&stream()).unwrap();
+                });
+                assert!(server.join().unwrap() == stream(), "damaged");
+                done.store(true, Ordering::Release);
+                assert_eq!(carrier.join().unwrap(), 9014);
+            });
+            let split = port_a.netdev_counters().rx_split + port_b.netdev_counters().rx_split;
+            assert!(split > 0, "the kernel left no segmentation to the port");
+        });
+    }
+
+    #[test]
+    fn stays_down_once_the_device_is_deleted() {
+        in_namespace(|| {
+            let (host, mut port) = host(1);
+            assert_eq!(port.service().unwrap(), LinkState::Up);
+            host.sh("ip link del lh0");
+            receive(&mut port);
+            send(&mut port, &frame(60, 1));
+            assert_eq!(port.service().unwrap(), LinkState::Down);
+            assert!(port.last_disconnect().unwrap().contains("was deleted"));
+            assert!(port.descriptors().iter().next().is_none(), "a loop would not sleep");
+        });
+    }
+}
+
 mod carries {
     use super::*;
 

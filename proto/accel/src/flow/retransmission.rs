@@ -238,7 +238,9 @@ impl Retransmission {
     pub(crate) fn go_back(&mut self, store: &mut Store, seq: u64, cause: Cause) {
         match cause {
             Cause::Rnr => self.window.note_not_ready(store.outstanding()),
-            Cause::Nak | Cause::Timeout => self.window.note_loss(store.outstanding()),
+            Cause::Nak | Cause::Timeout => {
+                self.window.note_loss(seq, store.outstanding(), store.sent_to());
+            }
         }
         self.cause = cause;
         self.probe = Probe::None;

@@ -8,7 +8,8 @@ const LEAST: u64 = 16;
 const GROWTH: u64 = 32;
 
 /// Window of a flow, in PSNs: none until packets are lost, then half of the outstanding PSNs,
-/// growing by 1/32 with each window delivered.
+/// growing by 1/32 with each window delivered. A loss before everything outstanding at that time is
+/// delivered halves the window itself: the go-back has left few PSNs outstanding.
 ///
 /// A requester's send queue bounds the packets that a NIC has outstanding. A box stores more, and
 /// go-back-N would retransmit all of them for each packet that a full queue drops.
@@ -26,6 +27,9 @@ pub(crate) struct Window {
     is_far: bool,
     most: u64,
     delivered: u64,
+    /// The PSN behind all packets that were sent when the window last became half of the
+    /// outstanding PSNs.
+    recovered_at: u64,
     /// Set when the responder is not ready, until its limit reaches all storable PSNs.
     trial: Option<Trial>,
 }
@@ -42,7 +46,14 @@ const NONE: u64 = u64::MAX;
 
 impl Default for Window {
     fn default() -> Self {
-        Window { bound: NONE, is_far: false, most: NONE, delivered: 0, trial: None }
+        Window {
+            bound: NONE,
+            is_far: false,
+            most: NONE,
+            delivered: 0,
+            recovered_at: 0,
+            trial: None,
+        }
     }
 }
 
@@ -63,13 +74,18 @@ impl Window {
         self.bound == NONE || outstanding() < self.bound
     }
 
-    /// Notes a loss with `outstanding` PSNs outstanding: the window shrinks to half of them, but
-    /// not below [`LEAST`], unless it is smaller already.
-    pub(crate) fn note_loss(&mut self, outstanding: u64) {
+    /// Notes that the packet at `seq` was lost, with `outstanding` PSNs outstanding and all before
+    /// `sent_to` sent at least once. The window shrinks, but not below [`LEAST`].
+    pub(crate) fn note_loss(&mut self, seq: u64, outstanding: u64, sent_to: u64) {
         if !self.is_far {
             return;
         }
-        self.most = self.most.min((outstanding / 2).max(LEAST));
+        let is_recovering = self.most != NONE && seq < self.recovered_at;
+        if !is_recovering {
+            self.recovered_at = sent_to;
+        }
+        let half = if is_recovering { self.most } else { outstanding } / 2;
+        self.most = self.most.min(half.max(LEAST));
         self.delivered = 0;
         self.rebound();
     }
@@ -163,19 +179,24 @@ mod tests {
     #[test]
     fn a_near_box_has_none() {
         let mut window = Window::of(Role::Near);
-        window.note_loss(3200);
+        window.note_loss(0, 3200, 3200);
         assert!(window.is_open(|| 1 << 30));
+    }
+
+    /// The window, in PSNs.
+    fn most(window: &Window) -> u64 {
+        (0..).find(|&psns| !window.is_open(|| psns)).unwrap()
     }
 
     #[test]
     fn a_loss_halves_what_is_outstanding_and_deliveries_bring_it_back() {
         let mut window = Window::of(Role::Far);
-        window.note_loss(3200);
-        assert!(window.is_open(|| 1599) && !window.is_open(|| 1600));
-        window.note_loss(40);
-        assert!(window.is_open(|| 19) && !window.is_open(|| 20));
-        window.note_loss(2);
-        assert!(window.is_open(|| 15) && !window.is_open(|| 16));
+        window.note_loss(0, 3200, 3200);
+        assert_eq!(most(&window), 1600);
+        window.note_loss(3200, 40, 3240);
+        assert_eq!(most(&window), 20);
+        window.note_loss(3240, 2, 3242);
+        assert_eq!(most(&window), 16);
         let mut psns = 0;
         while !window.is_open(|| 32) {
             window.note_delivered(4, 1000);
@@ -184,5 +205,18 @@ mod tests {
         assert!((300..600).contains(&psns), "twice as much after {psns} PSNs");
         (0..100_000).for_each(|_| window.note_delivered(4, 1000));
         assert!(window.is_open(|| u64::MAX), "as large as all that there is");
+    }
+
+    #[test]
+    fn a_loss_of_what_is_retransmitted_halves_the_window_and_not_the_little_outstanding() {
+        let mut window = Window::of(Role::Far);
+        window.note_loss(0, 3200, 3200);
+        // The go-back is 40 PSNs on when the next loss shows.
+        window.note_loss(100, 40, 3200);
+        assert_eq!(most(&window), 800);
+        window.note_loss(3199, 1, 3200);
+        assert_eq!(most(&window), 400);
+        window.note_loss(3200, 300, 3500);
+        assert_eq!(most(&window), 150, "everything sent before the first loss is delivered");
     }
 }

@@ -240,10 +240,11 @@ mod strangers {
         counts(&mut pair, &cnp, DropReason::QpState);
     }
 
-    /// A copy with one byte changed and a valid ICRC.
+    /// A copy with one byte changed, and a valid ICRC and checksum.
     fn changed(bytes: &[u8], at: usize, to: u8) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         bytes[at] = to;
+        sum(&mut bytes);
         seal(&mut bytes);
         bytes
     }

@@ -20,6 +20,39 @@ fn to(ah: AhId, qpn: Qpn) -> SendOp {
     SendOp::Datagram { destination: Destination { ah, qpn, qkey: QKEY }, immediate: None }
 }
 
+mod addresses {
+    use super::*;
+
+    #[test]
+    fn of_both_families_are_reached_and_answer_by_their_own() {
+        let v6 = |n: usize| IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0xa4d, n as u16 + 1]);
+        let mut pair = Pair::with(1, 1 << 18, |config| {
+            let node = usize::from(config.mac.0[5] - 1);
+            config.addresses = config.addresses.and(v6(node)).unwrap();
+        });
+        let ends = pair.connect_as(QpKind::Ud, &Link::default());
+        for (to_ip, from_ip, grh) in [(ip(1), ip(0), Grh::V4), (v6(1), v6(0), Grh::V6)] {
+            pair.recv(1, &ends, 5, 200_000, 2000);
+            let ah = pair.ah(0, &ends, to_ip);
+            let segments = [sge(&ends, 0, 0, 300)];
+            pair.post(0, ends.qp[0], &wr(1, to(ah, ends.qp[1]), &segments));
+            assert!(pair.settle(SOON));
+            assert_eq!(pair.completions(1, ends.cq[1])[0].grh, Some(grh));
+            let area = pair.bytes(1, 200_000, GRH).try_into().unwrap();
+            let header = longhaul_ud::NetworkHeader::read(area).unwrap();
+            assert_eq!((header.source, header.destination), (from_ip, to_ip));
+        }
+    }
+
+    #[test]
+    fn of_a_family_that_the_port_lacks_are_refused() {
+        let (mut pair, ends, _) = ready();
+        let address = AddressVector::to(IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 2]));
+        let refused = pair.nodes[0].create_ah(pair.now, ends.pd[0], &address).unwrap_err();
+        assert!(matches!(refused, VerbsError::Invalid(_)), "{refused}");
+    }
+}
+
 mod delivery {
     use super::*;
 
@@ -37,7 +70,7 @@ mod delivery {
         let c = got[0];
         assert_eq!(
             (c.wr_id, c.byte_len, c.immediate, c.grh),
-            (5, 1001 + 40, Some([9, 8, 7, 6]), true)
+            (5, 1001 + 40, Some([9, 8, 7, 6]), Some(Grh::V4))
         );
         assert_eq!((c.qpn, c.peer_qpn, c.solicited), (ends.qp[1], ends.qp[0], true));
         assert_eq!(pair.bytes(1, 200_000 + GRH, 300), pair.bytes(0, 0, 300));

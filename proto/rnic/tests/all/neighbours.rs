@@ -17,8 +17,8 @@ fn mac(node: usize) -> MacAddr {
 fn on_segment(config: &mut Config) {
     let node = usize::from(config.mac.0[5] - 1);
     config.mac = mac(node);
-    let address =
-        SegmentAddress { ip: config.ip, prefix_len: if config.ip.is_ipv4() { 24 } else { 64 } };
+    let ip = config.addresses.first();
+    let address = SegmentAddress { ip, prefix_len: if ip.is_ipv4() { 24 } else { 64 } };
     config.segment = Some(Segment::new(config.mac, address));
 }
 
@@ -159,7 +159,7 @@ mod resolution {
     fn by_ipv6_it_is_neighbour_discovery() {
         let v6 = |n: usize| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, n as u16 + 1]);
         let mut pair = Pair::with(5, 64, |config| {
-            config.ip = v6(usize::from(config.mac.0[5] - 1));
+            config.addresses = v6(usize::from(config.mac.0[5] - 1)).into();
             on_segment(config);
         });
         assert_eq!(resolve(&mut pair, 0, v6(1)), Resolution::Known(mac(1)));

@@ -64,6 +64,10 @@ mod validation {
     fn each_fault_is_dropped_under_its_name() {
         dropped(DropReason::Icrc, |b| b[BTH + 30] ^= 1);
         dropped(DropReason::Icrc, |b| *b.last_mut().unwrap() ^= 1);
+        // The ICRC leaves these out: traffic class, TTL, UDP checksum.
+        dropped(DropReason::Checksum, |b| b[IP + 1] ^= 0x80);
+        dropped(DropReason::Checksum, |b| b[IP + 8] ^= 1);
+        dropped(DropReason::Checksum, |b| b[IP + 27] = 1);
         dropped(DropReason::Version, |b| b[BTH + 1] |= 1);
         dropped(DropReason::DestinationIp, |b| b[IP + 19] = 9);
         dropped(DropReason::SourceIp, |b| b[IP + 15] = 9);
@@ -111,6 +115,7 @@ mod validation {
         bytes[IP + 1] = 0x03;
         bytes[IP + 8] = 7;
         bytes[BTH + 4] = 0x80;
+        sum(&mut bytes);
         let now = pair.now;
         deliver(&mut pair.nodes[1], now, &bytes);
         assert_eq!(pair.nodes[1].counters().drops(), 0);

@@ -74,6 +74,11 @@ impl Transmit for Outward<'_> {
         }
     }
 
+    #[inline]
+    fn other_room(&mut self, side: Side) -> usize {
+        if side == 0 { self.out.other_room(side) } else { self.room(side) }
+    }
+
     fn train_max(&mut self, side: Side) -> u32 {
         if side == 0 { self.out.train_max(side) } else { 1 }
     }
@@ -194,5 +199,9 @@ impl<N: Node> Node for Sealed<N> {
             (Some(path), Some(seal)) => seal.intake(Seal::wan(path)),
             _ => self.node.intake(side),
         }
+    }
+
+    fn other_intake(&self, side: Side) -> usize {
+        if side == 0 { self.node.other_intake(side) } else { self.intake(side) }
     }
 }

@@ -4,7 +4,7 @@
 use crate::net;
 use crate::net::{Net, PORT, config, datagram, drain, give, host_path, key};
 use longhaul_node::Node;
-use longhaul_seal::{Config, DropReason, PeerConfig, PeerStatus, Seal, Seed};
+use longhaul_seal::{Config, DropReason, NoKeys, PeerConfig, PeerStatus, Seal, Seed, Trouble};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
 use longhaul_wire::Udp;
 use proptest::prelude::*;
@@ -227,6 +227,46 @@ fn a_forged_notice_makes_the_box_ask_and_no_more() {
     net.send(0, 0, 2, 100);
     net.run_for(Duration::from_ms(5));
     assert_eq!(net.numbers(1), [1, 2]);
+}
+
+/// A handshake that starts at 0: ASK, ANSWER, INIT and RESPONSE each cross in 1 ms.
+fn handshake_until(time: Duration) -> Net {
+    let mut net = Net::plain();
+    net.send(0, 0, 1, 100);
+    net.run_for(time);
+    net
+}
+
+/// The initiator cannot distinguish a forged RESPONSE from that of a box with another pre-shared
+/// key. It names a reason only once no authentic one has arrived.
+#[test]
+fn a_forged_response_changes_nothing_but_a_counter() {
+    let whole = handshake_until(Duration::from_us(4500));
+    let is_response = |seen: &&net::Seen| seen.to == 0 && seen.bytes[AT + 1] >> 4 == 5;
+    let mut forged = whole.seen.iter().find(is_response).unwrap().bytes.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let mut forge = |net: &mut Net| {
+        let now = net.now;
+        let before = state(&net.boxes[0], now);
+        give(&mut net.boxes[0], now, Seal::wan(0), &forged);
+        assert!(drain(&mut net.boxes[0], now).is_empty());
+        assert_eq!(state(&net.boxes[0], now), before);
+        assert_eq!(net.boxes[0].troubles(now), []);
+        assert_eq!(net.dropped(0, DropReason::HandshakeForged), 1);
+        forged[AT + 20] ^= 1;
+    };
+    let mut net = handshake_until(Duration::from_us(3500));
+    forge(&mut net);
+    net.run_for(Duration::from_ms(5));
+    assert!(net.boxes[0].peers(net.now).all(|peer| peer.keys.is_some()));
+    assert_eq!(net.boxes[0].troubles(net.now), []);
+
+    let mut net = handshake_until(Duration::from_us(2500));
+    net.is_cut = true;
+    forge(&mut net);
+    net.run_for(Duration::from_ms(3000));
+    let why = NoKeys::PresharedKey;
+    assert_eq!(net.boxes[0].troubles(net.now), [Trouble::Peer { name: "box 1".into(), why }]);
 }
 
 #[test]

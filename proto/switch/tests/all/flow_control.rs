@@ -4,7 +4,7 @@ use longhaul_cc::wire_bytes;
 use longhaul_link::DropReason as OutputDrop;
 use longhaul_node::{Frame, Node, Payload, Side, Trailer, Transmit};
 use longhaul_switch::{
-    DropReason, PfcConfig, PfcFault, PfcPort, Switch, SwitchConfig, SwitchError,
+    DropReason, PfcConfig, PfcFault, PfcPort, SharedBuffer, Switch, SwitchConfig, SwitchError,
 };
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn};
 use longhaul_wire::{Bth, Head, MacAddr, Opcode, Path, PathTemplate, Pause};
@@ -36,7 +36,14 @@ fn mac(station: u8) -> MacAddr {
 
 fn config() -> SwitchConfig {
     let port = PfcPort { rate: rate(), headroom_bytes: 20 * FRAME };
-    let pfc = PfcConfig { priority: 3, xoff_bytes: XOFF, xon_bytes: XON, ports: vec![port; PORTS] };
+    let pfc = PfcConfig {
+        priority: 3,
+        xoff_bytes: XOFF,
+        xon_bytes: XON,
+        shared: None,
+        ets_share: None,
+        ports: vec![port; PORTS],
+    };
     SwitchConfig { queue_bytes: 8 * FRAME, pfc: Some(pfc), ..SwitchConfig::new(PORTS, rate()) }
 }
 
@@ -330,6 +337,81 @@ mod an_output {
         bench.drain();
         bench.switch.poll_transmit(bench.out.now, &mut bench.out);
         assert_eq!(bench.departures(0).len(), 1);
+    }
+}
+
+mod a_shared_buffer {
+    use super::*;
+
+    /// Room for 30 frames, of which each input may have as much as is free.
+    fn shared(alpha: f64) -> Bench {
+        let mut config = config();
+        let shared = SharedBuffer { bytes: 30 * FRAME, alpha, hysteresis_bytes: 2 * FRAME };
+        config.pfc.as_mut().unwrap().shared = Some(shared);
+        Bench::new(config)
+    }
+
+    /// Frames that an input takes until it asks for a pause. One of them is already being sent.
+    fn taken(bench: &mut Bench, from: u8) -> u32 {
+        let asked = |bench: &Bench| bench.switch.counters(from.into()).pause.pauses_sent;
+        let before = asked(bench);
+        for number in 0..100 {
+            bench.send(from, 3, ROCE, number);
+            if asked(bench) > before {
+                return number + 1;
+            }
+        }
+        panic!("port {from} took 100 frames and was not paused");
+    }
+
+    #[test]
+    fn is_shared_by_the_free_part_and_alpha() {
+        let mut bench = shared(1.0);
+        // 15 of 30 are as many as are free; the next is the one too many.
+        assert_eq!(taken(&mut bench, 0), 16);
+        // 15 are left, of which the second input takes half.
+        assert_eq!(taken(&mut bench, 1), 8 + 1);
+        assert_eq!(taken(&mut shared(0.5), 0), 10 + 1);
+    }
+
+    #[test]
+    fn drops_nothing_before_the_headroom_is_full_and_takes_all_again_when_empty() {
+        let mut bench = shared(1.0);
+        let taken_first = taken(&mut bench, 0);
+        (0..19).for_each(|number| bench.send(0, 3, ROCE, number));
+        assert_eq!(bench.switch.counters(0).drops.total(), 0);
+        bench.send(0, 3, ROCE, 99);
+        assert_eq!(bench.switch.counters(0).drops.get(DropReason::HeadroomFull), 1);
+        bench.drain();
+        let pauses = bench.pauses(0);
+        assert_eq!(pauses.last().map(|(_, quanta)| *quanta), Some(0), "told to go on");
+        assert_eq!(bench.departures(3).len() as u32, taken_first + 19);
+        bench.out.frames.clear();
+        assert_eq!(taken(&mut bench, 0), taken_first);
+    }
+}
+
+mod shares {
+    use super::*;
+
+    #[test]
+    fn divide_an_output_that_both_classes_fill() {
+        let mut config = config();
+        config.queue_bytes = 1000 * FRAME;
+        let pfc = config.pfc.as_mut().unwrap();
+        (pfc.ets_share, pfc.xoff_bytes, pfc.xon_bytes) = (Some(75), 1000 * FRAME, 0);
+        let mut bench = Bench::new(config);
+        for number in 0..100 {
+            bench.send(0, 3, ROCE, number);
+            bench.send(1, 3, PLAIN, number);
+        }
+        bench.run_for(Duration::from_ps(80 * gap().as_ps()));
+        let lossless = |frame: &&(Instant, Side, Vec<u8>)| frame.1 == 3 && frame.2[15] >> 2 == ROCE;
+        let count = bench.out.frames.iter().filter(lossless).count();
+        assert!((59..=61).contains(&count), "{count} of 80");
+        // What one class leaves, the other takes.
+        bench.drain();
+        assert_eq!(bench.departures(3).len(), 200);
     }
 }
 

@@ -206,7 +206,7 @@ impl Session {
         let prefix = held.as_ref().filter(|_| is_wanted).and_then(|held| Prefix::of(held.head()));
         let item = held.map_or_else(|| Incoming::item(protected.kind), Item::Frame);
         let (to_inner, local) = (&mut shared.to_inner, self.local);
-        let deliver = |frame, cost| to_inner.push_back((frame, local, cost));
+        let deliver = |frame, cost| to_inner.deliver(frame, local, cost);
         let is_begun =
             self.incoming.take(protected.stream, protected.sequence, item, cost, deliver);
         if let Some(prefix) = prefix {

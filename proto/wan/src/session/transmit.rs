@@ -8,6 +8,12 @@ use longhaul_cc::{Gate, wire_bytes};
 use longhaul_node::{Frame, Transmit};
 use longhaul_units::Instant;
 
+/// Bytes that sessions may send on one path before it is the turn of frames that pass.
+pub(crate) struct Turn {
+    pub(crate) path: usize,
+    pub(crate) left: u64,
+}
+
 /// Context of a transmission.
 pub(super) struct Sending<'a> {
     pub(super) now: Instant,
@@ -16,6 +22,7 @@ pub(super) struct Sending<'a> {
     pub(super) shared: &'a mut TransportShared,
     /// Gates of the paths.
     pub(super) gates: &'a mut [Gate],
+    pub(super) turn: &'a mut Turn,
     pub(super) out: &'a mut dyn Transmit,
 }
 
@@ -30,6 +37,9 @@ impl Sending<'_> {
     pub(super) fn transmit(&mut self, path: usize, frame: &Frame<'_>) -> u64 {
         let bytes = wire_bytes(frame.len());
         self.gates[path].take(self.now, bytes);
+        if path == self.turn.path {
+            self.turn.left = self.turn.left.saturating_sub(bytes);
+        }
         self.shared.counters.wan_frames_out += 1;
         self.out.transmit(path + 1, frame);
         bytes
@@ -37,19 +47,20 @@ impl Sending<'_> {
 }
 
 impl Session {
-    /// Sends everything that is due and for which there is room.
+    /// Sends everything that is due and for which there is room and `turn` lasts.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
         shared: &mut TransportShared,
         gates: &mut [Gate],
+        turn: &mut Turn,
         out: &mut dyn Transmit,
     ) {
         let Some(remote) = self.remote() else { return };
         self.polled_at = now;
         let paces = self.tx_paths.iter_mut().filter_map(|tx_path| tx_path.pace.as_mut());
         paces.for_each(Pace::stop_waiting);
-        let to = &mut Sending { now, remote, shared, gates, out };
+        let to = &mut Sending { now, remote, shared, gates, turn, out };
         self.send_control(to);
         loop {
             let has_data = self.out.has_next(now);
@@ -75,7 +86,8 @@ impl Session {
             let tx_path = &mut self.tx_paths[path];
             let takes_data = has_data && tx_path.flight.span() < span_max;
             let is_parity = tx_path.parity.is_due();
-            let can = tx_path.is_up && (takes_data || is_parity);
+            let is_turn = path != to.turn.path || to.turn.left > 0;
+            let can = tx_path.is_up && is_turn && (takes_data || is_parity);
             let is_urgent = self.out.has_repeat();
             if can
                 && to.gates[path].is_open(to.now)

@@ -43,6 +43,54 @@ fn share_of_rate(mut net: Net, gbps: u64, warm_up_ms: u64, ms: u64) -> f64 {
 mod delivery {
     use super::*;
 
+    /// The first frames of a flow pass, because no session is open yet. They reach the host before
+    /// the tunnelled ones, although both wait for room in the far box.
+    #[test]
+    fn frames_that_pass_stay_before_tunnelled_ones() {
+        let mut net = Net::of(fibre(10, 2));
+        net.hosts[1].room = Some(0);
+        let every = Duration::from_us(20);
+        net.sources[0] = vec![Source::new(0, 5, 700, true, 400).every(every)];
+        net.run_for(Duration::from_ms(20));
+        let [near, far] = net.boxes.each_ref().map(Transport::counters);
+        assert!(far.passed > 50 && near.tunnelled > 50, "{near:?} {far:?}");
+        net.hosts[1].room = None;
+        net.finish(Duration::from_ms(100));
+        assert_eq!(net.hosts[1].frames, 400);
+    }
+
+    /// A frame that is not RoCEv2, as long as a full TCP packet.
+    fn other() -> Vec<u8> {
+        [&[2; 12], &[0x88, 0xb5][..], &[7; 1500]].concat()
+    }
+
+    #[test]
+    fn other_frames_and_a_full_session_share_the_rate_by_halves() {
+        let mut net = Net::of(fibre(1, 2));
+        net.meet();
+        net.sources[0] = vec![Source::new(0, 5, 4096, false, u64::MAX)];
+        let other = other();
+        let offer = |net: &mut Net, ms: u64| {
+            for _ in 0..ms {
+                // 1.2 Gbit/s, although the full session takes no RDMA.
+                for _ in 0..100 {
+                    net.boxes[0].handle_frame(net.now, INNER, &Frame::opaque(&other));
+                }
+                net.run_for(Duration::from_ms(1));
+            }
+        };
+        offer(&mut net, 100);
+        assert_eq!(net.boxes[0].intake(INNER), 0, "RDMA is held back");
+        let before = (net.hosts[1].others, net.hosts[1].payload_bytes);
+        offer(&mut net, 400);
+        let others = (net.hosts[1].others - before.0) * (other.len() as u64 + 24);
+        let rdma = net.hosts[1].payload_bytes - before.1;
+        // Half of 1 Gbit/s for 400 ms, less overheads of RDMA.
+        assert!((24_000_000..26_000_000).contains(&others), "{others}");
+        assert!((22_500_000..26_000_000).contains(&rdma), "{rdma}");
+        assert!(net.boxes[0].counters().drops.get(DropReason::QueueDelay) > 0);
+    }
+
     #[test]
     fn everything_arrives_once_and_in_order_whatever_is_lost() {
         for loss in [0.0, 1e-5, 1e-3, 1e-2, 5e-2] {

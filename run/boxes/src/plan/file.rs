@@ -3,9 +3,9 @@
 
 use super::{Pair, PlanError, Settings, pair_name};
 use crate::error::PathError;
-use crate::http::Address;
 use crate::journal::Form;
 use crate::port::{Dpdk, PortName};
+use longhaul_health::Address;
 use serde::de::value::Error as KeysFound;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};

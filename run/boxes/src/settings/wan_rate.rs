@@ -2,13 +2,14 @@
 
 use longhaul_units::{BitRate, ParseBitRateError};
 use longhaul_wan::Rate;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
 /// `adaptive`, `port`, or a rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum WanRate {
     /// Follows the free capacity of the path.
     Adaptive,
@@ -43,6 +44,22 @@ impl TryFrom<String> for WanRate {
     }
 }
 
+impl fmt::Display for WanRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WanRate::Adaptive => f.write_str("adaptive"),
+            WanRate::Port => f.write_str("port"),
+            WanRate::Fixed(rate) => rate.fmt(f),
+        }
+    }
+}
+
+impl From<WanRate> for String {
+    fn from(rate: WanRate) -> String {
+        rate.to_string()
+    }
+}
+
 impl WanRate {
     /// The rate of a path with known capacity `known`: without a setting, that capacity.
     pub fn or_known(of: Option<Self>, known: Option<BitRate>) -> Rate {
@@ -66,6 +83,12 @@ mod tests {
         assert_eq!(rate("adaptive"), Ok(Rate::Adaptive { most }));
         assert_eq!(rate("port"), Ok(Rate::Port));
         assert_eq!(rate("25G"), Ok(Rate::Fixed(BitRate::from_gbps(25).unwrap())));
+        for text in ["adaptive", "port", "25G"] {
+            assert_eq!(
+                text.parse::<WanRate>().unwrap().to_string().parse(),
+                text.parse::<WanRate>()
+            );
+        }
         assert!(rate("fast").unwrap_err().to_string().ends_with("or write adaptive or port"));
         assert_eq!(WanRate::or_known(None, most), Rate::Fixed(most.unwrap()));
         assert_eq!(WanRate::or_known(None, None), Rate::Port);

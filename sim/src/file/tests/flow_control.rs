@@ -29,8 +29,9 @@ fn is_off_unless_asked_for() {
 
 #[test]
 fn follows_from_the_links() {
-    let PfcConfig { priority, xoff_bytes, xon_bytes, ports } =
+    let PfcConfig { priority, xoff_bytes, xon_bytes, ports, shared, ets_share } =
         switch(&text("pfc = \"on\"")).pfc.unwrap();
+    assert_eq!((shared, ets_share), (None, None));
     assert_eq!(priority, 3);
     let rates: Vec<u64> = ports.iter().map(|port| port.rate.as_bps()).collect();
     assert_eq!(rates, [100_000_000_000, 10_000_000_000]);
@@ -111,4 +112,23 @@ fn of_hosts_is_set_for_each_or_for_both_of_a_path() {
         let profile = host(&loaded, at);
         assert_eq!((profile.receive_packet_ns, profile.receive_buffer_bytes), (2, 2 << 20));
     }
+}
+
+#[test]
+fn shares_a_buffer_and_an_output() {
+    let given = "pfc = \"on\"\npfc_buffer = \"16M\"\npfc_alpha = 1\nets_share = 70";
+    let pfc = switch(&text(given)).pfc.unwrap();
+    let headroom: u64 = pfc.ports.iter().map(|port| port.headroom_bytes).sum();
+    let shared = pfc.shared.unwrap();
+    assert_eq!((shared.bytes, shared.alpha), ((16 << 20) - headroom, 1.0));
+    assert_eq!((pfc.ets_share, pfc.buffer_bytes()), (Some(70), 16 << 20));
+    assert_refused(&text("pfc_alpha = 1"), 3, &["'pfc_alpha'", "pfc = \"on\""]);
+    assert_refused(&text("pfc = \"on\"\npfc_alpha = 0"), 4, &["a number above 0"]);
+    assert_refused(
+        &text("pfc = \"on\"\npfc_alpha = 1\npfc_xoff = \"1M\""),
+        5,
+        &["take 'pfc_xoff'"],
+    );
+    assert_refused(&text("pfc = \"on\"\npfc_alpha = 1\npfc_buffer = \"64K\""), 1, &["headroom"]);
+    assert_refused(&text("pfc = \"on\"\nets_share = 100"), 4, &["from 1 to 99"]);
 }

@@ -56,21 +56,24 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     ask
 }
 
-/// The first answer of the device's address family, if there is one: `localhost` may list `::1`
-/// first.
+/// The first answer of a family of which the device has an address, if there is one: `localhost`
+/// may list `::1` first.
 ///
 /// # Safety
 /// `found` is a list from getaddrinfo.
 unsafe fn choose(found: *const libc::addrinfo) -> *const libc::addrinfo {
-    let family = match id::engine().map(|engine| engine.attach().ip_addr()) {
-        Ok(IpAddr::V4(_)) => libc::AF_INET,
-        Ok(IpAddr::V6(_)) => libc::AF_INET6,
-        Err(_) => return found,
+    let Ok(engine) = id::engine() else { return found };
+    let is_reached = |family| {
+        let of_family = |address| match address {
+            IpAddr::V4(_) => family == libc::AF_INET,
+            IpAddr::V6(_) => family == libc::AF_INET6,
+        };
+        engine.attach().addresses.iter().any(of_family)
     };
     let mut at = found;
     // SAFETY: passed on to the caller.
     while let Some(answer) = unsafe { at.as_ref() } {
-        if answer.ai_family == family {
+        if is_reached(answer.ai_family) {
             return at;
         }
         at = answer.ai_next;

@@ -10,7 +10,7 @@ use longhaul_abi_defs::{
     IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_QPT_UD, RDMA_UDP_QKEY, ibv_mtu,
     ibv_qp_attr, ibv_qp_state, ibv_qp_type, rdma_cm_id,
 };
-use longhaul_rnic::AddressVector;
+use longhaul_rdma::Attach;
 
 use super::id::{self, IdState};
 use crate::address::public_address;
@@ -20,12 +20,11 @@ use crate::guard::{guarded, minus_one};
 /// RNR timer that connections request of their peers, as perftest does: 12 is 0.64 ms. The kernel's
 /// code 0 (655 ms) would stall a sender that is slightly ahead; the shortest timer is 0.01 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// TTL of connections.
-const HOP_LIMIT: u8 = 64;
 
 /// Attributes for the transition to `wanted`, with their mask. For datagrams those of the first
 /// transition, as in the kernel: [`datagram_step`] has the others.
 pub(super) fn for_state(
+    attach: &Attach,
     state: &IdState,
     kind: ibv_qp_type,
     wanted: ibv_qp_state,
@@ -50,12 +49,7 @@ pub(super) fn for_state(
         }
         IBV_QPS_RTR => {
             let peer = state.peer.ok_or(libc::EINVAL)?;
-            attr.ah_attr = public_address(&AddressVector {
-                destination_ip: peer.ip,
-                hop_limit: HOP_LIMIT,
-                traffic_class: peer.traffic_class,
-                flow_label: 0,
-            });
+            attr.ah_attr = public_address(attach, &peer.address());
             attr.path_mtu = ibv_mtu(peer.mtu_code.into());
             attr.dest_qp_num = peer.qpn;
             attr.rq_psn = state.psn;
@@ -109,7 +103,9 @@ unsafe extern "C" fn rdma_init_qp_attr(
         let wanted = unsafe { (&raw const (*attr).qp_state).read() };
         // SAFETY: a live identifier.
         let kind = unsafe { (*id).qp_type };
-        match for_state(&ours.lock(), kind, wanted) {
+        let filled =
+            id::engine().and_then(|engine| for_state(engine.attach(), &ours.lock(), kind, wanted));
+        match filled {
             Ok((filled, selected)) => {
                 // SAFETY: the caller provides space for both.
                 unsafe {
@@ -128,6 +124,16 @@ mod tests {
     use super::*;
     use crate::cm::id::Peer;
     use longhaul_abi_defs::{IBV_QPS_SQD, IBV_QPT_UC};
+    use longhaul_rdma::attach::{ENV_IP, ENV_SOCKET};
+
+    fn attach() -> Attach {
+        let of = |name| match name {
+            ENV_SOCKET => Some("/nowhere".to_owned()),
+            ENV_IP => Some("10.77.0.1".to_owned()),
+            _ => None,
+        };
+        Attach::from_lookup(of).unwrap()
+    }
 
     fn connected() -> IdState {
         let peer = Peer {
@@ -146,7 +152,7 @@ mod tests {
     #[test]
     fn ready_states_need_a_peer() {
         let state = IdState::default();
-        let steps = |state: &IdState, wanted| for_state(state, IBV_QPT_RC, wanted);
+        let steps = |state: &IdState, wanted| for_state(&attach(), state, IBV_QPT_RC, wanted);
         assert!(steps(&state, IBV_QPS_INIT).is_ok());
         assert_eq!(steps(&state, IBV_QPS_RTR).map(drop), Err(libc::EINVAL));
         assert_eq!(steps(&state, IBV_QPS_SQD).map(drop), Err(libc::EINVAL));
@@ -163,8 +169,9 @@ mod tests {
     #[test]
     fn reads_and_atomics_are_allowed_only_to_whom_resources_were_promised() {
         let mut state = IdState::default();
-        let access =
-            |state: &IdState, kind| for_state(state, kind, IBV_QPS_INIT).unwrap().0.qp_access_flags;
+        let access = |state: &IdState, kind| {
+            for_state(&attach(), state, kind, IBV_QPS_INIT).unwrap().0.qp_access_flags
+        };
         assert_eq!(access(&state, IBV_QPT_RC), IBV_ACCESS_REMOTE_WRITE);
         state.responder_resources = 1;
         let all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
@@ -175,7 +182,7 @@ mod tests {
     #[test]
     fn unreliable_connections_have_nothing_to_retry() {
         let state = connected();
-        let mask = |wanted| for_state(&state, IBV_QPT_UC, wanted).unwrap().1;
+        let mask = |wanted| for_state(&attach(), &state, IBV_QPT_UC, wanted).unwrap().1;
         let path = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
         assert_eq!(mask(IBV_QPS_RTR), IBV_QP_STATE | path);
         assert_eq!(mask(IBV_QPS_RTS), IBV_QP_STATE | IBV_QP_SQ_PSN);
@@ -183,7 +190,8 @@ mod tests {
 
     #[test]
     fn datagrams_have_a_queue_key_and_no_peer() {
-        let (attr, mask) = for_state(&IdState::default(), IBV_QPT_UD, IBV_QPS_INIT).unwrap();
+        let (attr, mask) =
+            for_state(&attach(), &IdState::default(), IBV_QPT_UD, IBV_QPS_INIT).unwrap();
         assert_eq!(attr.qkey, RDMA_UDP_QKEY);
         assert_eq!(mask, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
         assert_eq!(datagram_step(IBV_QPS_RTS).1, IBV_QP_STATE | IBV_QP_SQ_PSN);

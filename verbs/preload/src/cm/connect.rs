@@ -15,10 +15,9 @@ use super::event::complete;
 use super::id::{self, Id, IdState, Peer, Resolved};
 use super::queues::{make_ready, move_to_error};
 use super::{datagram, name};
+use crate::address::HOP_LIMIT_DEFAULT;
 use crate::guard::{guarded, minus_one};
 
-/// TTL of connections.
-const HOP_LIMIT: u8 = 64;
 /// Waiting requests of a listener without a backlog of its own. Further ones are dropped, and their
 /// senders retry a second later, so this must hold the thousands that arrive at once in large jobs.
 const BACKLOG_DEFAULT: usize = 16_384;
@@ -186,7 +185,7 @@ unsafe fn connect(
         .ok_or(libc::EINVAL)?;
     let request = ConnectRequest {
         destination_ip: destination.ip(),
-        source_ip: engine.attach().ip_addr(),
+        source_ip: engine.attach().source_for(destination.ip()),
         service_id: service_of(space, destination.port()),
         transport: if kind == IBV_QPT_UC { Transport::Uc } else { Transport::Rc },
         local_qpn: Qpn::new(local_qpn),
@@ -200,7 +199,7 @@ unsafe fn connect(
         local_ack_timeout: timeout,
         srq,
         traffic_class: state.traffic_class,
-        hop_limit: HOP_LIMIT,
+        hop_limit: HOP_LIMIT_DEFAULT,
         flow_label: 0,
         private_data: &data,
     };
@@ -232,7 +231,7 @@ pub(super) unsafe fn queue_pair_of(
 }
 
 pub(super) fn header(engine: &Engine, source_port: u16, destination: SocketAddr) -> RdmaCmHeader {
-    let source: IpAddr = engine.attach().ip_addr();
+    let source = engine.attach().source_for(destination.ip());
     RdmaCmHeader { source_port, source, destination: destination.ip() }
 }
 

@@ -48,7 +48,7 @@ pub(super) unsafe fn connect(
         .ok_or(libc::EINVAL)?;
     let request = SidrRequest {
         destination_ip: destination.ip(),
-        source_ip: engine.attach().ip_addr(),
+        source_ip: engine.attach().source_for(destination.ip()),
         service_id: service_of(space, destination.port()),
         private_data: &data,
     };

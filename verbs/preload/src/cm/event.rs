@@ -19,7 +19,6 @@ use longhaul_cm::{
     SidrRequestInfo, SidrStatus, Transport,
 };
 use longhaul_rdma::{ConnectionEvent, Happening};
-use longhaul_rnic::AddressVector;
 use longhaul_units::Qpn;
 
 use super::connect::established;
@@ -33,8 +32,6 @@ use crate::object::{self, Acknowledgements, Kind};
 
 /// Maximum private data of an event, in bytes: a SIDR_REQ without its header is shorter.
 const DATA_MAX: usize = 216;
-/// TTL of datagrams.
-const HOP_LIMIT: u8 = 64;
 
 /// The library's part of an event: the data that it points to, and the object whose events it
 /// counts for.
@@ -339,13 +336,8 @@ fn service(ours: &Id, qpn: Qpn, qkey: u32) -> Param {
     let mut state = ours.lock();
     state.was_established = true;
     let mut param = rdma_ud_param::zeroed();
-    if let Some(peer) = state.peer {
-        param.ah_attr = public_address(&AddressVector {
-            destination_ip: peer.ip,
-            hop_limit: HOP_LIMIT,
-            traffic_class: peer.traffic_class,
-            flow_label: 0,
-        });
+    if let (Some(peer), Ok(engine)) = (state.peer, id::engine()) {
+        param.ah_attr = public_address(engine.attach(), &peer.address());
     }
     param.qp_num = qpn.get();
     param.qkey = qkey;
@@ -423,7 +415,7 @@ unsafe fn child_of(listener: *mut rdma_cm_id, caller: &Caller) -> Option<*mut rd
         }
         let local_port = ServiceId::parts(caller.service_id).map_or(0, |(_, port)| port);
         let peer_port = caller.header.map_or(0, |header| header.source_port);
-        let local = SocketAddr::new(engine.attach().ip_addr(), local_port);
+        let local = SocketAddr::new(engine.attach().source_for(caller.ip), local_port);
         (*child).route.addr.src.src_storage = name::write(local);
         (*child).route.addr.dst.dst_storage = name::write(SocketAddr::new(caller.ip, peer_port));
         let mut state = id::resolve(child)?.lock();

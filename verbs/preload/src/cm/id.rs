@@ -15,10 +15,11 @@ use longhaul_abi_defs::{
 };
 use longhaul_cm::{ConnectionId, Event, ListenId, SidrId};
 use longhaul_rdma::{ConnectionEvent, ConnectionSink, Engine, EventQueue, Happening};
+use longhaul_rnic::AddressVector;
 
 use super::multicast::Membership;
 use super::port::{Claim, Sharing};
-use crate::address::gid_of;
+use crate::address::{HOP_LIMIT_DEFAULT, gid_of};
 use crate::device::{self, PORT};
 use crate::domain::ibv_alloc_pd;
 use crate::guard::{guarded, minus_one, null};
@@ -138,6 +139,16 @@ impl Peer {
             retry_count: 0,
             rnr_retry_count: 0,
             traffic_class,
+        }
+    }
+
+    /// Its address in the device's form.
+    pub(super) fn address(&self) -> AddressVector {
+        AddressVector {
+            destination_ip: self.ip,
+            hop_limit: HOP_LIMIT_DEFAULT,
+            traffic_class: self.traffic_class,
+            flow_label: 0,
         }
     }
 }
@@ -346,7 +357,9 @@ pub(super) unsafe fn bind_to_device(
 ) -> Result<(), c_int> {
     let context = device::shared_context()?;
     let pd = default_domain()?;
-    let ip = engine()?.attach().ip_addr();
+    let engine = engine()?;
+    let attach = engine.attach();
+    let ip = peer.map_or(attach.ip_addr(), |peer| attach.source_for(peer));
     // SAFETY: the caller guarantees the identifier.
     unsafe {
         (*id).verbs = context;

@@ -13,10 +13,9 @@ use longhaul_abi_defs::{
     rdma_cm_join_mc_attr_ex, rdma_ud_param,
 };
 use longhaul_rdma::Happening;
-use longhaul_rnic::AddressVector;
 
 use super::event::complete;
-use super::id::{self, Id, IdState};
+use super::id::{self, Id, IdState, Peer};
 use super::name::{self, Local, raise};
 use crate::address::{gid_of, ibv_attach_mcast, ibv_detach_mcast, public_address};
 use crate::guard::{guarded, minus_one};
@@ -24,8 +23,6 @@ use crate::object::Acknowledgements;
 
 /// QPN of multicast packets.
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
-/// TTL of datagrams to a group.
-const HOP_LIMIT: u8 = 64;
 
 /// A group that an identifier has joined.
 pub(super) struct Membership {
@@ -58,10 +55,9 @@ unsafe fn join(
 ) -> Result<(), c_int> {
     // SAFETY: passed on to the caller.
     let known = unsafe { !(*id).verbs.is_null() && (*id).qp_type == IBV_QPT_UD };
-    let own = id::engine()?.attach().ip_addr();
     let group = address.ip();
     if !known
-        || group.is_ipv4() != own.is_ipv4()
+        || id::engine()?.attach().addresses.towards(group).is_none()
         || !(group.is_multicast() || group.is_unspecified())
     {
         return Err(libc::EINVAL);
@@ -87,6 +83,7 @@ unsafe fn join(
 /// # Safety
 /// `id` is live and `ours` is its own.
 pub(super) unsafe fn joined(id: *mut rdma_cm_id, ours: &Id, number: u64) -> Option<Joined> {
+    let engine = id::engine().ok()?;
     let mut state = ours.lock();
     let traffic_class = state.traffic_class;
     let membership = state.memberships.iter_mut().find(|membership| membership.number == number)?;
@@ -104,12 +101,8 @@ pub(super) unsafe fn joined(id: *mut rdma_cm_id, ours: &Id, number: u64) -> Opti
     membership.events.give();
     let mut param = rdma_ud_param::zeroed();
     param.private_data = membership.context as *const c_void;
-    param.ah_attr = public_address(&AddressVector {
-        destination_ip: group,
-        hop_limit: HOP_LIMIT,
-        traffic_class,
-        flow_label: 0,
-    });
+    param.ah_attr =
+        public_address(engine.attach(), &Peer::datagram(group, traffic_class).address());
     param.qp_num = MULTICAST_QPN;
     param.qkey = RDMA_UDP_QKEY;
     Some(Joined { param, status, events: Arc::clone(&membership.events) })

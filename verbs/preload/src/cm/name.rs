@@ -129,7 +129,7 @@ pub(super) unsafe fn bind(
     address: SocketAddr,
 ) -> Result<(), c_int> {
     let engine = id::engine()?;
-    let own = engine.attach().ip_addr();
+    let own = engine.attach().source_for(address.ip());
     if state.local_port != 0 {
         return Err(libc::EINVAL);
     }
@@ -201,9 +201,10 @@ unsafe fn resolve(
     let engine = id::engine()?;
     // SAFETY: passed on to the caller.
     let sink = unsafe { id::sink_of(id) }.ok_or(libc::EINVAL)?;
+    let own = engine.attach().source_for(destination.ip());
     // SAFETY: as above.
     let (destination, status) =
-        unsafe { name_ends(id, &mut ours.lock(), engine.attach().ip_addr(), source, destination) }?;
+        unsafe { name_ends(id, &mut ours.lock(), own, source, destination) }?;
     if status != 0 {
         // SAFETY: as above.
         return unsafe { raise(id, Local::AddressResolved, status) };

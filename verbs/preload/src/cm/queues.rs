@@ -31,9 +31,11 @@ fn last_errno() -> c_int {
 /// # Safety
 /// `id` is live and has a queue pair.
 unsafe fn step(id: *mut rdma_cm_id, ours: &Id, state: ibv_qp_state) -> Result<(), c_int> {
+    let engine = id::engine()?;
     // SAFETY: passed on to the caller.
     unsafe {
-        let (mut attr, mask) = attributes::for_state(&ours.lock(), (*id).qp_type, state)?;
+        let (mut attr, mask) =
+            attributes::for_state(engine.attach(), &ours.lock(), (*id).qp_type, state)?;
         match ibv_modify_qp((*id).qp, &raw mut attr, mask as c_int) {
             0 => Ok(()),
             errno => Err(errno),

@@ -7,7 +7,7 @@ use crate::alone::alone;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn compile(name: &str, library: Option<&str>) -> PathBuf {
+pub fn compile(name: &str, library: Option<&str>) -> PathBuf {
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -56,4 +56,9 @@ fn does_as_the_manual_pages_say() {
 #[test]
 fn is_found_by_programs_that_load_the_libraries_while_they_run() {
     run_linked("loaded", None);
+}
+
+#[test]
+fn is_found_as_nccl_searches() {
+    run_linked("discovery", None);
 }

@@ -7,3 +7,4 @@ mod extended_verbs;
 mod interface;
 mod programs;
 mod segment;
+mod sysfs;

@@ -183,7 +183,7 @@ mod devices {
             "PORT_ACTIVE (4)",
             "active_mtu:\t\t4096 (5)",
             "link_layer:\t\tEthernet",
-            "GID[  1]:\t\t::ffff:10.77.0.2, RoCE v2",
+            "GID[  0]:\t\t::ffff:10.77.0.2, RoCE v2",
         ] {
             assert!(text.contains(expected), "{expected:?} is not in\n{text}");
         }

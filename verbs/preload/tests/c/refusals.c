@@ -88,8 +88,8 @@ static void devices_and_ports(void)
     RETURNS(-1, ibv_query_pkey(context, 1, 1, &pkey));
     RETURNS(0, ibv_get_pkey_index(context, 1, 0xffff));
     RETURNS(-1, ibv_get_pkey_index(context, 1, 0x7fff));
-    CHECK(ibv_query_gid_table(context, entries, 8, 0) == 2);
-    CHECK(ibv_query_gid_table(context, entries, 1, 0) == -EINVAL);
+    CHECK(port.gid_tbl_len == 1 && ibv_query_gid_table(context, entries, 8, 0) == 1);
+    CHECK(ibv_query_gid_table(context, entries, 0, 0) == -EINVAL);
     CHECK(ibv_query_gid_table(context, entries, 8, 1) == -EINVAL);
     RETURNS(0, ibv_query_gid_ex(context, 1, 1, entries, 0));
     CHECK(entries[0].gid_type == IBV_GID_TYPE_ROCE_V2);

@@ -81,19 +81,20 @@ impl Engine {
                 let (port, on_segment) = open_interface(attach, name, *network, told)?;
                 return Ok((port, Some(on_segment)));
             }
-            Line::Memif { socket, id, role, .. } => {
+            Line::Memif { socket, role, .. } => {
                 let config = MemifConfig {
                     ring_size_log2: ring_size_log2(attach),
                     ..MemifConfig::new(&name)
                 };
+                let id = self.slot.number();
                 match role {
-                    Role::Slave => Box::new(MemifPort::slave(socket, *id, config)?),
-                    Role::Master => Box::new(MemifPort::master(socket, *id, config)?),
+                    Role::Slave => Box::new(MemifPort::slave(socket, id, config)?),
+                    Role::Master => Box::new(MemifPort::master(socket, id, config)?),
                 }
             }
             Line::Udp { port } => {
-                let bind = SocketAddr::new(attach.ip, *port);
-                let config = UdpConfig { bind, ..UdpConfig::new(&name, attach.ip) };
+                let bind = SocketAddr::new(attach.ip_addr(), *port);
+                let config = UdpConfig { bind, ..UdpConfig::new(&name, attach.ip_addr()) };
                 let port = UdpPort::bind(&config)?;
                 if let Ok((_, receive)) = port.socket_buffers()
                     && receive / 2 < RECEIVE_BUFFER_ENOUGH

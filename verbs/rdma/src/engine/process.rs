@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::device_state::DeviceState;
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -33,9 +34,9 @@ impl Engine {
         if files.is_due(now)
             && let Ok(state) = self.state.try_lock()
         {
-            let (counters, link) = (state.rnic.counters().clone(), state.link());
+            let (counters, link) = (state.rnic.counters().clone(), state.link_of_port());
             drop(state);
-            // A full disk must not stop the device.
+            // A full disk must not stop the device, and another process's turn not delay it.
             let _ = files.write(now, &counters, link);
         }
     }
@@ -69,8 +70,10 @@ impl Engine {
         let Some(files) = &self.counter_files else { return };
         for _ in 0..LAST_TRIES {
             if let (Ok(mut files), Ok(state)) = (files.try_lock(), self.state.try_lock()) {
-                let _ = files.write(self.now(), state.rnic.counters(), state.link());
-                return;
+                let result = files.write(self.now(), state.rnic.counters(), state.link_of_port());
+                if !result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                    return;
+                }
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -75,7 +75,7 @@ impl Device {
     ) -> Result<Connection, RdmaError> {
         let events = queue()?;
         let psn = self.engine.fresh_psn();
-        let source = self.engine.attach().ip_addr();
+        let source = self.engine.attach().source_for(to.ip());
         let header = RdmaCmHeader { source_port: 0, source, destination: to.ip() };
         let data = header.write();
         let request = ConnectRequest {

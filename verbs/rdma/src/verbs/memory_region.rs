@@ -1,6 +1,7 @@
-//! Registered memory that its region owns.
+//! Registered memory, which its region owns or borrows from an owner that it keeps alive.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -13,11 +14,21 @@ use crate::shared_bytes::SharedBytes;
 
 const PAGE: usize = 4096;
 
-/// Page-aligned memory, zeroed, that peers may write to at any time.
+/// Memory that peers may write to at any time.
 struct Bytes {
     at: NonNull<u8>,
-    layout: Layout,
+    owner: Owner,
 }
+
+enum Owner {
+    /// Page-aligned memory that was allocated with this layout.
+    Region(Layout),
+    /// Another object, which keeps the memory mapped while it lives.
+    Other(#[expect(dead_code, reason = "held, so that the memory stays mapped")] Keeper),
+}
+
+/// Keeps memory mapped while it lives.
+pub type Keeper = Arc<dyn Any + Send + Sync>;
 
 // SAFETY: the memory is reached by address, through copies alone; copies tolerate races.
 unsafe impl Send for Bytes {}
@@ -26,12 +37,14 @@ unsafe impl Sync for Bytes {}
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.at.as_ptr(), self.layout) };
+        if let Owner::Region(layout) = self.owner {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.at.as_ptr(), layout) };
+        }
     }
 }
 
-/// A registered region with memory of its own.
+/// A registered region.
 ///
 /// The program copies in and out, because the device and peers write to the memory at any time, so
 /// that a reference into it would be unsound. Synchronising copies with such writes is up to the
@@ -60,8 +73,35 @@ impl ProtectionDomain {
         let Some(at) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
             handle_alloc_error(layout)
         };
-        let bytes = Bytes { at, layout };
-        let address = at.as_ptr() as u64;
+        self.register_bytes(Bytes { at, owner: Owner::Region(layout) }, len, access)
+    }
+
+    /// Registers `len` bytes at `at`, which belong to `keeper`. Their contents are left alone.
+    ///
+    /// # Safety
+    /// The memory must stay mapped, readable and writable while `keeper` lives. The device, peers
+    /// and copies by the region may access it at any time, so that nobody may hold a reference to
+    /// it.
+    ///
+    /// # Errors
+    /// [`RdmaError::Verbs`].
+    pub unsafe fn register_at(
+        &self,
+        at: NonNull<u8>,
+        len: usize,
+        access: Access,
+        keeper: Keeper,
+    ) -> Result<MemoryRegion, RdmaError> {
+        self.register_bytes(Bytes { at, owner: Owner::Other(keeper) }, len, access)
+    }
+
+    fn register_bytes(
+        &self,
+        bytes: Bytes,
+        len: usize,
+        access: Access,
+    ) -> Result<MemoryRegion, RdmaError> {
+        let address = bytes.at.as_ptr() as u64;
         let keys = self
             .0
             .engine

@@ -11,14 +11,14 @@ mod queue_pair;
 mod shared_receive_queue;
 
 pub use connect::{Connection, Listener};
-pub use memory_region::{MemoryRegion, Piece};
-pub use queue_pair::{Endpoint, PathSettings, QueuePair, QueuePairSettings};
+pub use memory_region::{Keeper, MemoryRegion, Piece};
+pub use queue_pair::{Endpoint, PathSettings, QueuePair, QueuePairSettings, Request};
 pub use shared_receive_queue::SharedReceiveQueue;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_rnic::{Completion, CqId, PdId};
+use longhaul_rnic::{Completion, CqId, DropReason, PdId};
 
 use crate::attach::Attach;
 use crate::device_state::{AsyncEvent, CqSinks};
@@ -60,6 +60,14 @@ impl Device {
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Messages that the device dropped since it was opened because no receive was posted for them.
+    ///
+    /// # Errors
+    /// [`RdmaError::Forked`].
+    pub fn out_of_buffer(&self) -> Result<u64, RdmaError> {
+        self.engine.with_quietly(|rnic| rnic.counters().get(DropReason::NoReceive))
     }
 
     /// Creates a protection domain.

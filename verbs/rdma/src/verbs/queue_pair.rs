@@ -74,6 +74,21 @@ impl Default for PathSettings {
     }
 }
 
+/// A send work request of a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Returned in its completion.
+    pub wr_id: u64,
+    /// The operation.
+    pub op: SendOp,
+    /// The data.
+    pub piece: Piece,
+    /// Whether it yields a completion also if it succeeds.
+    pub signaled: bool,
+    /// Whether it raises a solicited event at the peer.
+    pub solicited: bool,
+}
+
 /// Description of one side's queue pair for the other, sent by any means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -256,6 +271,32 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Posts a list of send work requests in one call.
+    ///
+    /// # Errors
+    /// The number of requests that were posted, and why the next one was not.
+    pub fn post_list(
+        &self,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<(), (usize, RdmaError)> {
+        let post_all = self.engine.with(|rnic, now| {
+            for (posted, request) in requests.into_iter().enumerate() {
+                let wr = SendWr {
+                    wr_id: request.wr_id,
+                    op: request.op,
+                    segments: &[request.piece.0],
+                    inline: false,
+                    signaled: request.signaled,
+                    solicited: request.solicited,
+                    fence: false,
+                };
+                rnic.post_send(now, self.qpn, &wr).map_err(|error| (posted, error.into()))?;
+            }
+            Ok(())
+        });
+        post_all.map_err(|error| (0, error))?
+    }
+
     /// Posts a signaled SEND that raises a solicited event at the peer.
     ///
     /// # Errors
@@ -306,6 +347,17 @@ impl QueuePair {
         let mut list = [Sge::default(); SGE_MAX];
         let wr = RecvWr { wr_id, segments: segments(pieces, &mut list)? };
         self.engine.with_quietly(|rnic| rnic.post_recv(self.qpn, &wr))??;
+        Ok(())
+    }
+
+    /// Posts `count` receive work requests without memory, for WRITEs with immediate data.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`]; some may have been posted.
+    pub fn post_empty_recvs(&self, wr_id: u64, count: u32) -> Result<(), RdmaError> {
+        let wr = RecvWr { wr_id, segments: &[] };
+        self.engine
+            .with_quietly(|rnic| (0..count).try_for_each(|_| rnic.post_recv(self.qpn, &wr)))??;
         Ok(())
     }
 }

@@ -75,4 +75,15 @@ impl SharedReceiveQueue {
         self.0.engine.with_quietly(|rnic| rnic.post_srq_recv(self.0.id, &wr))??;
         Ok(())
     }
+    /// Posts `count` receive work requests without memory, for WRITEs with immediate data.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`]; some may have been posted.
+    pub fn post_empty(&self, wr_id: u64, count: u32) -> Result<(), RdmaError> {
+        let wr = RecvWr { wr_id, segments: &[] };
+        self.0.engine.with_quietly(|rnic| {
+            (0..count).try_for_each(|_| rnic.post_srq_recv(self.0.id, &wr))
+        })??;
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@ use longhaul_wire::mad::{
 };
 use longhaul_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Packet, Path,
-    PathTemplate, Position, Reth, Syndrome, Verb, credit_code, credits,
+    PathTemplate, Position, Reth, Syndrome, Udp, Verb, credit_code, credits,
 };
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -125,18 +125,20 @@ impl Words<'_> {
 
 impl Wire {
     pub fn requester_frame(&self, line: &str) -> Vec<u8> {
-        self.build(&self.requester, self.responder_qpn, false, line)
+        let words = Words(line.split_whitespace().collect());
+        damaged(self.build(&self.requester, self.responder_qpn, false, &words), &words)
     }
 
     pub fn responder_frame(&self, line: &str) -> Vec<u8> {
-        self.build(&self.responder, self.requester_qpn, self.responder_migreq, line)
+        let words = Words(line.split_whitespace().collect());
+        let migreq = self.responder_migreq;
+        damaged(self.build(&self.responder, self.requester_qpn, migreq, &words), &words)
     }
 
-    fn build(&self, path: &Path, dest_qp: u32, migreq: bool, line: &str) -> Vec<u8> {
-        let words = Words(line.split_whitespace().collect());
+    fn build(&self, path: &Path, dest_qp: u32, migreq: bool, words: &Words<'_>) -> Vec<u8> {
         let name = words.0[0];
         if ["req", "rep", "rtu", "dreq", "drep", "lap"].contains(&name) {
-            return self.management(path, migreq, name, &words);
+            return self.management(path, migreq, name, words);
         }
         let opcode =
             OPCODES.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}?")).1;
@@ -162,7 +164,7 @@ impl Wire {
         }
         if opcode.has_aeth() {
             head.push_aeth(&Aeth {
-                syndrome: syndrome(name, &words),
+                syndrome: syndrome(name, words),
                 msn: Msn::new(words.value("msn").unwrap_or(0)),
             });
         }
@@ -170,12 +172,7 @@ impl Wire {
             head.push_atomic_ack(&AtomicAckEth { original: 5 });
         }
         let payload: Vec<u8> = (0..len).map(|i| (psn + i) as u8).collect();
-        let mut bytes = seal(head, &template, &payload);
-        if words.has("damaged") {
-            let last = bytes.len() - 1;
-            bytes[last] ^= 1;
-        }
-        bytes
+        seal(head, &template, &payload)
     }
 
     fn management(&self, path: &Path, migreq: bool, name: &str, words: &Words<'_>) -> Vec<u8> {
@@ -262,6 +259,34 @@ impl Wire {
     }
 }
 
+/// Damages a frame as one of the words says. The ICRC of a frame with a wrong sum is right.
+fn damaged(mut bytes: Vec<u8>, words: &Words<'_>) -> Vec<u8> {
+    let udp = Udp::find(&bytes).expect("UDP");
+    if words.has("damaged") {
+        *bytes.last_mut().expect("an ICRC") ^= 1;
+    }
+    if words.has("wrong_address") {
+        let before = bytes.clone();
+        bytes[udp.ip + 15] ^= 1;
+        // With the checksum of the wrong address, only the ICRC shows it.
+        let by = i32::from(bytes[udp.ip + 15]) - i32::from(before[udp.ip + 15]);
+        let sum = i32::from(u16::from_be_bytes([bytes[udp.ip + 10], bytes[udp.ip + 11]]));
+        let sum = u16::try_from(sum - by).expect("no carry");
+        bytes[udp.ip + 10..][..2].copy_from_slice(&sum.to_be_bytes());
+        assert!(udp.ip_checksum_is_right(&bytes));
+    }
+    if words.has("wrong_ttl") {
+        bytes[udp.ip + 8] ^= 0x10;
+    }
+    if words.has("wrong_dscp") {
+        bytes[udp.ip + 1] ^= 0x80;
+    }
+    if words.has("wrong_udp_sum") {
+        udp.set_checksum(&mut bytes, 0x1234);
+    }
+    bytes
+}
+
 pub fn seal(mut head: Head, template: &PathTemplate, payload: &[u8]) -> Vec<u8> {
     let pad_len = head.finish(template, payload.len());
     let frame = Frame {
@@ -297,7 +322,7 @@ fn syndrome(name: &str, words: &Words<'_>) -> Syndrome {
     }
 }
 
-/// The script line of a frame, whose ICRC must be right.
+/// The script line of a frame.
 pub fn describe(side: Side, bytes: &[u8]) -> String {
     let side = if side == LAN { "lan" } else { "wan" };
     let head = Head::copy_of(bytes);
@@ -311,6 +336,8 @@ pub fn describe(side: Side, bytes: &[u8]) -> String {
     let mut text = format!("{side} {}", describe_packet(&packet, &frame));
     if !frame.icrc_is_right() {
         text.push_str(" damaged");
+    } else if !frame.is_intact() {
+        text.push_str(" missummed");
     }
     text
 }

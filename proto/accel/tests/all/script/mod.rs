@@ -118,6 +118,13 @@ impl Script {
         self.drain();
     }
 
+    /// Delivers a frame, which must pass unchanged.
+    pub fn passes(&mut self, side: Side, bytes: &[u8]) {
+        self.inject(side, bytes);
+        let passed = std::mem::take(&mut self.pending);
+        assert_eq!(passed, [(1 - side, bytes.to_vec())]);
+    }
+
     fn nothing_left(&self, before: &str) {
         let left: Vec<_> =
             self.pending.iter().map(|(side, bytes)| frames::describe(*side, bytes)).collect();

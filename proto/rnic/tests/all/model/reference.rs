@@ -663,7 +663,7 @@ impl Model {
             || m.solicited != c.solicited
             || m.data.len() + front != c.byte_len as usize
             || m.from_qpn != c.peer_qpn.get()
-            || c.grh != (kind == QpKind::Ud)
+            || c.grh.is_some() != (kind == QpKind::Ud)
         {
             return false;
         }

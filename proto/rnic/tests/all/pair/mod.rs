@@ -10,7 +10,7 @@ use longhaul_node::{Gather, Payload};
 use longhaul_rnic::*;
 use longhaul_sim::Nodes;
 use longhaul_units::{Duration, Instant, Psn, Qpn, Rng, SplitMix64};
-use longhaul_wire::{MacAddr, Packet, icrc::Icrc};
+use longhaul_wire::{MacAddr, Packet, Udp, icrc::Icrc};
 use std::cell::{RefCell, RefMut};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -278,6 +278,14 @@ pub fn seal(bytes: &mut [u8]) {
     icrc.update(&bytes[layout.payload..end]);
     let icrc = icrc.finish();
     bytes[end..].copy_from_slice(&icrc);
+}
+
+/// Recomputes the IPv4 header checksum after a change that left the lengths as they are.
+pub fn sum(bytes: &mut [u8]) {
+    let udp = Udp::find(bytes).expect("IPv4");
+    bytes[udp.ip + 10..][..2].fill(0);
+    let len = bytes.len() - udp.payload();
+    udp.finish_lengths(bytes, len);
 }
 
 /// QKey of datagram QPs.

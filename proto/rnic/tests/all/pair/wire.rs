@@ -7,7 +7,7 @@ use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
 use longhaul_rnic::Rnic;
 use longhaul_sim::{Cable, Nodes};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
-use longhaul_wire::Head;
+use longhaul_wire::{Ecn, Head};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Deref, DerefMut};
@@ -197,8 +197,8 @@ impl Transmit for Leaving<'_> {
         if lose(place.number, &bytes) {
             return;
         }
-        if bytes[15] & 3 == 2 && rng.chance(wire.marking) {
-            bytes[15] |= 3;
+        if Ecn::of(&bytes) == Some(Ecn::Capable) && rng.chance(wire.marking) {
+            assert!(Ecn::mark(&mut bytes));
         }
         let head = Head::copy_of(&bytes);
         let frame = Frame::received(&head, &bytes).expect("whole");
