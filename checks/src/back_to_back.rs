@@ -63,7 +63,8 @@ impl BackToBack {
         let server = Program::start(server);
         match ready {
             Ready::Tcp(port) => {
-                pair::try_wait_until(server, "it listens", || pair::is_listened_on(port))
+                let id = server.id();
+                pair::try_wait_until(server, "it listens", || pair::is_listened_on(id, port))
             }
             Ready::Attached => {
                 let socket = self.dir.path().join("memif");

@@ -98,10 +98,12 @@ pub struct TestLab {
 }
 
 /// The name of a [`TestLab`].
-const NAME: &str = "check";
+pub(crate) const NAME: &str = "check";
 
 impl TestLab {
-    /// Runs `longhaul lab up` with `arguments`, split at spaces.
+    /// Runs `longhaul lab up` with `arguments`, split at spaces. Unless they say otherwise, hosts
+    /// share this machine's network, so that programs meet at 127.0.0.1 also where there are no
+    /// namespaces.
     ///
     /// # Panics
     /// If the lab does not come up.
@@ -116,8 +118,7 @@ impl TestLab {
     pub fn up_with(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         let turn = Turn::take();
         let lab = TestLab { runtime: RuntimeDir::new(), _turn: turn };
-        let mut command = lab.runtime.longhaul(&format!("lab up --name {NAME}"));
-        Program::start(command.args(arguments)).succeed(LIMIT);
+        lab.start(arguments);
         lab
     }
 
@@ -126,7 +127,16 @@ impl TestLab {
     /// # Panics
     /// If it does not come up.
     pub fn up_again(&self, arguments: &str) {
-        let mut command = self.runtime.longhaul(&format!("lab up --name {NAME} {arguments}"));
+        self.start(arguments.split_whitespace());
+    }
+
+    fn start(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) {
+        let mut command = self.runtime.longhaul(&format!("lab up --name {NAME}"));
+        command.args(arguments);
+        let has_own = |option: &OsStr| option == "--network" || option == "--back-to-back";
+        if !command.get_args().any(has_own) {
+            command.args(["--network", "none"]);
+        }
         Program::start(&mut command).succeed(LIMIT);
     }
 

@@ -11,6 +11,7 @@ pub mod fuzz;
 pub mod guest;
 pub mod interop;
 mod lab;
+mod lab_hosts;
 pub mod network;
 pub mod outside;
 pub mod packets;
@@ -27,5 +28,6 @@ pub mod two_processes;
 
 pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};
 pub use lab::{RuntimeDir, TestLab, Turn};
+pub use lab_hosts::{LabHosts, Ranks};
 pub use pair::{Ready, free_tcp_port, wait_for_listener, wait_until_asleep};
 pub use program::{Finished, Program, longhaul, longhaul_with_dpdk, members_of_group, require};

@@ -15,12 +15,15 @@ use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time limit of quick operations that may hang.
 pub const LIMIT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Longer than a round trip of the longest fibre in a test, on a busy machine.
+const REPEAT_AFTER: Duration = Duration::from_secs(2);
 
 /// Whether AF_XDP sockets are available; reports loudly that `what` is skipped if not.
 pub fn has_af_xdp(what: &str) -> bool {
@@ -234,7 +237,8 @@ impl Network {
         }
     }
 
-    /// Minimum of `count` UDP round trips of `len` bytes from left to `to`, on the right.
+    /// Minimum of `count` UDP round trips of `len` bytes from left to `to`, on the right. Repeats
+    /// what is not answered: fibres lose datagrams.
     ///
     /// # Panics
     /// If an answer is missing or differs.
@@ -246,27 +250,21 @@ impl Network {
         let asker = self.left.inside(|| UdpSocket::bind(any)).expect("a socket");
         forbid_fragments(&asker, to.is_ipv6());
         asker.connect((to, port)).expect("connected");
-        for socket in [&echo, &asker] {
-            socket.set_read_timeout(Some(LIMIT)).expect("a timeout");
-        }
+        asker.set_read_timeout(Some(REPEAT_AFTER)).expect("a timeout");
+        echo.set_read_timeout(Some(LOOK_AGAIN)).expect("a timeout");
+        let (asks, is_over) = mpsc::channel::<()>();
         thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 let mut buffer = vec![0; 16 << 10];
-                for _ in 0..count {
-                    let (len, from) = echo.recv_from(&mut buffer).expect("a request");
-                    echo.send_to(&buffer[..len], from).expect("sent");
+                while is_over.try_recv() == Err(TryRecvError::Empty) {
+                    if let Ok((len, from)) = echo.recv_from(&mut buffer) {
+                        echo.send_to(&buffer[..len], from).expect("sent");
+                    }
                 }
             });
-            let times = (0..count).map(|number| {
-                let sent: Vec<u8> = (0..len).map(|at| (at * 7 + number) as u8).collect();
-                let start = Instant::now();
-                asker.send(&sent).expect("sent");
-                let mut buffer = vec![0; 16 << 10];
-                let came = asker.recv(&mut buffer).expect("an answer");
-                assert!(buffer[..came] == sent, "another datagram came back");
-                start.elapsed()
-            });
-            times.min().expect("one at least")
+            // Dropped at the end, also if an assertion fails.
+            let _asks = asks;
+            (0..count).map(|number| ask(&asker, len, number)).min().expect("one at least")
         })
     }
 
@@ -339,6 +337,30 @@ impl Network {
             assert_eq!(taker.join().expect("the taker"), bytes);
         });
     }
+}
+
+/// Sends datagram `number` of `len` bytes until its answer arrives, and returns the round trip.
+///
+/// # Panics
+/// If none does, or if it is the answer to no datagram so far.
+fn ask(asker: &UdpSocket, len: usize, number: usize) -> Duration {
+    let datagram = |number: usize| (0..len).map(move |at| (at * 7 + number) as u8);
+    let sent: Vec<u8> = datagram(number).collect();
+    let mut buffer = vec![0; 16 << 10];
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
+        let start = Instant::now();
+        asker.send(&sent).expect("sent");
+        while let Ok(came) = asker.recv(&mut buffer) {
+            let came = &buffer[..came];
+            if came == sent {
+                return start.elapsed();
+            }
+            let is_earlier = (0..number).any(|number| datagram(number).eq(came.iter().copied()));
+            assert!(is_earlier, "another datagram came back");
+        }
+    }
+    panic!("no answer to a datagram of {len} bytes");
 }
 
 /// Makes the kernel refuse datagrams that exceed the MTU instead of fragmenting them.

@@ -2,8 +2,10 @@
 
 use crate::program::{Finished, Program};
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -82,13 +84,24 @@ pub(crate) fn both(
     }
 }
 
+/// Ports that the kernel gives no client by itself (`ip_local_port_range` begins at 32768): one
+/// that is free stays so until a program listens.
+const PORTS: Range<u16> = 20_000..32_000;
+
 /// An unused TCP port.
 ///
 /// # Panics
 /// If there is none.
 pub fn free_tcp_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free TCP port");
-    listener.local_addr().expect("an address").port()
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let mut ports = PORTS.map(|_| {
+        // Test processes run one after the other, and begin with different ports.
+        let number = std::process::id().wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+        PORTS.start + (number % PORTS.len() as u32) as u16
+    });
+    ports
+        .find(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok())
+        .expect("a free port")
 }
 
 /// Waits until `server` listens on TCP `port`.
@@ -96,7 +109,8 @@ pub fn free_tcp_port() -> u16 {
 /// # Panics
 /// If it exits before or does not do so in time, with its output.
 pub fn wait_for_listener(server: Program, port: u16) -> Program {
-    wait_until(server, "it listens", || is_listened_on(port))
+    let id = server.id();
+    wait_until(server, "it listens", || is_listened_on(id, port))
 }
 
 /// Waits until `is_so`.
@@ -129,12 +143,12 @@ pub(crate) fn try_wait_until(
     Ok(server)
 }
 
-/// `true` if a process listens on TCP `port`; asks the kernel, because a connection would count as
-/// a client.
-pub(crate) fn is_listened_on(port: u16) -> bool {
+/// `true` if a process listens on TCP `port` in the network namespace of process `id`; asks the
+/// kernel, because a connection would count as a client.
+pub(crate) fn is_listened_on(id: u32, port: u16) -> bool {
     const LISTEN: &str = "0A";
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        let table = fs::read_to_string(table).unwrap_or_default();
+    ["tcp", "tcp6"].iter().any(|table| {
+        let table = fs::read_to_string(format!("/proc/{id}/net/{table}")).unwrap_or_default();
         table.lines().skip(1).any(|row| {
             let mut columns = row.split_whitespace().skip(1);
             let (local, state) =

@@ -23,7 +23,7 @@ pub fn longhaul() -> PathBuf {
     built.join("longhaul")
 }
 
-/// The `longhaul` built with DPDK, which `cargo xtask dpdk` passes in `LONGHAUL_WITH_DPDK`.
+/// The `longhaul` built with DPDK, which `cargo xtask ci` and `dpdk` pass in `LONGHAUL_WITH_DPDK`.
 pub fn longhaul_with_dpdk() -> Option<PathBuf> {
     std::env::var_os("LONGHAUL_WITH_DPDK").map(PathBuf::from)
 }

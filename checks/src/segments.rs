@@ -302,7 +302,7 @@ pub struct FlowProof {
 pub struct Passage {
     /// Segments on its two sides.
     pub between: [Segment; 2],
-    /// Frames that left unchanged, by the side of their entry.
+    /// Frames that left, unchanged except for congestion marks, by the side of their entry.
     pub carried: [u64; 2],
     /// Frames that entered in the last second of the captures and have not left.
     pub under_way: u64,
@@ -346,9 +346,10 @@ pub enum Rule {
     IcrcWrong,
     /// A wrong UDP checksum: hosts drop the packet.
     UdpChecksumWrong,
-    /// A frame other than RoCEv2 was lost, changed or made up.
+    /// A frame other than RoCEv2 was lost, changed or made up. A congestion mark is no change.
     OtherLost,
-    /// A frame other than RoCEv2 was overtaken.
+    /// A frame other than RoCEv2 was overtaken by a later one of its flow: of the same hosts and,
+    /// if both are TCP or UDP, the same ports.
     OtherReordered,
 }
 
@@ -468,9 +469,9 @@ impl Checker {
         };
         let seen = match FrameKind::of(&recorded.bytes) {
             FrameKind::Roce(seen) => seen,
-            FrameKind::Other(hash) => {
+            FrameKind::Other(frame) => {
                 for one in &mut self.boxes {
-                    one.see(place, hash, &mut self.findings);
+                    one.see(place, frame, &mut self.findings);
                 }
                 return;
             }

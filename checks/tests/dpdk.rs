@@ -1,5 +1,5 @@
-//! Boxes over DPDK ports. Skipped, loudly, without a `longhaul` built with DPDK: `cargo xtask dpdk`
-//! builds one.
+//! Boxes over DPDK ports. Skipped, loudly, without a `longhaul` built with DPDK: `cargo xtask ci`
+//! and `dpdk` build one.
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::network::{LIMIT, Network, RIGHT};
@@ -17,7 +17,7 @@ const EAL: &str = "--no-huge -m 256";
 fn program(what: &str) -> Option<PathBuf> {
     let found = longhaul_with_dpdk();
     if found.is_none() {
-        skip_loudly(what, &"it is run by cargo xtask dpdk");
+        skip_loudly(what, &"cargo xtask ci and dpdk run it");
     }
     found
 }

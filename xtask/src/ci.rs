@@ -3,6 +3,7 @@
 use crate::cargo::{RELEASE, captured, cargo, target};
 use crate::disk;
 use crate::interop;
+use crate::python;
 use crate::skips::Skips;
 use crate::steps::Steps;
 use crate::tidy;
@@ -22,6 +23,15 @@ const STEPS: &[(&str, &[&str])] = &[
     // End-to-end tests run the program and its preloaded library.
     ("build", RELEASE),
 ];
+
+/// What is built with DPDK, in the whole workspace, so that all tests share one build.
+const DPDK: &str = "--features=longhaul/dpdk,longhaul-dpdk/libdpdk";
+const DPDK_CLIPPY: &[&str] =
+    &["clippy", "--workspace", DPDK, "--all-targets", "--quiet", "--", "-D", "warnings"];
+const DPDK_DOC: &[&str] =
+    &["doc", "-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", "--no-deps", "--quiet"];
+/// The development profile takes half as long to build, for the same result here.
+const DPDK_PROGRAM: &[&str] = &["build", "--workspace", "--bin=longhaul", DPDK, "--quiet"];
 
 /// Fixed cases of every property test; `cargo xtask nightly` draws new ones.
 pub const SAME_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
@@ -65,32 +75,47 @@ fn all(root: &Path, steps: &mut Steps, skips: &Skips) -> Result<(), String> {
     }
     let (variable, file) = skips.variable();
     let variables = [SAME_CASES, (variable, &file)];
-    tests(root, steps, &variables)?;
-    steps.run("orders of execution", || cargo(root, LOOM.0, LOOM.1))?;
-    if !has_dpdk() {
-        return skips.add(&format!("everything with DPDK: {DPDK_IS_MISSING}"));
+    if has_dpdk() {
+        steps.run("clippy with DPDK", || cargo(root, DPDK_CLIPPY, &[]))?;
+        steps.run("documentation with DPDK", || cargo(root, DPDK_DOC, &[]))?;
+        tests(root, steps, &[DPDK], &variables)?;
+    } else {
+        skips.add(&format!("everything with DPDK: {DPDK_IS_MISSING}"))?;
+        tests(root, steps, &[], &variables)?;
     }
-    steps.run("DPDK", || dpdk(root))
+    steps.run("Python package", || python::test(root, skips))?;
+    steps.run("orders of execution", || cargo(root, LOOM.0, LOOM.1))
 }
 
-/// Runs every test. The emulated guests of [`interop`] leave one processor idle, so their tests run
-/// while all others are compiled.
-fn tests(root: &Path, steps: &mut Steps, variables: &[(&str, &str)]) -> Result<(), String> {
+/// Runs every test with these features. The emulated guests of [`interop`] leave one processor
+/// idle, so their tests run while all others are compiled.
+fn tests(
+    root: &Path,
+    steps: &mut Steps,
+    features: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<(), String> {
     let target = format!("--test={}", interop::TARGET);
-    let guests: &[&str] = &["test", "--no-fail-fast", "-p=longhaul-checks", &target];
-    let others: &[&str] = &["test", "--no-fail-fast", "--workspace"];
+    let others = [&["test", "--no-fail-fast", "--workspace"], features].concat();
+    let guests = [&others[..], &[&target]].concat();
     let build = |tests: &[&str]| cargo(root, &[tests, &["--quiet", "--no-run"]].concat(), &[]);
-    steps.run("build of the guests' tests", || build(guests))?;
+    steps.run("build of the guests' tests", || build(&guests))?;
     let (built, passed) = std::thread::scope(|scope| {
-        let running = scope.spawn(|| captured(root, guests, variables));
-        let built = steps.run("build of all others", || build(others));
+        let running = scope.spawn(|| captured(root, &guests, variables));
+        let built = steps.run("build of all others", || build(&others));
         let joined = || running.join().unwrap_or_else(|_| Err("their thread panicked".to_owned()));
         (built, steps.run("tests with guests", joined))
     });
     built?;
-    let others_passed = steps.run("all other tests", || cargo(root, others, variables));
+    let program = if features.contains(&DPDK) { Some(program_with_dpdk(root)?) } else { None };
+    let program = program.as_deref().map(|program| (PROGRAM_WITH_DPDK, program));
+    let variables: Vec<_> = variables.iter().copied().chain(program).collect();
+    let others_passed = steps.run("all other tests", || cargo(root, &others, &variables));
     passed.and(others_passed)
 }
+
+/// The variable in which the tests get the path of the program with DPDK.
+const PROGRAM_WITH_DPDK: &str = "LONGHAUL_WITH_DPDK";
 
 pub const DPDK_IS_MISSING: &str =
     "DPDK is not installed: apt-get install pkg-config libdpdk-dev dpdk-dev";
@@ -100,42 +125,30 @@ pub fn has_dpdk() -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// Runs the tests with DPDK: the port's own and, end to end, boxes over it. Reports a skip if DPDK
-/// is not installed, because the default build must not need it.
+/// Runs what is built with DPDK: the port's own tests and, end to end, boxes over it. Reports a
+/// skip if DPDK is not installed, because the default build must not need it.
 pub fn dpdk(root: &Path) -> Result<(), String> {
     if !has_dpdk() {
         eprintln!("\n!!! SKIPPED: everything with DPDK: {DPDK_IS_MISSING}\n");
         return Ok(());
     }
-    let port = ["-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk"];
-    let program = ["-p=longhaul", "--features=longhaul/dpdk"];
-    let quiet = |command: &'static str, package: [&'static str; 2]| {
-        [command, "--quiet", package[0], package[1]]
-    };
-    cargo(
-        root,
-        &[&quiet("clippy", port)[..], &["--all-targets", "--", "-D", "warnings"]].concat(),
-        &[],
-    )?;
-    cargo(
-        root,
-        &[&quiet("clippy", program)[..], &["--all-targets", "--", "-D", "warnings"]].concat(),
-        &[],
-    )?;
-    cargo(root, &[&quiet("doc", port)[..], &["--no-deps"]].concat(), &[])?;
-    cargo(root, &quiet("test", port), &[])?;
-    let boxes = ["-p=longhaul-boxes", "--features=longhaul-boxes/dpdk"];
-    cargo(root, &[&quiet("test", boxes)[..], &["port_counters"]].concat(), &[])?;
-    // The release profile takes twice as long to build, for the same result here.
-    cargo(root, &quiet("build", program), &[])?;
+    cargo(root, DPDK_CLIPPY, &[])?;
+    cargo(root, DPDK_DOC, &[])?;
     cargo(root, RELEASE, &[])?;
-    let with_dpdk = target(root).join("debug/longhaul");
-    let with_dpdk = with_dpdk.to_string_lossy();
-    cargo(
-        root,
-        &["test", "-p=longhaul-checks", "--test=dpdk"],
-        &[("LONGHAUL_WITH_DPDK", &with_dpdk)],
-    )
+    let program = program_with_dpdk(root)?;
+    let quiet_test = |package, features, name: &[&str]| {
+        cargo(root, &[&["test", "--quiet", "--lib", package, features], name].concat(), &[])
+    };
+    quiet_test("-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", &[])?;
+    quiet_test("-p=longhaul-boxes", "--features=longhaul-boxes/dpdk", &["port_counters"])?;
+    let boxes = ["test", "-p=longhaul-checks", "--test=dpdk"];
+    cargo(root, &boxes, &[(PROGRAM_WITH_DPDK, &program)])
+}
+
+/// Builds the program with DPDK, and returns its path.
+fn program_with_dpdk(root: &Path) -> Result<String, String> {
+    cargo(root, DPDK_PROGRAM, &[])?;
+    Ok(target(root).join("debug/longhaul").to_string_lossy().into_owned())
 }
 
 /// Runs the long form of the soak test, which otherwise takes half a minute.

@@ -1,5 +1,5 @@
-//! Developer tasks: `cargo xtask tidy`, `quick`, `ci`, `sanitize`, `interop`, `dpdk`, `soak`,
-//! `nightly`, `fuzz`, `count`; `cargo xtask --help` says what each does.
+//! Developer tasks: `cargo xtask tidy`, `quick`, `ci`, `sanitize`, `interop`, `dpdk`, `python`,
+//! `soak`, `nightly`, `fuzz`, `count`; `cargo xtask --help` says what each does.
 
 mod cargo;
 mod ci;
@@ -8,6 +8,7 @@ mod disk;
 mod fuzz;
 mod interop;
 mod nightly;
+mod python;
 mod quick;
 mod skips;
 mod steps;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
             those whose names contain one of the words that follow; 'interop shell' gives commands
             to a guest with rxe
   dpdk      what is built with DPDK, where it is installed: part of ci
+  python    the Python package's wheel and tests: part of ci
   soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre
             that loses and is cut, between hosts that die and come again
   nightly   everything that takes too long for ci: all stages, or those named; '--list' lists them
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Some("ci") => strict(arguments).and_then(|strict| ci::run(&workspace(), strict)),
         Some("quick") => strict(arguments).and_then(|strict| quick::run(&workspace(), strict)),
         Some("sanitize") => ci::sanitize(&workspace()),
+        Some("python") => python::run_alone(&workspace()),
         Some("dpdk") => ci::dpdk(&workspace()),
         Some("interop") => interop::run(&workspace(), arguments.collect()),
         Some("soak") => ci::soak(&workspace(), arguments.next().as_deref().unwrap_or("30")),

@@ -1,11 +1,12 @@
 //! `longhaul counters`: device counters of a lab's hosts.
 //!
-//! Each program's device keeps its counters as files, in Linux's layout for NICs. A host's counters
-//! are the sums over its current and past programs.
+//! A device keeps its counters as files, in Linux's layout for NICs: the sums over the current and
+//! past programs of its host.
 
 use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::number::at_least;
+use longhaul_health::{Metrics, labels};
 use longhaul_lab::{HostName, LabDir, LabName};
 use longhaul_rnic::Counter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +28,8 @@ Examples:
   longhaul counters --paths                directories for tools, instead of /sys
   longhaul counters --dir /tmp/c           of a device with LONGHAUL_COUNTERS=/tmp/c
 
-The files below a directory follow the device of one program about once per second, and accumulate
-from program to program. Their layout is that of /sys:
+The files below a directory follow a host's device about once per second, and add up the counts of
+all its programs. Their layout is that of /sys:
 class/infiniband/longhaul0/ports/1/hw_counters/ and so on.";
 
 #[derive(clap::Args)]
@@ -67,12 +68,13 @@ const MEANING_MIN: usize = 20;
 /// A host's counters by name.
 type Counts = BTreeMap<String, u64>;
 
-/// Counter directories of each host, or the one given directory.
-type Sources = Vec<(String, Vec<PathBuf>)>;
+/// The counter directory of each host, or the given one.
+type Sources = Vec<(String, PathBuf)>;
 
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     if args.paths {
-        let dirs = sources(args)?.into_iter().flat_map(|(_, dirs)| dirs);
+        // A host has one once it has run a program.
+        let dirs = sources(args)?.into_iter().map(|(_, dir)| dir).filter(|dir| dir.is_dir());
         output::print(
             &dirs.fold(String::new(), |text, dir| text + &format!("{}\n", dir.display())),
         )?;
@@ -97,7 +99,7 @@ fn sources(args: &Args) -> Result<Sources, Problem> {
                 "name the directory in the program's LONGHAUL_COUNTERS",
             ));
         }
-        return Ok(vec![("device".to_string(), vec![dir.clone()])]);
+        return Ok(vec![("device".to_string(), dir.clone())]);
     }
     let lab = LabDir::of(&args.lab)?;
     let spec = lab.spec()?;
@@ -105,7 +107,7 @@ fn sources(args: &Args) -> Result<Sources, Problem> {
         spec.check_host(host)?;
     }
     let wanted = |host: &HostName| args.host.is_none_or(|one| one == *host);
-    Ok(spec.hosts().filter(wanted).map(|host| (host.to_string(), lab.counter_dirs(host))).collect())
+    Ok(spec.hosts().filter(wanted).map(|host| (host.to_string(), lab.counters(host))).collect())
 }
 
 fn port_dir(dir: &Path) -> PathBuf {
@@ -114,12 +116,10 @@ fn port_dir(dir: &Path) -> PathBuf {
 
 fn read_all(sources: &Sources) -> Result<BTreeMap<String, Counts>, Problem> {
     let mut hosts = BTreeMap::new();
-    for (host, dirs) in sources {
+    for (host, dir) in sources {
         let counts: &mut Counts = hosts.entry(host.clone()).or_default();
-        for dir in dirs {
-            for kind in ["hw_counters", "counters"] {
-                add(&port_dir(dir).join(kind), counts)?;
-            }
+        for kind in ["hw_counters", "counters"] {
+            add(&port_dir(dir).join(kind), counts)?;
         }
     }
     Ok(hosts)
@@ -246,19 +246,15 @@ fn line(row: &[String], widths: &[usize]) -> String {
 }
 
 fn prometheus(hosts: &BTreeMap<String, Counts>) -> String {
-    let mut text = String::new();
+    let mut metrics = Metrics::default();
     for name in names(hosts) {
-        let _ = writeln!(text, "# HELP longhaul_{name}_total {}", describe(name));
-        let _ = writeln!(text, "# TYPE longhaul_{name}_total counter");
         for (host, counts) in hosts {
+            let of_host = labels(&[("device", "longhaul0"), ("host", host), ("port", "1")]);
             let value = counts.get(name).copied().unwrap_or(0);
-            let _ = writeln!(
-                text,
-                "longhaul_{name}_total{{device=\"longhaul0\",host=\"{host}\",port=\"1\"}} {value}"
-            );
+            metrics.count(&format!("longhaul_{name}"), describe(name), &of_host, value);
         }
     }
-    text
+    metrics.exposition()
 }
 
 #[cfg(test)]

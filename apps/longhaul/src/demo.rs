@@ -1,9 +1,10 @@
-//! `longhaul demo`: Debian's ib_write_bw over 0, 10, 100 and 1000 km, without and with
-//! accelerators.
+//! `longhaul demo`: RDMA without and with accelerators, and TCP, over the same fibre.
 
 mod cell;
+mod iperf;
 mod perftest;
 mod plot;
+mod program;
 mod results;
 
 use crate::output;
@@ -12,29 +13,33 @@ use longhaul_boxes::fibre::Ecn;
 use longhaul_boxes::figures;
 use longhaul_boxes::number::within;
 use longhaul_boxes::quantity::{Distance, Size};
-use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
+use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, NetworkChoice, Spec};
 
-use cell::Cell;
+use cell::{Cell, Fibre, Transport};
 use longhaul_units::BitRate;
-use results::{Provenance, Results};
+use results::{Measured, Provenance, Results, Run};
 use std::io::{IsTerminal, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Time of a run with its lab, on an idle machine.
-const CELL_SECONDS: u64 = 6;
+/// Time of a run with its lab beyond the measured seconds, on an idle machine.
+const CELL_OVERHEAD_S: u64 = 2;
 
 const EXAMPLES: &str = "\
 Examples:
-  longhaul demo                  all distances and sizes, about three minutes
-  longhaul demo --quick          512 B and 64 KiB at 1000 km
-  longhaul demo --out /tmp/demo  directory of results.json, throughput.svg and packets.pcap";
+  longhaul demo                  all paths and message sizes, under four minutes
+  longhaul demo --quick          1000 km, with and without loss, at 64 KiB
+  longhaul demo --out /tmp/demo  directory of results.json, throughput.svg and packets.pcap
+
+RDMA is ib_write_bw, plain and through two accelerators; where the fibre loses frames, these use the
+transport. TCP is iperf3 between the hosts' kernels, without accelerators.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Run only 512 B and 64 KiB at 1000 km
+    /// Run only 64 KiB and TCP at 1000 km, with and without loss
     #[arg(long)]
     quick: bool,
     /// Directory for results.json, throughput.svg and packets.pcap
@@ -43,8 +48,8 @@ pub struct Args {
     /// Rate of the hosts' ports and of the fibre
     #[arg(long, default_value = "10G")]
     rate: BitRate,
-    /// Measured seconds per run; one more before and after are not counted
-    #[arg(long, default_value_t = 2, value_parser = within::<u32>(1..=60))]
+    /// Measured seconds per run; one more before, and for RDMA one after, are not counted
+    #[arg(long, default_value_t = 1, value_parser = within::<u32>(1..=60))]
     seconds: u32,
     /// Seed of all random values
     #[arg(long, default_value_t = 1)]
@@ -57,35 +62,37 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let started = Instant::now();
     let mut results = Results::new(Provenance::gather(args.rate, args.seed));
     let mut progress = Progress::new(cells.len());
+    let seconds = cells.len() as u64 * (u64::from(args.seconds) + CELL_OVERHEAD_S);
     progress.report(&format!(
         "{} runs, about {} on an idle machine",
         cells.len(),
-        figures::count((cells.len() as u64 * CELL_SECONDS).div_ceil(60), "minute")
+        figures::count(seconds.div_ceil(60), "minute")
     ));
     let results_path = args.out.join("results.json");
-    let mut running: Option<(Distance, bool, Lab)> = None;
+    let mut running: Option<RunningLab> = None;
     let mut failed = 0;
+    let mut without_tcp = false;
     for cell in cells {
         progress.step(&cell);
         for attempts_left in [1, 0] {
-            if running
-                .as_ref()
-                .is_none_or(|(d, a, _)| (*d, *a) != (cell.distance, cell.accelerated))
-            {
+            if running.as_ref().is_none_or(|running| !running.serves(&cell)) {
                 // Stop the previous lab, whose name the next one reuses.
                 end(running.take(), &progress);
             }
-            let (_, _, lab) = match &mut running {
+            let running_lab = match &mut running {
                 Some(running) => running,
-                none => none.insert((
-                    cell.distance,
-                    cell.accelerated,
-                    start_lab(args, &cell, &results)?,
-                )),
+                none => none.insert(RunningLab::start(args, &cell, &results)?),
             };
-            match perftest::measure(lab, &cell, args.seconds) {
-                Ok(run) => {
-                    results.runs.push(run);
+            let network = running_lab.lab.dir().network()?;
+            if let (true, Some(why)) = (cell.transport.is_tcp(), network.missing()) {
+                if !std::mem::replace(&mut without_tcp, true) {
+                    progress.report(&format!("TCP is left out, hosts have no network: {why}"));
+                }
+                break;
+            }
+            match measure(&running_lab.lab, &cell, args.seconds) {
+                Ok(measured) => {
+                    results.runs.push(Run::new(&cell, measured));
                     // Keep the results so far even if the rest fails.
                     results.write(&results_path)?;
                     break;
@@ -120,37 +127,78 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     }
 }
 
-/// A lab for `cell`. The first accelerated one over the longest fibre records its packets.
-fn start_lab(args: &Args, cell: &Cell, results: &Results) -> Result<Lab, Problem> {
-    let longest = cell.distance == Distance::from_km(1000);
-    let first = !results.runs.iter().any(|r| r.accelerated && r.distance_km == cell.distance.km());
-    let record = longest && cell.accelerated && first;
-    let name: LabName = format!("demo-{}", std::process::id()).parse()?;
-    let spec = Spec {
-        name,
-        hosts: 2,
-        distance: cell.distance,
-        rate: args.rate,
-        accelerate: if cell.accelerated { Accelerate::Both } else { Accelerate::None },
-        loss: 0.0,
-        loss_burst: None,
-        cut_for: None,
-        cut_every: None,
-        rule: Vec::new(),
-        at: Vec::new(),
-        queue: Size::from_bytes(16 << 20),
-        ecn: Ecn::Off,
-        memory: Size::from_bytes(4 << 30),
-        seed: args.seed,
-        pcap: record.then(|| args.out.join("packets.pcap")),
-        pcap_frames: 1000,
-    };
-    Ok(Lab::start(&spec, Lifetime::OfParent)?)
+fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Measured, Problem> {
+    let port = free_tcp_port()?;
+    match cell.transport {
+        Transport::Rdma { message_bytes, .. } => {
+            perftest::measure(lab, message_bytes, seconds, port)
+        }
+        Transport::Tcp { congestion_control, connections } => {
+            iperf::measure(lab, congestion_control, connections, seconds, port)
+        }
+    }
+}
+
+fn free_tcp_port() -> Result<u16, Problem> {
+    TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|e| Problem::plain(format!("no TCP port is free on 127.0.0.1: {e}")))
+}
+
+/// A lab, and the cells that it serves.
+struct RunningLab {
+    path: Fibre,
+    accelerated: bool,
+    lab: Lab,
+}
+
+impl RunningLab {
+    /// A lab for `cell`. The first accelerated one over the longest fibre records its packets.
+    fn start(args: &Args, cell: &Cell, results: &Results) -> Result<Self, Problem> {
+        let (path, accelerated) = (cell.path, cell.transport.is_accelerated());
+        let longest = path.distance == Distance::from_km(1000);
+        let first = !results.has_accelerated(path.distance);
+        let record = longest && accelerated && first;
+        let name: LabName = format!("demo-{}", std::process::id()).parse()?;
+        let spec = Spec {
+            name,
+            hosts: 2,
+            distance: path.distance,
+            rate: args.rate,
+            network: NetworkChoice::Kernel,
+            back_to_back: false,
+            ipv6: false,
+            accelerate: match (accelerated, path.loss > 0.0) {
+                (false, _) => Accelerate::None,
+                (true, false) => Accelerate::Both,
+                (true, true) => Accelerate::Transport,
+            },
+            wan_rate: None,
+            loss: path.loss,
+            loss_burst: None,
+            cut_for: None,
+            cut_every: None,
+            rule: Vec::new(),
+            at: Vec::new(),
+            queue: Size::from_bytes(16 << 20),
+            ecn: Ecn::Off,
+            memory: Size::from_bytes(4 << 30),
+            seed: args.seed,
+            pcap: record.then(|| args.out.join("packets.pcap")),
+            pcap_frames: 1000,
+        };
+        Ok(RunningLab { path, accelerated, lab: Lab::start(&spec, Lifetime::OfParent)? })
+    }
+
+    fn serves(&self, cell: &Cell) -> bool {
+        self.path == cell.path && self.accelerated == cell.transport.is_accelerated()
+    }
 }
 
 /// Stops a lab, and reports what it logged: the recording may have failed.
-fn end(running: Option<(Distance, bool, Lab)>, progress: &Progress) {
-    if let Some(log) = running.and_then(|(_, _, lab)| lab.end()) {
+fn end(running: Option<RunningLab>, progress: &Progress) {
+    if let Some(log) = running.and_then(|running| running.lab.end()) {
         progress.report(&format!("the lab logged: {log}"));
     }
 }
@@ -169,7 +217,7 @@ impl Progress {
 
     fn step(&mut self, cell: &Cell) {
         self.step += 1;
-        let line = format!("[{:2}/{}] ib_write_bw {cell}", self.step, self.total);
+        let line = format!("[{:2}/{}] {cell}", self.step, self.total);
         if self.terminal {
             eprint!("\r\x1b[K{line}");
             // Failing to write a progress line is not an error.

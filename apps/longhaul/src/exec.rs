@@ -1,42 +1,55 @@
 //! `longhaul exec`: runs an unmodified verbs program on a host of a lab, on this machine's own
 //! network, or on an Ethernet segment.
 
+mod environment;
+mod loading;
 mod segment;
 mod udp;
 
 use crate::problem::Problem;
 use clap::ArgGroup;
 use longhaul_boxes::number::within;
-use longhaul_lab::{HostName, LabDir, LabName, preloadable};
+use longhaul_lab::{HostName, LabDir, LabName};
 use longhaul_rdma::attach;
 use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+
+pub use environment::Environment;
 
 const EXAMPLES: &str = "\
 Examples:
   longhaul exec --host b -- ib_write_bw -d longhaul0 -s 4096 -R -D 5 &
   longhaul exec --host a -- ib_write_bw -d longhaul0 -s 4096 -R -D 5 10.77.0.2
   longhaul exec --host c -- ibv_devinfo
-  longhaul exec --udp -- ib_write_bw -d longhaul0 -R                  on one machine
+  longhaul exec --host a -- bash                                      a shell on host a
+  longhaul exec --host a -- ping b
+  longhaul exec -- ib_write_bw -d longhaul0 -R                        on one machine
   longhaul exec --udp=192.0.2.7 -- ib_write_bw -d longhaul0 -R
       the same, with that address of the machine
-  longhaul exec --udp -- ib_write_bw -d longhaul0 -R 192.0.2.7        on another
+  longhaul exec -- ib_write_bw -d longhaul0 -R 192.0.2.7              on another
   longhaul exec --tap tap0 --ip 192.168.177.1/24 -- ib_write_bw -d longhaul0 -R
   longhaul exec --interface eth1 -- ib_write_bw -d longhaul0 -R 192.0.2.7
   longhaul exec --interface eth1 --ip 192.0.2.50/24 -- rping -s
 
 The program sees one RDMA device, longhaul0. Host a is 10.77.0.1, host b is 10.77.0.2, and so on;
 'longhaul lab status' lists the hosts of a lab.
-Programs that exchange addresses over TCP (perftest without -R) use 127.0.0.1 for that.
+A lab host has a network of its own, with the kernel's interface lh0 at that address; a, b and so on
+are also names there. In a lab without it (--network none, --back-to-back, or where namespaces are
+forbidden), programs share this machine's network, and those that exchange addresses over TCP
+(perftest without -R) use 127.0.0.1 for that.
 
-With --udp there is no lab: packets are RoCEv2 over a UDP socket of this machine, and any RoCEv2
-device that it can reach may be the peer. UDP port 4791 must be open in both directions. Only one
-program at a time can use an address.
+With --udp, or no option, there is no lab: packets are RoCEv2 over a UDP socket of this machine, and
+any RoCEv2 device that it can reach may be the peer. UDP port 4791 must be open in both directions.
+Only one program at a time can use an address; two on one machine use --udp=127.0.0.1 and
+--udp=127.0.0.2.
+
+The device is also below /sys/class/infiniband, for programs that use the C library. The loader
+preloads nothing into programs that are linked statically or have another user's privileges (setuid,
+file capabilities): they see no device. 'longhaul env' prints the environment for a shell.
 
 With --tap and --interface the program is on an Ethernet segment, with real frames: the program's
 device writes all headers, any RoCEv2 device there may be the peer, and multicast works. They need
@@ -67,18 +80,30 @@ An address that another program uses on the same line is refused; if another mac
 on stderr says so.";
 
 #[derive(clap::Args)]
-#[command(
-    after_help = EXAMPLES,
-    group = ArgGroup::new("network").args(["host", "udp", "tap", "interface"]).required(true)
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
+    #[command(flatten)]
+    network: Network,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+/// Where a program runs: on a lab host, on this machine's network, or on a segment.
+#[derive(clap::Args)]
+#[command(
+    group = ArgGroup::new("network").args(["host", "udp", "tap", "interface"]),
+    group = ArgGroup::new("segment").args(["tap", "interface"])
+)]
+pub struct Network {
     /// Host of the lab on which the program runs: a, b and so on
     #[arg(long)]
     host: Option<HostName>,
     /// Name of the lab
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, requires = "host")]
     lab: LabName,
-    /// Use this machine's network instead of a lab, from this address or the default route's
+    /// Use this machine's network, from this address or the default route's [default if no other
+    /// network is given]
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -94,7 +119,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", conflicts_with = "lab")]
     interface: Option<String>,
     /// The program's own address on the segment, and the segment's prefix length
-    #[arg(long, value_name = "ADDRESS/BITS", conflicts_with_all = ["host", "lab", "udp"])]
+    #[arg(long, value_name = "ADDRESS/BITS", requires = "segment")]
+    #[arg(conflicts_with_all = ["host", "lab", "udp"])]
     ip: Option<segment::Address>,
     /// Next hop to other networks
     #[arg(long, value_name = "ADDRESS", requires = "ip")]
@@ -113,12 +139,28 @@ pub struct Args {
         value_parser = within::<u16>(1..=4094)
     )]
     vlan: Option<u16>,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    program: Vec<OsString>,
 }
 
-impl Args {
+impl Network {
+    /// The environment of a program there.
+    pub fn environment(&self) -> Result<Environment, Problem> {
+        match (self.host, self.segment()) {
+            (Some(host), _) => on_host(&LabDir::of(&self.lab)?, host),
+            (None, Some(attachment)) => segment::environment(&attachment),
+            (None, None) => {
+                if self.udp.is_none() {
+                    mention_labs();
+                }
+                udp::environment(self.udp.flatten())
+            }
+        }
+    }
+
+    /// True on a host of a lab.
+    pub fn is_lab(&self) -> bool {
+        self.host.is_some()
+    }
+
     /// The requested attachment to a segment, if any.
     fn segment(&self) -> Option<segment::Attachment<'_>> {
         let line = match (&self.tap, &self.interface) {
@@ -126,19 +168,37 @@ impl Args {
             (None, Some(name)) => segment::Line::Interface(name),
             (None, None) => return None,
         };
-        let Args { ip: address, gateway, mac, vlan, .. } = *self;
+        let Network { ip: address, gateway, mac, vlan, .. } = *self;
         Some(segment::Attachment { line, address, gateway, mac, vlan })
     }
 }
 
+/// Mentions a lab of this user, which may have been meant.
+fn mention_labs() {
+    if let Ok(labs) = LabDir::all_up()
+        && let Some(lab) = labs.first()
+    {
+        eprintln!(
+            "longhaul: this is on the machine's own network; --host a is a host of the lab '{}'",
+            lab.name().as_str()
+        );
+    }
+}
+
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
-    let mut command = match (args.host, args.udp, args.segment()) {
-        (_, Some(address), _) => udp::command(address, &args.program)?,
-        (_, None, Some(attachment)) => segment::command(&attachment, &args.program)?,
-        (Some(host), None, None) => command(&LabDir::of(&args.lab)?, host, &args.program)?,
-        (None, None, None) => return Err(Problem::plain("neither a host nor an address is given")),
-    };
-    let error = command.exec();
+    let program = Program::find(&args.program)?;
+    let mut environment = args.network.environment()?;
+    if !environment.has_network()
+        && let Some(obstacle) = loading::obstacle(&program.path)
+    {
+        let name = args.program[0].to_string_lossy();
+        eprintln!(
+            "longhaul: '{name}' sees no RDMA device: {obstacle}, so that no library can be \
+             preloaded"
+        );
+    }
+    environment.enter()?;
+    let error = program.command(environment).exec();
     let program = args.program[0].to_string_lossy();
     Err(match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -148,65 +208,61 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     })
 }
 
-/// The command that runs `program` on `host`. The command, and then the program, holds one of the
-/// host's slots.
+/// The command that runs `program` on `host`.
 pub fn command(dir: &LabDir, host: HostName, program: &[OsString]) -> Result<Command, Problem> {
-    let spec = dir.spec()?;
-    spec.check_host(host)?;
     let program = Program::find(program)?;
-    let (slot, lock) = dir.take_slot(host, spec.slots())?;
-    let mut command = program.command(&dir.preload_link(host, slot))?;
-    command
-        .env(attach::ENV_SOCKET, dir.memif_socket(host))
-        .env(attach::ENV_ID, slot.to_string())
-        .env(attach::ENV_SLOT, slot.to_string())
-        .env(attach::ENV_HOST, host.to_string())
-        .env(attach::ENV_IP, host.ip().to_string())
-        .env(attach::ENV_MAC, attach::mac_of(host.ip().into()).to_string())
-        .env(attach::ENV_PORT_RATE_BPS, spec.rate.as_bps().to_string())
-        .env(attach::ENV_COUNTERS, dir.counters(host, slot));
-    // The program inherits the open file and with it the slot, until its last process ends. SAFETY:
-    // between fork and exec only fcntl is called, which is async-signal-safe, on a descriptor that
-    // the closure owns.
-    unsafe {
-        command.pre_exec(move || match libc::fcntl(lock.as_raw_fd(), libc::F_SETFD, 0) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
-    Ok(command)
+    let environment = on_host(dir, host)?;
+    environment.create_files();
+    Ok(program.command(environment))
 }
 
-/// An existing program, and the library that it must load.
+/// The environment of programs on `host`.
+fn on_host(dir: &LabDir, host: HostName) -> Result<Environment, Problem> {
+    let spec = dir.spec()?;
+    spec.check_host(host)?;
+    let entrance = dir.network()?.entrance(host)?;
+    let mut environment = Environment::new(&dir.preload_link())?;
+    environment.enter_by(entrance);
+    if spec.back_to_back {
+        // Either may start first.
+        let role = if host == HostName::B { "master" } else { "slave" };
+        environment
+            .set(attach::ENV_SOCKET, dir.back_to_back_socket().display())
+            .set(attach::ENV_ROLE, role);
+    } else {
+        environment
+            .set(attach::ENV_SOCKET, dir.memif_socket(host).display())
+            .set(attach::ENV_PORT_RATE_BPS, spec.rate.as_bps());
+    }
+    environment
+        .set(attach::ENV_SLOTS, dir.slots(host).display())
+        .set(attach::ENV_HOST, host)
+        .set(attach::ENV_IP, spec.device_addresses(host).map(|ip| ip.to_string()).join(","))
+        .set(attach::ENV_MAC, attach::mac_of(host.ip().into()))
+        .set(attach::ENV_COUNTERS, dir.counters(host).display());
+    Ok(environment)
+}
+
+/// An existing program.
 struct Program<'a> {
     name: &'a OsString,
     arguments: &'a [OsString],
     path: PathBuf,
-    library: PathBuf,
 }
 
 impl<'a> Program<'a> {
     fn find(program: &'a [OsString]) -> Result<Self, Problem> {
         let (name, arguments) =
             program.split_first().ok_or_else(|| Problem::plain("no program given"))?;
-        Ok(Program { name, arguments, path: find_program(name)?, library: preload_library()? })
+        Ok(Program { name, arguments, path: find_program(name)? })
     }
 
-    /// Returns the command that loads the library, through `link` if the library's own path cannot
-    /// be used.
-    fn command(self, link: &Path) -> Result<Command, Problem> {
-        let mut preloads = preloadable(self.library, link)?.into_os_string();
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|o| !o.is_empty()) {
-            preloads.push(":");
-            preloads.push(others);
-        }
+    /// Returns the command that runs the program in `environment`.
+    fn command(self, environment: Environment) -> Command {
         let mut command = Command::new(self.path);
-        command.arg0(self.name).args(self.arguments).env("LD_PRELOAD", preloads);
-        // This may run in a program of another lab.
-        for variable in attach::IDENTITY {
-            command.env_remove(variable);
-        }
-        Ok(command)
+        command.arg0(self.name).args(self.arguments);
+        environment.apply(&mut command);
+        command
     }
 }
 
@@ -245,25 +301,13 @@ fn package_of(program: &str) -> Option<&'static str> {
             Some("rdmacm-utils")
         }
         "qperf" => Some("qperf"),
+        "ibstat" | "ibstatus" => Some("infiniband-diags"),
+        "ucx_info" | "ucx_perftest" => Some("ucx-utils"),
+        "fi_info" | "fi_pingpong" => Some("libfabric-bin"),
         name if name.starts_with("ibv_") => Some("ibverbs-utils"),
         name if name.starts_with("ib_") || name.starts_with("raw_ethernet_") => Some("perftest"),
         _ => None,
     }
-}
-
-/// The preload library is in this program's directory.
-fn preload_library() -> Result<PathBuf, Problem> {
-    const NAME: &str = "liblonghaul_preload.so";
-    let program =
-        std::env::current_exe().map_err(|e| Problem::io("find", Path::new("this program"), &e))?;
-    let beside = program.with_file_name(NAME);
-    if beside.exists() {
-        return Ok(beside);
-    }
-    Err(Problem::new(
-        format!("{} is missing", beside.display()),
-        "build it with 'cargo build --release -p longhaul-preload'",
-    ))
 }
 
 #[cfg(test)]
@@ -285,10 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_network_is_told_with_every_option_for_one() {
-        let told = refused("exec -- true");
-        for option in ["--host", "--udp", "--tap", "--interface"] {
-            assert!(told.contains(option), "{told}");
+    fn without_a_network_a_program_is_on_this_machines() {
+        let exec = Exec::try_parse_from(["exec", "--", "true"]).ok().unwrap();
+        assert!(!exec.args.network.is_lab() && exec.args.network.segment().is_none());
+        for line in ["exec --lab l -- true", "exec --ip 10.0.0.1/8 -- true"] {
+            let told = refused(line);
+            assert!(told.contains("required"), "{told}");
         }
     }
 

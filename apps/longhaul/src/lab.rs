@@ -6,9 +6,9 @@
 use crate::output;
 use crate::problem::Problem;
 use clap::Subcommand;
-use longhaul_boxes::number::{at_least, within};
+use longhaul_boxes::number::at_least;
 use longhaul_lab::{
-    Daemon, Error, Lab, LabDir, LabName, LabStatus, Lifetime, Spec, Stderr, control,
+    Daemon, Error, Lab, LabDir, LabName, LabStatus, Lifetime, Network, Spec, Stderr, control,
 };
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -30,6 +30,9 @@ pub enum Command {
     /// Run as the daemon of a lab, with its spec on standard input
     #[command(hide = true)]
     Serve,
+    /// Hold the namespaces of a lab's hosts, for its daemon
+    #[command(hide = true)]
+    Hold,
 }
 
 const UP_EXAMPLES: &str = "\
@@ -39,9 +42,13 @@ Examples:
   longhaul lab up --name lossy --distance 380km --loss 1e-4 --accelerate a
   longhaul lab up --hosts 5 --rate 1G --ecn                 many to one, with ECN marks
   longhaul lab up --hosts 4 --queue 2M --ecn 128K:1M:0.05
+  longhaul lab up --back-to-back                            shared memory, no fibre
 
 Hosts a, c, e ... are at one end of the fibre and b, d, f ... at the other: a and c reach each other
-through their switch alone, a and b across the fibre.";
+through their switch alone, a and b across the fibre.
+Each host has its own network (namespaces): 'longhaul exec --host a -- ping b' crosses the fibre,
+and so do ssh, iperf3 and all other traffic. Where this is not possible, a line says why, and
+programs share this machine's network.";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
@@ -50,7 +57,6 @@ Examples:
   longhaul lab status --name lossy --json";
 
 #[derive(clap::Args)]
-#[command(mut_arg("hosts", |hosts| hosts.value_parser(within::<u8>(2..=26))))]
 pub struct Up {
     #[command(flatten)]
     pub spec: Spec,
@@ -92,6 +98,7 @@ pub fn run(command: Command) -> Result<ExitCode, Problem> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Run(up) => run_in_foreground(&up.spec),
+        Command::Hold => Ok(longhaul_lab::hold()),
         Command::Serve => Ok(longhaul_lab::serve(|error: Error| Problem::from(error).to_string())),
     }
 }
@@ -147,13 +154,18 @@ fn rates(before: &LabStatus, now: &LabStatus) -> String {
 
 fn start(up: &Up) -> Result<ExitCode, Problem> {
     // The lab stays up even if the output fails.
-    Lab::start(&up.spec, Lifetime::UntilDown)?.detach();
+    let lab = Lab::start(&up.spec, Lifetime::UntilDown)?;
+    let network = lab.dir().network();
+    lab.detach();
+    tell_what_is_missing(&network?);
     let spec = &up.spec;
     let text = if up.json {
         output::to_json(spec)? + "\n"
     } else {
-        let hosts: String =
-            spec.hosts().map(|host| format!("  host {host}  {}\n", host.ip())).collect();
+        let hosts: String = spec
+            .hosts()
+            .map(|host| format!("  host {host}  {}\n", spec.device_addresses(host)[0]))
+            .collect();
         format!(
             "lab '{}' is up: {}\n{hosts}run programs with: longhaul exec{} --host a -- PROGRAM\n",
             spec.name,
@@ -165,9 +177,20 @@ fn start(up: &Up) -> Result<ExitCode, Problem> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says why hosts share this machine's network, unless they were to.
+fn tell_what_is_missing(network: &Network) {
+    if let Some(why) = network.missing() {
+        eprintln!(
+            "longhaul: hosts have no network of their own, and share this machine's (ping and TCP \
+             do not cross the fibre): {why}"
+        );
+    }
+}
+
 /// A lab that lives as long as this process.
 fn run_in_foreground(spec: &Spec) -> Result<ExitCode, Problem> {
     let daemon = Daemon::open(spec, Stderr::AsItIs)?;
+    tell_what_is_missing(daemon.network());
     output::print(&format!(
         "lab '{}' is running: {}; Ctrl-C stops it\n",
         spec.name,

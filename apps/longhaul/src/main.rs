@@ -9,7 +9,9 @@ mod decode;
 mod demo;
 mod doctor;
 mod emulate;
+mod env;
 mod exec;
+mod ingest;
 mod key;
 mod lab;
 mod output;
@@ -55,6 +57,8 @@ enum Command {
     Demo(demo::Args),
     /// Run an unmodified verbs program on a software RNIC: in a lab, or on this machine's network
     Exec(exec::Args),
+    /// Print the environment of exec, for a shell, a CI job or a container
+    Env(env::Args),
     /// Run hosts, accelerators and a fibre of any length on this machine
     #[command(subcommand)]
     Lab(lab::Command),
@@ -88,6 +92,9 @@ enum Command {
     Report(report::Args),
     /// Compare two result files
     Compare(compare::Args),
+    /// Receive and send telescope data: WRITEs with immediate into placed memory
+    #[command(subcommand)]
+    Ingest(ingest::Command),
     /// Measure this machine: cost of a packet in a box, speed of the software RNIC
     #[command(subcommand)]
     Bench(bench::Command),
@@ -130,6 +137,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Exec(args) => exec::run(&args),
+        Command::Env(args) => env::run(&args),
         Command::Lab(command) => lab::run(command),
         Command::Accelerate(args) => accelerate::run(args),
         Command::Emulate(args) => emulate::run(args),
@@ -137,6 +145,7 @@ fn main() -> ExitCode {
         Command::Top(args) => boxes::top(&args),
         Command::Key(command) => key::run(&command),
         Command::Counters(args) => counters::run(&args),
+        Command::Ingest(command) => ingest::run(&command),
         Command::Decode(args) => return decode::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
         Command::Report(args) => return report::run(&args),

@@ -15,9 +15,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// A boot takes 4 to 10 s; other processes may use the cores too.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 /// Extra time for an answer from a slow machine.
-const GRACE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Prefix of the names of taps.
 const TAP: &str = "lht";

@@ -1,7 +1,9 @@
 //! Parts of a frame that the rules examine.
 
 use longhaul_units::{Psn, Qpn};
-use longhaul_wire::{Aeth, ICRC_LEN, Layout, Opcode, Packet, Split, Verb, icrc, mad, split};
+use longhaul_wire::{
+    Aeth, Ecn, ICRC_LEN, Layout, Opcode, Packet, Split, Verb, flow_hash, icrc, mad, split,
+};
 use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 
@@ -41,8 +43,29 @@ pub(super) struct Seen<'a> {
 /// Kind of a frame.
 pub(super) enum FrameKind<'a> {
     Roce(Seen<'a>),
-    /// Not RoCEv2, or malformed: the hash of all its bytes.
-    Other(u64),
+    /// Not RoCEv2, or malformed.
+    Other(Other),
+}
+
+/// Hashes of a frame that is not RoCEv2.
+#[derive(Clone, Copy)]
+pub(super) struct Other {
+    /// Of hosts and ports, in either direction.
+    pub(super) flow: u32,
+    /// Of all its bytes.
+    pub(super) whole: u64,
+    /// Of all its bytes once a congested node has marked it. Equals `whole` if its sender does not
+    /// react to marks, or if it is marked.
+    pub(super) marked: u64,
+}
+
+impl Other {
+    fn of(frame: &[u8]) -> Self {
+        let whole = hash(&[frame]);
+        let mut marked = frame.to_vec();
+        let marked = if Ecn::mark(&mut marked) { hash(&[&marked]) } else { whole };
+        Other { flow: flow_hash(frame), whole, marked }
+    }
 }
 
 pub(super) fn hash(parts: &[&[u8]]) -> u64 {
@@ -59,9 +82,9 @@ impl<'a> FrameKind<'a> {
         let (Ok(found @ Split::Roce { layout, payload_len, .. }), Ok(Some(packet))) =
             (found, Packet::parse(frame))
         else {
-            return FrameKind::Other(hash(&[frame]));
+            return FrameKind::Other(Other::of(frame));
         };
-        let Some(end) = found.end() else { return FrameKind::Other(hash(&[frame])) };
+        let Some(end) = found.end() else { return FrameKind::Other(Other::of(frame)) };
         let bth = packet.bth();
         FrameKind::Roce(Seen {
             way: Way {

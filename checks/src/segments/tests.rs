@@ -718,20 +718,52 @@ mod other_frames {
         assert_eq!(found, [(FarWan, number, Rule::OtherLost), (FarLan, number, Rule::OtherLost)]);
     }
 
+    /// A UDP packet with this ECN field from the near host to `port`.
+    fn udp(port: u8, number: u8, ecn: u8) -> Vec<u8> {
+        let ip = [&[0x45, ecn, 0, 40, 0, number, 0, 0, 64, 17, 0, 0][..], &[10; 4], &[11; 4]];
+        [&[2; 12][..], &[8, 0], &ip.concat(), &[0, 9, 0, port, 0, 20, 0, 0], &[0; 12]].concat()
+    }
+
+    /// [`usual`], then `frames` through all segments, of which the second leaves the far box first.
+    fn overtaking(frames: [&[u8]; 2]) -> Script {
+        let mut script = usual();
+        for frame in frames {
+            script.raw(&[NearLan, NearWan, FarWan], frame);
+        }
+        for frame in frames.into_iter().rev() {
+            script.raw(&[FarLan], frame);
+        }
+        script
+    }
+
     #[test]
     fn that_are_overtaken_are_found() {
-        let mut script = script();
-        let at = |script: &Script, number: u8| {
-            script
-                .0
-                .iter()
-                .position(|(at, frame)| *at == FarLan && *frame == other(number))
-                .unwrap()
-        };
-        let frame = script.0.remove(at(&script, 0));
-        let behind = at(&script, 1) + 1;
-        script.0.insert(behind, frame);
-        script.breaks(FarLan, BEFORE as u64 + 3, Rule::OtherReordered);
+        let last = BEFORE as u64 + 2;
+        overtaking([&other(0), &other(1)]).breaks(FarLan, last, Rule::OtherReordered);
+        overtaking([&udp(1, 0, 0), &udp(1, 1, 0)]).breaks(FarLan, last, Rule::OtherReordered);
+        for frames in [[udp(1, 0, 0), udp(2, 0, 0)], [udp(1, 0, 0), other(0)]] {
+            let proof = overtaking(frames.each_ref().map(Vec::as_slice)).prove();
+            assert!(proof.holds(), "by another flow: {proof:#?}");
+            assert_eq!(proof.boxes[1].carried, [2, 0]);
+        }
+    }
+
+    #[test]
+    fn may_be_marked_if_their_senders_react_to_marks() {
+        for (before, after) in [(1, 3), (2, 3), (0, 3), (3, 2), (1, 2)] {
+            let entering = udp(1, 0, before);
+            let mut leaving = entering.clone();
+            let is_mark = after == 3 && longhaul_wire::Ecn::mark(&mut leaving);
+            leaving[15] = after;
+            let mut script = usual();
+            script.raw(&[NearLan, NearWan, FarWan], &entering);
+            script.raw(&[FarLan], &leaving);
+            script.raw(&[FarLan], &[]);
+            script.raw(&ALL, &other(0));
+            let rules: Vec<_> = script.prove().violations.iter().map(|found| found.rule).collect();
+            let expected = if is_mark { &[][..] } else { &[Rule::OtherLost; 2] };
+            assert_eq!(rules, expected, "{before} to {after}");
+        }
     }
 
     #[test]

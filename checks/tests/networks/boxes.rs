@@ -267,9 +267,9 @@ mod accelerators {
         let near = network.status(&boxes[0]);
         let counters = &near["pairs"][0]["accelerator"]["counters"];
         // On a busy machine hosts respond late, and a flow may end up passing.
-        let [stored, passed] = ["stored_packets", "passed"].map(|name| counters[name].as_u64());
-        assert!(stored >= Some(50 * 64) && stored.max(passed) > Some(200 * 64), "{near:#}");
-        assert!(counters["pseudo_acks"].as_u64() >= Some(100), "{near:#}");
+        let count = |name: &str| counters[name].as_u64().expect("a number");
+        assert!(count("stored_packets") > 0 && count("pseudo_acks") > 0, "{near:#}");
+        assert!(count("stored_packets") + count("passed") >= 400 * 64, "{near:#}");
         assert_eq!(counters["malformed"], 0, "{near:#}");
         assert_eq!(counters["rx_icrc_encapsulated"], 0, "{near:#}");
         for one in boxes {

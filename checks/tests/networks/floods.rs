@@ -29,11 +29,12 @@ fn roce(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Sends frames at the required rate, or as fast as this machine can.
+/// Sends frames at the required rate, or as fast as this machine can: a tenth of the frames takes a
+/// busy machine longer.
 fn flood(from: &Raw, frame: fn(u32) -> Vec<u8>) {
     let begin = Instant::now();
     let mut sent = 0;
-    while begin.elapsed() < FLOOD {
+    while begin.elapsed() < FLOOD || sent <= PER_SECOND / 10 {
         if f64::from(sent) < begin.elapsed().as_secs_f64() * f64::from(PER_SECOND) {
             from.send(&frame(sent));
             sent += 1;
@@ -41,7 +42,6 @@ fn flood(from: &Raw, frame: fn(u32) -> Vec<u8>) {
             std::thread::yield_now();
         }
     }
-    assert!(sent > PER_SECOND / 10, "{sent} frames are no flood");
 }
 
 fn a_flow_survives(what: &str, frame: fn(u32) -> Vec<u8>) {

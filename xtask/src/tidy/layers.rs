@@ -15,8 +15,8 @@ const ALLOWED: Edges = &[
     ("proto/counters", &[]),
     ("proto/wire", &["proto/units"]),
     ("proto/lease", &[]),
-    ("proto/node", &["proto/units", "proto/lease", "proto/wire"]),
     ("proto/cc", &["proto/units"]),
+    ("proto/node", &["proto/units", "proto/lease", "proto/wire", "proto/cc"]),
     ("proto/fec", &["proto/units"]),
     ("proto/work", &["proto/units", "proto/counters", "proto/wire", "proto/node"]),
     ("proto/rc", &["proto/units", "proto/wire", "proto/node", "proto/work"]),
@@ -154,9 +154,11 @@ const ALLOWED: Edges = &[
             "proto/wan_box",
         ],
     ),
+    ("run/health", &[]),
     (
         "run/boxes",
         &[
+            "run/health",
             "proto/units",
             "proto/node",
             "proto/accel",
@@ -189,9 +191,12 @@ const ALLOWED: Edges = &[
             "host",
             "ports/port",
             "ports/memif",
+            "ports/netdev",
             "verbs/rdma",
         ],
     ),
+    ("ingest", &["verbs/rdma", "verbs/abi_defs"]),
+    ("python", &["ingest", "verbs/rdma"]),
     ("xtask", &[]),
 ];
 

@@ -1,9 +1,11 @@
 //! Results of the demo: results.json and the table.
 
+use super::cell::{Cell, Fibre, Transport};
 use crate::problem::Problem;
-use longhaul_boxes::quantity::{Distance, Size};
+use longhaul_boxes::quantity::Distance;
 use longhaul_units::BitRate;
 use serde::Serialize;
+use std::cmp::Ordering;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
@@ -15,14 +17,25 @@ pub struct Results {
     pub runs: Vec<Run>,
 }
 
-/// One run of ib_write_bw.
+/// One run.
 #[derive(Serialize)]
 pub struct Run {
     pub distance_km: f64,
-    pub message_bytes: u64,
-    pub accelerated: bool,
+    /// Probability of a frame.
+    pub loss: f64,
+    pub transport: Transport,
+    #[serde(flatten)]
+    pub measured: Measured,
+}
+
+/// What a run gave.
+#[derive(Serialize)]
+pub struct Measured {
     pub goodput_gbps: f64,
-    pub messages_per_second: f64,
+    /// TCP segments that were retransmitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retransmissions: Option<u64>,
+    /// Of the client.
     pub command: String,
 }
 
@@ -31,6 +44,7 @@ pub struct Run {
 pub struct Provenance {
     pub longhaul: &'static str,
     pub perftest: Option<String>,
+    pub iperf3: Option<String>,
     pub kernel: Option<String>,
     pub cpu: Option<String>,
     pub cores: usize,
@@ -49,13 +63,15 @@ impl Provenance {
             let line = text.lines().find(|line| line.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         });
-        let perftest = Command::new("ib_write_bw").arg("--version").output().ok();
-        let perftest =
-            perftest.and_then(|o| first_line(String::from_utf8_lossy(&o.stdout).into_owned()));
+        let version = |program: &str| {
+            let output = Command::new(program).arg("--version").output().ok()?;
+            first_line(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Provenance {
             longhaul: env!("CARGO_PKG_VERSION"),
-            perftest,
+            perftest: version("ib_write_bw"),
+            iperf3: version("iperf3"),
             kernel,
             cpu,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -78,64 +94,104 @@ impl Results {
         std::fs::write(path, text + "\n").map_err(|e| Problem::io("write", path, &e))
     }
 
-    /// Goodput of the run with these parameters, in Gbit/s.
-    pub fn goodput(&self, distance_km: f64, message_bytes: u64, accelerated: bool) -> Option<f64> {
-        let same = |r: &&Run| {
-            r.distance_km == distance_km
-                && r.message_bytes == message_bytes
-                && r.accelerated == accelerated
-        };
-        self.runs.iter().find(same).map(|r| r.goodput_gbps)
+    /// Goodput of `transport` over `path`, in Gbit/s.
+    pub fn goodput(&self, path: Fibre, transport: Transport) -> Option<f64> {
+        let same = |run: &&Run| run.path() == path && run.transport == transport;
+        self.runs.iter().find(same).map(|run| run.measured.goodput_gbps)
     }
 
-    /// Measured distances, ascending.
-    pub fn distances_km(&self) -> Vec<f64> {
-        let mut distances: Vec<f64> = self.runs.iter().map(|r| r.distance_km).collect();
-        distances.sort_by(f64::total_cmp);
-        distances.dedup();
-        distances
+    /// Whether there is an accelerated run over this distance.
+    pub fn has_accelerated(&self, distance: Distance) -> bool {
+        let is_one = |run: &Run| run.transport.is_accelerated() && run.path().distance == distance;
+        self.runs.iter().any(is_one)
     }
 
-    /// Measured message sizes, ascending.
-    pub fn message_sizes(&self) -> Vec<u64> {
-        let mut sizes: Vec<u64> = self.runs.iter().map(|r| r.message_bytes).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
+    /// Measured fibres: by loss, then by distance.
+    pub fn paths(&self) -> Vec<Fibre> {
+        let mut paths: Vec<Fibre> = self.runs.iter().map(Run::path).collect();
+        let order = |path: &Fibre| (path.loss, path.distance.km());
+        paths.sort_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(Ordering::Equal));
+        paths.dedup();
+        paths
     }
 
-    /// The text table: goodput in Gbit/s, and the gain.
+    /// Measured transports, in the order of the table.
+    pub fn transports(&self) -> Vec<Transport> {
+        let mut transports: Vec<Transport> = self.runs.iter().map(|run| run.transport).collect();
+        transports.sort();
+        transports.dedup();
+        transports
+    }
+
+    /// The text table: goodput in Gbit/s, a row per transport and a column per path.
     pub fn table(&self) -> String {
-        let mut table = String::new();
+        let paths = self.paths();
+        let rate = self.provenance.rate_bps as f64 / 1e9;
+        let mut table = format!("goodput in Gbit/s, over {rate} Gbit/s\n\n");
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            table,
-            "ib_write_bw over {} Gbit/s, goodput in Gbit/s\n\n{:>10} {:>10} {:>12} {:>12} {:>8}",
-            self.provenance.rate_bps as f64 / 1e9,
-            "distance",
-            "message",
-            "plain RDMA",
-            "accelerated",
-            "gain"
-        );
-        for km in self.distances_km() {
-            for bytes in self.message_sizes() {
-                let plain = self.goodput(km, bytes, false);
-                let accelerated = self.goodput(km, bytes, true);
-                let gain = plain.zip(accelerated).filter(|(p, _)| *p > 0.0).map(|(p, a)| a / p);
-                let figure = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.3}"));
-                let gain = gain.map_or("-".to_string(), |x| format!("{x:.2}x"));
-                let _ = writeln!(
-                    table,
-                    "{:>10} {:>10} {:>12} {:>12} {:>8}",
-                    Distance::from_km(km as u64).to_string(),
-                    Size::from_bytes(bytes).to_string(),
-                    figure(plain),
-                    figure(accelerated),
-                    gain
-                );
-            }
+        let mut row = |name: &str, cells: &mut dyn Iterator<Item = String>| {
+            let _ = write!(table, "{name:<25}");
+            cells.for_each(|cell| {
+                let _ = write!(table, "{cell:>10}");
+            });
+            table.truncate(table.trim_end_matches(' ').len());
+            table.push('\n');
+        };
+        row("", &mut paths.iter().map(|path| path.distance.to_string()));
+        if paths.iter().any(|path| path.loss > 0.0) {
+            let loss = |path: &Fibre| match path.loss {
+                0.0 => String::new(),
+                loss => format!("loss {loss:e}"),
+            };
+            row("", &mut paths.iter().map(loss));
+        }
+        for transport in self.transports() {
+            let figure = |path: &Fibre| {
+                self.goodput(*path, transport).map_or("-".to_owned(), |gbps| format!("{gbps:.3}"))
+            };
+            row(&transport.to_string(), &mut paths.iter().map(figure));
         }
         table
+    }
+}
+
+impl Run {
+    pub fn new(cell: &Cell, measured: Measured) -> Self {
+        let Cell { path, transport } = *cell;
+        Run { distance_km: path.distance.km(), loss: path.loss, transport, measured }
+    }
+
+    fn path(&self) -> Fibre {
+        Fibre { distance: Distance::from_km(self.distance_km as u64), loss: self.loss }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell;
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_row_per_transport_and_a_column_per_path() {
+        let mut results = Results::new(Provenance::gather(BitRate::from_gbps(10).unwrap(), 1));
+        for (i, cell) in cell::quick().iter().enumerate().skip(1) {
+            let goodput_gbps = i as f64 / 2.0;
+            let measured = Measured { goodput_gbps, retransmissions: None, command: String::new() };
+            results.runs.push(Run::new(cell, measured));
+        }
+        assert_eq!(
+            results.table(),
+            "goodput in Gbit/s, over 10 Gbit/s
+
+                            1000 km   1000 km
+                                    loss 1e-3
+RDMA plain, 64 KiB                -     3.000
+RDMA accelerated, 64 KiB      2.500     5.500
+TCP CUBIC, 1 connection       0.500     3.500
+TCP CUBIC, 8 connections      1.000     4.000
+TCP BBR, 1 connection         1.500     4.500
+TCP BBR, 8 connections        2.000     5.000
+"
+        );
     }
 }

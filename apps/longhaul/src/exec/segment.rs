@@ -1,6 +1,6 @@
 //! Programs on an Ethernet segment: through a TAP device, or on an interface of this machine.
 
-use super::Program;
+use super::Environment;
 use super::udp::largest_path_mtu;
 use crate::problem::Problem;
 use longhaul_boxes::runtime_dir::private_dir;
@@ -10,9 +10,7 @@ use longhaul_wire::MacAddr;
 use nix::ifaddrs::getifaddrs;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
-use std::ffi::OsString;
 use std::net::IpAddr;
-use std::process::Command;
 use std::str::FromStr;
 
 /// MTU of a TAP device that is created for the program.
@@ -83,9 +81,8 @@ impl Line<'_> {
     }
 }
 
-/// The command that runs `program` at `attachment`.
-pub fn command(attachment: &Attachment<'_>, program: &[OsString]) -> Result<Command, Problem> {
-    let program = Program::find(program)?;
+/// The environment of a program at `attachment`.
+pub fn environment(attachment: &Attachment<'_>) -> Result<Environment, Problem> {
     let name = attachment.line.name();
     let path_mtu = path_mtu(&attachment.line)?;
     let identity = identity(attachment)?;
@@ -93,16 +90,17 @@ pub fn command(attachment: &Attachment<'_>, program: &[OsString]) -> Result<Comm
         may_open(name)?;
     }
     let dir = private_dir(&format!("{name}-{}", identity.ip.to_string().replace(':', "_")))?;
-    let mut command = program.command(&dir.join("preload.so"))?;
+    let mut environment = Environment::new(&dir.join("preload.so"))?;
     let variable = match attachment.line {
         Line::Tap(_) => attach::ENV_TAP,
         Line::Interface(_) => attach::ENV_INTERFACE,
     };
-    command
-        .env(variable, name)
-        .env(attach::ENV_IP, identity.ip.to_string())
-        .env(attach::ENV_HOST, format!("{} on {name}", identity.ip))
-        .env(attach::ENV_COUNTERS, dir.join("counters"));
+    environment
+        .set(variable, name)
+        .set(attach::ENV_IP, identity.ip)
+        .set(attach::ENV_HOST, format!("{} on {name}", identity.ip))
+        .set(attach::ENV_COUNTERS, dir.join("counters").display())
+        .set_path_mtu(path_mtu);
     let texts = [
         (attach::ENV_MAC, identity.mac.map(|mac| mac.to_string())),
         (attach::ENV_PREFIX_LEN, identity.prefix_len.map(|len| len.to_string())),
@@ -111,13 +109,10 @@ pub fn command(attachment: &Attachment<'_>, program: &[OsString]) -> Result<Comm
     ];
     for (variable, text) in texts {
         if let Some(text) = text {
-            command.env(variable, text);
+            environment.set(variable, text);
         }
     }
-    if std::env::var_os(attach::ENV_PATH_MTU).is_none() {
-        command.env(attach::ENV_PATH_MTU, path_mtu.to_string());
-    }
-    Ok(command)
+    Ok(environment)
 }
 
 /// Refuses an interface on which the caller may not open a packet socket: programs open their port

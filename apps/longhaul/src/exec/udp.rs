@@ -1,14 +1,12 @@
 //! Programs on this machine's own network.
 
-use super::Program;
+use super::Environment;
 use crate::problem::Problem;
 use longhaul_boxes::runtime_dir::private_dir;
 use longhaul_rdma::attach;
-use nix::ifaddrs::getifaddrs;
-use std::ffi::OsString;
+use longhaul_rdma::sysfs::interface_with;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::process::Command;
 
 /// UDP port of both ends.
 const PORT: u16 = longhaul_wire::ROCEV2_PORT;
@@ -20,28 +18,24 @@ const ELSEWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Returns the command that runs `program` with a device at `address`, or at the source address of
-/// the default route.
-pub fn command(address: Option<IpAddr>, program: &[OsString]) -> Result<Command, Problem> {
-    let program = Program::find(program)?;
+/// The environment of a program with a device at `address`, or at the source address of the default
+/// route.
+pub fn environment(address: Option<IpAddr>) -> Result<Environment, Problem> {
     let address = match address {
         Some(address) => address,
         None => own_address()?,
     };
-    let interface = interface_of(address)?;
-    let path_mtu = path_mtu(&interface)?;
+    let path_mtu = path_mtu(&interface_of(address)?)?;
     is_free(address)?;
     let dir = private_dir(&format!("udp-{}", address.to_string().replace(':', "_")))?;
-    let mut command = program.command(&dir.join("preload.so"))?;
-    command
-        .env(attach::ENV_UDP_PORT, PORT.to_string())
-        .env(attach::ENV_IP, address.to_string())
-        .env(attach::ENV_HOST, address.to_string())
-        .env(attach::ENV_COUNTERS, dir.join("counters"));
-    if std::env::var_os(attach::ENV_PATH_MTU).is_none() {
-        command.env(attach::ENV_PATH_MTU, path_mtu.to_string());
-    }
-    Ok(command)
+    let mut environment = Environment::new(&dir.join("preload.so"))?;
+    environment
+        .set(attach::ENV_UDP_PORT, PORT)
+        .set(attach::ENV_IP, address)
+        .set(attach::ENV_HOST, address)
+        .set(attach::ENV_COUNTERS, dir.join("counters").display())
+        .set_path_mtu(path_mtu);
+    Ok(environment)
 }
 
 /// Returns the source address of the default route, preferably of IPv4.
@@ -58,7 +52,11 @@ fn own_address() -> Result<IpAddr, Problem> {
         Ok(socket.local_addr()?.ip())
     };
     ELSEWHERE.into_iter().find_map(|elsewhere| from(elsewhere).ok()).ok_or_else(|| {
-        Problem::new("this machine has no default route to select an address", "use --udp=ADDRESS")
+        Problem::new(
+            "this machine has no default route to select an address",
+            "use --udp=ADDRESS with an address of 'ip address'; --udp=127.0.0.1 and \
+             --udp=127.0.0.2 are two programs on this machine alone",
+        )
     })
 }
 
@@ -78,20 +76,7 @@ fn is_free(address: IpAddr) -> Result<(), Problem> {
 
 /// The interface that has `address`.
 fn interface_of(address: IpAddr) -> Result<String, Problem> {
-    let interfaces = getifaddrs()
-        .map_err(|e| Problem::plain(format!("cannot list this machine's addresses: {e}")))?;
-    let has = |interface: &nix::ifaddrs::InterfaceAddress| {
-        let Some(storage) = &interface.address else { return false };
-        match address {
-            IpAddr::V4(ip) => storage.as_sockaddr_in().is_some_and(|found| {
-                // All of 127.0.0.0/8 belongs to the loopback interface.
-                found.ip() == ip || (ip.is_loopback() && found.ip().is_loopback())
-            }),
-            IpAddr::V6(ip) => storage.as_sockaddr_in6().is_some_and(|found| found.ip() == ip),
-        }
-    };
-    let found = interfaces.into_iter().find(has).map(|interface| interface.interface_name);
-    found.ok_or_else(|| {
+    interface_with(address).ok_or_else(|| {
         Problem::new(
             format!("{address} is not an address of this machine"),
             "'ip address' lists its addresses",

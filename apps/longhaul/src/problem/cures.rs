@@ -306,9 +306,10 @@ fn of_lab(error: &longhaul_lab::Error) -> Option<String> {
             Some(format!("start it with 'longhaul lab up{option} --distance 1000km'"))
         }
         Error::OtherSpec { .. } => Some("restart the lab".to_string()),
-        Error::HostIsFull { .. } => {
-            Some("wait for one to end, or start a second lab with --name".to_string())
+        Error::WanRateWithoutTransport => {
+            Some("it is the transport's rate: add --accelerate transport".to_string())
         }
+        Error::NoNamespaces { .. } => Some("restart the lab, as the user who uses it".to_string()),
         Error::NoAnswer { log, .. } => Some(format!("see {}", log.display())),
         Error::OtherVersion { .. } => Some("restart it".to_string()),
         Error::Path(_)

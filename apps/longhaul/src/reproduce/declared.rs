@@ -15,7 +15,8 @@ macro_rules! embedded {
 /// Built-in experiments, in the order of the report.
 const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
     "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n"
-    "lossy-wan" "ceiling" "power" "planner-grid"
+    "lossy-wan" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events" "thesis-qps"
+    "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery"
 );
 
 /// Tables from formulas.
@@ -24,7 +25,7 @@ const THEORY: &[(&str, &str)] = embedded!("theory", ".csv": "go_back_n");
 /// Published tables.
 const PUBLISHED: &[(&str, &str)] = embedded!("published", ".csv":
     "iown1_power" "iown1_step1_claims" "iown2_c1_throughput_380km" "iown2_d1_latency_380km"
-    "ntt_claims" "ntt_distance_throughput" "thesis_results"
+    "ntt_claims" "ntt_distance_throughput" "thesis_cpu_srq" "thesis_results" "thesis_text"
 );
 
 /// Display names of scenario keys.
@@ -39,6 +40,8 @@ const LABELS: &[(&str, &str)] = &[
     ("rtt", "round trip"),
     ("op", "operation"),
     ("latency_ns", "latency"),
+    ("requester_cpu_percent", "requester's CPU, % of a core"),
+    ("responder_cpu_percent", "responder's CPU, % of a core"),
     ("read", "READ"),
     ("send", "SEND"),
     ("write", "WRITE"),
@@ -103,7 +106,8 @@ pub struct Run {
     vary: BTreeMap<String, String>,
     /// Table rows by which to vary, and with which the run is compared.
     reference: Option<Rows>,
-    /// Runs by whose goodput, at equal varied values, its own is divided: values `gain_over_NAME`.
+    /// Runs by whose goodput, at equal varied values, its own is divided: values `gain_over_NAME`,
+    /// and, where programs wait for events, `cpu_percent_saved_over_NAME`.
     #[serde(default)]
     pub against: Vec<String>,
     /// Keep the best of the points with equal values of these parameters, which become their only

@@ -76,12 +76,13 @@ fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Pr
     }
     let started = Started::now();
     let (seed, owed) = (scenario.seed, owed(&scenario));
-    let simulation = Simulation::new(scenario, |_, _| None).map_err(|e| here(e.to_string()))?;
+    let simulation =
+        Simulation::new(scenario.clone(), |_, _| None).map_err(|e| here(e.to_string()))?;
     let outcome = simulation.run(1, |_| true);
     let record = Record::new(experiment, Source::Simulated, planned.point.clone());
     let record = match fault(&outcome) {
         Some(why) => owed.iter().fold(record, |record, value| record.failure(value, why)),
-        None => figures(record, &outcome),
+        None => figures(record, &scenario, &outcome),
     };
     records.push(record.from_run(started.provenance(Some(seed), 1)));
     Ok(records.into_iter().map(|record| finished(record, planned)).collect())
@@ -120,13 +121,23 @@ fn fault(outcome: &Outcome) -> Option<&str> {
     outcome.violations.iter().chain(failure).chain(&outcome.unfinished).next().map(String::as_str)
 }
 
-fn figures(record: Record, outcome: &Outcome) -> Record {
+fn figures(record: Record, scenario: &Scenario, outcome: &Outcome) -> Record {
     let flow = &outcome.flows[0];
     let mut record = record
-        .value("goodput_bps", flow.goodput_bps)
+        .value("goodput_bps", outcome.flows.iter().map(|flow| flow.goodput_bps).sum())
         .value("frame_efficiency_percent", frame_efficiency_percent(outcome));
     if let Some(latency) = flow.latency {
         record = record.value("latency_ns", latency.median_ns);
+    }
+    let ends = &scenario.flows[0];
+    for (value, station) in
+        [("requester_cpu_percent", ends.from), ("responder_cpu_percent", ends.to)]
+    {
+        let name = &scenario.stations[station].name;
+        let host = outcome.hosts.iter().find(|host| host.name == *name);
+        if let Some(load) = host.and_then(|host| host.load) {
+            record = record.value(value, load.cpu_percent);
+        }
     }
     let lost = outcome.wires.iter().map(|wire| wire.lost_frames).sum::<u64>();
     if lost > 0 {
@@ -155,7 +166,8 @@ fn frame_efficiency_percent(outcome: &Outcome) -> f64 {
     100.0 * payload as f64 / carried.max(1) as f64
 }
 
-/// Computes the gains of runs over others: goodput divided by the other's.
+/// Computes the gains of runs over others: goodput divided by the other's, and the part of the
+/// other's responder's processor time that a run saves.
 fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>)]) -> Vec<Record> {
     let mut gains = Vec::new();
     for (number, run) in declared.runs().iter().enumerate() {
@@ -174,8 +186,13 @@ fn gains(declared: &Declared, points: &[Planned], results: &[(usize, Vec<Record>
                     continue;
                 };
                 let goodput = |record: &Record| record.values.get("goodput_bps").copied();
+                let cpu = |record: &Record| record.values.get("responder_cpu_percent").copied();
                 let (values, failed) = (BTreeMap::new(), BTreeMap::new());
-                let gain = Record { values, failed, ..record.clone() };
+                let mut gain = Record { values, failed, ..record.clone() };
+                if let (Some(own), Some(beside)) = (cpu(record), cpu(beside)) {
+                    let saved = 100.0 * (1.0 - own / beside);
+                    gain = gain.value(&format!("cpu_percent_saved_over_{other}"), saved);
+                }
                 if let (Some(own), Some(beside)) = (goodput(record), goodput(beside)) {
                     gains.push(gain.value(&value, own / beside));
                 } else if let Some(why) =

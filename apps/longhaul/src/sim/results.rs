@@ -34,6 +34,13 @@ pub fn record(
         .value("lost_frames", sum(|wire| wire.lost_frames))
         .value("queue_full_frames", sum(|wire| wire.queue_full_frames))
         .value("ecn_marked_frames", sum(|wire| wire.ecn_marked_frames));
+    for host in &outcome.hosts {
+        let Some(load) = host.load else { continue };
+        record = record
+            .value(&format!("{}.cpu_percent", host.name), load.cpu_percent)
+            .value(&format!("{}.completion_events", host.name), load.events as f64)
+            .value(&format!("{}.wakeups", host.name), load.wakeups as f64);
+    }
     for (name, value) in of_switches(outcome) {
         record = record.value(&name, value);
     }
@@ -137,6 +144,15 @@ fn values(flow: &FlowOutcome) -> Vec<(&'static str, f64)> {
             ("latency_p999_ns", latency.p999_ns),
             ("latency_max_ns", latency.max_ns),
         ]);
+    }
+    if let Some(arrivals) = flow.arrivals {
+        values.extend([
+            ("arrived_messages", arrivals.messages as f64),
+            ("incomplete_messages", arrivals.incomplete as f64),
+            ("flagged_messages", arrivals.flagged as f64),
+            ("duplicate_messages", arrivals.duplicates as f64),
+        ]);
+        values.extend(arrivals.lost.map(|lost| ("lost_messages", lost as f64)));
     }
     if let Some(setup) = flow.setup {
         values.extend([("setup_mean_ns", setup.mean_ns), ("setup_max_ns", setup.max_ns)]);

@@ -28,10 +28,14 @@ pub fn render(
         outcome.events,
         scenario.seed
     );
-    for (rows, keys) in
-        [(flows(scenario, outcome), 1), (wires(links, outcome), 3), (switches(outcome), 2)]
-    {
-        // A scenario without switches has no such table.
+    for (rows, keys) in [
+        (flows(scenario, outcome), 1),
+        (arrivals(outcome), 1),
+        (loads(outcome), 1),
+        (wires(links, outcome), 3),
+        (switches(outcome), 2),
+    ] {
+        // A scenario without switches has no table of them.
         if rows.len() > 1 {
             out.push('\n');
             out.push_str(&blocks(&rows, keys, width));
@@ -99,6 +103,39 @@ fn flows(scenario: &Scenario, outcome: &Outcome) -> Rows {
             row.push(time(found.setup.map(|setup| setup.max_ns)));
         }
         table.push(row);
+    }
+    table
+}
+
+/// What arrived of each flow with UC.
+fn arrivals(outcome: &Outcome) -> Rows {
+    let mut table = heads(&["flow", "arrived", "lost", "flagged", "incomplete", "duplicates"]);
+    for flow in &outcome.flows {
+        let Some(arrivals) = flow.arrivals else { continue };
+        table.push(vec![
+            flow.name.clone(),
+            arrivals.messages.to_string(),
+            arrivals.lost.map_or_else(|| "-".to_owned(), |lost| lost.to_string()),
+            arrivals.flagged.to_string(),
+            arrivals.incomplete.to_string(),
+            arrivals.duplicates.to_string(),
+        ]);
+    }
+    table
+}
+
+/// CPU load of each host whose programs wait for events.
+fn loads(outcome: &Outcome) -> Rows {
+    let mut table = heads(&["host", "CPU, % of a core", "threads", "events", "wake-ups"]);
+    for host in &outcome.hosts {
+        let Some(load) = host.load else { continue };
+        table.push(vec![
+            host.name.clone(),
+            format!("{:.1}", load.cpu_percent),
+            load.threads.to_string(),
+            load.events.to_string(),
+            load.wakeups.to_string(),
+        ]);
     }
     table
 }
