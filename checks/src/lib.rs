@@ -30,4 +30,6 @@ pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};
 pub use lab::{RuntimeDir, TestLab, Turn};
 pub use lab_hosts::{LabHosts, Ranks};
 pub use pair::{Ready, free_tcp_port, wait_for_listener, wait_until_asleep};
-pub use program::{Finished, Program, longhaul, longhaul_with_dpdk, members_of_group, require};
+pub use program::{
+    Finished, Program, longhaul, longhaul_with_dpdk, members_of_group, python, require,
+};

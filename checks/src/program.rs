@@ -28,6 +28,14 @@ pub fn longhaul_with_dpdk() -> Option<PathBuf> {
     std::env::var_os("LONGHAUL_WITH_DPDK").map(PathBuf::from)
 }
 
+/// The interpreter with the libraries that `./longhaul test` installs from PyPI, or else the
+/// system's.
+pub fn python() -> PathBuf {
+    let built = longhaul();
+    let installed = built.ancestors().nth(2).map(|target| target.join("python/bin/python"));
+    installed.filter(|python| python.exists()).unwrap_or_else(|| "python3".into())
+}
+
 /// Fails the test if `program` is not installed.
 ///
 /// # Panics

@@ -96,7 +96,11 @@ pub fn wait_for_stop() {
     let _ = io::stdin().read_line(&mut String::new());
 }
 
-fn device(socket: &str, role: &str, ip: &str) -> Device {
+/// A device on shared memory; `role` is "master" or "slave".
+///
+/// # Panics
+/// If it cannot be opened.
+pub fn device(socket: &str, role: &str, ip: &str) -> Device {
     let attach = Attach::from_lookup(|name| match name {
         attach::ENV_SOCKET => Some(socket.to_owned()),
         attach::ENV_ROLE => Some(role.to_owned()),

@@ -2,12 +2,13 @@
 
 use longhaul_checks::packets::Fields;
 use longhaul_checks::{
-    Finished, Program, RuntimeDir, TestLab, free_tcp_port, longhaul, wait_for_listener,
+    Finished, Program, RuntimeDir, TestLab, free_tcp_port, longhaul, python, wait_for_listener,
 };
 use longhaul_namespace::skip;
 use longhaul_wire::{Position, Transport, pcap};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -108,19 +109,18 @@ fn present_in_capture(file: &Path) -> BTreeSet<(u32, u64, u32)> {
     present
 }
 
-/// Sends 8 windows of `subbands` times 5 messages with gaps through a path with loss, and compares
-/// each flag with a capture.
-fn flags_are_those_of_a_capture(subbands: u32) {
+/// Sends 8 windows of `subbands` times 5 messages with gaps over `path`, and compares each flag with
+/// a capture. Returns the receiver's summary and the frames that the fibre lost.
+fn flags_are_those_of_a_capture(subbands: u32, message: u32, path: &str) -> (Value, u64) {
     let files = RuntimeDir::new();
     let (capture, sink) = (files.path().join("a.pcap"), files.path().join("sink"));
-    let lab = "--distance 1000km --rate 10G --loss 1e-2 --pcap-frames 400000 --pcap";
-    let ingest = Ingest::over(&format!("{lab} {}", capture.display()));
+    let lab = "--distance 1000km --rate 10G --pcap-frames 400000 --pcap";
+    let ingest = Ingest::over(&format!("{path} {lab} {}", capture.display()));
     let (slots, windows) = (subbands * 5, 8);
-    let layout = format!("--slots {slots} --message 4500 --until-idle --verify");
+    let layout = format!("--slots {slots} --message {message} --until-idle --verify");
     let receiver = ingest.receiver(&format!("{layout} --sink raw:{}", sink.display()));
-    let sender = ingest.sender(&format!(
-        "--subbands {subbands} --blocks 5 --message 4500 --windows {windows} --rate 400M --gap 0.01"
-    ));
+    let station = format!("--subbands {subbands} --blocks 5 --message {message}");
+    let sender = ingest.sender(&format!("{station} --windows {windows} --rate 400M --gap 0.01"));
     let sent = json(&sender.succeed(LIMIT));
     let received = json(&receiver.succeed(LIMIT));
     let losses = ingest.lab.losses(1);
@@ -130,27 +130,48 @@ fn flags_are_those_of_a_capture(subbands: u32) {
     let captured = present_in_capture(&capture);
     let differing: Vec<_> = present.symmetric_difference(&captured).take(5).collect();
     assert!(differing.is_empty(), "{differing:?}: {received}");
-    let messages = &received["messages"];
-    let of = |fate: &str| messages[fate].as_u64().unwrap();
-    assert_eq!(of("present"), present.len() as u64, "{received}");
-    assert_eq!(of("never_sent"), sent["unsent"].as_u64().unwrap(), "{received}");
-    assert!(losses > 0 && of("lost") > 0, "{losses} frames lost: {received}");
-    // A message has two packets, and at most all of a lost message's are lost.
-    assert!((losses / 2..=losses).contains(&of("lost")), "{losses} frames lost: {received}");
+    assert_eq!(fate(&received, "present"), present.len() as u64, "{received}");
+    assert_eq!(fate(&received, "never_sent"), sent["unsent"].as_u64().unwrap(), "{received}");
+    let arrived_or_unsent = fate(&received, "present") + fate(&received, "never_sent");
     let total = u64::from(slots) * windows;
-    assert_eq!(of("present") + of("never_sent") + of("lost"), total, "{received}");
+    assert_eq!(arrived_or_unsent + fate(&received, "lost"), total, "{received}");
     assert_eq!(received["damaged"], 0, "{received}");
+    (received, losses)
+}
+
+/// Messages of the summary with this fate.
+fn fate(received: &Value, fate: &str) -> u64 {
+    received["messages"][fate].as_u64().unwrap()
+}
+
+fn loss_is_flagged(subbands: u32) {
+    let (received, losses) = flags_are_those_of_a_capture(subbands, 4500, "--loss 1e-2");
+    let lost = fate(&received, "lost");
+    assert!(losses > 0 && lost > 0, "{losses} frames lost: {received}");
+    // A message has two packets, and at most all of a lost message's are lost.
+    assert!((losses / 2..=losses).contains(&lost), "{losses} frames lost: {received}");
 }
 
 #[test]
 fn two_hundred_queue_pairs_are_flagged_as_a_capture_shows() {
-    flags_are_those_of_a_capture(200);
+    loss_is_flagged(200);
+}
+
+#[test]
+fn reordered_and_duplicated_packets_are_flagged_as_a_capture_shows() {
+    let path = "--reorder 0.02 --reorder-delay 1ms --duplicate 0.02";
+    // Messages of two packets whose order changes are lost, those of one are not.
+    let (received, _) = flags_are_those_of_a_capture(50, 4500, path);
+    assert!(fate(&received, "lost") > 0, "{received}");
+    let (received, _) = flags_are_those_of_a_capture(50, 4000, path);
+    assert_eq!(fate(&received, "lost"), 0, "{received}");
+    assert!(received["duplicates"].as_u64().unwrap() > 0, "{received}");
 }
 
 #[test]
 #[ignore = "nightly: 800 queue pairs, the most whose slots the default layout has room for"]
 fn eight_hundred_queue_pairs_are_flagged_as_a_capture_shows() {
-    flags_are_those_of_a_capture(800);
+    loss_is_flagged(800);
 }
 
 #[test]
@@ -166,10 +187,10 @@ fn two_thousand_queue_pairs_lose_what_the_fibre_loses() {
             sender.succeed(LIMIT);
             let received = json(&receiver.succeed(LIMIT));
             let losses = ingest.lab.losses(1);
-            let of = |fate: &str| received["messages"][fate].as_u64().unwrap();
+            let lost = fate(&received, "lost");
             let what = format!("{loss}, {message}: {losses} frames lost, {received}");
-            assert_eq!(of("present") + of("lost"), 32_000, "{what}");
-            assert!(of("lost") <= losses && (of("lost") > 0) == (losses > 0), "{what}");
+            assert_eq!(fate(&received, "present") + lost, 32_000, "{what}");
+            assert!(lost <= losses && (lost > 0) == (losses > 0), "{what}");
             assert_eq!(received["damaged"], 0, "{what}");
         }
     }
@@ -394,14 +415,14 @@ fn a_scraper_sees_what_arrives_and_a_probe_what_fails() {
 }
 
 /// Runs a script of Python that needs `module` on `file`; skips loudly without the module.
-fn python(module: &str, script: &str, file: &Path) -> Option<String> {
-    let run = |command: &mut Command| command.output().expect("python3");
-    if !run(Command::new("python3").args(["-c", &format!("import {module}")])).status.success() {
+fn read_by(module: &str, script: &str, file: &Path) -> Option<String> {
+    let run = |arguments: &[&OsStr]| Command::new(python()).args(arguments).output().unwrap();
+    if !run(&["-c".as_ref(), format!("import {module}").as_ref()]).status.success() {
         skip(format!("Python's {module} is not installed"));
         return None;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
-    let out = run(Command::new("python3").arg(script).arg(file));
+    let out = run(&[script.as_ref(), file.as_ref()]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     Some(String::from_utf8(out.stdout).unwrap())
 }
@@ -424,7 +445,7 @@ fn h5py_reads_what_the_hdf5_sink_wrote() {
     let path = files.path().join("station.h5");
     let received =
         observe(&format!("hdf5:{}", path.display()), "TELESCOP = \"LOFAR\"\nOBSFREQ = 150.5\n");
-    let Some(counts) = python("h5py", "ingest_hdf5.py", &path) else { return };
+    let Some(counts) = read_by("h5py", "ingest_hdf5.py", &path) else { return };
     let counts: Value = serde_json::from_str(&counts).unwrap();
     // What was late changed its fate after its window was written.
     assert_eq!(counts["present"], received["messages"]["present"], "{received}");
@@ -437,7 +458,7 @@ fn blimpy_reads_what_the_guppi_sink_wrote() {
     let header = "OBSNCHAN = 16\nNPOL = 4\nNBITS = 8\nOBSFREQ = 1420.0\nTBIN = 1e-6\n";
     let received = observe(&format!("guppi:{}", files.path().display()), header);
     let file = files.path().join("stream0.0000.raw");
-    let Some(found) = python("blimpy.guppi", "ingest_guppi.py", &file) else { return };
+    let Some(found) = read_by("blimpy.guppi", "ingest_guppi.py", &file) else { return };
     let found: Value = serde_json::from_str(found.lines().last().unwrap()).unwrap();
     let missing = 20 * 256 - received["messages"]["present"].as_u64().unwrap();
     let indices: Vec<u64> = (0..20).map(|window| window * 256).collect();

@@ -20,7 +20,7 @@ pub enum Receives {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// They sleep until a completion event.
+    /// They sleep until a completion event, and poll through silences of microseconds.
     #[default]
     Events,
     /// They sleep until the event of a message that its sender marked as solicited.

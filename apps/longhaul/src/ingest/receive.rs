@@ -14,9 +14,10 @@ use longhaul_ingest::pattern;
 use longhaul_ingest::receiver::Receiver;
 use longhaul_ingest::ring::Fate;
 use longhaul_ingest::session::{self, ToHardware};
-use longhaul_ingest::settings::Settings;
+use longhaul_ingest::settings::{Settings, Wait};
 use longhaul_ingest::sink::{Dada, Discard, Guppi, Hdf5, Header, Raw, Sink, SinkError};
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -74,6 +75,10 @@ pub struct Args {
     /// Regions of a ring, a power of two
     #[arg(long, value_name = "N")]
     regions: Option<u32>,
+    /// How completion threads wait: events, solicited (only for messages that senders mark), or
+    /// poll (the highest rate, a whole processor each)
+    #[arg(long, value_name = "HOW", value_parser = wait)]
+    wait: Option<Wait>,
     /// Destination of the chunks: discard, raw:DIR, guppi:DIR, dada:DIR or hdf5:FILE
     #[arg(long, value_name = "SINK", default_value = "discard")]
     sink: SinkName,
@@ -306,13 +311,14 @@ fn settings(args: &Args) -> Result<Settings, Problem> {
         Some(path) => read(path, "'longhaul ingest receive --example' prints a valid file")?,
         None => Settings::default(),
     };
-    let Args { listen, streams, slots, message, regions, .. } = args;
+    let Args { listen, streams, slots, message, regions, wait, .. } = args;
     if let Some(listen) = listen {
         settings.listen = *listen;
     }
     settings.streams = streams.unwrap_or(settings.streams);
     settings.slots = slots.unwrap_or(settings.slots);
     settings.regions = regions.unwrap_or(settings.regions);
+    settings.wait = wait.unwrap_or(settings.wait);
     if args.until_idle && !settings.senders.is_empty() {
         let cause = "senders without a session never end, so --until-idle would not";
         return Err(Problem::new(cause, "use --windows or --seconds"));
@@ -322,6 +328,10 @@ fn settings(args: &Args) -> Result<Settings, Problem> {
             .map_err(|_| Problem::plain("a message has at most 4 GiB"))?;
     }
     Ok(settings)
+}
+
+fn wait(text: &str) -> Result<Wait, serde::de::value::Error> {
+    Wait::deserialize(text.into_deserializer())
 }
 
 /// Reads a TOML or JSON file; `cure` says what a valid one has.
