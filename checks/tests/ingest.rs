@@ -26,7 +26,13 @@ struct Ingest {
 
 impl Ingest {
     fn over(path: &str) -> Self {
-        Ingest { lab: TestLab::up(path), port: free_tcp_port() }
+        Self::over_with(path, &[])
+    }
+
+    /// With arguments that may contain spaces.
+    fn over_with(path: &str, others: &[&str]) -> Self {
+        let lab = TestLab::up_with(path.split_whitespace().chain(others.iter().copied()));
+        Ingest { lab, port: free_tcp_port() }
     }
 
     fn receiver(&self, options: &str) -> Program {
@@ -109,13 +115,14 @@ fn present_in_capture(file: &Path) -> BTreeSet<(u32, u64, u32)> {
     present
 }
 
-/// Sends 8 windows of `subbands` times 5 messages with gaps over `path`, and compares each flag with
-/// a capture. Returns the receiver's summary and the frames that the fibre lost.
-fn flags_are_those_of_a_capture(subbands: u32, message: u32, path: &str) -> (Value, u64) {
+/// Sends 8 windows of `subbands` times 5 messages with gaps over a path with `faults`, and
+/// compares each flag with a capture. Returns the receiver's summary and the frames that the fibre
+/// lost.
+fn flags_are_those_of_a_capture(subbands: u32, message: u32, faults: &[&str]) -> (Value, u64) {
     let files = RuntimeDir::new();
     let (capture, sink) = (files.path().join("a.pcap"), files.path().join("sink"));
     let lab = "--distance 1000km --rate 10G --pcap-frames 400000 --pcap";
-    let ingest = Ingest::over(&format!("{path} {lab} {}", capture.display()));
+    let ingest = Ingest::over_with(&format!("{lab} {}", capture.display()), faults);
     let (slots, windows) = (subbands * 5, 8);
     let layout = format!("--slots {slots} --message {message} --until-idle --verify");
     let receiver = ingest.receiver(&format!("{layout} --sink raw:{}", sink.display()));
@@ -145,7 +152,7 @@ fn fate(received: &Value, fate: &str) -> u64 {
 }
 
 fn loss_is_flagged(subbands: u32) {
-    let (received, losses) = flags_are_those_of_a_capture(subbands, 4500, "--loss 1e-2");
+    let (received, losses) = flags_are_those_of_a_capture(subbands, 4500, &["--loss", "1e-2"]);
     let lost = fate(&received, "lost");
     assert!(losses > 0 && lost > 0, "{losses} frames lost: {received}");
     // A message has two packets, and at most all of a lost message's are lost.
@@ -159,11 +166,11 @@ fn two_hundred_queue_pairs_are_flagged_as_a_capture_shows() {
 
 #[test]
 fn reordered_and_duplicated_packets_are_flagged_as_a_capture_shows() {
-    let path = "--reorder 0.02 --reorder-delay 1ms --duplicate 0.02";
+    let faults = ["--rule", "roce: reorder 1ms 2%", "--rule", "roce: duplicate 2%"];
     // Messages of two packets whose order changes are lost, those of one are not.
-    let (received, _) = flags_are_those_of_a_capture(50, 4500, path);
+    let (received, _) = flags_are_those_of_a_capture(50, 4500, &faults);
     assert!(fate(&received, "lost") > 0, "{received}");
-    let (received, _) = flags_are_those_of_a_capture(50, 4000, path);
+    let (received, _) = flags_are_those_of_a_capture(50, 4000, &faults);
     assert_eq!(fate(&received, "lost"), 0, "{received}");
     assert!(received["duplicates"].as_u64().unwrap() > 0, "{received}");
 }
