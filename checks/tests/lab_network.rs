@@ -144,23 +144,32 @@ mod ipv6 {
     }
 
     #[test]
-    fn has_a_gid_of_its_own_beside_that_of_ipv4() {
+    fn has_gids_of_its_own_beside_that_of_ipv4() {
         require("ibv_devinfo", "ibverbs-utils");
         require("ib_write_bw", "perftest");
         require("rping", "rdmacm-utils");
         let Some(lab) = lab("--distance 10km --accelerate") else { return };
+        let addresses = lab.exec("b", "ip -o address show dev lh0").succeed(LIMIT).stdout;
+        let of_interface: Vec<&str> = addresses.split(" inet").skip(1).collect();
         let info = lab.exec("b", "ibv_devinfo -v").succeed(LIMIT).stdout;
-        for gid in ["GID[  0]:\t\t::ffff:10.77.0.2, RoCE v2", "GID[  1]:\t\tfd77::a4d:2, RoCE v2"] {
-            assert!(info.contains(gid), "{info}");
-        }
-        for (index, address) in [(0, "10.77.0.2"), (1, "fd77::a4d:2")] {
+        let ways = [
+            ("::ffff:10.77.0.2", "10.77.0.2", "10.77.0.2"),
+            ("fd77::a4d:2", "fd77::a4d:2", "fd77::a4d:2"),
+            ("fe80::a4d:2", "fe80::a4d:2", "fe80::a4d:2%lh0"),
+        ];
+        assert_eq!(of_interface.len(), ways.len(), "{addresses}");
+        for (index, (gid, address, name)) in ways.into_iter().enumerate() {
+            assert!(info.contains(&format!("GID[{index:>3}]:\t\t{gid}, RoCE v2")), "{info}");
+            assert!(addresses.contains(&format!(" {address}/")), "{addresses}");
             let port = free_tcp_port();
             let line = format!("ib_write_bw -d longhaul0 -F -x {index} -p {port} -s 65536 -n 200");
             let (_, client) = lab.pair(&line, &format!("{line} b"), Ready::Tcp(port), LIMIT);
             assert!(client.stdout.contains(&format!("GID index       : {index}")), "{client}");
-            let of = |role| format!("rping {role} -a {address} -C 10 -V");
+            let of = |role| format!("rping {role} -a {name} -C 10 -V");
             lab.pair(&of("-s"), &of("-c"), Ready::Attached, LIMIT);
         }
+        let next = "ls /sys/class/infiniband/longhaul0/ports/1/gids";
+        assert_eq!(lab.exec("b", next).succeed(LIMIT).stdout, "0\n1\n2\n");
     }
 
     #[test]

@@ -2,61 +2,88 @@
 
 use std::net::IpAddr;
 
-/// The IP addresses of a port: one, or one of each family. IPv4-mapped addresses count as IPv4.
+/// The IP addresses of a port: at most one of each [`Scope`]. IPv4-mapped addresses count as IPv4.
 ///
-/// Packets carry the address of their destination's family as source.
+/// Packets carry the address of their destination's scope as source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortAddresses {
-    first: IpAddr,
-    second: Option<IpAddr>,
+    /// Places beyond `count` repeat the first.
+    all: [IpAddr; PortAddresses::MAX],
+    count: usize,
+}
+
+/// Which addresses can reach each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    V4,
+    V6,
+    V6LinkLocal,
+}
+
+impl Scope {
+    #[inline]
+    fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Scope::V4,
+            IpAddr::V6(address) if address.is_unicast_link_local() => Scope::V6LinkLocal,
+            IpAddr::V6(_) => Scope::V6,
+        }
+    }
 }
 
 impl From<IpAddr> for PortAddresses {
     fn from(address: IpAddr) -> Self {
-        PortAddresses { first: address.to_canonical(), second: None }
+        PortAddresses { all: [address.to_canonical(); PortAddresses::MAX], count: 1 }
     }
 }
 
 impl PortAddresses {
-    /// These addresses and another one. `None` if the port has an address of its family.
+    /// Most addresses of a port.
+    pub const MAX: usize = 3;
+
+    /// These addresses and another one. `None` if the port has an address of its scope.
     #[must_use]
-    pub fn and(self, address: IpAddr) -> Option<Self> {
+    pub fn and(mut self, address: IpAddr) -> Option<Self> {
         let address = address.to_canonical();
-        let is_free = self.towards(address).is_none();
-        is_free.then_some(PortAddresses { second: Some(address), ..self })
+        if self.towards(address).is_some() {
+            return None;
+        }
+        *self.all.get_mut(self.count)? = address;
+        self.count += 1;
+        Some(self)
     }
 
     /// The address that stands for the port where only one can.
     #[inline]
     #[must_use]
     pub fn first(&self) -> IpAddr {
-        self.first
+        self.all[0]
     }
 
     /// All addresses, the first one first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = IpAddr> + use<> {
-        let count = 1 + usize::from(self.second.is_some());
-        [self.first, self.second.unwrap_or(self.first)].into_iter().take(count)
+        self.all.into_iter().take(self.count)
     }
 
     /// Whether `address` is one of them.
     #[inline]
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        address == self.first || Some(address) == self.second
+        self.all.contains(&address)
     }
 
-    /// The address of the family of `peer`, by which the port can reach it.
+    /// The address of the scope of `peer`, by which the port can reach it.
     #[inline]
     #[must_use]
     pub fn towards(&self, peer: IpAddr) -> Option<IpAddr> {
-        if self.first.is_ipv4() == peer.is_ipv4() { Some(self.first) } else { self.second }
+        let scope = Scope::of(peer);
+        self.all.into_iter().find(|address| Scope::of(*address) == scope)
     }
 
     /// The source of packets to `destination`, which [`PortAddresses::towards`] reaches.
     #[inline]
     pub(crate) fn source_for(&self, destination: IpAddr) -> IpAddr {
-        self.towards(destination).unwrap_or(self.first)
+        self.towards(destination).unwrap_or(self.first())
     }
 }
 
@@ -69,17 +96,22 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_one_address_of_each_family_at_most() {
+    fn a_port_has_one_address_of_each_scope_at_most() {
         let v4 = PortAddresses::from(ip("::ffff:10.77.0.1"));
         assert_eq!((v4.first(), v4.iter().len()), (ip("10.77.0.1"), 1));
         assert_eq!(v4.towards(ip("fd00::2")), None);
         assert_eq!(v4.and(ip("10.77.0.9")), None);
         let both = v4.and(ip("fd00::1")).unwrap();
-        assert_eq!(both.iter().collect::<Vec<_>>(), [ip("10.77.0.1"), ip("fd00::1")]);
-        assert_eq!(both.and(ip("fd00::9")), None);
-        for (peer, source) in [("10.77.0.2", "10.77.0.1"), ("fd00::2", "fd00::1")] {
-            assert_eq!(both.towards(ip(peer)), Some(ip(source)));
-            assert!(both.contains(ip(source)) && !both.contains(ip(peer)));
+        assert_eq!(both.towards(ip("fe80::2")), None);
+        let all = both.and(ip("fe80::1")).unwrap();
+        assert_eq!(all.iter().collect::<Vec<_>>(), [ip("10.77.0.1"), ip("fd00::1"), ip("fe80::1")]);
+        for other in ["10.77.0.9", "fd00::9", "fe80::9"] {
+            assert_eq!(all.and(ip(other)), None);
+        }
+        let pairs = [("10.77.0.2", "10.77.0.1"), ("fd00::2", "fd00::1"), ("fe80::2", "fe80::1")];
+        for (peer, source) in pairs {
+            assert_eq!(all.towards(ip(peer)), Some(ip(source)));
+            assert!(all.contains(ip(source)) && !all.contains(ip(peer)));
         }
     }
 }

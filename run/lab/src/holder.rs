@@ -63,7 +63,7 @@ struct Request {
 struct Host {
     name: String,
     address: Ipv4Addr,
-    address_v6: Ipv6Addr,
+    addresses_v6: [Ipv6Addr; 2],
     mac: [u8; 6],
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn start(spec: &Spec, dir: &LabDir) -> Result<(Holder, Network, Vec<T
     let hosts = spec.hosts().map(|host| Host {
         name: host.to_string(),
         address: host.ip(),
-        address_v6: host.ipv6(),
+        addresses_v6: [host.ipv6(), host.link_local()],
         mac: host.mac().0,
     });
     let request = Request {
@@ -304,12 +304,17 @@ fn prepare_host(request: &Request, host: &Host, own: UnshareFlags) -> Result<Hel
         let _ = raise_tcp_limit(limits, request.tcp_buffer_bytes);
     }
     interface::bring_up("lo", None, None)?;
-    // Nobody else has these addresses. With the check they are usable a second later.
-    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
+    // Nobody else has these addresses: with the check they are usable a second later. The kernel
+    // would add a link-local address of its own, which the device does not have.
+    for (setting, value) in [("accept_dad", "0"), ("addr_gen_mode", "1")] {
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{INTERFACE}/{setting}"), value);
+    }
     interface::bring_up(INTERFACE, Some(host.mac), Some((host.address, PREFIX_LEN)))?;
-    match interface::add_ipv6(INTERFACE, host.address_v6, PREFIX_LEN_V6) {
-        Err(error) if request.needs_ipv6 => return Err(error.into()),
-        _ => {}
+    for address in host.addresses_v6 {
+        match interface::add_ipv6(INTERFACE, address, PREFIX_LEN_V6) {
+            Err(error) if request.needs_ipv6 => return Err(error.into()),
+            _ => {}
+        }
     }
     let open = |name| step("opening a namespace", File::open(format!("/proc/self/ns/{name}")));
     Ok(Held { namespaces: [open("net")?, open("mnt")?, open("uts")?], device })

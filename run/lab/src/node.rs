@@ -218,7 +218,7 @@ impl<F: Node> LabNode<F> {
     /// `hosts`. Up to `receive_buffer_bytes` of frames wait for each program, which may not be
     /// scheduled for a while; further frames are dropped.
     pub fn new(
-        hosts: impl Iterator<Item = [IpAddr; 2]>,
+        hosts: impl Iterator<Item = [IpAddr; 3]>,
         sides: Sides,
         fabric: F,
         receive_buffer_bytes: usize,
@@ -353,7 +353,9 @@ mod tests {
 
     /// Two hosts with four programs each, joined by a link of zero delay.
     fn lab() -> LabNode<Link> {
-        let hosts = [HostName::A, HostName::B].map(|host| [host.ip().into(), host.ipv6().into()]);
+        let addresses =
+            |host: HostName| [host.ip().into(), host.ipv6().into(), host.link_local().into()];
+        let hosts = [HostName::A, HostName::B].map(addresses);
         let link = Link::new(LinkConfig::default()).unwrap();
         LabNode::new(hosts.into_iter(), Sides::new(2, 4), link, 1 << 20)
     }

@@ -205,9 +205,9 @@ impl Spec {
     }
 
     /// Addresses of the device of `host`; its name stands for the first.
-    pub fn device_addresses(&self, host: HostName) -> [IpAddr; 2] {
-        let [v4, v6] = [host.ip().into(), host.ipv6().into()];
-        if self.ipv6 { [v6, v4] } else { [v4, v6] }
+    pub fn device_addresses(&self, host: HostName) -> [IpAddr; 3] {
+        let [v4, v6, link_local] = [host.ip().into(), host.ipv6().into(), host.link_local().into()];
+        if self.ipv6 { [v6, v4, link_local] } else { [v4, v6, link_local] }
     }
 
     /// The lab's hosts, in order.
@@ -386,8 +386,17 @@ impl HostName {
 
     /// IPv6 address. It ends in the IPv4 address, so that both have the same Ethernet address.
     pub fn ipv6(self) -> Ipv6Addr {
+        self.ipv6_in(0xfd77)
+    }
+
+    /// Link-local IPv6 address, which ends as the other one does.
+    pub fn link_local(self) -> Ipv6Addr {
+        self.ipv6_in(0xfe80)
+    }
+
+    fn ipv6_in(self, prefix: u16) -> Ipv6Addr {
         let [a, b, c, d] = self.ip().octets();
-        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+        Ipv6Addr::new(prefix, 0, 0, 0, 0, 0, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
     /// Ethernet address.

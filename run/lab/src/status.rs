@@ -197,7 +197,7 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_host(host: &HostStatus, [ip, _]: [IpAddr; 2], text: &mut String) -> std::fmt::Result {
+fn write_host(host: &HostStatus, [ip, ..]: [IpAddr; 3], text: &mut String) -> std::fmt::Result {
     let c = &host.counters;
     let drops = [
         ("no such QP", c.drops_no_function),

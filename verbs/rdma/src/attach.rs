@@ -15,7 +15,7 @@
 //! | [`ENV_GATEWAY`] | next hop to everywhere else, where the port has an address of its own | none |
 //! | [`ENV_VLAN`] | VLAN, 1 to 4094, where the port has an address of its own | untagged |
 //! | [`ENV_ROLE`] | `master` or `slave`: two processes back to back without a lab | slave of a lab |
-//! | [`ENV_IP`] | the port's IP address, by UDP any address of this machine; on shared memory also one of each family, `10.77.0.1,fd77::1` | required |
+//! | [`ENV_IP`] | the port's IP address, by UDP any address of this machine; on shared memory one of each scope (IPv4, IPv6, link-local), `10.77.0.1,fd77::1` | required |
 //! | [`ENV_MAC`] | the port's MAC address | required by an interface; else 02:00 and the last four bytes of the IP address |
 //! | [`ENV_PORT_RATE_BPS`] | rate of the port in bit/s, counted on the wire | unpaced |
 //! | [`ENV_PATH_MTU`] | largest path MTU: 256, 512, 1024, 2048 or 4096 bytes | 4096 |
@@ -230,7 +230,7 @@ impl fmt::Display for Line {
 pub struct Attach {
     /// Kind of the port.
     pub line: Line,
-    /// Addresses of the port; two only on shared memory.
+    /// Addresses of the port; several only on shared memory.
     pub addresses: PortAddresses,
     /// MAC address of the port.
     pub mac: MacAddr,
@@ -396,9 +396,9 @@ pub fn mac_of(ip: IpAddr) -> MacAddr {
 }
 
 /// The value of [`ENV_IP`].
-const ADDRESSES_EXPECTED: &str = "an IP address is needed, or one of each family with a comma";
+const ADDRESSES_EXPECTED: &str = "an IP address is needed, or one of each scope with commas";
 
-/// Parses an IP address, or one of each family separated by a comma.
+/// Parses an IP address, or one of each scope separated by commas.
 fn parse_addresses(text: &str) -> Option<PortAddresses> {
     let mut each = text.split(',').map(|address| address.parse::<IpAddr>().ok());
     let first = PortAddresses::from(each.next()??);

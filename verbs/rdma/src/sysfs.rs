@@ -19,7 +19,7 @@ mod mount;
 
 use crate::attach::{Attach, Line};
 use longhaul_port::LinkState;
-use longhaul_rnic::{Counter, Counters};
+use longhaul_rnic::{Counter, Counters, PortAddresses};
 use longhaul_wire::mad::gid_of_ip;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nametoindex;
@@ -39,9 +39,10 @@ pub const CLASS: &str = "class/infiniband";
 /// The directory of the devices, below `/sys` and below a tree.
 pub const DEVICES: &str = "devices/virtual/infiniband";
 /// Files of each GID table entry: the GID, its type, its interface.
-const GID_FILES: [[&str; 3]; 2] = [
+const GID_FILES: [[&str; 3]; PortAddresses::MAX] = [
     ["ports/1/gids/0", "ports/1/gid_attrs/types/0", "ports/1/gid_attrs/ndevs/0"],
     ["ports/1/gids/1", "ports/1/gid_attrs/types/1", "ports/1/gid_attrs/ndevs/1"],
+    ["ports/1/gids/2", "ports/1/gid_attrs/types/2", "ports/1/gid_attrs/ndevs/2"],
 ];
 /// The only entry of the PKey table: the default PKey, full membership.
 pub const PKEY: u16 = 0xffff;
@@ -358,9 +359,10 @@ mod tests {
     #[test]
     fn every_address_has_a_gid_until_the_device_is_created_without_it() {
         let root = root("gids");
-        create(&root, &in_lab("10.77.0.2,fd77::a4d:2")).unwrap();
+        create(&root, &in_lab("10.77.0.2,fd77::a4d:2,fe80::a4d:2")).unwrap();
         assert_eq!(read(&root, "ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:0a4d:0002\n");
         assert_eq!(read(&root, "ports/1/gids/1"), "fd77:0000:0000:0000:0000:0000:0a4d:0002\n");
+        assert_eq!(read(&root, "ports/1/gids/2"), "fe80:0000:0000:0000:0000:0000:0a4d:0002\n");
         create(&root, &in_lab("10.77.0.2")).unwrap();
         assert!(!root.join(CLASS).join(DEVICE).join("ports/1/gids/1").exists());
         fs::remove_dir_all(&root).unwrap();
