@@ -72,7 +72,7 @@ def connect(qp, me, other):
     attr.dest_qp_num, attr.path_mtu = other["qpn"], e.IBV_MTU_1024
     attr.rq_psn, attr.sq_psn = other["psn"], me["psn"]
     attr.max_rd_atomic = attr.max_dest_rd_atomic = 4
-    attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
+    attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 18, 7, 7
     attr.qp_access_flags = ACCESS
     attr.ah_attr = to(other["gid"])
     qp.to_rts(attr)

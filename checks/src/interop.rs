@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Netdev MTU on both sides: enough for a path MTU of 4096 with all headers.
 const MTU: u16 = 4400;
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Waits in the guest for a server, by TCP (state 0A) or by RDMA-CM.
 const SOMEBODY_LISTENS: &str = "until grep -qh ' 0A ' /proc/net/tcp /proc/net/tcp6 ||
     rdma resource show cm_id | grep -q LISTEN; do sleep 0.05; done";

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Time limit of quick operations that may hang.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Condition for the start of a client.
@@ -24,26 +24,34 @@ pub enum Ready {
 }
 
 /// Waits until the first thread of process `id` has slept for a while without using the processor,
-/// as a server does that waits for its client. The wait is bounded, because some servers spin.
+/// as a server does that waits for its client. Some servers spin: the wait ends when the thread has
+/// used the processor for longer than any server needs until it listens.
 pub fn wait_until_asleep(id: u32) {
-    const LOOKS: u32 = 6;
+    const LOOKS: u32 = 10;
     const INTERVAL: Duration = Duration::from_millis(40);
-    let deadline = Instant::now() + Duration::from_secs(3);
+    /// Three seconds.
+    const TICKS_MAX: u64 = 300;
+    let deadline = Instant::now() + LIMIT;
     let (mut quiet, mut before) = (0, None);
     while quiet < LOOKS && Instant::now() < deadline {
         sleep(INTERVAL);
-        let now = sleeping_since(id);
-        quiet = if now.is_some() && now == before { quiet + 1 } else { 0 };
-        before = now;
+        let Some((sleeps, ticks)) = first_thread(id) else { return };
+        if ticks > TICKS_MAX {
+            return;
+        }
+        quiet = if sleeps && before == Some(ticks) { quiet + 1 } else { 0 };
+        before = Some(ticks);
     }
 }
 
-/// Processor time, in ticks, of a process's first thread; `None` while it is runnable.
-fn sleeping_since(id: u32) -> Option<u64> {
+/// Whether a process's first thread sleeps, and its processor time in ticks of 10 ms; `None` once
+/// the process has ended.
+fn first_thread(id: u32) -> Option<(bool, u64)> {
     let stat = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).ok()?;
     let columns: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let state = *columns.first()?;
     let ticks = |at: usize| columns.get(at)?.parse::<u64>().ok();
-    (columns.first() == Some(&"S")).then_some(ticks(11)? + ticks(12)?)
+    (state != "Z").then_some((state == "S", ticks(11)? + ticks(12)?))
 }
 
 /// Starts `client` beside the running `server` and waits for both ends: both must succeed, the

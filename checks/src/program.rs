@@ -1,9 +1,10 @@
 //! Programs with a time limit, whose output appears in failure messages.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,14 @@ pub fn require(program: &str, package: &str) {
 pub struct Program {
     name: String,
     child: Child,
-    output: Vec<JoinHandle<String>>,
+    /// Standard output, and standard error.
+    output: [Collected; 2],
+}
+
+/// What a program has written to a pipe so far.
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 /// A program that has exited.
@@ -75,7 +83,7 @@ impl Program {
         let name = format!("{command:?}");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{name}: {e}"));
-        let output = vec![collect(child.stdout.take()), collect(child.stderr.take())];
+        let output = [Collected::of(child.stdout.take()), Collected::of(child.stderr.take())];
         Program { name, child, output }
     }
 
@@ -111,6 +119,51 @@ impl Program {
     /// If its state cannot be read.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits until its output contains `text`.
+    ///
+    /// # Panics
+    /// If it exits without, or does not write it within `limit`.
+    pub fn wait_for_output(&mut self, text: &str, limit: Duration) {
+        self.wait_until(&format!("it writes {text:?}"), limit, |program| {
+            program.output.iter().any(|output| output.text().contains(text))
+        });
+    }
+
+    /// Waits until it has installed a handler for `signal`, which otherwise just ends it.
+    ///
+    /// # Panics
+    /// If it exits before, or does not within `limit`.
+    pub fn wait_for_handler(&mut self, signal: libc::c_int, limit: Duration) {
+        self.wait_until(&format!("it handles signal {signal}"), limit, |program| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", program.id()));
+            let status = status.unwrap_or_default();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            caught.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+        });
+    }
+
+    fn wait_until(&mut self, what: &str, limit: Duration, is_so: impl Fn(&Program) -> bool) {
+        let deadline = Instant::now() + limit;
+        loop {
+            // In this order: it may write and exit between the two.
+            let runs = self.is_running();
+            if !runs {
+                self.output.iter_mut().for_each(Collected::finish);
+            }
+            if is_so(self) {
+                return;
+            }
+            let [stdout, stderr] = self.output.each_ref().map(Collected::text);
+            assert!(
+                runs && Instant::now() < deadline,
+                "{}: waited until {what}\n--- stdout\n{stdout}\n--- stderr\n{stderr}",
+                self.name
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Waits until it has exited.
@@ -155,9 +208,8 @@ impl Program {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-        let mut texts = self.output.drain(..).map(|t| t.join().unwrap_or_default());
-        let (stdout, stderr) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
-        drop(texts);
+        self.output.iter_mut().for_each(Collected::finish);
+        let [stdout, stderr] = self.output.each_ref().map(Collected::text);
         let name = self.name.clone();
         match status {
             Some(status) => Ok(Finished { name, status, stdout, stderr }),
@@ -218,13 +270,37 @@ pub fn members_of_group(group: u32) -> Vec<String> {
         .collect()
 }
 
-fn collect(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut pipe) = pipe {
+impl Collected {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Self {
+        let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let kept = Arc::clone(&bytes);
+        let reader = thread::spawn(move || {
+            let Some(mut pipe) = pipe else { return };
+            let mut some = [0; 16 << 10];
             // Output before an error is shown.
-            let _ = pipe.read_to_end(&mut bytes);
+            loop {
+                let count = match pipe.read(&mut some) {
+                    Ok(count @ 1..) => count,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    _ => return,
+                };
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend_from_slice(&some[..count]);
+            }
+        });
+        Collected { bytes, reader: Some(reader) }
+    }
+
+    /// Waits until nobody can write to the pipe any more.
+    fn finish(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            // It does not panic.
+            let _ = reader.join();
         }
+    }
+
+    fn text(&self) -> String {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
-    })
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Output of one test: name and value, such as `bw`, `latency`, `loc_cpus_used`; times in seconds,
 /// rates in bytes or messages per second, shares as fractions of one processor.

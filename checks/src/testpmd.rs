@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "dpdk-testpmd";
 const PROMPT: &str = "testpmd> ";
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A running testpmd at its prompt; killed when dropped.

@@ -8,7 +8,7 @@ use longhaul_checks::{Finished, Program, RuntimeDir, Turn};
 use serde_json::Value;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 const BRIEF: &str = "--packets 20000 --warm-up 0.01 --seconds 30";
 
 fn run(arguments: &str) -> Finished {

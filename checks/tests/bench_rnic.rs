@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 const BRIEF: &str = "--messages 500 --warm-up 0.01 --seconds 30";
 
 fn command(runtime: &RuntimeDir, arguments: &str) -> Command {

@@ -12,16 +12,24 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
+/// With regions for more windows than are sent: however late the chunks are taken, none is
+/// overwritten.
+const ROOMY: &str = "--until-idle --regions 32";
+
+/// Settings of a receiver that waits longer than a busy machine stops a sender or the fibre.
+const PATIENT: &str = "idle_ms = 60000\nlinger_ms = 2000\n";
 
 /// A lab whose host a receives: its port is the one that a lab records.
 struct Ingest {
     lab: TestLab,
     port: u16,
+    /// A file of [`PATIENT`] settings.
+    patient: PathBuf,
 }
 
 impl Ingest {
@@ -32,13 +40,20 @@ impl Ingest {
     /// With arguments that may contain spaces.
     fn over_with(path: &str, others: &[&str]) -> Self {
         let lab = TestLab::up_with(path.split_whitespace().chain(others.iter().copied()));
-        Ingest { lab, port: free_tcp_port() }
+        let patient = lab.runtime().path().join("patient.toml");
+        fs::write(&patient, PATIENT).unwrap();
+        Ingest { lab, port: free_tcp_port(), patient }
     }
 
     fn receiver(&self, options: &str) -> Program {
-        let port = self.port;
-        let line = format!("{} ingest receive --json --listen 127.0.0.1:{port}", program());
-        wait_for_listener(self.lab.exec("a", &format!("{line} {options}")), port)
+        self.receiver_by(&self.patient, options)
+    }
+
+    fn receiver_by(&self, config: &Path, options: &str) -> Program {
+        let (port, config) = (self.port, config.display());
+        let listen = format!("--listen 127.0.0.1:{port} --config {config}");
+        let line = format!("{} ingest receive --json {listen} {options}", program());
+        wait_for_listener(self.lab.exec("a", &line), port)
     }
 
     fn sender(&self, options: &str) -> Program {
@@ -208,7 +223,7 @@ fn the_transport_delivers_all_in_order() {
     let files = RuntimeDir::new();
     let ingest = Ingest::over("--distance 1000km --rate 10G --loss 1e-3 --accelerate transport");
     let receiver =
-        ingest.receiver(&format!("--until-idle --verify --sink raw:{}", files.path().display()));
+        ingest.receiver(&format!("{ROOMY} --verify --sink raw:{}", files.path().display()));
     ingest.sender("--rate 300M --windows 20").succeed(LIMIT);
     let received = json(&receiver.succeed(LIMIT));
     assert!(ingest.lab.losses(1) > 0, "the fibre lost nothing");
@@ -227,11 +242,9 @@ fn a_device_of_libibverbs_serves_both_ends() {
         let ingest = Ingest::over("--distance 10km --rate 10G");
         let files = RuntimeDir::new();
         let config = files.path().join("station.toml");
-        fs::write(&config, format!("receives = {receives}\nregions = 64\n")).unwrap();
-        let receiver = ingest.receiver(&format!(
-            "--device longhaul0 --until-idle --verify --config {}",
-            config.display()
-        ));
+        let text = format!("receives = {receives}\nregions = 64\n{PATIENT}");
+        fs::write(&config, text).unwrap();
+        let receiver = ingest.receiver_by(&config, "--device longhaul0 --until-idle --verify");
         ingest.sender("--device longhaul0 --rate 300M --windows 20 --list 4").succeed(LIMIT);
         let received = json(&receiver.succeed(LIMIT));
         assert_eq!(received["messages"]["present"], 20 * 256, "{receives}: {received}");
@@ -358,9 +371,10 @@ fn an_hdf5_file_that_cannot_grow_is_reported_and_stops_nothing() {
     let port = ingest.port;
     let line = format!(
         "bash {} {} ingest receive --json --listen 127.0.0.1:{port} --regions 64 --until-idle \
-         --sink hdf5:{}",
+         --config {} --sink hdf5:{}",
         limited.display(),
         program(),
+        ingest.patient.display(),
         path.display()
     );
     let receiver = wait_for_listener(ingest.lab.exec("a", &line), port);
@@ -395,16 +409,24 @@ fn a_scraper_sees_what_arrives_and_a_probe_what_fails() {
         ingest.receiver(&format!("{options} --health 127.0.0.1:{health} --sink raw:{sink}"));
     assert_eq!(get(health, "/readyz").0, "HTTP/1.1 200 OK");
     let running = ingest.sender("--rate 100M");
-    let sample = |name: &str| {
-        let metrics = get(health, "/metrics").1;
+    // All figures of one answer: they grow from one to the next.
+    let metrics = || get(health, "/metrics").1;
+    let sample = |metrics: &str, name: &str| {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("{name}: {metrics}")).parse::<f64>().unwrap()
     };
-    let of_fate =
-        |fate: &str| sample(&format!("longhaul_ingest_messages{{stream=\"0\",fate=\"{fate}\"}}"));
-    wait_until(|| of_fate("lost") > 0.0 && sample("longhaul_ingest_sink_failed") == 1.0);
-    assert!(of_fate("present") > of_fate("lost"));
-    assert!(sample("longhaul_ingest_heaps_total") >= of_fate("present"));
+    let of_fate = |metrics: &str, fate: &str| {
+        let name = format!("longhaul_ingest_messages{{stream=\"0\",fate=\"{fate}\"}}");
+        sample(metrics, &name)
+    };
+    wait_until(|| {
+        let now = metrics();
+        of_fate(&now, "lost") > 0.0 && sample(&now, "longhaul_ingest_sink_failed") == 1.0
+    });
+    let now = metrics();
+    let sample = |name: &str| sample(&now, name);
+    assert!(of_fate(&now, "present") > of_fate(&now, "lost"));
+    assert!(sample("longhaul_ingest_heaps_total") >= of_fate(&now, "present"));
     assert_eq!(sample("longhaul_ingest_senders"), 1.0);
     assert_eq!(sample("longhaul_ingest_regions"), 16.0);
     let batch = sample("longhaul_ingest_max_batch");
@@ -440,8 +462,7 @@ fn observe(sink: &str, header: &str) -> Value {
     let path = files.path().join("observation.toml");
     fs::write(&path, header).unwrap();
     let ingest = Ingest::over("--distance 10km --rate 10G --loss 1e-2");
-    let receiver =
-        ingest.receiver(&format!("--until-idle --header {} --sink {sink}", path.display()));
+    let receiver = ingest.receiver(&format!("{ROOMY} --header {} --sink {sink}", path.display()));
     ingest.sender("--rate 200M --windows 20 --gap 0.05").succeed(LIMIT);
     json(&receiver.succeed(LIMIT))
 }
@@ -480,8 +501,8 @@ fn a_file_tells_a_sender_in_hardware_where_to_write() {
     let ends = "{ qpn = 17, psn = 0 }, { qpn = 18, psn = 5 }]\n";
     fs::write(&config, format!("{sender}{ends}")).unwrap();
     let ingest = Ingest::over("--distance 0km --rate 10G");
+    let receiver = ingest.receiver_by(&config, &format!("--static {}", told.display()));
     let options = format!("--config {} --static {}", config.display(), told.display());
-    let receiver = ingest.receiver(&options);
     let file = eventually_json(&told);
     let stream = &file["static"][0];
     assert_eq!((&file["longhaul_ingest"], &stream["udp_port"]), (&1.into(), &4791.into()));

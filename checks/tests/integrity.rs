@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(100);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Both ends of the program: the server on host b, the client on host a.
 struct Ends {
@@ -281,13 +281,13 @@ mod killed_lab {
         for accelerate in ["", "--accelerate"] {
             let lab = TestLab::up(&format!("--distance 100km {accelerate}"));
             let ends = start(&lab, "flood --size 65536 --count 10000000 --depth 64");
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + LIMIT;
             while lab.status()["link"][0]["delivered_frames"].as_u64() < Some(5_000) {
                 assert!(Instant::now() < deadline, "no data is in flight: {}", lab.status());
                 sleep(Duration::from_millis(10));
             }
-            lab.kill();
             let killed = Instant::now();
+            lab.kill();
             let [client, _] = ends.finish().unwrap_or_else(|both| panic!("{both}"));
             let end = &client["end"];
             assert_eq!(end["status"], 12, "IBV_WC_RETRY_EXC_ERR: {end}");

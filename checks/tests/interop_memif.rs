@@ -9,7 +9,7 @@ use longhaul_port::{LinkState, Port};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 /// From the shortest frame to a jumbo frame of five of testpmd's buffers.
 const LENGTHS: [usize; 12] = [14, 60, 64, 1514, 2047, 2048, 2049, 4096, 4097, 6145, 9000, 9238];
 

@@ -6,7 +6,7 @@ use longhaul_namespace::skip;
 use std::path::Path;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 /// Not the first `python3` in the path: mpi4py belongs to Debian's.
 const PYTHON: &str = "/usr/bin/python3";
 

@@ -1,10 +1,12 @@
 //! A lab of more than two hosts: reachability, many to one, and the output of `lab status`.
 
-use longhaul_checks::{Program, Ready, TestLab, free_tcp_port, require, wait_for_listener};
+use longhaul_checks::{
+    Program, Ready, TestLab, free_tcp_port, require, wait_for_listener, wait_until_asleep,
+};
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Port of a switch that leads to `leads_to`.
 fn switch_port<'a>(status: &'a Value, site: usize, leads_to: &str) -> &'a Value {
@@ -19,26 +21,24 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
 }
 
-/// Starts a server on host b for each sender, and the sender.
-fn start_sender(lab: &TestLab, sender: &str, options: &str) -> (Program, Program) {
+/// Starts a server on host b. Returns it with the line of its client.
+fn start_server(lab: &TestLab, options: &str) -> (Program, String) {
     let port = free_tcp_port();
-    let line = format!("ib_write_bw -d longhaul0 -p {port} -s 4096 {options} --report_gbits");
+    let line = format!("ib_write_bw -d longhaul0 -p {port} -s {SIZE} {options}");
     let server = wait_for_listener(lab.exec("b", &line), port);
-    (server, lab.exec(sender, &format!("{line} 127.0.0.1")))
+    (server, format!("{line} 127.0.0.1"))
 }
 
-/// Average bandwidth of a perftest run with `--report_gbits`, in Gbit/s.
-fn gbits(text: &str) -> f64 {
-    let mut rows = text.lines().filter(|line| line.trim_start().starts_with("4096"));
-    let average = rows.next_back().and_then(|row| row.split_whitespace().nth(3));
-    average.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no row in {text}"))
-}
+/// Bytes of a message.
+const SIZE: u64 = 4096;
 
 mod many_to_one {
     use super::*;
 
     const SENDERS: [&str; 3] = ["a", "c", "d"];
-    const RATE_GBITS: f64 = 0.2;
+    /// Messages of each: three seconds at the rate of a port.
+    const MESSAGES: u64 = 20_000;
+    const RATE_BPS: f64 = 200e6;
 
     /// Two senders across the fibre and one beside the receiver, which has one port for all of
     /// them.
@@ -46,18 +46,23 @@ mod many_to_one {
     fn senders_run_to_their_end_and_share_the_receivers_port() {
         require("ib_write_bw", "perftest");
         let lab = TestLab::up("--hosts 4 --rate 200M --distance 1km");
-        let pairs = SENDERS.map(|sender| start_sender(&lab, sender, "-D 6"));
-        let rates = pairs.map(|(server, client)| {
-            let client = client.succeed(LIMIT);
-            server.succeed(LIMIT);
-            gbits(&client.stdout)
-        });
-        // perftest counts the middle third of its time, when all three were sending.
-        let sum: f64 = rates.iter().sum();
-        assert!(sum <= 1.05 * RATE_GBITS, "{rates:?} Gbit/s through one port of {RATE_GBITS}");
-        for rate in rates {
-            assert!(rate > sum / 10.0, "{rates:?} Gbit/s");
+        // An ACK timeout of a second: the machine may be busy.
+        let servers = SENDERS.map(|_| start_server(&lab, &format!("-n {MESSAGES} -u 18")));
+        let begun = Instant::now();
+        let clients: Vec<Program> = SENDERS
+            .iter()
+            .zip(&servers)
+            .map(|(sender, (_, line))| lab.exec(sender, line))
+            .collect();
+        for client in clients {
+            client.succeed(LIMIT);
         }
+        let took = begun.elapsed().as_secs_f64();
+        for (server, _) in servers {
+            server.succeed(LIMIT);
+        }
+        let least = (SENDERS.len() as u64 * MESSAGES * SIZE * 8) as f64 / RATE_BPS;
+        assert!(took >= least, "{took} s through one port that needs {least} s");
 
         let status = lab.status();
         let receiver = switch_port(&status, 1, "host b");
@@ -84,7 +89,12 @@ mod reach {
         require("rping", "rdmacm-utils");
         let lab = TestLab::up("--hosts 3 --distance 100km");
         let server = lab.exec("c", "rping -s -a 10.77.0.3 -C 20 -V");
-        std::thread::sleep(Duration::from_secs(1));
+        let deadline = Instant::now() + LIMIT;
+        while lab.status()["hosts"][2]["programs"] == 0 {
+            assert!(Instant::now() < deadline, "it does not attach");
+        }
+        // Then it listens.
+        wait_until_asleep(server.id());
         lab.exec("a", "rping -c -a 10.77.0.3 -C 20 -V").succeed(LIMIT);
         server.finish(LIMIT);
         let status = lab.status();
@@ -149,10 +159,10 @@ mod hosts {
             let times = rest.split_whitespace().skip(11).take(2);
             times.map(|ticks| ticks.parse::<u64>().expect("ticks")).sum::<u64>()
         };
-        let before = ticks();
+        let (before, begun) = (ticks(), Instant::now());
         std::thread::sleep(Duration::from_secs(3));
-        // A tick is 10 ms: a loop that never sleeps takes 300.
-        let used = ticks() - before;
-        assert!(used < 60, "{used} ticks of 300");
+        // A tick is 10 ms: a loop that never sleeps takes a hundred a second.
+        let (used, all) = (ticks() - before, 100.0 * begun.elapsed().as_secs_f64());
+        assert!((used as f64) < all / 5.0, "{used} ticks of {all:.0}");
     }
 }

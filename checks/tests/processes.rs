@@ -1,10 +1,12 @@
 //! Several processes with a device on one lab host, and in one `longhaul exec`: slots, their bound,
 //! and their return.
 
-use longhaul_checks::{Finished, LabHosts, Program, TestLab, Turn, longhaul, require};
+use longhaul_checks::{
+    Finished, LabHosts, Program, TestLab, Turn, longhaul, require, wait_until_asleep,
+};
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs a script by the shell on host a.
 fn shell(lab: &TestLab, script: &str) -> Finished {
@@ -23,9 +25,9 @@ mod in_one_shell {
         // A client that comes before the server is ready fails.
         let done = shell(
             hosts.lab(),
-            "ib_write_bw -d longhaul0 -F -n 200 >/dev/null & server=$!
+            "ib_write_bw -d longhaul0 -F -n 200 -u 18 >/dev/null & server=$!
              tries=0
-             until ib_write_bw -d longhaul0 -F -n 200 10.77.0.1; do
+             until ib_write_bw -d longhaul0 -F -n 200 -u 18 10.77.0.1; do
                  tries=$((tries + 1)); [ $tries -lt 100 ] || exit 1; sleep 0.1
              done
              wait $server",
@@ -110,6 +112,8 @@ mod the_bound {
         lab.exec("a", "ibv_devinfo").succeed(LIMIT);
         let server = lab.exec("a", "rping -s -a 10.77.0.1 -p 9001 -C 3");
         wait_for_programs(&lab, 1);
+        // Then it listens.
+        wait_until_asleep(server.id());
         lab.exec("b", "rping -c -a 10.77.0.1 -p 9001 -C 3").succeed(LIMIT);
         server.succeed(LIMIT);
     }

@@ -5,7 +5,7 @@ use longhaul_checks::{BackToBack, Program, Ready, TestLab, Turn, free_tcp_port};
 use std::path::Path;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 /// Not the first `python3` in the path: the package belongs to Debian's.
 const PYTHON: &str = "/usr/bin/python3";
 /// Excluded: tests that need one vendor's hardware, a kernel device file (`test_shared_pd`) or a

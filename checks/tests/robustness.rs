@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 const PYTHON: &str = "/usr/bin/python3";
 
 /// Runs one scenario of `python/robustness.py` in a process without a peer.
@@ -119,7 +119,7 @@ mod memory {
         let place = BackToBack::new();
         let port = free_tcp_port();
         let report = std::env::temp_dir().join(format!("longhaul-check-valgrind-{port}.xml"));
-        let options = format!("-d longhaul0 -F -p {port} -n 20 -s 5000");
+        let options = format!("-d longhaul0 -F -p {port} -n 20 -s 5000 -u 18");
         let server = place
             .start(&mut place.server(&format!("ib_write_bw {options}")), Ready::Tcp(port))
             .unwrap_or_else(|text| panic!("{text}"));

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 const SSHD: &str = "/usr/sbin/sshd";
 /// Passes the device of the daemon's host on to sessions.
 const START: &str = "device=$(env | grep -E '^(LONGHAUL_|LD_PRELOAD=)' | tr '\\n' ' ')

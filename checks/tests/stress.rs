@@ -109,7 +109,7 @@ impl Trial {
             Program::start(&mut command)
         };
         let (server, client) = (start("b", "--server"), start("a", ""));
-        let limit = Duration::from_secs_f64(self.seconds) + Duration::from_secs(100);
+        let limit = Duration::from_secs_f64(self.seconds) + Duration::from_secs(300);
         let (client, server) = (client.end_within(limit), server.end_within(limit));
         let text = |outcome: &Result<Finished, String>| match outcome {
             Ok(finished) => finished.to_string(),

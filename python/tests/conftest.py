@@ -9,7 +9,7 @@ import pytest
 
 import longhaul
 
-LIMIT = 120
+LIMIT = 400
 SLOTS = 16
 BYTES = 1024
 
@@ -29,7 +29,9 @@ class Pair:
         self.a, self.b = longhaul.Device.pair()
 
     def receiver(self, **settings: object) -> longhaul.Receiver:
-        settings = {"listen": "127.0.0.1:0", "slots": SLOTS, "message_bytes": BYTES} | settings
+        shape = {"slots": SLOTS, "message_bytes": BYTES}
+        # Longer than a busy machine stops a sender.
+        settings = {"listen": "127.0.0.1:0", "idle_ms": 60_000} | shape | settings
         return longhaul.Receiver(self.b, **settings)
 
     def sender(self, receiver: longhaul.Receiver, **settings: object) -> longhaul.Sender:

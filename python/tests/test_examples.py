@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-LIMIT = 100
+LIMIT = 300
 
 
 def start(socket: Path, role: str, ip: str, *command: str) -> subprocess.Popen:

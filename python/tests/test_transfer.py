@@ -78,7 +78,7 @@ def test_streams_that_share_a_ring_share_chunks(pair):
 def test_dlpack_and_the_array_interface_are_the_memory_itself(pair):
     with pair.receiver() as receiver:
         pair.send(receiver, windows(1))
-        chunk = receiver.ring.get(timeout=60)
+        chunk = receiver.ring.get(timeout=300)
         array = np.asarray(chunk)
         assert array.base is chunk
         assert chunk.__dlpack_device__() == (1, 0)
@@ -90,7 +90,7 @@ def test_a_released_chunk_gives_nothing_and_arrays_stay_valid(pair):
     with pair.receiver() as receiver:
         sent = windows(2)
         pair.send(receiver, sent)
-        chunk = receiver.ring.get(timeout=60)
+        chunk = receiver.ring.get(timeout=300)
         array = chunk.data
         assert chunk.release() == 0
         for use in (
@@ -102,7 +102,7 @@ def test_a_released_chunk_gives_nothing_and_arrays_stay_valid(pair):
             with pytest.raises(longhaul.ReleasedError, match="chunk 0 has been released"):
                 use()
         assert chunk.is_released and chunk.present.all() and "released" in repr(chunk)
-        with receiver.ring.get(timeout=60) as second:
+        with receiver.ring.get(timeout=300) as second:
             pass
         assert second.is_released
     del chunk, receiver
@@ -113,7 +113,7 @@ def test_a_released_chunk_gives_nothing_and_arrays_stay_valid(pair):
 def test_arrays_hold_their_chunk_and_nothing_else_does(pair):
     with pair.receiver() as receiver:
         pair.send(receiver, windows(2))
-        first, second = receiver.ring.get(timeout=60), receiver.ring.get(timeout=60)
+        first, second = receiver.ring.get(timeout=300), receiver.ring.get(timeout=300)
         assert receiver.statistics()["held_regions"] == 2
         array, reference = first.data, weakref.ref(first)
         capsule = np.from_dlpack(second)
@@ -129,7 +129,7 @@ def test_memory_outlives_receiver_and_devices(pair):
     references = [weakref.ref(array) for array in memory]
     receiver = pair.receiver(memory=memory, regions=8)
     pair.send(receiver, windows(1))
-    chunk = receiver.ring.get(timeout=60)
+    chunk = receiver.ring.get(timeout=300)
     receiver.stop()
     del memory, receiver
     gc.collect()
@@ -157,7 +157,7 @@ def test_the_descriptor_is_readable_while_chunks_wait(pair):
         with pytest.raises(longhaul.Empty):
             receiver.ring.get(timeout=0.01)
         pair.send(receiver, windows(1))
-        assert select.select([receiver], [], [], 60)[0] == [receiver]
+        assert select.select([receiver], [], [], 300)[0] == [receiver]
         assert receiver.ring.qsize() == 1
         receiver.add_free_chunk(receiver.ring.get())
         assert select.select([receiver], [], [], 0)[0] == []
@@ -195,7 +195,7 @@ def test_threads_share_a_ring(pair):
 
 def test_a_blocked_thread_lets_others_run(pair):
     with pair.receiver() as receiver:
-        waiting = threading.Thread(target=lambda: receiver.ring.get(timeout=60))
+        waiting = threading.Thread(target=lambda: receiver.ring.get(timeout=300))
         waiting.start()
         # Would never end if the waiting thread kept the interpreter's lock.
         pair.send(receiver, windows(1))
@@ -207,7 +207,7 @@ def test_a_window_that_is_overwritten_while_it_is_held_is_flagged(pair):
         first = windows(1)
         with pair.sender(receiver) as sender:
             sender.send(first)
-            held = receiver.ring.get(timeout=60)
+            held = receiver.ring.get(timeout=300)
             array = held.data
             assert held.present.all()
             sender.send(windows(17)[1:])

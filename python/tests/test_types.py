@@ -13,7 +13,7 @@ pytest.importorskip("mypy")
 
 def run(*arguments: str) -> None:
     command = (sys.executable, "-P", "-m", *arguments)
-    ended = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

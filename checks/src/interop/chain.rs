@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Attempts to run a perftest program whose server is not listening yet.
 const CONNECT_ATTEMPTS: u32 = 5;
 /// perftest's message for a REJ with an unknown service ID (IBTA 12.6.7.2, reason 8).
@@ -159,7 +159,7 @@ impl RxeHosts {
     /// If they cannot.
     pub fn wait_until_joined(&self) {
         let [first, _] = &self.guests;
-        let ping = format!("until ping -c 1 -W 1 {} >/dev/null; do :; done", ADDRESSES[1]);
+        let ping = format!("until ping -c 1 -W 5 {} >/dev/null; do :; done", ADDRESSES[1]);
         first.succeed(&ping, LIMIT);
     }
 

@@ -68,7 +68,7 @@ impl RxePeer {
     pub fn fibre(&self, options: &str) -> Fibre<'_> {
         let fibre = self.segment.fibre(options, &self.runtime);
         let ours = address(End::Ours, Port::Udp, Family::V4);
-        self.guest.succeed(&format!("until ping -c 1 -W 1 {ours} >/dev/null; do :; done"), LIMIT);
+        self.guest.succeed(&format!("until ping -c 1 -W 5 {ours} >/dev/null; do :; done"), LIMIT);
         fibre
     }
 

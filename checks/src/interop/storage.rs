@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Time limit of quick operations.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 /// The kernel requests checksums by name and does not load their modules.
 const CHECKSUMS: [&str; 4] =
     ["crc32c_generic", "crct10dif_generic", "crc64_rocksoft_generic", "t10_pi"];

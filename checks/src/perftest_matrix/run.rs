@@ -6,7 +6,7 @@ use crate::pair::{Ready, free_tcp_port};
 use crate::perftest::{believable_bandwidth, believable_latency, complaint, rows};
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(120);
 /// With `-a` perftest measures the rate of its clock for each size, which takes a quarter of a
 /// second.
 const LIMIT_OF_ALL_SIZES: Duration = Duration::from_secs(120);

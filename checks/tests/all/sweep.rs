@@ -230,14 +230,9 @@ mod refusals {
             "sweep x.toml --set flow.iterations=1000000 --vary flow.size=64K..128K,+1K --jobs 1 \
              --out o",
         );
-        let program = Program::start_group(&mut command);
-        let manifest = place.runtime.path().join("o/results.jsonl");
-        let deadline = Instant::now() + LIMIT;
-        while !manifest.exists() {
-            assert!(Instant::now() < deadline);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        std::thread::sleep(Duration::from_millis(100));
+        let mut program = Program::start_group(&mut command);
+        // Its last handler; before, it opens and locks its results.
+        program.wait_for_handler(libc::SIGTERM, LIMIT);
         let refused = place.run("sweep x.toml --vary flow.size=4K --out o");
         assert!(refused.stderr.contains("another sweep is writing o/results.jsonl"), "{refused}");
         program.interrupt_group();

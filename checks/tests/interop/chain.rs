@@ -7,7 +7,7 @@ use longhaul_checks::segments::{Segments, prove};
 use longhaul_checks::{Turn, longhaul};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 fn boot() -> Option<RxeHosts> {
     RxeHosts::boot("chn", |config| config)

@@ -6,7 +6,7 @@ use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::interop::{Exchange, Family, Port, RxePeer};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
 /// perftest's lines without RDMA-CM: every transport and operation of rxe, sizes up to 8 MiB, every

@@ -8,7 +8,7 @@ use longhaul_checks::{RuntimeDir, Turn};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 2);
 const MTU: u16 = 4400;

@@ -82,9 +82,13 @@ mod a_fibre {
             capture.display()
         ));
         for to in [RIGHT, RIGHT_6] {
-            let shortest = network.round_trip(to, 64, 20);
-            assert!(shortest >= Duration::from_millis(10), "{to}: {shortest:?}");
-            assert!(shortest < Duration::from_millis(15), "{to}: {shortest:?}");
+            // All are late while the machine is busy.
+            let mut rounds = (0..50).map(|_| network.round_trip(to, 64, 20));
+            let is_right = |shortest: Duration| {
+                assert!(shortest >= Duration::from_millis(10), "{to}: {shortest:?}");
+                shortest < Duration::from_millis(15)
+            };
+            assert!(rounds.any(is_right), "{to}: 15 ms and more");
         }
         network.round_trip(RIGHT, 9000 - 28, 5);
         network.round_trip(RIGHT_6, 9000 - 48, 5);
@@ -374,7 +378,7 @@ mod accelerators {
         ));
         let far = start(1, "far", "--lan east --wan e1");
         // Frames pass until the boxes have met.
-        network.transfer("ib_write_bw -s 4096 -m 1024 -n 100", || {});
+        network.transfer("ib_write_bw -s 4096 -m 1024 -n 100 -u 18", || {});
         // A receiver waits forever for a SEND that a box's port has no room for: there are few, and
         // all receives are posted from the beginning. Some WRITEs may be lost there.
         for line in [
@@ -432,30 +436,28 @@ mod accelerators {
                 file.display()
             ))
         };
-        let near = start(0, "near", "--lan west --wan w1");
+        let mut near = start(0, "near", "--lan west --wan w1");
         let fibre = network.start("emulate --a w2 --b e2 --distance 100km --rate 1G --loss 1e-3");
         let far = start(1, "far", "--lan east --wan e1");
         network.transfer("ib_write_bw -R -s 65536 -m 4096 -n 400", || {});
+        network.wait_for(&near, "a settled MTU", |state| {
+            let path = &state["pairs"][0]["transport"]["sessions"][0]["paths"][0];
+            path["mtu_is_settled"] == true
+        });
         let state = network.status(&near);
         let path = &state["pairs"][0]["transport"]["sessions"][0]["paths"][0];
-        assert_eq!(
-            (&path["mtu"], &path["mtu_is_settled"], &path["roce_mtu"]),
-            (&1500.into(), &true.into(), &1024.into())
-        );
+        assert_eq!((&path["mtu"], &path["roce_mtu"]), (&1500.into(), &1024.into()));
         assert!(path["split"].as_u64() >= Some(400 * 16), "{state:#}");
         let assembled = &network.status(&far)["pairs"][0]["transport"]["counters"]["assembled"];
         assert!(assembled.as_u64() >= Some(400 * 16), "{assembled}");
-        network
-            .wait_for(&near, "a second to tell it", |state| state["uptime_s"].as_f64() > Some(2.0));
-        std::thread::sleep(Duration::from_secs(2));
-        let ended = near.end();
         for line in [
             "RoCE packets of 4096 bytes, which the hosts on west may send, need ",
             "is open, by 1 path",
             "an RoCE MTU of 1024 on the hosts avoids that",
         ] {
-            assert!(ended.stderr.contains(line), "no '{line}': {ended}");
+            near.program.wait_for_output(line, LIMIT);
         }
+        near.end();
         for one in [fibre, far] {
             one.end();
         }
@@ -510,7 +512,8 @@ mod accelerators {
             return;
         };
         let boxes = chain(&network);
-        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 4000", || {
+        // Eight seconds, so that it still runs while the cable is pulled.
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 15000", || {
             network.wait_for(&boxes[0], "packets in the store", |status| {
                 let accelerator = &status["pairs"][0]["accelerator"];
                 accelerator["stored_bytes"].as_u64() > Some(1 << 20)
@@ -583,7 +586,10 @@ mod privileges {
     /// A copy of the program, and a directory for a control socket, accessible to everybody.
     fn for_anybody(network: &Network) -> (PathBuf, PathBuf) {
         let program = network.runtime.path().join("longhaul");
-        fs::copy(longhaul(), &program).expect("a copy that others can run");
+        // By a process: children of other tests' threads would inherit a file that is open for
+        // writing, which nobody may execute.
+        let mut copy = Command::new("cp");
+        Program::start(copy.arg(longhaul()).arg(&program)).succeed(LIMIT);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(network.runtime.path(), mode).expect("mode 0777");
         (program, network.runtime.path().join("control"))

@@ -127,7 +127,7 @@ fn accelerate(network: &Network, end: usize) -> RunningBox {
     let (name, wan) = (NAMES[end], ["w1", "e1"][end]);
     let accelerator = network.start(&format!(
         "accelerate --name {name} --lan {},slave --wan {wan} --rate 200M --distance 1000km \
-         --give-up 3s",
+         --give-up 10s",
         memif(network, name)
     ));
     network.wait_for(&accelerator, "attached", |status| {
@@ -188,7 +188,7 @@ mod an_accelerator_that_is_restarted {
             return;
         };
         let mut chain = Chain::new(&network);
-        network.transfer(&format!("ib_send_bw -R -s 65536 -m 1024 -n 600 {PATIENT}"), || {
+        network.transfer(&format!("ib_send_bw -R -s 65536 -m 1024 -n 1200 {PATIENT}"), || {
             chain.wait_until_full();
             chain.plug(1, false);
             chain.restart(1, libc::SIGKILL);
@@ -196,7 +196,7 @@ mod an_accelerator_that_is_restarted {
         });
         let proof = chain.proof();
         let longest = proof.flows.iter().max_by_key(|flow| flow.sent).expect("a flow");
-        assert_eq!((longest.sent, longest.confirmed), (600 * 64, 600 * 64), "{longest:#?}");
+        assert_eq!((longest.sent, longest.confirmed), (1200 * 64, 1200 * 64), "{longest:#?}");
         assert!(
             longest.sequence_naks + longest.arrived_again > 0,
             "nothing was lost: {longest:#?}"

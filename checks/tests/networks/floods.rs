@@ -6,7 +6,7 @@ use longhaul_checks::require;
 use std::time::{Duration, Instant};
 
 /// Duration of a flood: several times a requester's retry budget.
-const FLOOD: Duration = Duration::from_secs(2);
+const FLOOD: Duration = Duration::from_secs(6);
 const PER_SECOND: u32 = 100_000;
 
 /// A frame to an unused address with an unused EtherType.
@@ -49,7 +49,7 @@ fn a_flow_survives(what: &str, frame: fn(u32) -> Vec<u8>) {
     let Some(network) = Network::new(what, 1500) else { return };
     let accelerate = network.start("accelerate --lan west --wan east");
     let raw = Raw::open(&network.left, "eth0");
-    network.transfer("ib_write_bw -F -s 65536 -m 1024 -D 5 -t 16", || {
+    network.transfer("ib_write_bw -F -s 65536 -m 1024 -D 9 -t 16 -u 16", || {
         network.wait_for(&accelerate, "a flow", |status| {
             let counters = &status["pairs"][0]["accelerator"]["counters"];
             counters["flows_from_traffic"].as_u64() > Some(0)

@@ -42,6 +42,19 @@ fn path(network: &Network) -> [RunningBox; 2] {
     ]
 }
 
+/// Waits until a box is ready. A thread that waits long for a processor counts as stuck.
+fn becomes_ready(network: &Network, name: &str) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let health = finish(network, &format!("box health {name}"));
+        if health.status.success() {
+            return assert_eq!(health.stdout, "ready\n");
+        }
+        assert!(Instant::now() < deadline, "{health}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn mode_of_first_flow(status: &Value) -> Value {
     status["pairs"][0]["accelerator"]["flows"][0]["mode"].clone()
 }
@@ -60,7 +73,8 @@ mod another_configuration {
         let settings = "rate = '1G'\ndistance = '1000km'";
         let near_box = start_with_file(&network, "near", &near(settings));
         let others = path(&network);
-        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 1500", || {
+        // Each runs for seconds, so that it still has a flow when the box is asked.
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 15000", || {
             network.wait_for(&near_box, "a flow", |status| stored(status) > 0);
             write_file(
                 &network,
@@ -72,7 +86,7 @@ mod another_configuration {
             assert_eq!(mode_of_first_flow(&network.status(&near_box)), "early");
         });
         assert!(succeed(&network, "box reload --box near").stdout.contains("nothing differs"));
-        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 8000", || {
             network.wait_for(&near_box, "a flow in mode tail", |status| {
                 let flows = status["pairs"][0]["accelerator"]["flows"].as_array().expect("flows");
                 flows.iter().any(|flow| flow["mode"] == "tail")
@@ -86,27 +100,27 @@ mod another_configuration {
     #[test]
     fn by_a_signal_is_told_in_the_journal() {
         let Some(network) = Network::new("a configuration by SIGHUP", 1500) else { return };
-        let near_box = start_with_file(&network, "near", &near(""));
+        let mut near_box = start_with_file(&network, "near", &near(""));
         write_file(&network, "near", &near("give_up = '5s'"));
         near_box.signal(libc::SIGHUP);
         // Two simultaneous signals of a kind are one.
-        thread::sleep(Duration::from_millis(500));
+        near_box.program.wait_for_output("changed: pair path: give_up", LIMIT);
         write_file(&network, "near", &near("give_up = '5 parsecs'"));
         near_box.signal(libc::SIGHUP);
-        thread::sleep(Duration::from_millis(500));
-        let ended = near_box.end();
-        assert!(ended.stderr.contains("changed: pair path: give_up"), "{ended}");
-        assert!(ended.stderr.contains("cannot apply the configuration: "), "{ended}");
+        near_box.program.wait_for_output("cannot apply the configuration: ", LIMIT);
+        near_box.end();
     }
 
     #[test]
     fn is_told_in_json_where_that_is_wanted() {
         let Some(network) = Network::new("a journal in JSON", 1500) else { return };
-        let near_box = start_with_file(&network, "near", &format!("log = 'json'\n{}", near("")));
+        let text = format!("log = 'json'\n{}", near(""));
+        let mut near_box = start_with_file(&network, "near", &text);
         near_box.signal(libc::SIGUSR1);
+        near_box.program.wait_for_output("\"state\":", LIMIT);
         write_file(&network, "near", &format!("log = 'json'\n{}", near("mode = 'off'")));
         succeed(&network, "box reload");
-        thread::sleep(Duration::from_millis(500));
+        near_box.program.wait_for_output("changed: pair path: mode", LIMIT);
         let ended = near_box.end();
         let lines: Vec<Value> =
             ended.stderr.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -188,10 +202,11 @@ mod draining {
         };
         let mut near_box = Some(start(&network));
         let others = path(&network);
-        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 4000", || {
+        // Eight seconds, so that it still runs when the flow passes.
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 15000", || {
             let drained = near_box.take().expect("it runs");
             network.wait_for(&drained, "a full store", |status| stored(status) > 1 << 20);
-            let done = succeed(&network, "accelerate drain near --timeout 20s");
+            let done = succeed(&network, "accelerate drain near --timeout 60s");
             assert_eq!(done.stdout, "drained: the stores are empty\n", "{done}");
             assert!(done.stderr.contains(" bytes stored, in 1 flow\n"), "{done}");
             let status = network.status(&drained);
@@ -227,7 +242,7 @@ mod draining {
         assert_eq!(counters["stored_packets"], 0, "{counters:#}");
         assert!(counters["passed_draining"].as_u64() > Some(50 * 64), "{counters:#}");
         succeed(&network, "accelerate drain near --undo");
-        assert_eq!(succeed(&network, "box health near").stdout, "ready\n");
+        becomes_ready(&network, "near");
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 50", || {});
         let counters = &network.status(&near_box)["pairs"][0]["accelerator"]["counters"];
         assert!(counters["stored_packets"].as_u64() > Some(0), "{counters:#}");
@@ -251,7 +266,7 @@ mod draining {
             assert!(done.stderr.contains("'near' keeps draining"), "{done}");
             assert!(done.stderr.contains("  10.99.0.1 to 10.99.0.2 QP 0x"), "{done}");
             network.middle.set("link set w2 up");
-            succeed(&network, "accelerate drain near --timeout 30s");
+            succeed(&network, "accelerate drain near --timeout 60s");
         });
         near_box.end();
         others.into_iter().for_each(|one| drop(one.end()));
@@ -303,12 +318,12 @@ mod health {
     fn by_http_says_what_is_wrong_and_what_was_counted() {
         let Some(network) = Network::new("health by HTTP", 1500) else { return };
         let near_box = network.start("accelerate --lan west --wan east --health 127.0.0.1:9187");
-        assert_eq!(get(&network, "/healthz"), (200, "ok\n".to_owned()));
+        assert_eq!(wait_for_code(&network, "/healthz", 200), "ok\n");
         wait_for_code(&network, "/readyz", 200);
         network.right.set("link set eth0 down");
         let why = wait_for_code(&network, "/readyz", 503);
         assert_eq!(why, "pair west-east: wan port east is down\n");
-        assert_eq!(get(&network, "/healthz").0, 200);
+        wait_for_code(&network, "/healthz", 200);
         network.right.set("link set eth0 up");
         wait_for_code(&network, "/readyz", 200);
         succeed(&network, "accelerate drain");
@@ -346,10 +361,10 @@ mod health {
         let fibre = network.start("emulate --a w2 --b e2 --distance 10km --rate 1G");
         let far_box = start("far", "--lan east --wan e1");
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {});
-        assert_eq!(succeed(&network, "box health near").stdout, "ready\n");
+        becomes_ready(&network, "near");
         // Both halves of both boxes have flows, and release them.
         for name in ["near", "far"] {
-            succeed(&network, &format!("accelerate drain {name} --timeout 20s"));
+            succeed(&network, &format!("accelerate drain {name} --timeout 60s"));
         }
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 100", || {});
         let metrics = succeed(&network, "box status near --prometheus").stdout;
@@ -428,7 +443,8 @@ mod several_paths {
             (&"west-w1+x1".into(), &["lan", "wan1", "wan2"][..])
         );
         assert_eq!(status["pairs"][0]["accelerator"]["counters"]["flows_failed"], 0, "{status:#}");
-        assert_eq!(succeed(&network, "box health near").stdout, "ready\n", "one path is enough");
+        // One path is enough.
+        becomes_ready(&network, "near");
         network.middle.set("link set w2 up");
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {
             network
@@ -452,7 +468,8 @@ mod the_live_view {
         let near_box =
             network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 100km");
         let fibre = network.start("emulate --a w2 --b east --distance 100km --rate 1G");
-        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 5000", || {
+        // Ten seconds, so that it still runs at the end of the interval that is shown.
+        network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 20000", || {
             network.wait_for(&near_box, "a flow", |status| stored(status) > 1 << 16);
             let frame = succeed(&network, "top --once").stdout;
             let flow = frame.lines().find(|line| line.contains("10.99.0.1 > 10.99.0.2 QP 0x"));
@@ -462,8 +479,8 @@ mod the_live_view {
                 words.iter().position(|word| *word == "early").unwrap_or_else(|| panic!("{frame}"));
             assert_eq!((words[0], words[at + 1]), ("near/west-w1", "accelerated"), "{frame}");
             let rate: f64 = words[at + 2].parse().expect("a rate");
-            // The machine's load determines it, up to the rate of the fibre.
-            assert!((1e-3..1.0).contains(&rate), "{frame}");
+            // The machine's load determines it, up to the rate of the fibre and what is stored.
+            assert!((1e-3..2.0).contains(&rate), "{frame}");
             for part in ["accelerate near, up ", "emulate emulate, up ", "lan west: in ", " stored"]
             {
                 assert!(frame.contains(part), "{part}: {frame}");

@@ -57,7 +57,7 @@ fn without_loss_prove_every_rule_for_writes_sends_and_reads() {
     let Some(network) = Network::new("captures of four segments", 1500) else { return };
     for (program, accelerated) in [
         ("ib_write_bw -R -s 65536 -m 1024 -n 100", true),
-        ("ib_send_bw -s 10000 -m 1024 -n 300 -q 2", true),
+        ("ib_send_bw -s 10000 -m 1024 -n 300 -q 2 -u 18", true),
         ("ib_write_bw -R -b -s 5000 -m 512 -n 200", true),
         ("ib_read_bw -R -s 65536 -m 1024 -n 30", false),
     ] {

@@ -2,7 +2,7 @@
 //! if namespaces or AF_XDP are unavailable.
 
 use longhaul_checks::network::{LIMIT, Network, RIGHT, RIGHT_6, Raw, RunningBox, has_af_xdp};
-use longhaul_checks::{Program, require};
+use longhaul_checks::{Program, require, wait_for_listener};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
@@ -31,6 +31,9 @@ fn ports(status: &Value) -> &Vec<Value> {
     status["pairs"][0]["ports"].as_array().expect("ports")
 }
 
+/// iperf3's port.
+const IPERF3_PORT: u16 = 5201;
+
 /// Throughput of iperf3 over TCP from left to right for a second, in bit/s.
 fn iperf3(network: &Network) -> f64 {
     let command = |host: &longhaul_checks::network::Namespace, arguments: &[&str]| {
@@ -38,8 +41,7 @@ fn iperf3(network: &Network) -> f64 {
         command.args(["netns", "exec", &host.name, "iperf3"]).args(arguments);
         Program::start(&mut command)
     };
-    let server = command(&network.right, &["-s", "-1"]);
-    std::thread::sleep(Duration::from_millis(500));
+    let server = wait_for_listener(command(&network.right, &["-s", "-1"]), IPERF3_PORT);
     let client = command(&network.left, &["-c", RIGHT, "-t", "1", "-J"]).succeed(LIMIT);
     server.succeed(LIMIT);
     let report: Value = serde_json::from_str(&client.stdout).expect("JSON");
@@ -62,8 +64,8 @@ fn carries_and_accelerates(mtu: u32, options: &str, is_native: bool) {
     }
     network.round_trip(RIGHT, mtu as usize - 28, 2);
     network.stream(16 << 20);
-    // A connection that stalls for each lost segment is slower.
-    assert!(iperf3(&network) > 10e6);
+    // A connection that stalls for each lost segment is slower, however idle the machine is.
+    assert!((0..10).any(|_| iperf3(&network) > 10e6), "10 Mbit/s at most");
     let (left, right) = (Raw::open(&network.left, "eth0"), Raw::open(&network.right, "eth0"));
     for header in [&[0x88_u8, 0xb5][..], &[0x81, 0, 0x60, 5, 0x88, 0xb5], &[0x88, 0xcc]] {
         let len = mtu as usize + 14 + if header[0] == 0x81 { 4 } else { 0 };
@@ -168,14 +170,15 @@ fn that_want_roce_alone_leave_all_else_to_a_bridge() {
     }
     network.middle.set("link set lhbr0 addrgenmode none up");
     let fibre = network.start("emulate --a xdp:west,only=roce --b xdp:east,only=roce --delay 5ms");
-    let shortest = network.round_trip(RIGHT, 64, 50);
-    assert!(shortest < Duration::from_millis(5), "not by the bridge: {shortest:?}");
+    // By the fibre it takes 10 ms.
+    let is_bridged = |_| network.round_trip(RIGHT, 64, 50) < Duration::from_millis(10);
+    assert!((0..20).any(is_bridged), "not by the bridge");
     network.stream(16 << 20);
     let carried = |status: &Value| ports(status)[0]["rx_frames"].as_u64().expect("a number");
     assert_eq!(carried(&network.status(&fibre)), 0);
-    network.transfer("ib_write_bw -s 65536 -m 1024 -n 100", || {});
-    let status = network.status(&fibre);
-    assert!(carried(&status) >= 100 * 64, "{status:#}");
+    network.transfer("ib_write_bw -s 65536 -m 1024 -n 100 -u 18", || {});
+    // The status is as old as the thread's last update.
+    network.wait_for(&fibre, "RoCE through the fibre", |status| carried(status) >= 100 * 64);
     fibre.end();
 }
 

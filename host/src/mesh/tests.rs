@@ -219,7 +219,7 @@ fn a_sleeping_core_is_woken_for_each_frame_it_is_given() {
                     wake.take();
                     // Far longer than any step takes.
                     let woken =
-                        parker.park(&mut ports, &wake, Some(Duration::from_ms(20_000))).unwrap();
+                        parker.park(&mut ports, &wake, Some(Duration::from_ms(120_000))).unwrap();
                     assert_ne!(woken, Woken::ByTime, "asleep while something was there");
                 }
             });

@@ -4,7 +4,7 @@ use longhaul_host::{Parker, WakeUp, Woken};
 use longhaul_port::{LoopbackPort, NullPort, Port, loopback};
 use longhaul_units::Duration;
 
-const LONG: Option<Duration> = Some(Duration::from_ms(20_000));
+const LONG: Option<Duration> = Some(Duration::from_ms(120_000));
 
 fn send(port: &mut LoopbackPort) {
     assert!(port.transmit(60, &mut |slot| slot.fill(0)).unwrap());

@@ -19,6 +19,11 @@ fn sender(device: &Software, queue_pairs: Vec<Endpoint>) -> StaticSender {
     StaticSender { stream: 1, address, path_mtu: 1024, first_window: 3, queue_pairs }
 }
 
+/// Such senders never end: silence closes their last windows.
+fn settings_of(senders: Vec<StaticSender>) -> Settings {
+    Settings { streams: 2, senders, idle_ms: 5000, ..settings() }
+}
+
 #[test]
 fn a_sender_that_reads_the_file_alone_is_received_and_what_it_omits_is_unaccounted() {
     let (a, b) = devices();
@@ -26,8 +31,7 @@ fn a_sender_that_reads_the_file_alone_is_received_and_what_it_omits_is_unaccount
     let wanted = PairSettings { transport: Transport::Uc, send_depth: 32, receive_depth: 1 };
     let pairs: Vec<_> = (0..2).map(|_| a.pair(&completions, &wanted, None).unwrap()).collect();
     let ends = pairs.iter().map(|pair| Endpoint { qpn: Pair::qpn(pair), psn: 77 }).collect();
-    let settings =
-        Settings { streams: 2, slots: SLOTS as u32, senders: vec![sender(&a, ends)], ..settings() };
+    let settings = Settings { slots: SLOTS as u32, ..settings_of(vec![sender(&a, ends)]) };
     let receiver = Receiver::start(b, settings).unwrap();
     let streams = receiver.static_streams().to_vec();
     let line = session::to_line(&session::ToHardware::Static(streams)).unwrap();
@@ -104,8 +108,7 @@ fn senders_that_do_not_fit_are_named() {
         let (a, b) = devices();
         let mut senders = vec![sender(&a, vec![end])];
         change(&mut senders);
-        let settings = Settings { streams: 2, senders, ..settings() };
-        let said = Receiver::start(b, settings).err().expect("a refusal").to_string();
+        let said = Receiver::start(b, settings_of(senders)).err().expect("a refusal").to_string();
         assert!(said.contains(text) && said.contains("the configuration's sender"), "{said}");
     }
 }

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 pub fn devices() -> (Software, Software) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -41,6 +41,8 @@ pub fn settings() -> Settings {
         // More than any test sends: however late the chunks are taken, none is overwritten.
         regions: 128,
         linger_ms: 100,
+        // Longer than a busy machine stops a sender.
+        idle_ms: 60_000,
         ..Settings::default()
     }
 }

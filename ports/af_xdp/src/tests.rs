@@ -17,7 +17,7 @@ mod steering;
 
 /// An EtherType for experiments, to which no kernel responds.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `test` in its own namespace, if that and AF_XDP are available.
 fn in_namespace(test: impl FnOnce() + Send) {

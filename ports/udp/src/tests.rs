@@ -111,7 +111,7 @@ fn give(port: &mut UdpPort, frame: &[u8]) {
     assert!(port.transmit(frame.len(), &mut |slot| slot.copy_from_slice(frame)).unwrap());
 }
 
-/// Runs `turn` until it returns a value, for ten seconds at most.
+/// Runs `turn` until it returns a value, for a minute at most.
 #[track_caller]
 fn until<T>(what: &str, mut turn: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -119,7 +119,7 @@ fn until<T>(what: &str, mut turn: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = turn() {
             return value;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "still waiting until {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "still waiting until {what}");
         std::thread::yield_now();
     }
 }

@@ -126,11 +126,11 @@ mod tests {
         let (served, mut client) = UnixStream::pair().unwrap();
         let writer = thread::spawn(move || {
             while client.write_all(b"s").is_ok() {
-                thread::sleep(Duration::from_millis(20));
+                thread::sleep(Duration::from_millis(100));
             }
         });
-        // Each byte comes quickly, but all of them would take more than a second.
-        let read = read_line(&served, Duration::from_millis(100));
+        // Each byte comes quickly, but all of them would take more than six seconds.
+        let read = read_line(&served, Duration::from_millis(500));
         let timeouts = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
         assert!(read.is_err_and(|e| timeouts.contains(&e.kind())));
         drop(served);

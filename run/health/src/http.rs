@@ -337,12 +337,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let served = listener.accept().unwrap().0;
+        // Before the server's time begins.
+        client.write_all(request).unwrap();
+        if ends {
+            client.shutdown(Shutdown::Write).unwrap();
+        }
         thread::scope(|scope| {
             scope.spawn(|| drop(serve_one(served, of)));
-            client.write_all(request).unwrap();
-            if ends {
-                client.shutdown(Shutdown::Write).unwrap();
-            }
             let mut text = String::new();
             let _ = client.read_to_string(&mut text);
             text

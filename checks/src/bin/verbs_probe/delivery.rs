@@ -257,7 +257,7 @@ fn respond(
 
 /// Fails unless the message has arrived; an unacknowledged one may be in flight.
 fn arrived(connection: &Connection, seed: u32, at: usize, len: usize) -> Result<(), Fault> {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const PATIENCE: Duration = Duration::from_secs(60);
     let deadline = Instant::now() + if connection.is_reliable { Duration::ZERO } else { PATIENCE };
     loop {
         let outcome = intact("what was written", seed, &connection.memory.bytes(at, len));

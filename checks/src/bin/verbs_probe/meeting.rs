@@ -5,7 +5,7 @@ use longhaul_checks::rendezvous::Rendezvous;
 use std::net::TcpListener;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Location of the other process.
 pub enum Meeting {

@@ -2,9 +2,8 @@
 //! own configuration, keys and sockets. Skipped, loudly, without the packages or root.
 
 use super::{LIMIT, Place};
-use longhaul_checks::{Program, longhaul};
+use longhaul_checks::{Program, free_tcp_port, longhaul};
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -81,7 +80,7 @@ impl Slurm {
     }
 
     fn wait(&self, what: &str, mut is_so: impl FnMut() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + LIMIT;
         while !is_so() {
             let logs = ["munged", "slurmctld", "slurmd"].map(|name| {
                 fs::read_to_string(self.directory.join(format!("{name}.out"))).unwrap_or_default()
@@ -115,9 +114,7 @@ fn host_name() -> String {
 }
 
 fn configuration(directory: &Path) -> String {
-    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    let [controller, node] =
-        sockets.each_ref().map(|socket| socket.local_addr().expect("bound").port());
+    let (controller, node) = (free_tcp_port(), free_tcp_port());
     let (host, at) = (host_name(), directory.display());
     format!(
         "ClusterName=check\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\n\
@@ -183,7 +180,7 @@ fn a_wait_that_is_interrupted_leaves_a_job_that_is_collected_later() {
     let conf = slurm.directory.join("slurm.conf");
     let sweep = "sweep x.toml --vary flow.size=4K..8K,+1K --out o";
     let mut command =
-        place.command(&format!("{sweep} --executor slurm --tasks 2 --sbatch=--begin=now+4"));
+        place.command(&format!("{sweep} --executor slurm --tasks 2 --sbatch=--begin=now+20"));
     let program = Program::start_group(command.env("SLURM_CONF", &conf));
     let manifest = place.runtime.path().join("o/sweep.json");
     slurm

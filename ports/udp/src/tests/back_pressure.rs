@@ -34,13 +34,12 @@ fn a_kernel_without_memory_is_asked_again_after_a_while_rather_than_all_the_time
     let descriptors: Vec<_> =
         a.descriptors().iter().map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) }).collect();
     let mut fds: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-    let begun = Instant::now();
+    let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
     assert_eq!(
-        poll(&mut fds, None).unwrap(),
+        poll(&mut fds, Some(&limit)).unwrap(),
         1,
         "the socket is writable, but it is not waited for"
     );
-    assert!(begun.elapsed() <= Duration::from_secs(5));
     assert_eq!(a.udp_counters().tx_calls, calls, "not before the time is up");
     a.disarm();
     until("the time is up", || {

@@ -56,7 +56,7 @@ fn rping(tap: &str, own: &str, arguments: &str) -> Child {
     let program = Path::new("/usr/bin/rping");
     assert!(program.exists(), "rping is missing: apt-get install rdmacm-utils");
     Command::new("timeout")
-        .arg("30")
+        .arg("240")
         .arg(program)
         .args(arguments.split(' '))
         .env("LD_PRELOAD", library())
@@ -137,7 +137,7 @@ fn what_could_not_be_resolved_can_be_tried_again() {
         text(&compiled)
     );
     let output = Command::new("timeout")
-        .arg("30")
+        .arg("240")
         .arg(&program)
         .env("LD_PRELOAD", library())
         .env("LONGHAUL_TAP", "lh-nowhere")

@@ -10,26 +10,32 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::MutexGuard;
 
 const IP: &str = "127.0.66.2";
 /// The user without privileges.
 const NOBODY: u32 = 65534;
 
-/// A directory that everybody may write; deleted when dropped.
-struct Dir(PathBuf);
+/// A directory that everybody may write; deleted when dropped. One test has one at a time, because
+/// their devices have one address.
+struct Dir {
+    path: PathBuf,
+    _alone: MutexGuard<'static, ()>,
+}
 
 impl Dir {
     fn new() -> Self {
+        let alone = alone();
         let name = test_name().replace("::", "-");
-        let dir = std::env::temp_dir().join(format!("longhaul-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir(&dir).unwrap();
-        fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
-        Dir(dir)
+        let path = std::env::temp_dir().join(format!("longhaul-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        Dir { path, _alone: alone }
     }
 
     fn tree(&self) -> PathBuf {
-        self.0.join("tree")
+        self.path.join("tree")
     }
 
     /// A program on the device, as a user without privileges.
@@ -41,7 +47,7 @@ impl Dir {
             .env(attach::ENV_UDP_PORT, "4791")
             .env(attach::ENV_IP, IP)
             .env(attach::ENV_COUNTERS, self.tree())
-            .current_dir(&self.0);
+            .current_dir(&self.path);
         if is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
@@ -56,7 +62,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -89,11 +95,10 @@ fn every_call_finds_the_device() {
     if !others_may_load_the_library() {
         return;
     }
-    let _alone = alone();
     let dir = Dir::new();
-    let program = dir.0.join("sysfs");
+    let program = dir.path.join("sysfs");
     fs::copy(compile("sysfs", Some("-libverbs")), &program).unwrap();
-    let output = dir.command(&program).arg(&dir.0).output().unwrap();
+    let output = dir.command(&program).arg(&dir.path).output().unwrap();
     let text = succeeded("sysfs", &output);
     assert!(text.ends_with("0 failures\n"), "{text}");
 }
@@ -249,7 +254,7 @@ fn setuid_programs_see_no_device() {
         return;
     }
     let dir = Dir::new();
-    let cat = dir.0.join("cat");
+    let cat = dir.path.join("cat");
     fs::copy("/bin/cat", &cat).unwrap();
     let read = || {
         let mut command = dir.command(&cat);

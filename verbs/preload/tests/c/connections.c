@@ -350,7 +350,7 @@ static void channels_ask(void)
     RETURNS(0, rdma_establish(id));
     struct pollfd poll_for = { .fd = second->fd, .events = POLLIN };
     RETURNS(0, rdma_migrate_id(id, second));
-    RETURNS(1, poll(&poll_for, 1, 20000));
+    RETURNS(1, poll(&poll_for, 1, 60000));
     expect(second, RDMA_CM_EVENT_DISCONNECTED);
     RETURNS(0, rdma_disconnect(id));
     id->qp = qp;

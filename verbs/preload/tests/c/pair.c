@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SIZE = 65536, QKEY = 0x1234, PATIENCE_MS = 20000 };
+enum { SIZE = 65536, QKEY = 0x1234, PATIENCE_MS = 120000 };
 
 struct end {
     uint32_t qpn[4];
@@ -126,7 +126,7 @@ static void to_rtr(struct ibv_qp *qp, uint32_t peer)
 static void to_rts(struct ibv_qp *qp)
 {
     struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
+        .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
     int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
     if (qp->qp_type == IBV_QPT_RC)
         mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;

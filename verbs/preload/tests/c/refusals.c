@@ -604,7 +604,7 @@ static void events(void)
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
     RETURNS(0, ibv_modify_qp(qp, &attr, IBV_QP_STATE));
     struct pollfd readable = {.fd = context->async_fd, .events = POLLIN};
-    RETURNS(1, poll(&readable, 1, 1000));
+    RETURNS(1, poll(&readable, 1, 60000));
     RETURNS(0, ibv_get_async_event(context, &event));
     CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == narrow);
     struct ibv_wc wc;

@@ -65,7 +65,7 @@ pub struct Args {
 }
 
 /// A longer silence means that a completion is lost for good.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+const SILENCE_MAX: Duration = Duration::from_secs(90);
 /// A lost connection manager message costs seconds.
 const CONNECT_MAX: Duration = Duration::from_secs(50);
 const PORT: u16 = 18515;
