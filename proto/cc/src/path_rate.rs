@@ -16,11 +16,20 @@
 //! the rate costs nothing, because arrivals still follow the sending rate. A shallow queue does not
 //! mislead either: frames that it drops do not arrive, so there is no gain.
 //!
-//! **Senders that fill any queue** (TCP's CUBIC) would leave nothing to a sender that pays for
-//! delay. A queue that persists although this sender pays for it belongs to others. The price then
-//! ignores the queue, and the gain alone maintains a share of the bottleneck: a quarter to a sixth
-//! beside one CUBIC flow. BBR's first version, which keeps two round trips in flight whatever the
-//! loss, leaves less if the queue is shorter than that, as it does to CUBIC.
+//! **Senders that fill any queue** (TCP's CUBIC and BBR) would leave nothing to a sender that pays
+//! for delay. A queue that persists although this sender pays for it belongs to others. Beside them
+//! the queue has no price, and the controller holds half of the bottleneck. Two signs tell its
+//! share: the gain, and the throughput relative to that before the others came. The gain alone
+//! errs by chance, because BBR's rate fluctuates more than the steps; the earlier throughput is
+//! unknown to a sender that came last, and wrong if the path has become slower. Loss costs a part
+//! of the frames lost: TCP that does not answer loss sets its level, so answering all of it would
+//! leave nothing.
+//!
+//! Others are gone when the sender has its earlier throughput again, or no such queue has been seen
+//! for several windows: a CUBIC flow needs many round trips to fill the queue after a loss. Several
+//! senders of this kind that a slower path misleads would fill the queue together, so after a
+//! window with loss each pays for the queue again, and continues only if the queue does not shrink.
+//! A queue of many round trips ends the competition.
 //!
 //! **The minimum RTT** is that of the last windows of a few seconds. At the end of each window the
 //! sender stays below the bottleneck for two levels, to see the path without its queue. All senders
@@ -37,7 +46,10 @@
 //! The controller has no clock and handles no frames: the owner passes running totals with each
 //! acknowledgement, reads the rate, and paces itself.
 
+mod rivals;
+
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
+use rivals::{Level, Queued, Rivals, Throughput, Turn};
 
 /// Growth of the in-flight limit per round trip at a gain of 1 and without a price.
 const GROWTH: f64 = 0.13;
@@ -45,6 +57,10 @@ const GROWTH: f64 = 0.13;
 const PRICE: f64 = 0.45;
 /// Maximum price of the queue.
 const PRICE_MAX: f64 = 0.12;
+/// Queue, in round trips, that only a path that became slower or other senders cause, and its
+/// maximum price.
+const LONG_QUEUE: f64 = 1.0;
+const PRICE_LONG: f64 = 0.3;
 /// Price if all frames are marked.
 const PRICE_MARKED: f64 = 0.08;
 /// Levels after a priced mark during which marks are free: the reduction takes effect only then.
@@ -68,17 +84,22 @@ const MEMORY: f64 = 0.94;
 /// Maximum distance from 0.5 of one comparison's gain. Beside senders whose rate fluctuates it must
 /// not be cut off on one side.
 const REACH: f64 = 1.0;
-const REACH_FOREIGN: f64 = 2.5;
-/// Queue, in round trips, that senders of this kind never keep, and round trips after which it is
-/// attributed to others.
-const FOREIGN_QUEUE: f64 = 0.16;
-const FOREIGN_RTTS: f64 = 10.0;
-/// Beside such others: growth, and the gain at which there is none. The share held is the
-/// complement of that gain.
+const REACH_FOREIGN: f64 = 8.0;
+/// Beside others: growth per round trip and missing share, step, and price of all frames lost.
 const GROWTH_FOREIGN: f64 = 0.15;
-const GAIN_FOREIGN: f64 = 0.55;
-/// Above this gain the share is so small that loss is attributed to others.
-const GAIN_SMALL: f64 = 0.8;
+const STEP_FOREIGN: f64 = 0.05;
+const PRICE_LOST: f64 = 0.3;
+/// Windows of the minimum RTT without a queue of others after which they are gone: longer than a
+/// CUBIC flow takes to fill the queue again.
+const FOREIGN_WINDOWS: u64 = 4;
+/// Gain beside others that have more than half: throughput then does not show what the path has.
+const GAIN_CROWDED: f64 = 0.5;
+/// Gain above which the path has room, or the sender next to nothing.
+const GAIN_ROOM: f64 = 0.9;
+/// Share held beside others, and weight of the gain as a sign of it if the throughput before others
+/// came is known.
+const HALF: f64 = 0.5;
+const GAIN_WEIGHT: f64 = 0.5;
 /// Delay that does not count as a queue on any path: jitter of clocks and threads.
 const DELAY_FLOOR: Duration = Duration::from_us(200);
 /// Queue, in round trips, that counts as a surge, and the minimum number of levels between two
@@ -233,12 +254,12 @@ impl Gain {
     }
 
     /// Adds a comparison: the sending rate changed by the fraction `sent`, the arrival rate by
-    /// `arrived`. Their ratio is limited to `reach` from 0.5.
-    fn note(&mut self, sent: f64, arrived: f64, reach: f64) {
+    /// `arrived`. Their ratio is limited to `reach` from 0.5. A great change counts no more than
+    /// two steps of `step`.
+    fn note(&mut self, sent: f64, arrived: f64, step: f64, reach: f64) {
         let times =
             if sent.abs() < 1e-6 { 0.0 } else { (arrived / sent).clamp(0.5 - reach, 0.5 + reach) };
-        // A great change counts no more than two steps.
-        let weight = sent.abs().min(2.0 * STEP).powi(2);
+        let weight = sent.abs().min(2.0 * step).powi(2);
         self.squares = MEMORY * self.squares + weight;
         self.products = MEMORY * self.products + weight * times;
     }
@@ -279,8 +300,8 @@ pub struct PathRate {
     /// Queue of the last level, in round trips.
     queue: f64,
     queue_delay: Duration,
-    /// Consecutive round trips with a queue that senders of this kind do not keep.
-    foreign: f64,
+    rivals: Rivals,
+    throughput: Throughput,
     /// Levels for which marks remain free.
     marked_wait: u32,
     /// Minimum loss of the previous group of levels and of this one, and the levels left in this
@@ -319,7 +340,8 @@ impl PathRate {
             start_queued: 0,
             queue: 0.0,
             queue_delay: Duration::ZERO,
-            foreign: 0.0,
+            rivals: Rivals::Alike(Queued::default()),
+            throughput: Throughput::default(),
             marked_wait: 0,
             loss_least: (1.0, 1.0),
             loss_levels: 0,
@@ -329,6 +351,13 @@ impl PathRate {
             has_surged: false,
             limited_by: RateLimitedBy::Start,
         }
+    }
+
+    /// Starts again, with another seed, after the path did not answer. What it had remains known:
+    /// other senders may have crowded it out.
+    pub fn restart(&mut self, seed: u64) {
+        let PathRate { most, rtt_least, rivals, throughput, .. } = *self;
+        *self = PathRate { rtt_least, rivals, throughput, ..PathRate::new(seed, most) };
     }
 
     /// Adds an RTT sample from another source than [`PathRate::hear`], for example before anything
@@ -388,10 +417,15 @@ impl PathRate {
         };
         let frames = first_of_next.heard.arrived.saturating_sub(first.heard.arrived);
         let this = Measured { sent, arrived, frames };
+        let is_uncrowded = !self.is_starting
+            && self.rivals.are_absent(self.queue)
+            && self.gain.get() < GAIN_CROWDED;
+        self.throughput.note(arrived, is_uncrowded);
         let Some(before) = self.measured.replace(this) else { return };
         let reach = if self.is_foreign() { REACH_FOREIGN } else { REACH };
         let change = |before: f64, this: f64| 2.0 * (this - before) / (this + before).max(1.0);
-        self.gain.note(change(before.sent, this.sent), change(before.arrived, this.arrived), reach);
+        let arrived = change(before.arrived, this.arrived);
+        self.gain.note(change(before.sent, this.sent), arrived, self.step(), reach);
     }
 
     /// Ends the start phase if there is a queue, or if less arrives than is sent.
@@ -436,14 +470,14 @@ impl PathRate {
         self.adjust(began, point, sent > 0.85 * asked);
         self.turn_window(point.at);
         self.heed_surge();
-        let sign = if self.rng.chance(0.5) { STEP } else { -STEP };
+        let step = if self.rng.chance(0.5) { self.step() } else { -self.step() };
         self.level = if self.drain > 0 {
             self.drain -= 1;
             self.under_way * self.drain_to
         } else if self.is_starting {
             self.under_way
         } else {
-            self.under_way * (1.0 + sign)
+            self.under_way * (1.0 + step)
         };
         self.awaited = Some((sent, first));
         self.began = Some(*point);
@@ -470,10 +504,11 @@ impl PathRate {
             self.limited_by = if is_used { RateLimitedBy::Start } else { RateLimitedBy::Sender };
             return self.heed_most();
         }
-        self.foreign = if self.queue > FOREIGN_QUEUE { self.foreign + rtts } else { 0.0 };
+        self.look_for_others(point.at, rtts, lost, arrived);
         let is_foreign = self.is_foreign();
         let gain = self.gain.get();
-        let queue_price = (PRICE * self.queue).min(PRICE_MAX);
+        let price_max = if self.queue > LONG_QUEUE { PRICE_LONG } else { PRICE_MAX };
+        let queue_price = (PRICE * self.queue).min(price_max);
         let marked_price = self.marked_price(marked);
         let price = queue_price + marked_price + excess;
         let is_free = gain > 0.7 && price < GROWTH / 4.0;
@@ -484,8 +519,7 @@ impl PathRate {
             GROWTH
         };
         let change = if is_foreign {
-            GROWTH_FOREIGN * (gain - GAIN_FOREIGN) * rtts
-                - if gain < GAIN_SMALL { excess } else { 0.0 }
+            (GROWTH_FOREIGN * self.share_missing() - PRICE_LOST * lost / (lost + arrived)) * rtts
         } else {
             (self.growth * gain.powi(3) * rtts).min(GROWTH_MAX) - price * rtts.min(PRICED_RTTS_MAX)
         };
@@ -502,9 +536,55 @@ impl PathRate {
         self.heed_most();
     }
 
+    /// Decides who keeps the queue.
+    fn look_for_others(&mut self, now: Instant, rtts: f64, lost: f64, arrived: f64) {
+        let level = Level { queue: self.queue, rtts, lost, arrived };
+        let until = now + self.window().times(FOREIGN_WINDOWS);
+        let (rivals, turn) = self.rivals.note(now, &level, until, self.throughput.is_regained());
+        self.rivals = rivals;
+        match turn {
+            Turn::None if self.is_foreign() => self.throughput.doubt(rtts),
+            Turn::None => {}
+            Turn::OthersCame => {
+                if let Some(earlier) = self.throughput.earlier() {
+                    let half = HALF * earlier * self.rtt.as_secs_f64();
+                    self.under_way = bound(self.under_way.max(half));
+                }
+                self.gain = Gain::of(HALF);
+                // Senders of this kind that the same queue misleads test it together.
+                let window = self.window();
+                if let Some(least) = &mut self.rtt_least {
+                    least.ends = now + window;
+                }
+            }
+            Turn::OthersStay { held } => self.under_way = held,
+            Turn::GivenUp => self.throughput = Throughput::default(),
+        }
+    }
+
+    /// Share of the bottleneck that is missing to half of it: by the gain, and by the throughput
+    /// before others came, if known. Negative: the sender has more.
+    fn share_missing(&self) -> f64 {
+        let by_gain = self.gain.get() - HALF;
+        match self.throughput.part() {
+            Some(part) if self.gain.get() < GAIN_ROOM => GAIN_WEIGHT * by_gain + HALF - part,
+            _ => by_gain,
+        }
+    }
+
     /// `true` if the queue is attributed to others.
     fn is_foreign(&self) -> bool {
-        self.foreign > FOREIGN_RTTS
+        matches!(self.rivals, Rivals::Foreign { .. })
+    }
+
+    /// Relative distance of a level from the in-flight limit.
+    fn step(&self) -> f64 {
+        if self.is_foreign() { STEP_FOREIGN } else { STEP }
+    }
+
+    /// Length of a window of the minimum RTT.
+    fn window(&self) -> Duration {
+        WINDOW.max(self.rtt.times(WINDOW_RTTS))
     }
 
     fn marked_price(&mut self, marked: f64) -> f64 {
@@ -540,11 +620,16 @@ impl PathRate {
     /// Starts another window of the minimum RTT when one ends, with a look at the path without this
     /// sender's queue.
     fn turn_window(&mut self, now: Instant) {
+        let window = self.window();
         let Some(least) = &mut self.rtt_least else { return };
         if now < least.ends || self.is_starting {
             return;
         }
-        least.turn(now, WINDOW.max(self.rtt.times(WINDOW_RTTS)));
+        least.turn(now, window);
+        if !self.is_foreign() {
+            self.throughput.turn();
+        }
+        self.rivals = self.rivals.tested(self.under_way);
         self.go_below();
     }
 

@@ -3,7 +3,7 @@
 use crate::config::{PathConfig, Rate};
 use crate::flight::Flight;
 use longhaul_cc::{Gate, Heard, Pacing, PathRate};
-use longhaul_units::{BitRate, Duration, Instant};
+use longhaul_units::{Duration, Instant};
 
 /// Share of the in-flight limit that may leave back to back, and its minimum: one frame of full
 /// length and one more.
@@ -14,7 +14,6 @@ pub(crate) struct Pace {
     rate: PathRate,
     gate: Gate,
     seed: u64,
-    most: Option<BitRate>,
     burst_bytes: u64,
     /// Bytes on the wire sent so far.
     sent_bytes: u64,
@@ -32,7 +31,6 @@ impl Pace {
             rate: PathRate::new(seed, most),
             gate: Gate::new(&Pacing::Unlimited, 0),
             seed,
-            most,
             burst_bytes: path.burst_bytes,
             sent_bytes: 0,
             marked: 0,
@@ -102,7 +100,7 @@ impl Pace {
     /// Starts again: the path is down, and may be another one when it answers.
     pub(crate) fn reset(&mut self) {
         self.seed = self.seed.wrapping_add(1);
-        self.rate = PathRate::new(self.seed, self.most);
+        self.rate.restart(self.seed);
     }
 
     fn retune(&mut self, now: Instant) {

@@ -1,16 +1,14 @@
 //! Shows how boxes with an adaptive rate use a bottleneck and share it with each other, with TCP's
 //! CUBIC and with BBR, in virtual time: `cargo run --release -p longhaul-wan --example shares
-//! [alone|boxes|others]`.
+//! [alone|boxes|others|beside]`.
 
-mod bbr;
-mod cubic;
 #[path = "../../tests/all/dumbbell/mod.rs"]
 mod dumbbell;
 #[path = "../../tests/all/net/mod.rs"]
 mod net;
 
-use bbr::Bbr;
-use cubic::Cubic;
+use dumbbell::bbr::Bbr;
+use dumbbell::cubic::Cubic;
 use dumbbell::{Bottleneck, Competitor, Dumbbell, Shares, adaptive};
 use longhaul_units::{BitRate, Duration};
 
@@ -179,9 +177,43 @@ fn others() {
     }
 }
 
+fn beside() {
+    println!(
+        "500 Mbit/s, one pair and one flow: share of each over 20 s, 4 s after the later began"
+    );
+    println!("   RTT  buffer  CUBIC later    CUBIC first    BBR later      BBR first");
+    let cubic = || Box::new(Cubic::new()) as Box<dyn Competitor>;
+    let bbr = || Box::new(Bbr::new()) as Box<dyn Competitor>;
+    for rtt in [2, 10].map(Duration::from_ms) {
+        for buffer in [0.5, 1.0, 4.0] {
+            let setup = Setup { buffer, mbps: 500, rtt, ..PLAIN };
+            let run = |other: Box<dyn Competitor>, is_first: bool| {
+                let mut net = setup.net();
+                let (start, other_start) = if is_first { (2000, 0) } else { (0, 2000) };
+                setup.join(&mut net, Duration::from_ms(start));
+                net.other(other, setup.rtt, Duration::from_ms(other_start));
+                net.run_for(Duration::from_ms(6000));
+                let shares = net.measure(Duration::from_ms(20_000));
+                let [own, other] = [0, 1].map(|sender| shares.of_rate[sender]);
+                format!("{own:.2} {other:.2} ({:.0})", setup.queue(&shares))
+            };
+            println!(
+                "{:>6}  {buffer:>6}  {:<14} {:<14} {:<14} {}",
+                rtt.to_string(),
+                run(cubic(), false),
+                run(cubic(), true),
+                run(bbr(), false),
+                run(bbr(), true),
+            );
+        }
+    }
+}
+
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).collect();
-    for (name, table) in [("alone", alone as fn()), ("boxes", boxes), ("others", others)] {
+    for (name, table) in
+        [("alone", alone as fn()), ("boxes", boxes), ("others", others), ("beside", beside)]
+    {
         if asked.is_empty() || asked.iter().any(|asked| asked == name) {
             table();
         }

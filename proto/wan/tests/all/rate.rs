@@ -1,6 +1,8 @@
 //! The adaptive rate at a bottleneck: utilisation, queue length and fairness.
 
-use crate::dumbbell::{Bottleneck, Dumbbell, Shares, adaptive};
+use crate::dumbbell::bbr::Bbr;
+use crate::dumbbell::cubic::Cubic;
+use crate::dumbbell::{Bottleneck, Competitor, Dumbbell, Shares, adaptive};
 use longhaul_units::{BitRate, Duration};
 
 /// A path, and the part of a run that is measured, in round trips after a start.
@@ -195,9 +197,83 @@ mod together {
     }
 
     #[test]
+    fn four_need_no_long_queue_after_the_rate_fell() {
+        let mut net = PLAIN.net();
+        [0, 300, 600, 900].iter().for_each(|ms| PLAIN.join(&mut net, Duration::from_ms(*ms)));
+        net.run_for(Duration::from_ms(4000));
+        let slow = Setup { mbps: 250, ..PLAIN };
+        net.bottleneck.set_rate(net.now, slow.rate());
+        net.run_for(Duration::from_ms(2000));
+        let shares = net.measure(Duration::from_ms(2000));
+        assert!(shares.used() >= 0.95, "{shares:?}");
+        assert!(shares.queue_mean < 0.2 * slow.bdp() as f64, "{shares:?}");
+    }
+
+    #[test]
     fn four_share_less_evenly() {
         let shares = shares(&PLAIN, &[0, 300, 600, 900], 4000, 4000);
         PLAIN.assert_full(&shares);
         assert!(shares.jain() > 0.8, "{shares:?}");
+    }
+}
+
+/// One pair and one other flow at 500 Mbit/s over 200 and 1000 km.
+mod beside_tcp {
+    use super::*;
+
+    /// Shares of the pair and of the other flow, which begins 2 s after the pair or before it.
+    fn shares(
+        rtt_us: u64,
+        buffer: f64,
+        other: Box<dyn Competitor>,
+        is_first: bool,
+    ) -> (f64, Shares) {
+        let setup = Setup { mbps: 500, rtt_us, buffer, ..PLAIN };
+        let mut net = setup.net();
+        let (start, other_start) = if is_first { (0, 2000) } else { (2000, 0) };
+        setup.join(&mut net, Duration::from_ms(start));
+        net.other(other, setup.rtt(), Duration::from_ms(other_start));
+        net.run_for(Duration::from_ms(6000));
+        let shares = net.measure(Duration::from_ms(14_000));
+        (shares.of_rate[0], shares)
+    }
+
+    fn assert_half(rtt_us: u64, other: fn() -> Box<dyn Competitor>, is_first: bool) {
+        for buffer in [0.5, 1.0, 4.0] {
+            let (share, shares) = shares(rtt_us, buffer, other(), is_first);
+            assert!((0.35..=0.65).contains(&share), "{rtt_us} us, {buffer} BDP: {shares:?}");
+        }
+    }
+
+    fn cubic() -> Box<dyn Competitor> {
+        Box::new(Cubic::new())
+    }
+
+    fn bbr() -> Box<dyn Competitor> {
+        Box::new(Bbr::new())
+    }
+
+    #[test]
+    fn cubic_that_comes_later_leaves_half_and_gets_half() {
+        assert_half(2000, cubic, true);
+        assert_half(10_000, cubic, true);
+    }
+
+    #[test]
+    fn cubic_that_was_first_leaves_half_and_keeps_half() {
+        assert_half(2000, cubic, false);
+        assert_half(10_000, cubic, false);
+    }
+
+    #[test]
+    fn bbr_that_comes_later_leaves_half_and_gets_half() {
+        assert_half(2000, bbr, true);
+        assert_half(10_000, bbr, true);
+    }
+
+    #[test]
+    fn bbr_that_was_first_leaves_half_and_keeps_half() {
+        assert_half(2000, bbr, false);
+        assert_half(10_000, bbr, false);
     }
 }

@@ -2,6 +2,9 @@
 //! is not limited.
 #![allow(dead_code, reason = "each binary uses a part")]
 
+pub mod bbr;
+pub mod cubic;
+
 use crate::net::{Source, host_path};
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Frame, FrameBuf, FramePool, Node, Side, Transmit};

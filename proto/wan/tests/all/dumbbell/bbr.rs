@@ -1,11 +1,14 @@
 //! A sender with BBR's first version (draft-cardwell-iccrg-bbr-congestion-control-00), in packets.
 
-use crate::dumbbell::Competitor;
+use super::Competitor;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
 const START_GAIN: f64 = 2.885;
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+/// Packets sent back to back: those of a millisecond, 2 to 64 KiB.
+const QUANTUM_S: f64 = 0.001;
+const QUANTUM_MAX: f64 = 43.0;
 const REORDERING: u64 = 3;
 const RTT_WINDOW: Duration = Duration::from_ms(10_000);
 const PROBE_RTT: Duration = Duration::from_ms(200);
@@ -43,6 +46,8 @@ pub struct Bbr {
     rtt_least_at: Instant,
     phase: usize,
     phase_at: Instant,
+    /// Packets left of this quantum, and the time of the next one.
+    quantum: u64,
     next_at: Instant,
     heard_at: Instant,
 }
@@ -64,6 +69,7 @@ impl Bbr {
             rtt_least_at: Instant::ZERO,
             phase: 0,
             phase_at: Instant::ZERO,
+            quantum: 0,
             next_at: Instant::ZERO,
             heard_at: Instant::ZERO,
         }
@@ -153,7 +159,8 @@ impl Competitor for Bbr {
         if self.flight.back().is_some_and(|last| now.since(last.at.max(self.heard_at)) >= RTO) {
             self.flight.clear();
         }
-        let may = (self.flight.len() as f64) < self.window() && self.next_at <= now;
+        let room = self.window() - self.flight.len() as f64;
+        let may = room > 0.0 && (self.quantum > 0 || self.next_at <= now);
         if may {
             if self.flight.is_empty() {
                 self.delivered_at = now;
@@ -161,10 +168,16 @@ impl Competitor for Bbr {
             let Bbr { delivered, delivered_at, next, .. } = *self;
             self.flight.push_back(Sent { number: next, at: now, delivered, delivered_at });
             self.next += 1;
-            if let Some(rate) = self.rate() {
-                let gap = 1.0 / (rate * self.gains().0).max(1.0);
-                self.next_at = self.next_at.max(now) + Duration::from_ps((gap * 1e12) as u64);
+            if self.quantum == 0
+                && let Some(rate) = self.rate()
+            {
+                let rate = (rate * self.gains().0).max(1.0);
+                let quantum = (rate * QUANTUM_S).clamp(2.0, QUANTUM_MAX).min(room.ceil());
+                self.quantum = quantum as u64;
+                let takes = Duration::from_ps((quantum / rate * 1e12) as u64);
+                self.next_at = self.next_at.max(now) + takes;
             }
+            self.quantum = self.quantum.saturating_sub(1);
         }
         may
     }
@@ -200,6 +213,9 @@ impl Competitor for Bbr {
 
     fn wakes_at(&self, now: Instant) -> Option<Instant> {
         if (self.flight.len() as f64) < self.window() {
+            if self.quantum > 0 {
+                return Some(now + Duration::from_ps(1));
+            }
             return Some(self.next_at.max(now + Duration::from_ps(1)));
         }
         self.flight.back().map(|last| (last.at.max(self.heard_at) + RTO).max(now))

@@ -1,6 +1,6 @@
 //! A TCP sender with CUBIC (RFC 9438) and a simplified HyStart++ (RFC 9406), in packets.
 
-use crate::dumbbell::Competitor;
+use super::Competitor;
 use longhaul_units::{Duration, Instant};
 use std::collections::VecDeque;
 
