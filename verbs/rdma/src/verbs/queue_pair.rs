@@ -228,12 +228,24 @@ impl QueuePair {
     /// # Errors
     /// [`RdmaError::Verbs`].
     pub fn connect(&self, psn: Psn, peer: &Endpoint, path: &PathSettings) -> Result<(), RdmaError> {
+        self.connect_reading(psn, peer, path, path.reads_max)
+    }
+
+    /// As [`QueuePair::connect`], with other limits for the two directions: `reads` of this side
+    /// may be outstanding, and `path.reads_max` of the peer.
+    pub(super) fn connect_reading(
+        &self,
+        psn: Psn,
+        peer: &Endpoint,
+        path: &PathSettings,
+        reads: u8,
+    ) -> Result<(), RdmaError> {
         let to = BringUp {
             access: path.access,
             path_mtu: path.mtu,
             sq_psn: psn,
             rq_psn: peer.psn,
-            max_rd_atomic: path.reads_max,
+            max_rd_atomic: reads,
             max_dest_rd_atomic: path.reads_max,
             min_rnr_timer: path.min_rnr_timer,
             timeout: path.timeout,
