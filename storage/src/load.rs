@@ -228,6 +228,9 @@ pub enum LoadError {
         /// The controller's status.
         status: Status,
     },
+    /// The controller answers no operation.
+    #[error("none of {0} outstanding operations was answered within {1:?}")]
+    Silent(usize, Duration),
     /// The association failed.
     #[error(transparent)]
     Association(#[from] AssociationError),

@@ -8,6 +8,9 @@ use longhaul_units::{Rng, SplitMix64};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Longest time without an answer while operations are outstanding.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
 /// An outstanding operation.
 pub(super) struct Pending {
     kind: OperationKind,
@@ -33,11 +36,14 @@ pub(super) struct Job<'a> {
     /// Next unit in sequence.
     next: u64,
     submitted: u64,
+    /// When the last answer came.
+    answered: Instant,
     phase: Phase,
     counts_from: Instant,
     ends_at: Option<Instant>,
     outcome: Outcome,
     bytes: Vec<u8>,
+    answers: Vec<Answer<Pending>>,
     failure: Option<LoadError>,
 }
 
@@ -59,6 +65,7 @@ impl<'a> Job<'a> {
             oracle: load.verify.then(|| Oracle::new(seed, part.units)),
             next: 0,
             submitted: 0,
+            answered: start,
             phase: Phase::Load,
             counts_from,
             ends_at: match load.until {
@@ -67,6 +74,7 @@ impl<'a> Job<'a> {
             },
             outcome: Outcome::default(),
             bytes: vec![0; load.block_bytes as usize],
+            answers: Vec::new(),
             failure: None,
         }
     }
@@ -166,12 +174,19 @@ impl<'a> Job<'a> {
     }
 
     fn wait(&mut self) -> Result<(), LoadError> {
-        let mut answers = Vec::new();
+        let mut answers = std::mem::take(&mut self.answers);
         self.queue.wait(|_, answer| answers.push(answer))?;
         let now = Instant::now();
-        for answer in answers {
+        let outstanding = self.queue.outstanding();
+        if !answers.is_empty() {
+            self.answered = now;
+        } else if outstanding > 0 && now > self.answered + ANSWER_WITHIN {
+            return Err(LoadError::Silent(outstanding, ANSWER_WITHIN));
+        }
+        for answer in answers.drain(..) {
             self.completed(now, answer);
         }
+        self.answers = answers;
         Ok(())
     }
 
