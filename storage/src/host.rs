@@ -113,7 +113,7 @@ impl AdminLink {
     fn turn(&mut self, limit: Duration) -> Result<Vec<Event>, AssociationError> {
         let AdminLink { admin, pair, clock } = self;
         while let Some(submission) = admin.poll_command(clock.now(), |slot| pair.buffer(slot))? {
-            pair.send(&submission)?;
+            pair.send(&submission);
         }
         let until = admin.poll_timeout().map(|at| at.since(clock.now()).as_ns());
         let limit = until.map_or(limit, |ns| limit.min(Duration::from_nanos(ns)));

@@ -235,7 +235,11 @@ impl Server {
             self.file_accessed(token, outcome, tell);
         }
         while let Some(step) = self.target.poll_step() {
+            worked = true;
             self.carry_out(step, tell);
+        }
+        if worked {
+            self.post(tell);
         }
         Ok(worked)
     }
@@ -312,6 +316,19 @@ impl Server {
         Ok(())
     }
 
+    /// Posts the work requests of all connections.
+    fn post(&mut self, tell: &mut impl FnMut(News)) {
+        let mut failed = Vec::new();
+        for (qpn, link) in self.links.iter_mut().filter(|(_, link)| link.is_pending()) {
+            if link.post().is_err() {
+                failed.push(*qpn);
+            }
+        }
+        for qpn in failed {
+            self.close(qpn, None, tell);
+        }
+    }
+
     fn close(&mut self, qpn: u32, status: Option<Status>, tell: &mut impl FnMut(News)) {
         let Some(link) = self.links.remove(&qpn) else { return };
         self.by_queue.remove(&link.queue());
@@ -339,9 +356,7 @@ impl Server {
             }
             Work::Respond => {
                 self.target.sent(token);
-                if link.post_receive(slot).is_err() {
-                    self.close(qpn, None, tell);
-                }
+                link.release(slot);
             }
         }
     }
@@ -357,24 +372,20 @@ impl Server {
             };
             let Some(qpn) = self.by_queue.get(&queue).copied() else { return };
             let Some(link) = self.links.get_mut(&qpn) else { return };
-            let posted = match step {
-                Step::Nothing => return,
+            match step {
+                Step::Nothing => {}
                 Step::Execute { token, namespace, io, .. } => {
-                    match self.execute(token, qpn, namespace, io) {
-                        Some(next) => step = next,
-                        None => return,
+                    if let Some(next) = self.execute(token, qpn, namespace, io) {
+                        step = next;
+                        continue;
                     }
-                    continue;
                 }
                 Step::Fetch { token, from } => link.fetch(token.slot, from),
                 Step::Respond(response) => link.respond(response),
                 Step::Disconnect { reason, .. } => {
                     tell(News::Ending { peer: link.peer(), reason });
-                    return self.close(qpn, None, tell);
+                    self.close(qpn, None, tell);
                 }
-            };
-            if posted.is_err() {
-                self.close(qpn, None, tell);
             }
             return;
         }

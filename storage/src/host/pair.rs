@@ -6,7 +6,7 @@ use longhaul_nvme::host::Submission;
 use longhaul_nvme::{CQE_LEN, QueueRequest, Refusal, Remote, SQE_LEN};
 use longhaul_rdma::{
     Access, CompletionOp, CompletionQueue, Connection, Device, MemoryRegion, PathSettings,
-    ProtectionDomain, QueuePair, QueuePairSettings, RdmaError, SendOp, Status,
+    ProtectionDomain, QueuePair, QueuePairSettings, RdmaError, Request, SendOp, Status,
 };
 use std::time::Duration;
 
@@ -16,18 +16,22 @@ const BATCH: usize = 64;
 const POLLS_BEFORE_SLEEP: u32 = 2000;
 /// `wr_id` of SENDs; those of receives are below.
 const SEND: u64 = 1 << 32;
+/// Bytes before the data of a slot, so that these are aligned.
+const PAGE: usize = 4096;
 
 pub(super) struct Pair {
     number: u16,
     cq: CompletionQueue,
-    capsules: MemoryRegion,
-    data: MemoryRegion,
+    /// Of each slot, a page that ends with its command, and its data.
+    slots: MemoryRegion,
     responses: MemoryRegion,
     data_len: u32,
     // The connection ends before its queue pair.
     connection: Connection,
     qp: QueuePair,
     found: Vec<Response>,
+    /// SENDs that the next poll posts.
+    pending: Vec<Request>,
 }
 
 /// A received response.
@@ -59,7 +63,7 @@ impl Pair {
             // Those that were answered and not acknowledged included.
             send_depth: slots * 4,
             recv_depth: receives,
-            segments_max: 2,
+            segments_max: 1,
             inline_max: 0,
             ..QueuePairSettings::default()
         };
@@ -74,14 +78,13 @@ impl Pair {
             ..PathSettings::default()
         };
         qp.initialize(&path).map_err(cannot("initialize a queue pair"))?;
-        let region = |count: u32, len: u32, access| {
-            let registered = pd.register(count as usize * len as usize, access);
+        let region = |count: u32, len: usize, access| {
+            let registered = pd.register(count as usize * len, access);
             registered.map_err(cannot("register memory"))
         };
         let reached = Access::LOCAL_WRITE.and(Access::REMOTE_WRITE).and(Access::REMOTE_READ);
-        let data = region(slots, data_len, reached)?;
-        let capsules = region(slots, SQE_LEN as u32, Access::LOCAL_READ)?;
-        let responses = region(receives, CQE_LEN as u32, Access::LOCAL_WRITE)?;
+        let slots = region(slots, PAGE + data_len as usize, reached)?;
+        let responses = region(receives, CQE_LEN, Access::LOCAL_WRITE)?;
         for receive in 0..receives {
             let piece = responses.piece(receive as usize * CQE_LEN, CQE_LEN as u32);
             qp.post_recv(receive.into(), &[piece]).map_err(cannot("post a receive"))?;
@@ -103,57 +106,57 @@ impl Pair {
         Ok(Pair {
             number: request.queue,
             cq,
-            capsules,
-            data,
+            slots,
             responses,
             data_len,
             connection,
             qp,
             found: Vec::with_capacity(BATCH),
+            pending: Vec::with_capacity(BATCH),
         })
     }
 
     fn data_at(&self, slot: u16) -> usize {
-        usize::from(slot) * self.data_len as usize
+        usize::from(slot) * (PAGE + self.data_len as usize) + PAGE
     }
 
     /// Memory of a slot, for the controller.
     pub(super) fn buffer(&self, slot: u16) -> Remote {
         Remote {
-            address: self.data.address(self.data_at(slot)),
-            rkey: self.data.rkey(),
+            address: self.slots.address(self.data_at(slot)),
+            rkey: self.slots.rkey(),
             len: self.data_len,
         }
     }
 
     /// Copies the first bytes of a slot's memory.
     pub(super) fn data(&self, slot: u16, len: usize) -> Vec<u8> {
-        self.data.to_vec(self.data_at(slot), len.min(self.data_len as usize))
+        self.slots.to_vec(self.data_at(slot), len.min(self.data_len as usize))
     }
 
     /// Copies the first bytes of a slot's memory to `to`.
     pub(super) fn read(&self, slot: u16, to: &mut [u8]) {
-        self.data.read(self.data_at(slot), to);
+        self.slots.read(self.data_at(slot), to);
     }
 
     /// Copies to a slot's memory.
     pub(super) fn write(&self, slot: u16, from: &[u8]) {
-        self.data.write(self.data_at(slot), from);
+        self.slots.write(self.data_at(slot), from);
     }
 
-    /// SENDs a command.
-    pub(super) fn send(&self, submission: &Submission) -> Result<(), AssociationError> {
+    /// SENDs a command, at the next poll.
+    pub(super) fn send(&mut self, submission: &Submission) {
         let Submission { slot, command, data, in_capsule } = submission;
         self.write(*slot, data);
-        let at = usize::from(*slot) * SQE_LEN;
-        self.capsules.write(at, command);
-        let pieces = [
-            self.capsules.piece(at, SQE_LEN as u32),
-            self.data.piece(self.data_at(*slot), *in_capsule),
-        ];
-        let pieces = if *in_capsule > 0 { &pieces[..] } else { &pieces[..1] };
-        let op = SendOp::Send { immediate: None, invalidate: None };
-        self.qp.post(SEND, op, pieces, false).map_err(|error| self.lost(&error))
+        let at = self.data_at(*slot) - SQE_LEN;
+        self.slots.write(at, command);
+        self.pending.push(Request {
+            wr_id: SEND,
+            op: SendOp::Send { immediate: None, invalidate: None },
+            piece: self.slots.piece(at, SQE_LEN as u32 + in_capsule),
+            signaled: false,
+            solicited: false,
+        });
     }
 
     fn lost(&self, cause: &impl ToString) -> AssociationError {
@@ -184,8 +187,12 @@ impl Pair {
         Ok(std::mem::take(&mut self.found))
     }
 
-    /// Takes completions, and returns the number of responses found.
+    /// Posts pending SENDs, takes completions, and returns the number of responses found.
     pub(super) fn poll(&mut self) -> Result<usize, AssociationError> {
+        if !self.pending.is_empty() {
+            let posted = self.qp.post_list(self.pending.drain(..));
+            posted.map_err(|(_, error)| self.lost(&error))?;
+        }
         let Pair { cq, qp, responses, found, .. } = self;
         let mut failure = None;
         let mut posted = Ok(());
@@ -204,9 +211,11 @@ impl Pair {
             }
         };
         let polled = cq.poll(BATCH, take);
-        for receive in &receives[..count] {
-            let piece = responses.piece(*receive as usize * CQE_LEN, CQE_LEN as u32);
-            posted = posted.and_then(|()| qp.post_recv(*receive, &[piece]));
+        if count > 0 {
+            let again = receives[..count].iter().map(|receive| {
+                (*receive, responses.piece(*receive as usize * CQE_LEN, CQE_LEN as u32))
+            });
+            posted = qp.post_recv_list(again);
         }
         match (polled, posted, failure) {
             (Err(error), ..) | (_, Err(error), _) => Err(self.lost(&error)),

@@ -39,7 +39,7 @@ impl<T> Queue<T> {
             queue.io.connect(&settings.identity, controller, |slot| pair.buffer(slot))
         };
         if let Some(connect) = connect {
-            queue.pair.send(&connect)?;
+            queue.pair.send(&connect);
         }
         let end = std::time::Instant::now() + settings.connect_within;
         while !queue.io.is_ready() {
@@ -74,19 +74,14 @@ impl<T> Queue<T> {
         self.pair.read(slot, to);
     }
 
-    /// Starts an operation in [`Queue::next_slot`]. `false` if no slot is free.
-    ///
-    /// # Errors
-    /// If the connection is lost.
-    pub fn submit(&mut self, operation: &Operation, context: T) -> Result<bool, AssociationError> {
+    /// Starts an operation in [`Queue::next_slot`], at the next [`Queue::wait`]. `false` if no slot
+    /// is free.
+    pub fn submit(&mut self, operation: &Operation, context: T) -> bool {
         let pair = &self.pair;
-        match self.io.submit(operation, context, |slot| pair.buffer(slot)) {
-            Ok(submission) => {
-                pair.send(&submission)?;
-                Ok(true)
-            }
-            Err(_) => Ok(false),
-        }
+        let submitted = self.io.submit(operation, context, |slot| pair.buffer(slot));
+        let Ok(submission) = submitted else { return false };
+        self.pair.send(&submission);
+        true
     }
 
     /// Passes completed operations to `take`; waits for some. It busy-polls first, and then sleeps

@@ -91,7 +91,7 @@ impl<'a> Job<'a> {
                 if self.is_complete() {
                     break;
                 }
-                self.start_next(slot)?;
+                self.start_next(slot);
             }
             self.wait()?;
         }
@@ -117,7 +117,7 @@ impl<'a> Job<'a> {
             while self.queue.next_slot().is_some()
                 && let Some(unit) = written.pop()
             {
-                self.submit(OperationKind::Read, unit)?;
+                self.submit(OperationKind::Read, unit);
             }
             self.wait()?;
         }
@@ -131,7 +131,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    fn start_next(&mut self, slot: u16) -> Result<(), LoadError> {
+    fn start_next(&mut self, slot: u16) {
         let kind = match self.load.pattern.mix {
             Mix::Read => OperationKind::Read,
             Mix::Write => OperationKind::Write,
@@ -154,10 +154,10 @@ impl<'a> Job<'a> {
             }
         }
         self.submitted += 1;
-        self.submit(kind, unit)
+        self.submit(kind, unit);
     }
 
-    fn submit(&mut self, kind: OperationKind, unit: u64) -> Result<(), LoadError> {
+    fn submit(&mut self, kind: OperationKind, unit: u64) {
         let operation = Operation {
             kind,
             namespace: self.part.namespace,
@@ -165,8 +165,7 @@ impl<'a> Job<'a> {
             blocks: self.part.blocks_each,
             bytes: self.load.block_bytes,
         };
-        self.queue.submit(&operation, Pending { kind, unit, at: Instant::now() })?;
-        Ok(())
+        self.queue.submit(&operation, Pending { kind, unit, at: Instant::now() });
     }
 
     fn block(&self, unit: u64) -> u64 {

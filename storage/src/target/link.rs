@@ -44,6 +44,9 @@ pub(super) struct Link {
     responses: MemoryRegion,
     capsule_len: u32,
     data_len: u32,
+    /// Work requests and receives that [`Link::post`] posts.
+    pending: Vec<Request>,
+    receives: Vec<u16>,
     // The connection ends before its queue pair.
     connection: Connection,
     qp: QueuePair,
@@ -86,7 +89,19 @@ impl Link {
         let peer = request.peer();
         let connection = request.accept(&qp, &path, &reply.write())?;
         let queue = accepted.queue;
-        Ok(Link { queue, peer, capsules, data, responses, capsule_len, data_len, connection, qp })
+        Ok(Link {
+            queue,
+            peer,
+            capsules,
+            data,
+            responses,
+            capsule_len,
+            data_len,
+            pending: Vec::new(),
+            receives: Vec::new(),
+            connection,
+            qp,
+        })
     }
 
     pub(super) fn queue(&self) -> QueueId {
@@ -115,9 +130,30 @@ impl Link {
         usize::from(slot) * self.data_len as usize
     }
 
-    pub(super) fn post_receive(&self, slot: u16) -> Result<(), RdmaError> {
-        let piece = self.capsules.piece(self.capsule_at(slot), self.capsule_len);
-        self.qp.post_recv(Work::Receive.id(slot), &[piece])
+    /// True if [`Link::post`] has something to post.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.pending.is_empty() || !self.receives.is_empty()
+    }
+
+    /// Posts what is pending.
+    pub(super) fn post(&mut self) -> Result<(), RdmaError> {
+        let Link { capsules, capsule_len, receives, pending, qp, .. } = self;
+        if !receives.is_empty() {
+            let receives = receives.drain(..).map(|slot| {
+                let at = usize::from(slot) * *capsule_len as usize;
+                (Work::Receive.id(slot), capsules.piece(at, *capsule_len))
+            });
+            qp.post_recv_list(receives)?;
+        }
+        if pending.is_empty() {
+            return Ok(());
+        }
+        qp.post_list(pending.drain(..)).map_err(|(_, error)| error)
+    }
+
+    /// Posts the receive of a slot again.
+    pub(super) fn release(&mut self, slot: u16) {
+        self.receives.push(slot);
     }
 
     pub(super) fn receive(
@@ -157,15 +193,20 @@ impl Link {
     }
 
     /// READs memory of the host.
-    pub(super) fn fetch(&self, slot: u16, from: Remote) -> Result<(), RdmaError> {
-        let op = SendOp::Read { remote_address: from.address, rkey: from.rkey };
-        let piece = self.data.piece(self.data_at(slot), from.len);
-        self.qp.post(Work::Fetch.id(slot), op, &[piece], true)
+    pub(super) fn fetch(&mut self, slot: u16, from: Remote) {
+        self.pending.push(Request {
+            wr_id: Work::Fetch.id(slot),
+            op: SendOp::Read { remote_address: from.address, rkey: from.rkey },
+            piece: self.data.piece(self.data_at(slot), from.len),
+            signaled: true,
+            solicited: false,
+        });
     }
 
     /// WRITEs the data of a response and SENDs it.
-    pub(super) fn respond(&self, response: Response) -> Result<(), RdmaError> {
+    pub(super) fn respond(&mut self, response: Response) {
         let Response { token: Token { slot, .. }, completion, invalidate, output } = response;
+        let wr_id = Work::Respond.id(slot);
         let remote = match output {
             Some(Output::Buffer(remote)) => Some(remote),
             Some(Output::Bytes(bytes, remote)) => {
@@ -174,27 +215,23 @@ impl Link {
             }
             None => None,
         };
+        if let Some(Remote { address, rkey, len }) = remote {
+            self.pending.push(Request {
+                wr_id,
+                op: SendOp::Write { remote_address: address, rkey, immediate: None },
+                piece: self.data.piece(self.data_at(slot), len),
+                signaled: false,
+                solicited: false,
+            });
+        }
         let at = usize::from(slot) * CQE_LEN;
         self.responses.write(at, &completion);
-        let wr_id = Work::Respond.id(slot);
-        let write = remote.map(|remote| Request {
-            wr_id,
-            op: SendOp::Write {
-                remote_address: remote.address,
-                rkey: remote.rkey,
-                immediate: None,
-            },
-            piece: self.data.piece(self.data_at(slot), remote.len),
-            signaled: false,
-            solicited: false,
-        });
-        let send = Request {
+        self.pending.push(Request {
             wr_id,
             op: SendOp::Send { immediate: None, invalidate },
             piece: self.responses.piece(at, CQE_LEN as u32),
             signaled: true,
             solicited: false,
-        };
-        self.qp.post_list(write.into_iter().chain([send])).map_err(|(_, error)| error)
+        });
     }
 }

@@ -182,7 +182,9 @@ fn of_load(error: &LoadError) -> Problem {
         LoadError::TooDeep { .. } => "use a smaller --depth, or raise the target's",
         LoadError::TooFewQueues { .. } => "use fewer --jobs, or raise the target's --queues",
         LoadError::TooSmall { .. } => "use fewer --jobs, a smaller --depth or a larger --size",
-        LoadError::Operation { .. } | LoadError::Silent(..) | LoadError::Panicked => return Problem::plain(cause),
+        LoadError::Operation { .. } | LoadError::Silent(..) | LoadError::Panicked => {
+            return Problem::plain(cause);
+        }
     };
     Problem::new(cause, cure)
 }

@@ -362,6 +362,22 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Posts receive work requests, each with its `wr_id` and one segment, in one call.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`]; some may have been posted.
+    pub fn post_recv_list(
+        &self,
+        receives: impl IntoIterator<Item = (u64, Piece)>,
+    ) -> Result<(), RdmaError> {
+        self.engine.with_quietly(|rnic| {
+            receives.into_iter().try_for_each(|(wr_id, piece)| {
+                rnic.post_recv(self.qpn, &RecvWr { wr_id, segments: &[piece.0] })
+            })
+        })??;
+        Ok(())
+    }
+
     /// Posts `count` receive work requests without memory, for WRITEs with immediate data.
     ///
     /// # Errors
