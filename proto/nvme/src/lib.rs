@@ -37,7 +37,7 @@ pub use connection::{
 pub use identify::{ControllerData, ControllerKind, IDENTIFY_LEN, NamespaceData};
 pub use log::{AddressFamily, DISCOVERY_ENTRY_LEN, DiscoveryEntry, DiscoveryHeader, SubsystemKind};
 pub use nqn::{DISCOVERY_NQN, Nqn, NqnError};
-pub use opcode::{admin, feature, io, log_page};
+pub use opcode::{admin, fabrics, feature, io, log_page};
 pub use property::{Capabilities, Configuration, ControllerStatus, Property};
 pub use sgl::{DataPointer, Remote};
 pub use status::Status;
