@@ -5,12 +5,14 @@
 
 mod accelerator;
 mod device;
+mod nvme;
 mod read_ahead;
 mod seal;
 mod session;
 
 pub use accelerator::accelerator;
 pub use device::{datagram, management, reliable, unreliable};
+pub use nvme::{nvme_commands, nvme_responses};
 pub use read_ahead::{announced, read_ahead};
 pub use seal::sealed;
 pub use session::{session, tunnelled};
@@ -35,6 +37,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("management", management),
     ("memif_control", longhaul_memif::hostile::control),
     ("memif_rings", longhaul_memif::hostile::rings),
+    ("nvme_commands", nvme_commands),
+    ("nvme_responses", nvme_responses),
     ("read_ahead", read_ahead),
     ("reliable", reliable),
     ("sealed", sealed),

@@ -120,6 +120,8 @@ targets! {
     management 2000
     memif_control 300
     memif_rings 2000
+    nvme_commands 300
+    nvme_responses 300
     read_ahead 200
     reliable 2000
     sealed 2000

@@ -9,10 +9,7 @@ mod summary;
 
 use longhaul_ingest::device::ibverbs::Ibverbs;
 use longhaul_ingest::device::software::Software;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::problem::Problem;
 
@@ -31,17 +28,6 @@ pub fn run(command: &Command) -> Result<ExitCode, Problem> {
         Command::Receive(args) => receive::run(args),
         Command::Send(args) => send::run(args),
     }
-}
-
-/// A flag that Ctrl-C and SIGTERM set; the second one ends the process.
-fn stop_flag() -> Result<Arc<AtomicBool>, Problem> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| Problem::plain(format!("cannot handle signals: {error}")))?;
-    }
-    Ok(stop)
 }
 
 /// The software RNIC of this process.

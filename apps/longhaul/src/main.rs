@@ -21,7 +21,9 @@ mod report;
 mod reproduce;
 #[cfg(test)]
 mod same_box;
+mod signals;
 mod sim;
+mod storage;
 mod sweep;
 
 use clap::error::ErrorKind;
@@ -95,6 +97,9 @@ enum Command {
     /// Receive and send telescope data: WRITEs with immediate into placed memory
     #[command(subcommand)]
     Ingest(ingest::Command),
+    /// Serve and load storage: NVMe over Fabrics, target and host
+    #[command(subcommand)]
+    Storage(storage::Command),
     /// Measure this machine: cost of a packet in a box, speed of the software RNIC
     #[command(subcommand)]
     Bench(bench::Command),
@@ -146,6 +151,7 @@ fn main() -> ExitCode {
         Command::Key(command) => key::run(&command),
         Command::Counters(args) => counters::run(&args),
         Command::Ingest(command) => ingest::run(&command),
+        Command::Storage(command) => storage::run(&command),
         Command::Decode(args) => return decode::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
         Command::Report(args) => return report::run(&args),

@@ -1,68 +1,39 @@
-//! NVMe over Fabrics: command and response capsules of its RDMA transport.
-//!
-//! Source: NVM Express Base Specification 2.0 (common command format, keyed SGL data block); NVM
-//! Express RDMA Transport Specification 1.0 (private data, capsules); compared with Linux
-//! `include/linux/nvme.h` and `nvme-rdma.h`.
+//! NVMe over Fabrics: what its capsules announce.
 
 use crate::command::{Command, Range};
-use longhaul_units::RKey;
+use longhaul_nvme::{Completion, DataPointer, QueueRequest, SQE_LEN, io};
 
-/// Length of a submission queue entry, and of a command capsule without in-capsule data.
-const SQE_LEN: usize = 64;
-/// Length of a completion queue entry.
-const CQE_LEN: usize = 16;
-/// Write, Compare, Dataset Management and Zone Append: commands of the NVM and ZNS sets that
-/// transfer data to the controller.
-const TO_CONTROLLER: [u8; 4] = [0x01, 0x05, 0x09, 0x7d];
-/// Keyed SGL data block: descriptor type 4, with subtype 0 (address) or 15 (invalidate the key at
-/// the end).
-const KEYED: [u8; 2] = [0x40, 0x4f];
+/// Commands of the NVM and ZNS sets that transfer data to the controller.
+const TO_CONTROLLER: [u8; 4] = [io::WRITE, io::COMPARE, io::DATASET_MANAGEMENT, io::ZONE_APPEND];
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-/// True for the private data of a connection request for an I/O queue: record format 0, a queue
-/// other than 0, valid sizes.
+/// True for the private data of a connection request for an I/O queue.
 pub(crate) fn is_io_queue(private_data: &[u8]) -> bool {
-    let field = |at| u16_at(private_data, at);
-    let (Some(format), Some(queue), Some(receives), Some(sends)) =
-        (field(0), field(2), field(4), field(6))
-    else {
-        return false;
-    };
-    format == 0 && queue != 0 && receives > 0 && sends > 0
+    QueueRequest::read(private_data).is_ok_and(|request| request.queue != 0)
 }
 
 /// The command in a SEND of the host.
 pub(crate) fn command(payload: &[u8]) -> Option<Command> {
-    let sqe: &[u8; SQE_LEN] = payload.first_chunk()?;
-    let [opcode, flags, id_low, id_high, ..] = *sqe;
-    let mut command = Command::new(u32::from(u16::from_le_bytes([id_low, id_high])));
-    let descriptor: &[u8; 16] = sqe[24..].first_chunk()?;
-    let [address @ .., l0, l1, l2, k0, k1, k2, k3, kind] = *descriptor;
-    if KEYED.contains(&kind) {
-        command.push(Range {
-            address: u64::from_le_bytes(address),
-            rkey: RKey(u32::from_le_bytes([k0, k1, k2, k3])),
-            len: u32::from_le_bytes([l0, l1, l2, 0]),
-        });
+    let read = longhaul_nvme::Command::read(payload)?;
+    let mut command = Command::new(u32::from(read.id));
+    if let Ok(DataPointer::Keyed { remote, .. }) = read.data()
+        && remote.len > 0
+    {
+        command.push(Range { address: remote.address, rkey: remote.rkey, len: remote.len });
     }
-    // The command uses SGLs (PSDT 01), and is not part of a fused pair.
-    let is_plain = flags & 0xc3 == 0x40;
-    command.is_stable = TO_CONTROLLER.contains(&opcode) && is_plain && payload.len() == SQE_LEN;
+    let is_alone = payload.len() == SQE_LEN;
+    command.is_stable = TO_CONTROLLER.contains(&read.opcode) && read.is_plain() && is_alone;
     Some(command)
 }
 
 /// The identifier of the command that a SEND of the controller completes.
 pub(crate) fn completed(payload: &[u8]) -> Option<u32> {
-    (payload.len() == CQE_LEN).then_some(())?;
-    u16_at(payload, 12).map(u32::from)
+    Completion::read(payload).map(|completion| completion.id.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_units::RKey;
 
     fn write(address: u64, rkey: u32, len: u32) -> [u8; 64] {
         let mut sqe = [0; 64];

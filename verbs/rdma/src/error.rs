@@ -30,6 +30,12 @@ pub enum RdmaError {
     /// The peer ended or refused the connection, or did not respond.
     #[error("the peer {0}")]
     Peer(&'static str),
+    /// The peer's program refused the connection.
+    #[error("the peer refused the connection")]
+    Refused(
+        /// Its private data, with trailing zeros.
+        Box<[u8]>,
+    ),
     /// The environment does not describe a port.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -72,7 +78,7 @@ impl RdmaError {
             RdmaError::Listen(ListenError::TooMany(_))
             | RdmaError::Connect(ConnectError::TooMany(_)) => libc::ENOMEM,
             RdmaError::Connect(_) | RdmaError::Call(_) | RdmaError::Attach(_) => libc::EINVAL,
-            RdmaError::Peer(_) => libc::ECONNREFUSED,
+            RdmaError::Peer(_) | RdmaError::Refused(_) => libc::ECONNREFUSED,
             RdmaError::Slot(error) => error.errno(),
             RdmaError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             RdmaError::Forked => libc::EIO,

@@ -40,8 +40,9 @@ pub use memory::ProcessMemory;
 pub use shared_bytes::SharedBytes;
 pub use slot::SlotError;
 pub use verbs::{
-    CompletionQueue, Connection, Device, Endpoint, Keeper, Listener, MemoryRegion, PathSettings,
-    Piece, ProtectionDomain, QueuePair, QueuePairSettings, Request, SharedReceiveQueue,
+    CompletionQueue, Connection, ConnectionRequest, Device, Endpoint, Keeper, Listener,
+    MemoryRegion, PathSettings, Piece, ProtectionDomain, QueuePair, QueuePairSettings, Request,
+    SharedReceiveQueue,
 };
 
 pub use longhaul_rnic::{Access, Completion, CompletionOp, Mtu, QpKind, QpState, SendOp, Status};

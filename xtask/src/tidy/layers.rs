@@ -41,7 +41,11 @@ const ALLOWED: Edges = &[
     ),
     ("proto/link", &["proto/units", "proto/counters", "proto/wire", "proto/node", "proto/cc"]),
     ("proto/accel", &["proto/units", "proto/counters", "proto/wire", "proto/node", "proto/cc"]),
-    ("proto/readahead", &["proto/units", "proto/counters", "proto/wire", "proto/node"]),
+    ("proto/nvme", &["proto/units"]),
+    (
+        "proto/readahead",
+        &["proto/units", "proto/counters", "proto/wire", "proto/node", "proto/nvme"],
+    ),
     ("proto/secret", &["proto/units"]),
     (
         "proto/wan",
@@ -195,6 +199,7 @@ const ALLOWED: Edges = &[
             "verbs/rdma",
         ],
     ),
+    ("storage", &["proto/units", "proto/nvme", "host", "verbs/rdma"]),
     ("ingest", &["verbs/rdma", "verbs/abi_defs"]),
     ("python", &["ingest", "verbs/rdma"]),
     ("xtask", &[]),

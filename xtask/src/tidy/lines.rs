@@ -24,6 +24,7 @@ const FOLDERS: &[&str] = &[
     "python",
     "run",
     "sim",
+    "storage",
     "verbs",
     "xtask",
 ];

@@ -2,9 +2,10 @@
 
 use super::presence::{Presence, Table};
 use super::summary::{Summary, live};
-use super::{health, ibverbs, software, stop_flag};
+use super::{health, ibverbs, software};
 use crate::output;
 use crate::problem::Problem;
+use crate::signals::stop_flag;
 use longhaul_bench::Report;
 use longhaul_boxes::number::{at_least, within};
 use longhaul_boxes::quantity::Size;

@@ -1,8 +1,9 @@
 //! `longhaul ingest send`.
 
-use super::{ibverbs, replay, software, stop_flag};
+use super::{ibverbs, replay, software};
 use crate::output;
 use crate::problem::Problem;
+use crate::signals::stop_flag;
 use longhaul_boxes::number::{at_least, within};
 use longhaul_boxes::quantity::Size;
 use longhaul_ingest::device::{Device, Transport};

@@ -1,18 +1,16 @@
 //! Registered memory, which its region owns or borrows from an owner that it keeps alive.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use longhaul_rnic::{Access, MrKeys, Sge};
 use longhaul_units::RKey;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::ProtectionDomain;
 use crate::error::RdmaError;
 use crate::shared_bytes::SharedBytes;
-
-const PAGE: usize = 4096;
 
 /// Memory that peers may write to at any time.
 struct Bytes {
@@ -21,8 +19,8 @@ struct Bytes {
 }
 
 enum Owner {
-    /// Page-aligned memory that was allocated with this layout.
-    Region(Layout),
+    /// A mapping of this length.
+    Region(usize),
     /// Another object, which keeps the memory mapped while it lives.
     Other(#[expect(dead_code, reason = "held, so that the memory stays mapped")] Keeper),
 }
@@ -37,9 +35,10 @@ unsafe impl Sync for Bytes {}
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        if let Owner::Region(layout) = self.owner {
-            // SAFETY: allocated with this layout.
-            unsafe { dealloc(self.at.as_ptr(), layout) };
+        if let Owner::Region(len) = self.owner {
+            // SAFETY: mapped with this length, and nobody refers to it. Only an invalid range makes
+            // it fail.
+            let _ = unsafe { munmap(self.at.as_ptr().cast(), len) };
         }
     }
 }
@@ -62,18 +61,20 @@ pub struct MemoryRegion {
 pub struct Piece(pub(super) Sge);
 
 impl ProtectionDomain {
-    /// Registers `len` bytes (at least 1) of new, zeroed memory.
+    /// Registers `len` bytes (at least 1) of new, zeroed memory, which the kernel provides as it is
+    /// used.
     ///
     /// # Errors
-    /// [`RdmaError::Verbs`].
+    /// [`RdmaError::Verbs`]; [`RdmaError::Io`] if there is no memory.
     pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, RdmaError> {
-        let layout = Layout::from_size_align(len.max(1), PAGE)
-            .map_err(|_| longhaul_rnic::VerbsError::Invalid("length of a region"))?;
-        // SAFETY: the layout is not empty.
-        let Some(at) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
-            handle_alloc_error(layout)
-        };
-        self.register_bytes(Bytes { at, owner: Owner::Region(layout) }, len, access)
+        let mapped = len.max(1);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) };
+        let at = at.map_err(|error| RdmaError::Io { operation: "mmap", source: error.into() })?;
+        let at = NonNull::new(at.cast())
+            .ok_or(longhaul_rnic::VerbsError::Invalid("address of a region"))?;
+        self.register_bytes(Bytes { at, owner: Owner::Region(mapped) }, len, access)
     }
 
     /// Registers `len` bytes at `at`, which belong to `keeper`. Their contents are left alone.

@@ -10,7 +10,7 @@ mod memory_region;
 mod queue_pair;
 mod shared_receive_queue;
 
-pub use connect::{Connection, Listener};
+pub use connect::{Connection, ConnectionRequest, Listener};
 pub use memory_region::{Keeper, MemoryRegion, Piece};
 pub use queue_pair::{Endpoint, PathSettings, QueuePair, QueuePairSettings, Request};
 pub use shared_receive_queue::SharedReceiveQueue;

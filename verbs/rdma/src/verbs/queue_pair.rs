@@ -228,12 +228,24 @@ impl QueuePair {
     /// # Errors
     /// [`RdmaError::Verbs`].
     pub fn connect(&self, psn: Psn, peer: &Endpoint, path: &PathSettings) -> Result<(), RdmaError> {
+        self.connect_reading(psn, peer, path, path.reads_max)
+    }
+
+    /// As [`QueuePair::connect`], with other limits for the two directions: `reads` of this side
+    /// may be outstanding, and `path.reads_max` of the peer.
+    pub(super) fn connect_reading(
+        &self,
+        psn: Psn,
+        peer: &Endpoint,
+        path: &PathSettings,
+        reads: u8,
+    ) -> Result<(), RdmaError> {
         let to = BringUp {
             access: path.access,
             path_mtu: path.mtu,
             sq_psn: psn,
             rq_psn: peer.psn,
-            max_rd_atomic: path.reads_max,
+            max_rd_atomic: reads,
             max_dest_rd_atomic: path.reads_max,
             min_rnr_timer: path.min_rnr_timer,
             timeout: path.timeout,
@@ -347,6 +359,22 @@ impl QueuePair {
         let mut list = [Sge::default(); SGE_MAX];
         let wr = RecvWr { wr_id, segments: segments(pieces, &mut list)? };
         self.engine.with_quietly(|rnic| rnic.post_recv(self.qpn, &wr))??;
+        Ok(())
+    }
+
+    /// Posts receive work requests, each with its `wr_id` and one segment, in one call.
+    ///
+    /// # Errors
+    /// [`RdmaError::Post`]; some may have been posted.
+    pub fn post_recv_list(
+        &self,
+        receives: impl IntoIterator<Item = (u64, Piece)>,
+    ) -> Result<(), RdmaError> {
+        self.engine.with_quietly(|rnic| {
+            receives.into_iter().try_for_each(|(wr_id, piece)| {
+                rnic.post_recv(self.qpn, &RecvWr { wr_id, segments: &[piece.0] })
+            })
+        })??;
         Ok(())
     }
 

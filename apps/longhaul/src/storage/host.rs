@@ -1,0 +1,190 @@
+//! `longhaul storage host`.
+
+use super::summary::{Summary, text};
+use super::{Address, SUBSYSTEM, device, name_of_host, problem, random_id};
+use crate::output;
+use crate::problem::Problem;
+use crate::signals::stop_flag;
+use longhaul_boxes::number::{at_least, within};
+use longhaul_boxes::quantity::Size;
+use longhaul_nvme::Nqn;
+use longhaul_nvme::host::Identity;
+use longhaul_rdma::{Device, RdmaError};
+use longhaul_storage::host::{Association, AssociationError, Settings};
+use longhaul_storage::load::{self, Load, LoadError, Pattern, Until};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul exec --host a -- longhaul storage host 10.77.0.2
+  longhaul exec --host a -- longhaul storage host 10.77.0.2 --rw randrw --bs 16K --depth 128
+  longhaul exec --host a -- longhaul storage host 10.77.0.2 --rw randwrite --verify --ops 100000
+  longhaul exec --host a -- longhaul storage host 10.77.0.2 --jobs 4 --ramp 20 --runtime 60 --json
+
+Names and meanings are fio's (rw, bs, iodepth, numjobs, rwmixread, ramp_time, size), except that
+jobs divide the namespace among them. Patterns that write overwrite the namespace. Ctrl-C ends it
+with what was measured. Exit code: 0, it ended as asked; 1, something failed, or --verify found
+other data than were written. What the figures mean: docs/storage.md.";
+
+/// Time between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Command line.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The target
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    to: Address,
+    /// Pattern: read, write, rw, randread, randwrite or randrw
+    #[arg(long, value_name = "PATTERN", default_value = "randread")]
+    rw: Pattern,
+    /// Bytes of an operation
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    bs: Size,
+    /// Outstanding operations of a job
+    #[arg(long, alias = "iodepth", value_name = "N", default_value_t = 64)]
+    #[arg(value_parser = within::<u16>(1..=4095))]
+    depth: u16,
+    /// Jobs, each with a thread and a queue
+    #[arg(long, alias = "numjobs", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = within::<u16>(1..=1024))]
+    jobs: u16,
+    /// Percentage of reads in rw and randrw
+    #[arg(long, alias = "rwmixread", value_name = "PERCENT", default_value_t = 50)]
+    #[arg(value_parser = within::<u8>(0..=100))]
+    mix: u8,
+    /// Seconds to measure
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = at_least(1))]
+    runtime: u64,
+    /// Seconds before the measurement
+    #[arg(long, alias = "ramp_time", value_name = "SECONDS", default_value_t = 0)]
+    ramp: u64,
+    /// End each job after this many operations, instead of --runtime
+    #[arg(long, value_name = "N", value_parser = at_least(1))]
+    #[arg(conflicts_with_all = ["runtime", "ramp"])]
+    ops: Option<u64>,
+    /// Use only this much of the namespace
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Size>,
+    /// Check all data that are read against what was written, and read all that was written at the
+    /// end
+    #[arg(long)]
+    verify: bool,
+    /// Namespace [default: the first]
+    #[arg(long, value_name = "N")]
+    namespace: Option<u32>,
+    /// Name of the subsystem
+    #[arg(long, value_name = "NQN", default_value = SUBSYSTEM)]
+    nqn: Nqn,
+    /// Name of this host [default: a random UUID]
+    #[arg(long, value_name = "NQN")]
+    host_nqn: Option<Nqn>,
+    /// Longest silence before host and target give each other up, in seconds; 0 means no limit
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    keep_alive: u64,
+    /// Seconds to wait for a target that does not listen yet
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait: u64,
+    /// Seed of the order and of the data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object in fio's form instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the host.
+pub fn run(args: &Args) -> Result<ExitCode, Problem> {
+    let load = load(args)?;
+    let stop = stop_flag()?;
+    let host_id = random_id();
+    let host = args.host_nqn.clone().map_or_else(|| name_of_host(host_id), Ok)?;
+    let settings = Settings {
+        to: args.to.0,
+        identity: Identity { host_id, host, subsystem: args.nqn.clone() },
+        keep_alive: Duration::from_secs(args.keep_alive),
+        connect_within: Duration::from_secs(60),
+    };
+    let device = device()?;
+    let wait = Duration::from_secs(args.wait);
+    let connected = connect(&device, &settings, args.jobs, wait, &stop);
+    let association = connected.map_err(|error| problem(&error))?;
+    let outcome = load::run(&association, &load, &stop).map_err(|error| of_load(&error))?;
+    association.end().map_err(|error| problem(&error))?;
+    if stop.load(Ordering::Relaxed) {
+        eprintln!("longhaul: interrupted");
+    }
+    let summary = if args.json {
+        output::to_json(&Summary::of(&load, &outcome))? + "\n"
+    } else {
+        text(&load, &outcome)
+    };
+    output::print(&summary)?;
+    Ok(if outcome.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Connects; tries again for `wait` while nobody listens.
+fn connect(
+    device: &Device,
+    settings: &Settings,
+    jobs: u16,
+    wait: Duration,
+    stop: &AtomicBool,
+) -> Result<Association, AssociationError> {
+    let end = Instant::now() + wait;
+    loop {
+        match Association::connect(device, settings, jobs) {
+            Err(AssociationError::Connect { cause: RdmaError::Peer(_), .. })
+                if Instant::now() < end && !stop.load(Ordering::Relaxed) =>
+            {
+                std::thread::sleep(RETRY);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn load(args: &Args) -> Result<Load, Problem> {
+    let bytes = u32::try_from(args.bs.bytes()).ok().filter(|bytes| *bytes > 0);
+    let block_bytes = bytes.ok_or_else(|| {
+        Problem::new("an operation has 1 byte to 4 GiB", "use for example --bs 4K")
+    })?;
+    Ok(Load {
+        pattern: args.rw,
+        block_bytes,
+        depth: args.depth,
+        jobs: args.jobs,
+        read_percent: args.mix,
+        until: match args.ops {
+            Some(operations) => Until::Operations(operations),
+            None => Until::Time(Duration::from_secs(args.runtime)),
+        },
+        ramp: Duration::from_secs(args.ramp),
+        bytes: args.size.map(Size::bytes),
+        namespace: args.namespace,
+        verify: args.verify,
+        seed: args.seed,
+    })
+}
+
+fn of_load(error: &LoadError) -> Problem {
+    let cause = error.to_string();
+    let cure = match error {
+        LoadError::Association(error) => return problem(error),
+        LoadError::NoNamespace(_) => "name another with --namespace",
+        LoadError::BlockSize { .. } => "use a multiple with --bs",
+        LoadError::TransferTooLong { .. } => {
+            "use a smaller --bs, or raise the target's --max-transfer"
+        }
+        LoadError::TooDeep { .. } => "use a smaller --depth, or raise the target's",
+        LoadError::TooFewQueues { .. } => "use fewer --jobs, or raise the target's --queues",
+        LoadError::TooSmall { .. } => "use fewer --jobs, a smaller --depth or a larger --size",
+        LoadError::Operation { .. } | LoadError::Silent(..) | LoadError::Panicked => {
+            return Problem::plain(cause);
+        }
+    };
+    Problem::new(cause, cure)
+}

@@ -1,0 +1,220 @@
+//! What a load measured, for people and programs.
+
+use hdrhistogram::Histogram;
+use longhaul_boxes::quantity::Size;
+use longhaul_storage::load::{Direction, Load, Mismatch, Outcome};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Percentiles of the JSON form: fio's default list.
+const PERCENTILES: [f64; 17] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
+    99.99,
+];
+/// Percentiles of the text form.
+const SHOWN: [f64; 4] = [50.0, 99.0, 99.9, 99.99];
+
+/// One JSON object in fio's form; `verify` is in addition.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    #[serde(rename = "longhaul version")]
+    version: &'static str,
+    #[serde(rename = "global options")]
+    options: BTreeMap<&'static str, String>,
+    jobs: [Job; 1],
+}
+
+/// All jobs together, as with fio's group reporting.
+#[derive(Debug, Serialize)]
+struct Job {
+    jobname: &'static str,
+    read: Side,
+    write: Side,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<Verify>,
+}
+
+#[derive(Debug, Serialize)]
+struct Side {
+    io_bytes: u64,
+    /// Bytes per second.
+    bw_bytes: u64,
+    iops: f64,
+    /// Milliseconds.
+    runtime: u64,
+    total_ios: u64,
+    clat_ns: Latency,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    min: u64,
+    max: u64,
+    mean: f64,
+    stddev: f64,
+    #[serde(rename = "N")]
+    samples: u64,
+    percentile: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Verify {
+    verified: u64,
+    mismatches: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_mismatch: Option<Place>,
+}
+
+#[derive(Debug, Serialize)]
+struct Place {
+    block: u64,
+    offset: u32,
+    version: u32,
+}
+
+impl Summary {
+    /// Of a load and its outcome.
+    pub fn of(load: &Load, outcome: &Outcome) -> Self {
+        let options = BTreeMap::from([
+            ("rw", load.pattern.to_string()),
+            ("bs", load.block_bytes.to_string()),
+            ("iodepth", load.depth.to_string()),
+            ("numjobs", load.jobs.to_string()),
+            ("rwmixread", load.read_percent.to_string()),
+            ("ramp_time", load.ramp.as_secs().to_string()),
+        ]);
+        let place =
+            |Mismatch { block, at, version }: Mismatch| Place { block, offset: at, version };
+        let verify = load.verify.then(|| Verify {
+            verified: outcome.verified,
+            mismatches: outcome.mismatches,
+            first_mismatch: outcome.first_mismatch.map(place),
+        });
+        let side = |direction| Side::of(direction, outcome.runtime);
+        let (read, write) = (side(&outcome.reads), side(&outcome.writes));
+        Summary {
+            version: env!("CARGO_PKG_VERSION"),
+            options,
+            jobs: [Job { jobname: "longhaul", read, write, verify }],
+        }
+    }
+}
+
+fn per_second(count: u64, runtime: Duration) -> f64 {
+    if runtime.is_zero() { 0.0 } else { count as f64 / runtime.as_secs_f64() }
+}
+
+impl Side {
+    fn of(direction: &Direction, runtime: Duration) -> Self {
+        Side {
+            io_bytes: direction.bytes,
+            bw_bytes: per_second(direction.bytes, runtime) as u64,
+            iops: per_second(direction.operations, runtime),
+            runtime: runtime.as_millis() as u64,
+            total_ios: direction.operations,
+            clat_ns: Latency::of(&direction.latency),
+        }
+    }
+}
+
+impl Latency {
+    fn of(latency: &Histogram<u64>) -> Self {
+        let at = |percentile| (format!("{percentile:.6}"), latency.value_at_percentile(percentile));
+        Latency {
+            min: if latency.is_empty() { 0 } else { latency.min() },
+            max: latency.max(),
+            mean: latency.mean(),
+            stddev: latency.stdev(),
+            samples: latency.len(),
+            percentile: PERCENTILES.into_iter().map(at).collect(),
+        }
+    }
+}
+
+/// The text form.
+pub fn text(load: &Load, outcome: &Outcome) -> String {
+    let jobs = if load.jobs == 1 { "job" } else { "jobs" };
+    let mut text = format!(
+        "{}, {}, depth {}, {} {jobs}, {:.1} s\n",
+        load.pattern,
+        Size::from_bytes(load.block_bytes.into()),
+        load.depth,
+        load.jobs,
+        outcome.runtime.as_secs_f64()
+    );
+    for (name, direction) in [("read", &outcome.reads), ("write", &outcome.writes)] {
+        if direction.operations > 0 {
+            text += &side(name, direction, outcome.runtime);
+        }
+    }
+    if load.verify {
+        text += &format!(
+            "  verified {} operations' data: {} differ\n",
+            outcome.verified, outcome.mismatches
+        );
+    }
+    if let Some(Mismatch { block, at, version }) = outcome.first_mismatch {
+        text += &format!(
+            "  first: byte {at} of the operation at block {block}, after {version} writes there\n"
+        );
+    }
+    text
+}
+
+fn side(name: &str, direction: &Direction, runtime: Duration) -> String {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let latency = &direction.latency;
+    let shown = SHOWN.map(|percentile| {
+        format!("{percentile} % {:.1}", us(latency.value_at_percentile(percentile)))
+    });
+    format!(
+        "  {name}: {:.0} IOPS, {:.3} Gbit/s\n    latency in µs: min {:.1}, mean {:.1}, {}, max \
+         {:.1}\n",
+        per_second(direction.operations, runtime),
+        per_second(direction.bytes, runtime) * 8e-9,
+        us(latency.min()),
+        latency.mean() / 1e3,
+        shown.join(", "),
+        us(latency.max())
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longhaul_storage::load::Until;
+
+    #[test]
+    fn figures_are_those_of_the_outcome() {
+        let load = Load {
+            pattern: "randread".parse().unwrap(),
+            block_bytes: 4096,
+            depth: 8,
+            jobs: 2,
+            read_percent: 50,
+            until: Until::Time(Duration::from_secs(2)),
+            ramp: Duration::ZERO,
+            bytes: None,
+            namespace: None,
+            verify: true,
+            seed: 1,
+        };
+        let mut outcome = Outcome { runtime: Duration::from_secs(2), ..Outcome::default() };
+        outcome.reads.operations = 1000;
+        outcome.reads.bytes = 4_096_000;
+        outcome.reads.latency.record_n(5000, 1000).unwrap();
+        outcome.mismatches = 1;
+        outcome.first_mismatch = Some(Mismatch { block: 8, at: 3, version: 2 });
+        let json = serde_json::to_value(Summary::of(&load, &outcome)).unwrap();
+        let read = &json["jobs"][0]["read"];
+        assert_eq!((&read["iops"], &read["bw_bytes"]), (&500.0.into(), &2_048_000.into()));
+        assert_eq!(read["clat_ns"]["percentile"]["99.990000"], 5003);
+        assert_eq!(json["jobs"][0]["write"]["total_ios"], 0);
+        assert_eq!(json["jobs"][0]["verify"]["first_mismatch"]["block"], 8);
+        let text = text(&load, &outcome);
+        assert!(text.starts_with("randread, 4 KiB, depth 8, 2 jobs, 2.0 s\n"), "{text}");
+        assert!(text.contains("read: 500 IOPS, 0.016 Gbit/s"), "{text}");
+        assert!(text.contains("after 2 writes there") && !text.contains("write:"), "{text}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Controllers of a target.
+
+use super::queue::QueueId;
+use super::step::{SubsystemId, Token};
+use crate::{Configuration, ControllerKind, ControllerStatus, HostId, Nqn};
+use longhaul_units::Duration;
+use std::collections::{BTreeSet, VecDeque};
+
+/// A controller's number.
+pub(super) type ControllerId = u16;
+
+/// What a controller serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Serves {
+    Discovery,
+    Subsystem(SubsystemId),
+}
+
+impl Serves {
+    pub(super) fn kind(self) -> ControllerKind {
+        match self {
+            Serves::Discovery => ControllerKind::Discovery,
+            Serves::Subsystem(_) => ControllerKind::Io,
+        }
+    }
+}
+
+/// What the host has configured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Readiness {
+    Disabled(Configuration),
+    Ready(Configuration),
+    /// The host enabled it with a configuration that it does not support.
+    Fatal(Configuration),
+    ShutDown(Configuration),
+}
+
+impl Readiness {
+    /// The state after a write to the configuration.
+    pub(super) fn after(to: Configuration) -> Self {
+        match to {
+            to if to.shuts_down() => Readiness::ShutDown(to),
+            to if !to.is_enabled() => Readiness::Disabled(to),
+            to if to.is_supported() => Readiness::Ready(to),
+            to => Readiness::Fatal(to),
+        }
+    }
+
+    pub(super) fn configuration(self) -> Configuration {
+        let (Readiness::Disabled(value)
+        | Readiness::Ready(value)
+        | Readiness::Fatal(value)
+        | Readiness::ShutDown(value)) = self;
+        value
+    }
+
+    pub(super) fn status(self) -> ControllerStatus {
+        match self {
+            Readiness::Disabled(_) => ControllerStatus::DISABLED,
+            Readiness::Ready(_) => ControllerStatus::READY,
+            Readiness::Fatal(_) => ControllerStatus::FATAL,
+            Readiness::ShutDown(_) => ControllerStatus::SHUT_DOWN,
+        }
+    }
+}
+
+/// An association of a host.
+pub(super) struct Controller {
+    pub(super) serves: Serves,
+    pub(super) host: Nqn,
+    pub(super) host_id: HostId,
+    pub(super) admin: QueueId,
+    pub(super) readiness: Readiness,
+    /// Longest silence of the host; `None` means no limit.
+    pub(super) keep_alive: Option<Duration>,
+    /// Numbers of connected I/O queues.
+    pub(super) queues: BTreeSet<u16>,
+    /// Value of the Asynchronous Event Configuration feature.
+    pub(super) event_configuration: u32,
+    /// Held Asynchronous Event Requests.
+    pub(super) events: VecDeque<Token>,
+    /// Namespaces that changed since the host last read their log.
+    pub(super) changed: BTreeSet<u32>,
+    /// The change of the log has been notified.
+    pub(super) notified: bool,
+}
+
+impl Controller {
+    pub(super) fn host(&self) -> &Nqn {
+        &self.host
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.readiness, Readiness::Ready(_))
+    }
+}

@@ -1,0 +1,25 @@
+//! NVMe over Fabrics in real time: a target with namespaces, and a host that generates load.
+//!
+//! The layers, from below: `medium` (where a namespace's bytes lie), `target` (driver of
+//! [`longhaul_nvme::Target`]), `host` (driver of a host's queues), `load` (what a host does with
+//! them, and what it measured).
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod load;
+pub mod medium;
+pub mod target;
+
+use thiserror::Error;
+
+/// Why a device refused.
+#[derive(Debug, Error)]
+#[error("cannot {action}: {cause}")]
+pub struct DeviceError {
+    action: &'static str,
+    cause: longhaul_rdma::RdmaError,
+}
+
+fn cannot(action: &'static str) -> impl Fn(longhaul_rdma::RdmaError) -> DeviceError {
+    move |cause| DeviceError { action, cause }
+}

@@ -1,0 +1,138 @@
+//! Accesses of a target to the media of its namespaces.
+
+use super::link::Link;
+use super::{News, Server};
+use crate::medium::file::{Access, Outcome};
+use crate::medium::{Medium, part};
+use longhaul_nvme::target::{ALL_NAMESPACES, Io, IoError, Source, Step, Token};
+
+fn in_capsule(source: Source) -> Option<u32> {
+    match source {
+        Source::Buffer => None,
+        Source::Capsule(at) => Some(at),
+    }
+}
+
+impl Server {
+    /// Starts an access of queue pair `qpn`. Returns the next step if it is done at once.
+    pub(super) fn execute(
+        &mut self,
+        token: Token,
+        qpn: u32,
+        namespace: u32,
+        io: Io,
+    ) -> Option<Step> {
+        match &io {
+            Io::Read { len, .. } => self.totals.read_bytes += u64::from(*len),
+            Io::Write { len, .. } => self.totals.written_bytes += u64::from(*len),
+            _ => {}
+        }
+        if namespace == ALL_NAMESPACES {
+            return self.flush_all(token);
+        }
+        let link = self.links.get(&qpn)?;
+        let outcome = match self.media.get_mut(&namespace) {
+            Some(Medium::Memory(memory)) => in_memory(memory, link, token.slot, io),
+            Some(Medium::Null) => nowhere(&io),
+            Some(Medium::File(file)) => {
+                let access = of_file(link, token.slot, io);
+                self.workers.as_mut()?.submit(file, token, access);
+                return None;
+            }
+            None => Err(IoError::Gone),
+        };
+        Some(self.target.executed(token, outcome))
+    }
+
+    /// Flushes every file.
+    fn flush_all(&mut self, token: Token) -> Option<Step> {
+        let files = self.media.values().filter_map(|medium| match medium {
+            Medium::File(file) => Some(file),
+            Medium::Memory(_) | Medium::Null => None,
+        });
+        let mut count = 0;
+        for file in files {
+            count += 1;
+            self.workers.as_mut()?.submit(file, token, Access::Flush);
+        }
+        if count == 0 {
+            return Some(self.target.executed(token, Ok(())));
+        }
+        self.flushes.insert(token, (count, Ok(())));
+        None
+    }
+
+    /// A file has been accessed.
+    pub(super) fn file_accessed(
+        &mut self,
+        token: Token,
+        outcome: Outcome,
+        tell: &mut impl FnMut(News),
+    ) {
+        let mut outcome = outcome;
+        if let Some((left, so_far)) = self.flushes.get_mut(&token) {
+            *left -= 1;
+            *so_far = so_far.and(outcome.map(|_| ()));
+            if *left > 0 {
+                return;
+            }
+            outcome = so_far.map(|()| Vec::new());
+            self.flushes.remove(&token);
+        }
+        // The connection may have ended meanwhile.
+        let link = self.by_queue.get(&token.queue).and_then(|qpn| self.links.get(qpn));
+        if let (Some(link), Ok(bytes)) = (link, &outcome) {
+            link.write(token.slot, bytes);
+        }
+        let step = self.target.executed(token, outcome.map(|_| ()));
+        self.carry_out(step, tell);
+    }
+}
+
+fn in_memory(memory: &mut [u8], link: &Link, slot: u16, io: Io) -> Result<(), IoError> {
+    let range = |offset: u64, len: u32| offset..offset.saturating_add(len.into());
+    match io {
+        Io::Read { offset, len } => link.write(slot, part(memory, range(offset, len))?),
+        Io::Write { offset, len, from } => {
+            link.read(slot, in_capsule(from), part(memory, range(offset, len))?);
+        }
+        Io::Compare { offset, len, with } => {
+            let mut bytes = vec![0; len as usize];
+            link.read(slot, in_capsule(with), &mut bytes);
+            if part(memory, range(offset, len))? != bytes {
+                return Err(IoError::Differs);
+            }
+        }
+        Io::WriteZeroes(range) => part(memory, range)?.fill(0),
+        Io::Deallocate(ranges) => {
+            for range in ranges {
+                part(memory, range)?.fill(0);
+            }
+        }
+        Io::Flush => {}
+    }
+    Ok(())
+}
+
+fn nowhere(io: &Io) -> Result<(), IoError> {
+    match io {
+        Io::Compare { .. } => Err(IoError::Differs),
+        _ => Ok(()),
+    }
+}
+
+fn of_file(link: &Link, slot: u16, io: Io) -> Access {
+    let copy = |from: Source, len: u32| {
+        let mut bytes = vec![0; len as usize];
+        link.read(slot, in_capsule(from), &mut bytes);
+        bytes
+    };
+    match io {
+        Io::Read { offset, len } => Access::Read { offset, len: len as usize },
+        Io::Write { offset, len, from } => Access::Write { offset, bytes: copy(from, len) },
+        Io::Compare { offset, len, with } => Access::Compare { offset, bytes: copy(with, len) },
+        Io::WriteZeroes(range) => Access::Zero(range),
+        Io::Deallocate(ranges) => Access::Deallocate(ranges),
+        Io::Flush => Access::Flush,
+    }
+}
