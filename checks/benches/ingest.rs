@@ -1,12 +1,13 @@
 //! One receiver of telescope data over shared memory: its rate beside `ib_write_bw` and spead2 in
-//! the same run, the processor time of a message, the memory of a queue pair, and the sender's pace.
+//! the same run, the processor time of a message, the memory of a queue pair, and the sender's
+//! pace.
 //!
 //! `cargo build --release -p longhaul -p longhaul-preload && cargo bench -p longhaul-checks --bench
 //! ingest`
 //!
 //! spead2 is measured by its own program, which searches for the highest rate over loopback UDP
-//! without a loss, and takes up to four minutes for each size. `./longhaul test` installs it for the
-//! Python package.
+//! without a loss, and takes up to four minutes for each size. `./longhaul test` installs it for
+//! the Python package.
 
 use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, figures};

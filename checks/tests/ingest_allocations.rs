@@ -1,5 +1,5 @@
-//! A receiver of telescope data allocates for windows, not for messages. The counts are those of the
-//! whole process, which is this test's own.
+//! A receiver of telescope data allocates for windows, not for messages. The counts are those of
+//! the whole process, which is this test's own.
 
 use longhaul_checks::RuntimeDir;
 use longhaul_checks::counting::Counting;
