@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-/// The IP addresses of a port: at most one of each [`Scope`]. IPv4-mapped addresses count as IPv4.
+/// The IP addresses of a port: at most one IPv4, one IPv6 and one link-local IPv6 address.
+/// IPv4-mapped addresses count as IPv4.
 ///
 /// Packets carry the address of their destination's scope as source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
