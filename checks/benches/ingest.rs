@@ -11,10 +11,10 @@
 
 use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, figures};
+use longhaul_checks::process::{cpu_time, resident_kib};
 use longhaul_checks::samples::{Keep, Rounds, median};
 use longhaul_checks::{BackToBack, Program, Ready, Turn, free_tcp_port, longhaul, python, require};
 use serde_json::{Value, json};
-use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -71,8 +71,9 @@ impl Transfer {
         let mut sender = Program::start(&mut pair.client(&line));
         let (mut cpu_s, mut memory_kib, begun) = (0.0, 0.0, Instant::now());
         while sender.is_running() && begun.elapsed() < LIMIT {
-            cpu_s = f64::max(cpu_s, cpu_seconds(receiver.id()));
-            memory_kib = f64::max(memory_kib, resident_kib(receiver.id()));
+            let used = cpu_time(receiver.id()).unwrap_or_default().own;
+            cpu_s = f64::max(cpu_s, used.as_secs_f64());
+            memory_kib = f64::max(memory_kib, resident_kib(receiver.id()).unwrap_or(0) as f64);
             std::thread::sleep(Duration::from_millis(10));
         }
         let (sent, received) = (sender.succeed(LIMIT), receiver.succeed(LIMIT));
@@ -92,25 +93,6 @@ impl Transfer {
     fn rate(&self) -> f64 {
         self.present() / self.sent["elapsed_s"].as_f64().expect("seconds")
     }
-}
-
-/// Processor time of a process.
-fn cpu_seconds(id: u32) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = |index| {
-        let word: Option<&str> = after_name.split_whitespace().nth(index);
-        word.and_then(|word| word.parse::<f64>().ok()).unwrap_or_default()
-    };
-    // SAFETY: sysconf has no preconditions.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    (ticks(11) + ticks(12)) / per_second
-}
-
-fn resident_kib(id: u32) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
 fn rates(rounds: &Rounds) -> Vec<Value> {

@@ -18,6 +18,7 @@ pub mod packets;
 mod pair;
 pub mod perftest;
 pub mod perftest_matrix;
+pub mod process;
 mod program;
 pub mod qperf;
 pub mod rendezvous;

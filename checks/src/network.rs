@@ -6,6 +6,7 @@ mod raw;
 pub use raw::Raw;
 
 use crate::guest::skip_loudly;
+use crate::process::cpu_time;
 use crate::program::{Finished, Program, longhaul};
 use crate::{RuntimeDir, Turn};
 use serde_json::Value;
@@ -417,18 +418,15 @@ impl RunningBox {
 fn waits_for_clients(server: u32) -> bool {
     const ROCE: &str = ":12B7 ";
     const LISTENS: &str = " 00000000:0000 0A ";
-    let time_used = || {
-        let stat = fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
-        stat.split_whitespace().skip(13).take(2).map(str::to_owned).collect::<Vec<_>>()
-    };
-    let before = time_used();
+    let used = || cpu_time(server).map(|time| time.own);
+    let before = used();
     thread::sleep(Duration::from_millis(250));
     let sockets =
         |kind: &str| fs::read_to_string(format!("/proc/{server}/net/{kind}")).unwrap_or_default();
     let listens = sockets("udp").contains(ROCE)
         || sockets("tcp").contains(LISTENS)
         || sockets("tcp6").contains(":0000 0A ");
-    listens && time_used() == before
+    listens && used() == before
 }
 
 impl Network {

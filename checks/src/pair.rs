@@ -1,5 +1,6 @@
 //! A server and its client: conditions for the client's start, and the required exit of both.
 
+use crate::process::stat_columns;
 use crate::program::{Finished, Program};
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -47,9 +48,8 @@ pub fn wait_until_asleep(id: u32) {
 /// Whether a process's first thread sleeps, and its processor time in ticks of 10 ms; `None` once
 /// the process has ended.
 fn first_thread(id: u32) -> Option<(bool, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).ok()?;
-    let columns: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let state = *columns.first()?;
+    let columns = stat_columns(&format!("/proc/{id}/task/{id}/stat"))?;
+    let state = columns.first()?.as_str();
     let ticks = |at: usize| columns.get(at)?.parse::<u64>().ok();
     (state != "Z").then_some((state == "S", ticks(11)? + ticks(12)?))
 }

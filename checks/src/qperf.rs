@@ -2,6 +2,7 @@
 
 use crate::back_to_back::BackToBack;
 use crate::pair::{Ready, free_tcp_port};
+use crate::process::cpu_time;
 use crate::program::{Program, require};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
@@ -59,13 +60,8 @@ fn cpu_of_ended_children() -> f64 {
 
 /// Seconds of processor time of a running process and its ended children.
 fn cpu_of_process(id: u32) -> f64 {
-    // SAFETY: sysconf has no preconditions.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    // Behind the name in parentheses, eleven columns, then four times.
-    let times = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(4));
-    times.into_iter().flatten().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>()
-        / per_second
+    let used = cpu_time(id).unwrap_or_default();
+    (used.own + used.children).as_secs_f64()
 }
 
 /// A non-loopback address of this machine, found without sending anything.

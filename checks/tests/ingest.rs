@@ -72,15 +72,13 @@ fn json(finished: &Finished) -> Value {
 
 /// What a running program writes to `path`, once it is there and whole.
 fn eventually_json(path: &Path) -> Value {
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    let mut whole = None;
+    wait_until(|| {
         let text = fs::read_to_string(path).unwrap_or_default();
-        match serde_json::from_str(&text) {
-            Ok(value) => return value,
-            Err(error) if Instant::now() > deadline => panic!("{}: {error}", path.display()),
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
+        whole = serde_json::from_str(&text).ok();
+        whole.is_some()
+    });
+    whole.unwrap()
 }
 
 /// Messages of a raw sink that are present: stream, window, index.

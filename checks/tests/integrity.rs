@@ -1,6 +1,7 @@
 //! Every byte and every completion over 1000 km, with and without loss and acceleration; requests
 //! that a responder must refuse; a network that fails. The program is `src/bin/integrity`.
 
+use longhaul_checks::process;
 use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -185,13 +186,6 @@ mod soak {
         text.parse().unwrap_or_else(|_| panic!("LONGHAUL_SOAK_SECONDS={text}: a number is needed"))
     }
 
-    /// Resident memory of a process, in KiB.
-    fn resident_kib(pid: u64) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-        line.trim().trim_end_matches(" kB").parse().expect("a number")
-    }
-
     /// Loss, cuts of the fibre, and hosts that die and return: everything not aborted arrives
     /// unchanged, and the lab's memory does not grow.
     #[test]
@@ -202,7 +196,7 @@ mod soak {
             "--distance 1000km --loss 1e-3 --loss-burst 4 --cut-for 150ms --cut-every 4s \
              --accelerate transport --seed {first_seed}"
         ));
-        let pid = lab.status()["pid"].as_u64().expect("a process id");
+        let pid = lab.status()["pid"].as_u64().expect("a process id") as u32;
         let (mut memory, mut whole, mut deaths, mut bytes) = (Vec::new(), 0_u64, vec![], 0_u64);
         for seed in first_seed.. {
             let transfer =
@@ -224,7 +218,7 @@ mod soak {
                 whole += 1;
                 bytes += results.iter().map(|end| counters(end)["tx_bytes"]).sum::<u64>();
             }
-            memory.push(resident_kib(pid));
+            memory.push(process::resident_kib(pid).expect("the daemon"));
             if began.elapsed() > time {
                 break;
             }

@@ -21,7 +21,7 @@ const NAME_STEP: i32 = 31;
 const NAME_CHARACTERS_MAX: usize = 26;
 const TITLE_CHARACTERS_MAX: usize = 60;
 const NOTE_PX: i32 = 20;
-const NOTE_CHARACTERS_MAX: usize = 110;
+pub(super) const NOTE_CHARACTERS_MAX: usize = 110;
 
 pub(super) const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 pub(super) const FAINT: RGBColor = RGBColor(0x66, 0x66, 0x66);

@@ -2,14 +2,13 @@
 
 use super::PlotError;
 use super::axis::shortened;
-use super::draw::{FAINT, HEIGHT, INK, PAPER, TEXT_PX, TITLE_PX, WIDTH, text};
+use super::draw::{FAINT, HEIGHT, INK, NOTE_CHARACTERS_MAX, PAPER, TEXT_PX, TITLE_PX, WIDTH, text};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 use std::error::Error;
 
 const TITLE_CHARACTERS_MAX: usize = 80;
 const NAME_CHARACTERS_MAX: usize = 10;
-const NOTE_CHARACTERS_MAX: usize = 110;
 /// Names beside the map, and numbers below it.
 const NAMES_MAX: usize = 20;
 const TICKS: i32 = 6;

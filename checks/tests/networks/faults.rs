@@ -5,11 +5,10 @@
 use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, Raw, RunningBox};
 use longhaul_checks::packets::{Fields, paths};
 use longhaul_checks::segments::{Proof, Rule, Segments, prove};
-use longhaul_checks::{Finished, require};
+use longhaul_checks::{Finished, process, require};
 use longhaul_units::{Qpn, Rng, SplitMix64};
 use longhaul_wire::{Opcode, Path};
 use serde_json::Value;
-use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -213,10 +212,7 @@ mod a_flood_of_packets_that_belong_to_nobody {
     const GROWTH_KIB_MAX: u64 = 64 << 10;
 
     fn resident_kib(of: &RunningBox) -> u64 {
-        let status =
-            fs::read_to_string(format!("/proc/{}/status", of.program.id())).expect("a process");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
-        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+        process::resident_kib(of.program.id()).expect("a process")
     }
 
     /// From `source` to `destination`, or with unused addresses.
