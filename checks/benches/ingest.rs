@@ -13,7 +13,9 @@ use clap::Parser;
 use longhaul_checks::perftest::{BANDWIDTH, figures};
 use longhaul_checks::process::{cpu_time, resident_kib};
 use longhaul_checks::samples::{Keep, Rounds, median};
-use longhaul_checks::{BackToBack, Program, Ready, Turn, free_tcp_port, longhaul, python, require};
+use longhaul_checks::{
+    BackToBack, Program, Ready, Turn, free_tcp_port, longhaul, python, require, wait_for_listener,
+};
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -161,7 +163,8 @@ fn spead2_rates() -> Vec<Value> {
     let mut all = Vec::new();
     for bytes in SIZES {
         let port = free_tcp_port();
-        let _agent = Program::start(&mut program(&format!("agent {port}")));
+        let agent = Program::start(&mut program(&format!("agent {port}")));
+        let _agent = wait_for_listener(agent, port);
         // A heap is a window; 72 bytes of headers precede the payload.
         let (heap, packet) = (SLOTS * bytes, bytes + 72);
         let line = format!("master 127.0.0.1:{port} --quiet --heap-size {heap} --packet {packet}");

@@ -191,29 +191,39 @@ mod sockets_over_rdma {
     }
 }
 
-/// Key-value caches move as many blocks between the sites of prefill and decoding. The libraries
-/// are large: `./longhaul nightly` installs them.
+/// Key-value caches move as many blocks between the sites of prefill and decoding. `./longhaul test`
+/// installs the libraries.
 mod kv_cache {
     use super::*;
 
-    /// The Python of `./longhaul nightly`, which has them.
+    /// The Python that has them.
     fn python() -> Option<String> {
         let target = longhaul().parent()?.parent()?.to_owned();
         let python = target.join("kv-cache/bin/python");
         python.is_file().then(|| python.display().to_string())
     }
 
-    /// Moves blocks of each size to the other host and back, at every distance.
-    fn moves(library: &str, variables: &[(&str, &str)]) {
+    /// Blocks and their size.
+    type Cache = (u64, u64);
+    const SMALL: Cache = (1024, 16 << 10);
+    const MEDIUM: Cache = (256, 128 << 10);
+    const LARGE: Cache = (64, 1 << 20);
+    const DISTANCES: [&str; 3] = ["0km", "100km", "1000km"];
+    /// The caches that move at each distance.
+    const ONE_EACH: [&[Cache]; 3] = [&[SMALL], &[MEDIUM], &[LARGE]];
+    const ALL: [&[Cache]; 3] = [&[SMALL, MEDIUM, LARGE]; 3];
+
+    /// Moves caches to the other host and back, at every distance.
+    fn moves(library: &str, variables: &[(&str, &str)], caches: [&[Cache]; 3]) {
         let Some(python) = python() else {
-            return skip(format!("{library} is not installed: `./longhaul nightly` does"));
+            return skip(format!("{library} is not installed: `./longhaul test` does"));
         };
         let script = format!("{python} {}", script("kv_transfer.py"));
-        for distance in ["0km", "100km", "1000km"] {
+        for (distance, caches) in DISTANCES.into_iter().zip(caches) {
             for boxes in ["", "--accelerate"] {
                 let arguments = format!("--distance {distance} {boxes}");
                 let Some(hosts) = LabHosts::up(&arguments) else { return };
-                for (blocks, size) in [(1024, 16 << 10), (256, 128 << 10), (64, 1 << 20)] {
+                for &(blocks, size) in caches {
                     let port = free_tcp_port();
                     let server = format!("{script} {library} serve 10.77.0.2 {port}");
                     let client = format!(
@@ -231,20 +241,31 @@ mod kv_cache {
         }
     }
 
+    const FOR_NIXL: &[(&str, &str)] = &[
+        ("UCX_NET_DEVICES", "longhaul0:1"),
+        ("UCX_TLS", "rc_verbs,ud_verbs"),
+        ("UCX_ZCOPY_THRESH", "0"),
+    ];
+
     #[test]
-    #[ignore = "minutes; needs packages from PyPI"]
     fn is_moved_by_nixl() {
-        let ucx = [
-            ("UCX_NET_DEVICES", "longhaul0:1"),
-            ("UCX_TLS", "rc_verbs,ud_verbs"),
-            ("UCX_ZCOPY_THRESH", "0"),
-        ];
-        moves("nixl", &ucx);
+        moves("nixl", FOR_NIXL, ONE_EACH);
     }
 
     #[test]
-    #[ignore = "minutes; needs packages from PyPI"]
     fn is_moved_by_mooncake() {
-        moves("mooncake", &[]);
+        moves("mooncake", &[], ONE_EACH);
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn of_every_size_is_moved_by_nixl() {
+        moves("nixl", FOR_NIXL, ALL);
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn of_every_size_is_moved_by_mooncake() {
+        moves("mooncake", &[], ALL);
     }
 }
