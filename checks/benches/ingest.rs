@@ -45,8 +45,9 @@ fn main() {
         true => Vec::new(),
         false => spead2_rates(),
     };
+    let queue_pairs = queue_pairs(&args.rounds);
     let result = json!({
-        "rates": rates, "spead2": spead2, "processor_time": processor_time(args.rounds.seconds),
+        "rates": rates, "spead2": spead2, "queue_pairs": queue_pairs, "processor_time": processor_time(args.rounds.seconds),
         "memory": memory(), "pace": pace(args.rounds.seconds),
     });
     args.keep.write("ingest.json", &result);
@@ -176,6 +177,51 @@ fn spead2_rates() -> Vec<Value> {
             None => println!("spead2, loopback UDP, {bytes} B: no rate found"),
         }
         all.push(json!({ "bytes": bytes, "gbits": rate }));
+    }
+    all
+}
+
+/// The goodput of one receiver of 2000 queue pairs and of one, in turn.
+fn queue_pairs(rounds: &Rounds) -> Vec<Value> {
+    const MANY: u32 = 2000;
+    println!("\n{MANY} queue pairs beside one, medians of {} rounds", rounds.rounds);
+    println!(
+        "{:>8} {:>12} {:>12} {:>8} {:>10}",
+        "message", "one, Gbit/s", "2000", "ratio", "present %"
+    );
+    let mut all = Vec::new();
+    for bytes in [8192, 16384] {
+        let windows = (u64::from(rounds.seconds) << 34) / u64::from(8 * bytes * MANY);
+        let mut samples: [Vec<f64>; 3] = Default::default();
+        let mut present = [0.0; 2];
+        for _ in 0..rounds.rounds {
+            let gbits = [1, MANY].map(|pairs| {
+                let transfer = Transfer::run(
+                    &format!(
+                        "--wait poll --message {bytes} --slots {MANY} --regions 8 --until-idle"
+                    ),
+                    &format!(
+                        "--message {bytes} --subbands {pairs} --blocks {} --untouched \
+                         --windows {windows}",
+                        MANY / pairs
+                    ),
+                );
+                present[usize::from(pairs > 1)] = transfer.present() / transfer.messages();
+                transfer.rate() * f64::from(bytes) * 8.0 / 1e9
+            });
+            for (samples, value) in
+                samples.iter_mut().zip([gbits[0], gbits[1], gbits[1] / gbits[0]])
+            {
+                samples.push(value);
+            }
+        }
+        let [one, many, ratio] = samples.each_ref().map(|samples| median(samples));
+        let percent = present[1] * 100.0;
+        println!("{bytes:>8} {one:>12.1} {many:>12.1} {ratio:>8.2} {percent:>10.2}");
+        all.push(json!({
+            "bytes": bytes, "one_gbits": samples[0], "many_gbits": samples[1], "ratio": samples[2],
+            "present": present,
+        }));
     }
     all
 }
