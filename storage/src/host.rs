@@ -12,8 +12,8 @@ use longhaul_nvme::{DiscoveryEntry, IDENTIFY_LEN, QueueRequest, RefusalReason, S
 use longhaul_rdma::{Device, ProtectionDomain, RdmaError};
 use pair::Pair;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -58,6 +58,9 @@ pub enum AssociationError {
         /// What ended it.
         cause: Box<str>,
     },
+    /// The admin queue ended, and with it the association.
+    #[error("the association ended: {0}")]
+    Ended(Arc<AssociationError>),
 }
 
 impl AssociationError {
@@ -72,6 +75,9 @@ impl AssociationError {
         }
     }
 }
+
+/// What ended an association, for its queues; empty while it lasts.
+type Fate = OnceLock<Arc<AssociationError>>;
 
 /// What to connect to, and as whom.
 #[derive(Clone, Debug)]
@@ -168,7 +174,8 @@ pub struct Association {
     settings: Settings,
     progress: Progress,
     stop: Arc<AtomicBool>,
-    keeper: Option<JoinHandle<Result<(), AssociationError>>>,
+    fate: Arc<Fate>,
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl Association {
@@ -186,12 +193,13 @@ impl Association {
         link.bring_up()?;
         let progress = link.admin.progress().clone();
         let stop = Arc::new(AtomicBool::new(false));
+        let fate = Arc::new(Fate::new());
         let keeper = {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || keep_alive(link, &stop))
+            let (stop, fate) = (Arc::clone(&stop), Arc::clone(&fate));
+            std::thread::spawn(move || keep_alive(link, &stop, &fate))
         };
         let (device, settings) = (device.clone(), settings.clone());
-        Ok(Association { device, pd, settings, progress, stop, keeper: Some(keeper) })
+        Ok(Association { device, pd, settings, progress, stop, fate, keeper: Some(keeper) })
     }
 
     /// What the controller is and grants.
@@ -238,28 +246,38 @@ impl Association {
     /// # Errors
     /// If the association was lost before.
     pub fn end(mut self) -> Result<(), AssociationError> {
+        self.stop_keeper();
+        is_alive(&self.fate)
+    }
+
+    fn stop_keeper(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        match self.keeper.take().map(JoinHandle::join) {
-            Some(Ok(outcome)) => outcome,
-            _ => Ok(()),
+        if let Some(keeper) = self.keeper.take() {
+            // It does not panic.
+            let _ = keeper.join();
         }
     }
 }
 
 impl Drop for Association {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(keeper) = self.keeper.take() {
-            // Its error was of interest to `end` alone.
-            let _ = keeper.join();
-        }
+        self.stop_keeper();
     }
 }
 
-fn keep_alive(mut link: AdminLink, stop: &AtomicBool) -> Result<(), AssociationError> {
+fn is_alive(fate: &Fate) -> Result<(), AssociationError> {
+    fate.get().map_or(Ok(()), |cause| Err(AssociationError::Ended(Arc::clone(cause))))
+}
+
+/// Keeps the association alive until it is stopped, and then shuts it down; sets `fate` if it ends
+/// before.
+fn keep_alive(mut link: AdminLink, stop: &AtomicBool, fate: &Fate) {
     while !stop.load(Ordering::Relaxed) {
-        link.turn(SLEEP)?;
+        if let Err(cause) = link.turn(SLEEP) {
+            // Nobody else sets it.
+            let _ = fate.set(Arc::new(cause));
+            return;
+        }
     }
     link.shut_down();
-    Ok(())
 }

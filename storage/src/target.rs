@@ -1,6 +1,6 @@
 //! A target over a device: carries out the steps of [`longhaul_nvme::Target`].
 //!
-//! One thread polls one completion queue for all hosts. It busy-polls while commands come, and
+//! One thread polls one completion queue for all hosts. It busy-polls while commands come fast, and
 //! otherwise sleeps until an event of the queue, or for a tick of 5 ms.
 
 mod access;
@@ -16,8 +16,8 @@ use longhaul_nvme::target::{
 };
 use longhaul_nvme::{Accept, Nqn, Refusal, RefusalReason, Target};
 use longhaul_rdma::{
-    Completion, CompletionQueue, ConnectionRequest, Device, Listener, ProtectionDomain, RdmaError,
-    Status,
+    BusyPoll, Completion, CompletionQueue, ConnectionRequest, Device, Listener, ProtectionDomain,
+    RdmaError, Status,
 };
 use longhaul_units::Instant;
 use std::collections::BTreeMap;
@@ -29,8 +29,6 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(5);
 /// Completions taken at once.
 const BATCH: usize = 64;
-/// Empty polls before the thread sleeps.
-const POLLS_BEFORE_SLEEP: u32 = 2000;
 /// Polls between two readings of the clock.
 const POLLS_PER_LOOK: u32 = 256;
 /// Completions of all hosts.
@@ -106,6 +104,10 @@ pub struct Totals {
     pub read_bytes: u64,
     /// Bytes written by hosts.
     pub written_bytes: u64,
+    /// Writes whose data came in their capsules.
+    pub in_capsule_writes: u64,
+    /// Responses that invalidated a key of the host.
+    pub invalidations: u64,
     /// Connections accepted.
     pub connections: u64,
 }
@@ -198,21 +200,30 @@ impl Server {
         mut tell: impl FnMut(News),
     ) -> Result<(), DeviceError> {
         let mut found = Vec::with_capacity(BATCH);
-        let (mut polls, mut empty) = (0_u32, 0_u32);
+        let (mut polls, mut busy) = (0_u32, BusyPoll::default());
         let mut looked = Instant::ZERO;
         while !stop.load(Ordering::Relaxed) {
             let worked = self.turn(&mut found, &mut tell)?;
-            empty = if worked { 0 } else { empty.saturating_add(1) };
+            if worked {
+                busy.found();
+            }
+            let sleeps = !worked && !busy.goes_on();
             polls = polls.wrapping_add(1);
-            if polls.is_multiple_of(POLLS_PER_LOOK) || empty > POLLS_BEFORE_SLEEP {
+            if polls.is_multiple_of(POLLS_PER_LOOK) || sleeps {
                 let now = self.clock.now();
                 if now.since(looked).as_ns() >= TICK.as_nanos() as u64 {
                     looked = now;
                     self.look(now, &mut tell)?;
                 }
             }
-            if empty > POLLS_BEFORE_SLEEP {
-                self.sleep()?;
+            if sleeps {
+                self.cq.arm(false).map_err(cannot("request an event"))?;
+                // What came before the event was requested causes none.
+                if self.turn(&mut found, &mut tell)? {
+                    busy.found();
+                } else {
+                    self.sleep()?;
+                }
             }
         }
         Ok(())
@@ -244,13 +255,12 @@ impl Server {
         Ok(worked)
     }
 
-    /// Sleeps until a completion, or for a tick.
+    /// Sleeps until the requested event, or for a tick.
     fn sleep(&self) -> Result<(), DeviceError> {
         if self.workers.as_ref().is_some_and(|workers| workers.outstanding() > 0) {
             std::thread::sleep(Duration::from_micros(20));
             return Ok(());
         }
-        self.cq.arm(false).map_err(cannot("request an event"))?;
         match self.cq.wait_for_event(TICK) {
             Ok(()) | Err(RdmaError::TimedOut(_)) => Ok(()),
             Err(error) => Err(cannot("wait for an event")(error)),
@@ -374,14 +384,17 @@ impl Server {
             let Some(link) = self.links.get_mut(&qpn) else { return };
             match step {
                 Step::Nothing => {}
-                Step::Execute { token, namespace, io, .. } => {
-                    if let Some(next) = self.execute(token, qpn, namespace, io) {
+                Step::Execute { token, namespace, io, durable, .. } => {
+                    if let Some(next) = self.execute(token, qpn, namespace, (io, durable)) {
                         step = next;
                         continue;
                     }
                 }
                 Step::Fetch { token, from } => link.fetch(token.slot, from),
-                Step::Respond(response) => link.respond(response),
+                Step::Respond(response) => {
+                    self.totals.invalidations += u64::from(response.invalidate.is_some());
+                    link.respond(response);
+                }
                 Step::Disconnect { reason, .. } => {
                     tell(News::Ending { peer: link.peer(), reason });
                     self.close(qpn, None, tell);

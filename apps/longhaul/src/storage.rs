@@ -97,6 +97,10 @@ fn problem(error: &AssociationError) -> Problem {
         (AssociationError::Refused { .. }, _) => {
             "use fewer --jobs or a smaller --depth, or raise the target's --queues and --depth"
         }
+        (AssociationError::Ended(_) | AssociationError::Lost { .. }, _) => {
+            "see whether the target still runs and whether the path loses frames, and give a \
+             target that only is slow a longer --keep-alive"
+        }
         _ => return Problem::plain(cause),
     };
     Problem::new(cause, cure)

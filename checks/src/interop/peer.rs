@@ -2,7 +2,7 @@
 
 use super::segment::{Fibre, Port, Segment, address};
 use super::{End, Exchange, Family, LIMIT, MTU, PROGRAMS, SOMEBODY_LISTENS};
-use crate::guest::{Guest, GuestConfig, Netdev};
+use crate::guest::{Guest, GuestConfig, Netdev, Tap};
 use crate::pair::{both, wait_until_asleep};
 use crate::perftest::complaint;
 use crate::{Finished, Program, RuntimeDir, longhaul};
@@ -37,9 +37,23 @@ impl RxePeer {
     /// # Panics
     /// If a program is missing or the guest does not boot.
     pub fn boot(name: &str, probe: Option<&Path>) -> Result<Self, String> {
+        Self::boot_extended(name, probe, |config| config.programs(&PROGRAMS))
+    }
+
+    /// As [`RxePeer::boot`], without programs for exchanges, but with what `extend` adds.
+    ///
+    /// # Errors
+    /// As [`RxePeer::boot`].
+    ///
+    /// # Panics
+    /// As [`RxePeer::boot`].
+    pub fn boot_extended(
+        name: &str,
+        probe: Option<&Path>,
+        extend: impl FnOnce(GuestConfig) -> GuestConfig,
+    ) -> Result<Self, String> {
         let segment = Segment::new(name)?;
-        let mut config =
-            GuestConfig::new("rxe").rxe().modules(&["sch_netem", "8021q"]).programs(&PROGRAMS);
+        let mut config = extend(GuestConfig::new("rxe").rxe().modules(&["sch_netem", "8021q"]));
         config.moved.extend(probe.map(|path| (PROBE.to_owned(), path.to_owned())));
         config.netdevs.push(Netdev::tap(segment.cable(), "52:54:00:00:00:02", MTU));
         let guest = Guest::boot(&config).map_err(|reason| reason.to_string())?;
@@ -59,6 +73,19 @@ impl RxePeer {
     /// The guest that rxe runs in.
     pub fn guest(&self) -> &Guest {
         &self.guest
+    }
+
+    /// The guest's cable to the segment.
+    pub fn cable(&self) -> &Tap {
+        self.segment.cable()
+    }
+
+    /// Starts a program of this machine on our device at `port`; its line as in an [`Exchange`].
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start(&self, line: &str, port: Port, family: Family) -> Program {
+        Program::start(&mut self.our_command(line, port, family))
     }
 
     /// Runs `longhaul emulate` with `options` between the two while the result exists.

@@ -4,6 +4,7 @@
 //!
 //! NVMe-oF and NFS need no Debian tools: they are configured through /sys, /proc and /dev.
 
+pub mod kernel_peer;
 pub mod migration;
 pub mod nfs;
 pub mod nvme;

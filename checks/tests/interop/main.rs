@@ -7,3 +7,4 @@ mod rnic;
 mod rnic_ports;
 mod storage;
 mod storage_over_distance;
+mod storage_peers;

@@ -6,6 +6,7 @@ use crate::device::{
 };
 use crate::ring::Arrival;
 use crate::settings::{Receives, Wait};
+use longhaul_rdma::BusyPoll;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,30 +18,6 @@ const BATCH: usize = 256;
 const COMPLETIONS: u32 = 1 << 16;
 /// Longest sleep, after which the thread looks whether it should stop.
 const TICK: Duration = Duration::from_millis(50);
-/// Longest silence that a thread polls through rather than sleep: about what a wake-up costs.
-const SPIN: Duration = Duration::from_micros(20);
-
-/// The time without completions. A thread polls through it only if the one before was short: a fast
-/// stream then costs no wake-ups, and a slow one no polling.
-#[derive(Default)]
-struct Silence {
-    since: Option<Instant>,
-    was_short: bool,
-}
-
-impl Silence {
-    /// Whether to poll on.
-    fn is_brief(&mut self) -> bool {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.was_short && since.elapsed() < SPIN
-    }
-
-    fn end(&mut self) {
-        if let Some(since) = self.since.take() {
-            self.was_short = since.elapsed() < SPIN;
-        }
-    }
-}
 
 /// A queue pair of a sender.
 pub(super) struct Entry<D: Device> {
@@ -137,12 +114,12 @@ impl<D: Device> Worker<D> {
         let out_of_buffer = device.out_of_buffer().unwrap_or(0);
         let mut progress = Progress { taken: 0, out_of_buffer, refused: 0 };
         let mut ticked = Instant::now();
-        let mut silence = Silence::default();
+        let mut busy = BusyPoll::default();
         while !shared.is_stopping() {
             found.clear();
             self.completions.poll(BATCH, &mut found)?;
             let sleeps = match shared.settings.wait {
-                Wait::Events => found.is_empty() && !silence.is_brief(),
+                Wait::Events => found.is_empty() && !busy.goes_on(),
                 Wait::Solicited => found.is_empty(),
                 Wait::Poll => false,
             };
@@ -154,7 +131,7 @@ impl<D: Device> Worker<D> {
                 }
             }
             if !found.is_empty() {
-                silence.end();
+                busy.found();
                 self.count(&found, device, shared, &mut progress)?;
             }
             if ticked.elapsed() >= TICK {

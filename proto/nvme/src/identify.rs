@@ -52,6 +52,8 @@ const EVENTS_IO: u32 = 1 << 8;
 const EVENTS_DISCOVERY: u32 = 1 << 31;
 /// 128-bit host identifiers; any command restarts the keep-alive timer.
 const ATTRIBUTES: u32 = 1 | 1 << 6;
+/// CMIC: the subsystem may have several controllers.
+const SEVERAL_CONTROLLERS: u8 = 1 << 1;
 /// NVMe 1.4.
 pub(crate) const VERSION: u32 = 0x0001_0400;
 /// Asynchronous Event Requests that a controller holds.
@@ -68,6 +70,8 @@ impl ControllerData {
         put_text(&mut data, 4, 20, &self.serial);
         put_text(&mut data, 24, 40, &self.model);
         put_text(&mut data, 64, 8, &self.firmware);
+        // Each host has a controller of its own. Without this Linux refuses a second one.
+        data[76] = SEVERAL_CONTROLLERS;
         data[77] = self.transfer_max_code;
         put(&mut data, 78, &self.id.to_le_bytes());
         put(&mut data, 80, &VERSION.to_le_bytes());

@@ -229,10 +229,8 @@ impl Target {
             QueueState::AwaitingConnect { until } => Some(until),
             _ => None,
         });
-        let alive = self.controllers.iter().filter_map(|(id, controller)| {
-            Some(self.heard(*id, controller) + controller.keep_alive?)
-        });
-        connects.chain(alive).min()
+        let timers = self.controllers.values().filter_map(|one| one.keep_alive);
+        connects.chain(timers.map(|timer| timer.ends())).min()
     }
 
     /// Ends queues whose hosts are silent.
@@ -243,18 +241,27 @@ impl Target {
             let step = self.end(queue, EndReason::NoConnect);
             self.output.push_back(step);
         }
-        let is_silent = |id: &ControllerId, controller: &Controller| {
-            let limit = controller.keep_alive;
-            limit.is_some_and(|limit| self.heard(*id, controller) + limit <= now)
-        };
-        let silent = self.controllers.iter().filter(|(id, controller)| is_silent(id, controller));
-        let silent: Vec<(ControllerId, QueueId)> =
-            silent.map(|(id, controller)| (*id, controller.admin)).collect();
-        for (controller, admin) in silent {
-            self.controllers.remove(&controller);
-            self.end_io_queues(controller, EndReason::KeepAliveExpired);
+        let due = self.controllers.iter().filter_map(|(id, controller)| {
+            let timer = controller.keep_alive.filter(|timer| timer.ends() <= now)?;
+            Some((*id, controller.admin, self.heard(*id, controller) >= timer.since))
+        });
+        let due: Vec<(ControllerId, QueueId, bool)> = due.collect();
+        for (id, admin, is_alive) in due {
+            if is_alive {
+                self.restart_keep_alive(id, now);
+                continue;
+            }
+            self.controllers.remove(&id);
+            self.end_io_queues(id, EndReason::KeepAliveExpired);
             let step = self.end(admin, EndReason::KeepAliveExpired);
             self.output.push_back(step);
+        }
+    }
+
+    fn restart_keep_alive(&mut self, id: ControllerId, now: Instant) {
+        let controller = self.controllers.get_mut(&id);
+        if let Some(timer) = controller.and_then(|one| one.keep_alive.as_mut()) {
+            timer.since = now;
         }
     }
 

@@ -5,15 +5,14 @@ use crate::cannot;
 use longhaul_nvme::host::Submission;
 use longhaul_nvme::{CQE_LEN, QueueRequest, Refusal, Remote, SQE_LEN};
 use longhaul_rdma::{
-    Access, CompletionOp, CompletionQueue, Connection, Device, MemoryRegion, PathSettings,
-    ProtectionDomain, QueuePair, QueuePairSettings, RdmaError, Request, SendOp, Status,
+    Access, BusyPoll, CompletionOp, CompletionQueue, Connection, Device, MemoryRegion,
+    PathSettings, ProtectionDomain, QueuePair, QueuePairSettings, RdmaError, Request, SendOp,
+    Status,
 };
 use std::time::Duration;
 
 /// Completions taken at once.
 const BATCH: usize = 64;
-/// Empty polls before a thread sleeps.
-const POLLS_BEFORE_SLEEP: u32 = 2000;
 /// `wr_id` of SENDs; those of receives are below.
 const SEND: u64 = 1 << 32;
 /// Bytes before the data of a slot, so that these are aligned.
@@ -32,6 +31,7 @@ pub(super) struct Pair {
     found: Vec<Response>,
     /// SENDs that the next poll posts.
     pending: Vec<Request>,
+    busy: BusyPoll,
 }
 
 /// A received response.
@@ -113,6 +113,7 @@ impl Pair {
             qp,
             found: Vec::with_capacity(BATCH),
             pending: Vec::with_capacity(BATCH),
+            busy: BusyPoll::default(),
         })
     }
 
@@ -165,9 +166,12 @@ impl Pair {
 
     /// Responses that have arrived; waits for one for at most `limit`.
     pub(super) fn responses(&mut self, limit: Duration) -> Result<Vec<Response>, AssociationError> {
-        for _ in 0..POLLS_BEFORE_SLEEP {
+        loop {
             if self.poll()? > 0 {
                 return Ok(std::mem::take(&mut self.found));
+            }
+            if !self.busy.goes_on() {
+                break;
             }
         }
         if self.connection.has_ended() {
@@ -216,6 +220,9 @@ impl Pair {
                 (*receive, responses.piece(*receive as usize * CQE_LEN, CQE_LEN as u32))
             });
             posted = qp.post_recv_list(again);
+        }
+        if count > 0 {
+            self.busy.found();
         }
         match (polled, posted, failure) {
             (Err(error), ..) | (_, Err(error), _) => Err(self.lost(&error)),

@@ -1,9 +1,10 @@
 //! An I/O queue of a host over its connection.
 
 use super::pair::{Pair, Response};
-use super::{Association, AssociationError};
+use super::{Association, AssociationError, Fate, is_alive};
 use longhaul_nvme::QueueRequest;
 use longhaul_nvme::host::{Answer, IoQueue, Operation};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time for the peer to confirm the end of a connection.
@@ -13,6 +14,8 @@ const SLEEP: Duration = Duration::from_millis(100);
 
 /// An I/O queue, with a context of type `T` for each outstanding operation.
 pub struct Queue<T> {
+    /// The association's.
+    fate: Arc<Fate>,
     io: IoQueue<T>,
     pair: Pair,
     responses: Vec<Response>,
@@ -25,7 +28,7 @@ impl<T> Queue<T> {
         depth: u16,
         bytes: u32,
     ) -> Result<Self, AssociationError> {
-        let Association { device, pd, settings, progress, .. } = association;
+        let Association { device, pd, settings, progress, fate, .. } = association;
         let controller = progress.controller;
         let request = QueueRequest { queue: number, receives: depth + 1, sends: depth, controller };
         // Connect needs 1024 bytes.
@@ -33,7 +36,7 @@ impl<T> Queue<T> {
         let pair = Pair::connect(device, pd, settings, &request, depth, data_len)?;
         let in_capsule = progress.data.as_ref().map_or(0, |data| data.in_capsule);
         let io = IoQueue::new(number, depth, in_capsule);
-        let mut queue = Queue { io, pair, responses: Vec::new() };
+        let mut queue = Queue { fate: Arc::clone(fate), io, pair, responses: Vec::new() };
         let connect = {
             let pair = &queue.pair;
             queue.io.connect(&settings.identity, controller, |slot| pair.buffer(slot))
@@ -88,8 +91,9 @@ impl<T> Queue<T> {
     /// for at most 100 ms.
     ///
     /// # Errors
-    /// If the connection is lost, or the controller violates the protocol.
+    /// If the connection or the association is lost, or the controller violates the protocol.
     pub fn wait(&mut self, mut take: impl FnMut(&Self, Answer<T>)) -> Result<(), AssociationError> {
+        is_alive(&self.fate)?;
         let mut responses = std::mem::take(&mut self.responses);
         if self.pair.poll()? > 0 {
             self.pair.take_found(&mut responses);

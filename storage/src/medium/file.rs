@@ -50,6 +50,13 @@ pub(crate) enum Access {
     Flush,
 }
 
+impl Access {
+    /// True if it returns what the file has, rather than changes it.
+    fn is_read(&self) -> bool {
+        matches!(self, Access::Read { .. } | Access::Compare { .. })
+    }
+}
+
 /// Outcome of an access: the bytes of a read.
 pub(crate) type Outcome = Result<Vec<u8>, IoError>;
 
@@ -58,6 +65,8 @@ type Done<T> = (T, Outcome);
 struct Job<T> {
     of: T,
     access: Access,
+    /// Past the kernel's cache.
+    durable: bool,
     done: Sender<Done<T>>,
 }
 
@@ -120,9 +129,9 @@ impl<T: Send + 'static> Workers<T> {
         Workers { jobs: Some(jobs), finished, done, threads, outstanding: 0 }
     }
 
-    /// Queues an access.
-    pub(crate) fn submit(&mut self, file: &File, of: T, access: Access) {
-        let job = Job { of, access, done: self.finished.clone() };
+    /// Queues an access. With `durable` the blocks that it reads or writes are on stable storage.
+    pub(crate) fn submit(&mut self, file: &File, of: T, access: Access, durable: bool) {
+        let job = Job { of, access, durable, done: self.finished.clone() };
         if let Some(jobs) = &self.jobs {
             self.outstanding += 1;
             // The threads end only after the sender is dropped.
@@ -156,10 +165,25 @@ impl<T> Drop for Workers<T> {
 fn work<T>(queue: &Jobs<T>) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((file, Job { of, access, done })) = next else { return };
+        let Ok((file, Job { of, access, durable, done })) = next else { return };
+        let outcome = if durable { run_durably(&file, access) } else { run(&file, access) };
         // The receiver is gone when the target has ended.
-        let _ = done.send((of, run(&file, access)));
+        let _ = done.send((of, outcome));
     }
+}
+
+fn run_durably(file: &fs::File, access: Access) -> Outcome {
+    if access.is_read() {
+        flush(file)?;
+        return run(file, access);
+    }
+    let outcome = run(file, access)?;
+    flush(file)?;
+    Ok(outcome)
+}
+
+fn flush(file: &fs::File) -> Result<(), IoError> {
+    file.sync_data().map_err(|error| of_write(&error))
 }
 
 fn run(file: &fs::File, access: Access) -> Outcome {
@@ -188,7 +212,7 @@ fn run(file: &fs::File, access: Access) -> Outcome {
             Ok(Vec::new())
         }
         Access::Flush => {
-            file.sync_data().map_err(|error| of_write(&error))?;
+            flush(file)?;
             Ok(Vec::new())
         }
     }

@@ -20,11 +20,14 @@ impl Server {
         token: Token,
         qpn: u32,
         namespace: u32,
-        io: Io,
+        (io, durable): (Io, bool),
     ) -> Option<Step> {
         match &io {
             Io::Read { len, .. } => self.totals.read_bytes += u64::from(*len),
-            Io::Write { len, .. } => self.totals.written_bytes += u64::from(*len),
+            Io::Write { len, from, .. } => {
+                self.totals.written_bytes += u64::from(*len);
+                self.totals.in_capsule_writes += u64::from(matches!(from, Source::Capsule(_)));
+            }
             _ => {}
         }
         if namespace == ALL_NAMESPACES {
@@ -36,7 +39,7 @@ impl Server {
             Some(Medium::Null) => nowhere(&io),
             Some(Medium::File(file)) => {
                 let access = of_file(link, token.slot, io);
-                self.workers.as_mut()?.submit(file, token, access);
+                self.workers.as_mut()?.submit(file, token, access, durable);
                 return None;
             }
             None => Err(IoError::Gone),
@@ -53,7 +56,7 @@ impl Server {
         let mut count = 0;
         for file in files {
             count += 1;
-            self.workers.as_mut()?.submit(file, token, Access::Flush);
+            self.workers.as_mut()?.submit(file, token, Access::Flush, false);
         }
         if count == 0 {
             return Some(self.target.executed(token, Ok(())));

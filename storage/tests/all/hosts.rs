@@ -1,20 +1,22 @@
 //! Hosts that are refused, that find subsystems, and that misbehave.
 
 use crate::world::{LIMIT, World, host, load, nqn, served, settings, to};
+use longhaul_nvme::host::HostError;
 use longhaul_nvme::target::Hosts;
 use longhaul_nvme::{
-    CONNECT_DATA_LEN, Command, Completion, ConnectData, DYNAMIC_CONTROLLER, DataPointer, Nqn,
-    QueueRequest, RefusalReason, Remote, Status, SubsystemKind, admin,
+    CONNECT_DATA_LEN, Command, Completion, Configuration, ConnectData, DYNAMIC_CONTROLLER,
+    DataPointer, Nqn, QueueRequest, RefusalReason, Remote, Status, SubsystemKind, admin, feature,
 };
 use longhaul_rdma::{
     Access, CompletionOp, CompletionQueue, Connection, Device, MemoryRegion, PathSettings,
     QueuePair, QueuePairSettings, SendOp,
 };
 use longhaul_storage::host::{Association, AssociationError, discover};
-use longhaul_storage::load as loads;
+use longhaul_storage::load::{self as loads, Load, LoadError, Until};
 use longhaul_storage::medium::Medium;
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 const BYTES: u64 = 1 << 20;
 
@@ -83,22 +85,44 @@ impl Raw {
         let op = SendOp::Send { immediate: None, invalidate: None };
         self.qp.post_send(2, op, &[self.region.piece(0, capsule.len() as u32)]).unwrap();
     }
+
+    fn received(&self) -> longhaul_rdma::Completion {
+        loop {
+            let completion = self.cq.next(LIMIT).unwrap();
+            if completion.op == CompletionOp::Recv {
+                return completion;
+            }
+        }
+    }
+
+    /// Sends a command that must succeed, and returns its result.
+    fn exchange(&self, command: &Command) -> u64 {
+        self.send(&command.write());
+        assert_eq!(self.received().status, longhaul_rdma::Status::Success);
+        let completion = Completion::read(&self.region.to_vec(4096, 16)).unwrap();
+        assert_eq!(completion.status, Status::SUCCESS);
+        self.qp.post_recv(1, &[self.region.piece(4096, 16)]).unwrap();
+        completion.result
+    }
+
+    fn wait_for_end(&self) {
+        let begun = Instant::now();
+        while !self._connection.has_ended() {
+            assert!(begun.elapsed() < LIMIT, "the connection does not end");
+            // The polling drives the device.
+            self.cq.poll(8, |_| {}).unwrap();
+        }
+    }
 }
 
 fn admin_request() -> [u8; 32] {
     QueueRequest { queue: 0, receives: 8, sends: 7, controller: 0 }.write()
 }
 
-#[test]
-fn a_response_invalidates_the_key_that_the_host_names() {
-    let world = World::new(settings(vec![memory()]));
-    let raw = Raw::connect(&world.host, &admin_request()).unwrap();
-    let data = ConnectData {
-        host_id: [3; 16],
-        controller: DYNAMIC_CONTROLLER,
-        subsystem: nqn("disk"),
-        host: nqn("raw"),
-    };
+/// A Connect command for a queue of a controller.
+fn connect(raw: &Raw, queue: u16, controller: u16) -> Command {
+    let data =
+        ConnectData { host_id: [3; 16], controller, subsystem: nqn("disk"), host: nqn("raw") };
     raw.region.write(1024, &data.write());
     let remote = Remote {
         address: raw.region.address(1024),
@@ -107,15 +131,75 @@ fn a_response_invalidates_the_key_that_the_host_names() {
     };
     let mut command = Command::new(admin::FABRICS, 1);
     command.id = 0x77;
-    command.dwords[1] = 7;
-    command.descriptor = DataPointer::Keyed { remote, invalidate: true }.write();
-    raw.send(&command.write());
-    let received = loop {
-        let completion = raw.cq.next(LIMIT).unwrap();
-        if completion.op == CompletionOp::Recv {
-            break completion;
-        }
+    command.dwords[..2].copy_from_slice(&[u32::from(queue) << 16, 7]);
+    command.descriptor = DataPointer::Keyed { remote, invalidate: false }.write();
+    command
+}
+
+/// An admin queue and an I/O queue of one host, without a keep-alive.
+fn both_queues(world: &World) -> [Raw; 2] {
+    let admin_queue = Raw::connect(&world.host, &admin_request()).unwrap();
+    let controller = admin_queue.exchange(&connect(&admin_queue, 0, DYNAMIC_CONTROLLER)) as u16;
+    let mut enable = Command::new(admin::FABRICS, 0);
+    enable.dwords[1] = 0x14;
+    enable.set_quad(2, Configuration::ENABLED.0.into());
+    admin_queue.exchange(&enable);
+    let request = QueueRequest { queue: 1, receives: 8, sends: 7, controller };
+    let io_queue = Raw::connect(&world.host, &request.write()).unwrap();
+    io_queue.exchange(&connect(&io_queue, 1, controller));
+    [admin_queue, io_queue]
+}
+
+#[test]
+fn the_end_of_an_admin_queue_ends_the_others_at_once() {
+    let world = World::new(settings(vec![memory()]));
+    let [admin_queue, io_queue] = both_queues(&world);
+    assert!(!io_queue._connection.has_ended());
+    drop(admin_queue);
+    io_queue.wait_for_end();
+}
+
+#[test]
+fn a_host_that_is_silent_loses_all_its_queues() {
+    let world = World::new(settings(vec![memory()]));
+    let queues = both_queues(&world);
+    let mut keep_alive = Command::new(admin::SET_FEATURES, 0);
+    keep_alive.dwords[..2].copy_from_slice(&[feature::KEEP_ALIVE.into(), 200]);
+    queues[0].send(&keep_alive.write());
+    queues.each_ref().map(Raw::wait_for_end);
+}
+
+#[test]
+fn the_silence_of_a_target_ends_the_jobs_of_its_host() {
+    let world = World::new(settings(vec![memory()]));
+    let impatient = longhaul_storage::host::Settings {
+        keep_alive: Duration::from_secs(3),
+        ..host("a", nqn("disk"))
     };
+    let association = Association::connect(&world.host, &impatient, 2).unwrap();
+    let endless = Load { jobs: 2, until: Until::Time(LIMIT * 10), ..load("randrw", 4096, 0) };
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| loads::run(&association, &endless, &AtomicBool::new(false)));
+        let _silent = world.fall_silent();
+        let Err(LoadError::Association(AssociationError::Ended(cause))) = job.join().unwrap()
+        else {
+            panic!("another end")
+        };
+        let is_told =
+            matches!(&*cause, AssociationError::Controller(HostError::Silent("Keep Alive")));
+        assert!(is_told, "{cause}");
+    });
+    assert!(matches!(association.end(), Err(AssociationError::Ended(_))));
+}
+
+#[test]
+fn a_response_invalidates_the_key_that_the_host_names() {
+    let world = World::new(settings(vec![memory()]));
+    let raw = Raw::connect(&world.host, &admin_request()).unwrap();
+    let mut command = connect(&raw, 0, DYNAMIC_CONTROLLER);
+    command.descriptor[15] = 0x4f;
+    raw.send(&command.write());
+    let received = raw.received();
     assert_eq!((received.invalidated, received.byte_len), (Some(raw.region.rkey()), 16));
     let completion = Completion::read(&raw.region.to_vec(4096, 16)).unwrap();
     assert_eq!((completion.status, completion.id), (Status::SUCCESS, 0x77));

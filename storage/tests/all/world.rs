@@ -67,7 +67,7 @@ pub fn settings(namespaces: Vec<Served>) -> Settings {
 pub struct World {
     pub host: Device,
     stop: Arc<AtomicBool>,
-    server: Option<JoinHandle<Totals>>,
+    server: Option<JoinHandle<Server>>,
 }
 
 impl World {
@@ -81,13 +81,18 @@ impl World {
             let stop = Arc::clone(&stop);
             std::thread::spawn(move || {
                 server.run(&stop, |_| {}).unwrap();
-                server.totals()
+                server
             })
         };
         World { host, stop, server: Some(server) }
     }
 
-    pub fn end(mut self) -> Totals {
+    pub fn end(self) -> Totals {
+        self.fall_silent().totals()
+    }
+
+    /// The target answers no more; its device and its connections stay while the result exists.
+    pub fn fall_silent(mut self) -> Server {
         self.stop.store(true, Ordering::Relaxed);
         self.server.take().unwrap().join().unwrap()
     }

@@ -9,6 +9,7 @@
 
 mod acknowledgements;
 pub mod attach;
+mod busy_poll;
 mod connection;
 mod counter_files;
 mod device_state;
@@ -31,6 +32,7 @@ mod verbs;
 
 pub use acknowledgements::Acknowledgements;
 pub use attach::{Attach, AttachError, Line, Network, Role};
+pub use busy_poll::BusyPoll;
 pub use connection::{ConnectionEvent, ConnectionSink, Happening};
 pub use device_state::{AsyncEvent, AsyncSink, CqSinks, EngineCounters};
 pub use engine::Engine;

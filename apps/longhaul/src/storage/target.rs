@@ -35,9 +35,11 @@ pub struct Args {
     /// null:SIZE (discards writes); may be repeated
     #[arg(long, value_name = "MEDIUM", default_value = "memory:1G")]
     namespace: Vec<NamespaceMedium>,
-    /// Bytes of a block: 512, 1024, 2048, 4096 and so on to 65536
-    #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = block)]
-    block: u32,
+    /// Bytes of a block: 512, 1024, 2048, 4096 and so on to 65536; once for all namespaces, or
+    /// once for each
+    #[arg(long, alias = "block-size", value_name = "BYTES", default_value = "512")]
+    #[arg(value_parser = block)]
+    block: Vec<u32>,
     /// Name of the subsystem
     #[arg(long, value_name = "NQN", default_value = SUBSYSTEM)]
     nqn: Nqn,
@@ -103,6 +105,8 @@ struct Summary {
     commands: u64,
     read_bytes: u64,
     written_bytes: u64,
+    in_capsule_writes: u64,
+    invalidations: u64,
     connections: u64,
 }
 
@@ -122,6 +126,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
         commands: totals.commands,
         read_bytes: totals.read_bytes,
         written_bytes: totals.written_bytes,
+        in_capsule_writes: totals.in_capsule_writes,
+        invalidations: totals.invalidations,
         connections: totals.connections,
     };
     if args.json {
@@ -157,7 +163,8 @@ fn settings(args: &Args) -> Result<Settings, Problem> {
         let cure = "use for example --max-transfer 256K";
         return Err(Problem::new("the largest transfer is a power of two, 4 KiB to 8 MiB", cure));
     }
-    let namespaces = args.namespace.iter().map(|medium| served(medium, args.block));
+    let blocks = blocks(&args.block, args.namespace.len())?;
+    let namespaces = args.namespace.iter().zip(blocks).map(|(medium, block)| served(medium, block));
     Ok(Settings {
         port: args.port,
         nqn: args.nqn.clone(),
@@ -171,6 +178,18 @@ fn settings(args: &Args) -> Result<Settings, Problem> {
         in_capsule: in_capsule as u32,
         transfer_max: transfer as u32,
     })
+}
+
+/// The block size of each of `count` namespaces.
+fn blocks(given: &[u32], count: usize) -> Result<Vec<u32>, Problem> {
+    match given {
+        [of_all] => Ok(vec![*of_all; count]),
+        _ if given.len() == count => Ok(given.to_vec()),
+        _ => {
+            let cause = format!("{} block sizes are no match for {count} namespaces", given.len());
+            Err(Problem::new(cause, "give --block once, or once for each --namespace"))
+        }
+    }
 }
 
 fn served(medium: &NamespaceMedium, block: u32) -> Result<Served, Problem> {
@@ -215,5 +234,12 @@ mod tests {
             parsed(text).unwrap_err();
         }
         assert_eq!((block("4096"), block("513").is_err()), (Ok(4096), true));
+    }
+
+    #[test]
+    fn a_block_size_is_for_all_namespaces_or_for_one() {
+        assert_eq!(blocks(&[512], 3).ok(), Some(vec![512; 3]));
+        assert_eq!(blocks(&[512, 4096], 2).ok(), Some(vec![512, 4096]));
+        assert!(blocks(&[512, 4096], 3).is_err());
     }
 }

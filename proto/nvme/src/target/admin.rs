@@ -1,7 +1,6 @@
 //! Commands of admin queues.
 
-use super::connect::keep_alive;
-use super::controller::{Controller, ControllerId, Readiness, Serves};
+use super::controller::{Controller, ControllerId, KeepAlive, Readiness, Serves};
 use super::queue::Slot;
 use super::step::{ALL_NAMESPACES, EndReason, Output};
 use super::{Arrived, Namespace, Step, Subsystem, SubsystemId, Target, Token};
@@ -209,7 +208,7 @@ impl Target {
             feature::QUEUES => Ok(self.queue_result()),
             feature::ASYNC_EVENTS => Ok(controller.event_configuration.into()),
             feature::KEEP_ALIVE => {
-                Ok(controller.keep_alive.map_or(0, |limit| limit.as_ns() / 1_000_000))
+                Ok(controller.keep_alive.map_or(0, |timer| timer.interval.as_ns() / 1_000_000))
             }
             _ => Err(Status::INVALID_FIELD.permanent()),
         }
@@ -234,7 +233,9 @@ impl Target {
                 Ok(0)
             }
             feature::KEEP_ALIVE => {
-                self.controller_mut(id)?.keep_alive = keep_alive(value);
+                // The latest command is this one.
+                let now = self.heard(id, self.controller(id)?);
+                self.controller_mut(id)?.keep_alive = KeepAlive::start(now, value);
                 Ok(0)
             }
             feature::ARBITRATION

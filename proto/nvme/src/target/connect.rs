@@ -1,15 +1,16 @@
 //! Connect: a queue becomes that of a controller.
 
-use super::controller::{Controller, Readiness, Serves};
+use super::controller::{Controller, KeepAlive, Readiness, Serves};
 use super::queue::{Fetched, Origin, QueueState, Slot};
 use super::{Arrived, Step, Target, Token};
 use crate::connect::{CONTROLLER_AT, HOST_AT, SUBSYSTEM_AT};
 use crate::fields::array;
 use crate::opcode::fabrics;
 use crate::{
-    CONNECT_DATA_LEN, Command, Configuration, ConnectData, DYNAMIC_CONTROLLER, Status, admin,
+    CONNECT_DATA_LEN, Command, Configuration, ConnectData, DYNAMIC_CONTROLLER, Remote, Status,
+    admin,
 };
-use longhaul_units::{Duration, Instant};
+use longhaul_units::Instant;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Controllers are numbered up to this.
@@ -69,16 +70,17 @@ impl Target {
                 let data = (capsule.data)(at, CONNECT_DATA_LEN as u32);
                 self.connect(now, *token, *origin, command, &data)
             }
-            Ok(None) => self.fetch(arrived, Fetched::Connect(*command)),
+            Ok(None) => self.fetch(arrived, CONNECT_DATA_LEN as u32, Fetched::Connect(*command)),
             Err(status) => self.fail(*token, *origin, status),
         }
     }
 
-    /// Reads the host's memory into the slot's buffer.
-    pub(super) fn fetch(&mut self, arrived: &Arrived<'_>, then: Fetched) -> Step {
+    /// READs the first `len` bytes of the host's memory into the slot's buffer. The caller has
+    /// checked that there are as many.
+    pub(super) fn fetch(&mut self, arrived: &Arrived<'_>, len: u32, then: Fetched) -> Step {
         let Arrived { token, origin, pointer, .. } = *arrived;
         let from = match arrived.keyed(pointer.len()) {
-            Ok(from) => from,
+            Ok(from) => Remote { len, ..from },
             Err(status) => return self.fail(token, origin, status),
         };
         if let Some(queue) = self.queues.get_mut(token.queue) {
@@ -125,7 +127,7 @@ impl Target {
         }
         let (state, controller) = match request.queue {
             0 => {
-                let controller = self.create_controller(token, request, data)?;
+                let controller = self.create_controller(now, token, request, data)?;
                 (QueueState::Admin { controller }, controller)
             }
             _ => self.join_controller(request, &data)?,
@@ -140,6 +142,7 @@ impl Target {
 
     fn create_controller(
         &mut self,
+        now: Instant,
         token: Token,
         request: &Request,
         data: ConnectData,
@@ -182,7 +185,7 @@ impl Target {
             host_id: data.host_id,
             admin: token.queue,
             readiness: Readiness::Disabled(Configuration::default()),
-            keep_alive: keep_alive(request.keep_alive_ms),
+            keep_alive: KeepAlive::start(now, request.keep_alive_ms),
             queues: BTreeSet::new(),
             event_configuration: 0,
             events: VecDeque::new(),
@@ -218,9 +221,4 @@ impl Target {
         }
         Ok((QueueState::Io { controller: id, subsystem }, id))
     }
-}
-
-/// The longest silence for a keep-alive timeout; 0 means no limit.
-pub(super) fn keep_alive(ms: u32) -> Option<Duration> {
-    (ms > 0).then(|| Duration::from_ms(ms.into()))
 }

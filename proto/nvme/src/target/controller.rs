@@ -3,7 +3,7 @@
 use super::queue::QueueId;
 use super::step::{SubsystemId, Token};
 use crate::{Configuration, ControllerKind, ControllerStatus, HostId, Nqn};
-use longhaul_units::Duration;
+use longhaul_units::{Duration, Instant};
 use std::collections::{BTreeSet, VecDeque};
 
 /// A controller's number.
@@ -64,6 +64,30 @@ impl Readiness {
     }
 }
 
+/// A running keep-alive timer.
+///
+/// Any command keeps the controller alive (TBKAS): the timer expires at the end of an interval
+/// without one. A host may skip its Keep Alive in an interval with other commands, so its longest
+/// silence is almost two intervals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct KeepAlive {
+    pub(super) interval: Duration,
+    /// When the current interval began.
+    pub(super) since: Instant,
+}
+
+impl KeepAlive {
+    /// The timer for a timeout of `ms` milliseconds; 0 means none.
+    pub(super) fn start(now: Instant, ms: u32) -> Option<Self> {
+        let interval = Duration::from_ms(ms.into());
+        (ms > 0).then_some(KeepAlive { interval, since: now })
+    }
+
+    pub(super) fn ends(&self) -> Instant {
+        self.since + self.interval
+    }
+}
+
 /// An association of a host.
 pub(super) struct Controller {
     pub(super) serves: Serves,
@@ -71,8 +95,8 @@ pub(super) struct Controller {
     pub(super) host_id: HostId,
     pub(super) admin: QueueId,
     pub(super) readiness: Readiness,
-    /// Longest silence of the host; `None` means no limit.
-    pub(super) keep_alive: Option<Duration>,
+    /// `None`: the host may be silent for ever.
+    pub(super) keep_alive: Option<KeepAlive>,
     /// Numbers of connected I/O queues.
     pub(super) queues: BTreeSet<u16>,
     /// Value of the Asynchronous Event Configuration feature.

@@ -11,6 +11,9 @@ use crate::{Command, Status, io};
 const RANGE_LEN: u32 = 16;
 /// Dataset Management, dword 11: deallocate.
 const DEALLOCATE: u32 = 1 << 2;
+/// Force Unit Access, dword 12 of [`ACCESSES`].
+const FORCE_UNIT_ACCESS: u32 = 1 << 30;
+const ACCESSES: [u8; 4] = [io::READ, io::WRITE, io::COMPARE, io::WRITE_ZEROES];
 
 /// Blocks of a command: the first, and their number.
 fn blocks(command: &Command) -> (u64, u64) {
@@ -29,7 +32,9 @@ impl Target {
         if !is_ready {
             return self.fail(*token, *origin, Status::SEQUENCE_ERROR.permanent());
         }
-        let at = Place { subsystem, namespace: command.namespace };
+        let durable =
+            ACCESSES.contains(&command.opcode) && command.dwords[2] & FORCE_UNIT_ACCESS != 0;
+        let at = Place { subsystem, namespace: command.namespace, durable };
         if command.opcode == io::FLUSH && command.namespace == ALL_NAMESPACES {
             return self.execute(*token, *origin, at, Io::Flush, None);
         }
@@ -91,7 +96,7 @@ impl Target {
                 let io = access(Source::Capsule(start));
                 self.execute(arrived.token, arrived.origin, at, io, None)
             }
-            None => self.fetch(arrived, Fetched::Execute { at, io: access(Source::Buffer) }),
+            None => self.fetch(arrived, len, Fetched::Execute { at, io: access(Source::Buffer) }),
         })
     }
 
@@ -111,7 +116,8 @@ impl Target {
     fn manage_dataset(&mut self, at: Place, arrived: &Arrived<'_>) -> Result<Step, Status> {
         let [ranges, attributes, ..] = arrived.command.dwords;
         let count = (ranges & 0xff) + 1;
-        if arrived.pointer.len() != count * RANGE_LEN {
+        // Linux always transfers 256 ranges, whatever their number.
+        if arrived.pointer.len() < count * RANGE_LEN {
             return Err(Status::INVALID_DATA_LENGTH.permanent());
         }
         let start = arrived.in_capsule()?;
@@ -124,7 +130,7 @@ impl Target {
                 let data = (arrived.capsule.data)(start, count * RANGE_LEN);
                 self.deallocate(arrived.token, arrived.origin, at, &data)
             }
-            None => self.fetch(arrived, Fetched::Ranges { at, count }),
+            None => self.fetch(arrived, count * RANGE_LEN, Fetched::Ranges { at, count }),
         })
     }
 
@@ -163,6 +169,7 @@ impl Target {
         if let Some(queue) = self.queues.get_mut(token.queue) {
             queue.occupy(token.slot, Slot::Executing { origin, output });
         }
-        Step::Execute { token, subsystem: at.subsystem, namespace: at.namespace, io }
+        let Place { subsystem, namespace, durable } = at;
+        Step::Execute { token, subsystem, namespace, io, durable }
     }
 }

@@ -37,11 +37,13 @@ pub(super) struct Origin {
     pub(super) invalidate: Option<RKey>,
 }
 
-/// A namespace of a subsystem.
+/// A namespace of a subsystem, and how to access it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub(super) subsystem: SubsystemId,
     pub(super) namespace: u32,
+    /// Force Unit Access: past volatile caches.
+    pub(super) durable: bool,
 }
 
 /// What follows a fetch.

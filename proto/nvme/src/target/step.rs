@@ -43,6 +43,9 @@ pub enum Step {
         namespace: u32,
         /// The access.
         io: Io,
+        /// Force Unit Access: what is written is on stable storage when it is executed, and what
+        /// is read before it is read.
+        durable: bool,
     },
     /// Send a response, and its data before it; then call [`super::Target::sent`].
     Respond(Response),

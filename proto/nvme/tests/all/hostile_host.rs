@@ -21,14 +21,14 @@ fn connect(queue: u16, controller: u16) -> Vec<u8> {
 }
 
 /// The response to one command.
-fn exchange(world: &mut World, queue: QueueId, capsule: &[u8]) -> Completion {
+pub fn exchange(world: &mut World, queue: QueueId, capsule: &[u8]) -> Completion {
     assert!(world.send(queue, capsule));
     let [(of, bytes, _)] = std::mem::take(&mut world.responses)[..] else { panic!("no response") };
     assert_eq!(of, queue);
     Completion::read(&bytes).unwrap()
 }
 
-fn admin_queue(world: &mut World) -> (QueueId, u16) {
+pub fn admin_queue(world: &mut World) -> (QueueId, u16) {
     let request = QueueRequest { queue: 0, receives: 8, sends: 7, controller: 0 };
     let queue = world.connect(&request.write()).unwrap();
     let connected = exchange(world, queue, &connect(0, DYNAMIC_CONTROLLER));
@@ -36,14 +36,14 @@ fn admin_queue(world: &mut World) -> (QueueId, u16) {
     (queue, connected.result as u16)
 }
 
-fn enable(world: &mut World, queue: QueueId) {
+pub fn enable(world: &mut World, queue: QueueId) {
     let mut command = Command::new(admin::FABRICS, 0);
     command.dwords[1] = 0x14;
     command.set_quad(2, 0x0046_0001);
     assert_eq!(exchange(world, queue, &command.write()).status, Status::SUCCESS);
 }
 
-fn io_queue(world: &mut World) -> QueueId {
+pub fn io_queue(world: &mut World) -> QueueId {
     let (admin, controller) = admin_queue(world);
     enable(world, admin);
     let request = QueueRequest { queue: 1, receives: 8, sends: 7, controller };
@@ -53,7 +53,7 @@ fn io_queue(world: &mut World) -> QueueId {
     queue
 }
 
-fn write(len: u32, pointer: DataPointer) -> Command {
+pub fn write(len: u32, pointer: DataPointer) -> Command {
     let mut command = Command::new(io::WRITE, NAMESPACE);
     command.id = 5;
     command.dwords[2] = (len >> BLOCK_SHIFT) - 1;

@@ -3,4 +3,5 @@
 mod association;
 mod hostile_host;
 mod hostile_target;
+mod linux_host;
 mod world;

@@ -96,6 +96,8 @@ pub struct World {
     pub responses: Vec<(QueueId, [u8; 16], Option<RKey>)>,
     /// The next executions fail so.
     pub fault: Option<IoError>,
+    /// The latest execution went past volatile caches.
+    pub durable: bool,
     connections: BTreeMap<QueueId, Connection>,
 }
 
@@ -116,6 +118,7 @@ impl World {
             ended: BTreeMap::new(),
             responses: Vec::new(),
             fault: None,
+            durable: false,
             connections: BTreeMap::new(),
         }
     }
@@ -185,7 +188,8 @@ impl World {
                         None => return self.fail(token.queue),
                     }
                 }
-                Step::Execute { token, subsystem, namespace, io } => {
+                Step::Execute { token, subsystem, namespace, io, durable } => {
+                    self.durable = durable;
                     let outcome = match self.fault {
                         Some(error) => Err(error),
                         None => self.execute(token, (subsystem, namespace), io, in_capsule),
