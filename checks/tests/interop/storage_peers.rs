@@ -102,8 +102,9 @@ fn describes_itself(peer: &KernelPeer) {
         let bytes = peer.sh(&format!("cat /sys/block/{}/queue/logical_block_size", &disk[5..]));
         assert_eq!(bytes.trim(), (1 << format).to_string());
     }
+    // A controller has one write cache for all namespaces.
     let cache = |disk: &str| peer.sh(&format!("cat /sys/block/{}/queue/write_cache", &disk[5..]));
-    assert_eq!((&*cache(FIRST), &*cache(SECOND)), ("write through\n", "write back\n"));
+    assert_eq!([cache(FIRST), cache(SECOND)], ["write back\n"; 2]);
     let health = peer.nvme("smart-log /dev/nvme0");
     assert_eq!((&health["critical_warning"], &health["avail_spare"]), (&0.into(), &100.into()));
     let errors = peer.nvme("error-log /dev/nvme0");
@@ -218,7 +219,8 @@ fn the_kernels_host_returns_after_cuts() {
     println!("and is back {:.1?} after the cable", joined.elapsed());
     job.succeed();
     peer.disconnect();
-    totals(target);
+    let totals = totals(target);
+    println!("{totals}");
     peer.expect_no_complaints();
 }
 

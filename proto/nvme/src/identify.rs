@@ -108,6 +108,9 @@ impl ControllerData {
     #[must_use]
     pub fn read(data: &[u8]) -> Option<Self> {
         let data: &[u8; IDENTIFY_LEN] = data.try_into().ok()?;
+        let subsystem = Nqn::read(&array(data, 768));
+        // Before NVMe 1.4 a controller had no type.
+        let is_discovery = data[111] == 2 || subsystem.as_ref().is_ok_and(Nqn::is_discovery);
         // In-capsule data that does not follow the command at once is not supported.
         let offset = u16_at(data, 1800);
         let in_capsule = match u32_at(data, 1792) {
@@ -115,16 +118,19 @@ impl ControllerData {
                 (units - 4).saturating_mul(16)
             }
             4.. => 0,
+            // Linux's discovery controllers, without I/O queues, have no size of their capsules.
+            _ if is_discovery => 0,
             _ => return None,
         };
+        let kind = if is_discovery { ControllerKind::Discovery } else { ControllerKind::Io };
         Some(ControllerData {
-            kind: if data[111] == 2 { ControllerKind::Discovery } else { ControllerKind::Io },
+            kind,
             id: u16_at(data, 78),
             serial: text(&data[4..24]),
             model: text(&data[24..64]),
             firmware: text(&data[64..72]),
             transfer_max_code: data[77],
-            subsystem: Nqn::read(&array(data, 768)).unwrap_or_else(|_| Nqn::discovery()),
+            subsystem: subsystem.unwrap_or_else(|_| Nqn::discovery()),
             namespaces: u32_at(data, 516),
             commands_max: u16_at(data, 514),
             in_capsule,
@@ -210,5 +216,19 @@ mod tests {
             assert_eq!(NamespaceData::read(data), None);
         }
         assert_eq!(ControllerData::read(&[0; IDENTIFY_LEN]), None);
+    }
+
+    #[test]
+    fn a_discovery_controller_needs_no_size_of_io_capsules() {
+        for by_type in [true, false] {
+            let mut data = [0; IDENTIFY_LEN];
+            if by_type {
+                data[111] = 2;
+            } else {
+                put(&mut data, 768, crate::DISCOVERY_NQN.as_bytes());
+            }
+            let read = ControllerData::read(&data).map(|data| (data.kind, data.in_capsule));
+            assert_eq!(read, Some((ControllerKind::Discovery, 0)), "by type: {by_type}");
+        }
     }
 }
