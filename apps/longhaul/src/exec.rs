@@ -304,6 +304,7 @@ fn package_of(program: &str) -> Option<&'static str> {
         "ibstat" | "ibstatus" => Some("infiniband-diags"),
         "ucx_info" | "ucx_perftest" => Some("ucx-utils"),
         "fi_info" | "fi_pingpong" => Some("libfabric-bin"),
+        "qemu-system-x86_64" => Some("qemu-system-x86"),
         name if name.starts_with("ibv_") => Some("ibverbs-utils"),
         name if name.starts_with("ib_") || name.starts_with("raw_ethernet_") => Some("perftest"),
         _ => None,

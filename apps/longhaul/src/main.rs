@@ -14,6 +14,7 @@ mod exec;
 mod ingest;
 mod key;
 mod lab;
+mod migrate;
 mod output;
 mod plan;
 mod problem;
@@ -100,6 +101,9 @@ enum Command {
     /// Serve and load storage: NVMe over Fabrics, target and host
     #[command(subcommand)]
     Storage(storage::Command),
+    /// Migrate a running guest between two QEMUs, and measure and verify it
+    #[command(subcommand)]
+    Migrate(migrate::Command),
     /// Measure this machine: cost of a packet in a box, speed of the software RNIC
     #[command(subcommand)]
     Bench(bench::Command),
@@ -152,6 +156,7 @@ fn main() -> ExitCode {
         Command::Counters(args) => counters::run(&args),
         Command::Ingest(command) => ingest::run(&command),
         Command::Storage(command) => storage::run(&command),
+        Command::Migrate(command) => migrate::run(&command),
         Command::Decode(args) => return decode::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
         Command::Report(args) => return report::run(&args),

@@ -200,6 +200,7 @@ const ALLOWED: Edges = &[
         ],
     ),
     ("storage", &["proto/units", "proto/nvme", "host", "verbs/rdma"]),
+    ("migration", &[]),
     ("ingest", &["verbs/rdma", "verbs/abi_defs"]),
     ("python", &["ingest", "verbs/rdma"]),
     ("xtask", &[]),

@@ -17,6 +17,7 @@ const FOLDERS: &[&str] = &[
     "host",
     "ingest",
     "labs",
+    "migration",
     "packaging",
     "planner",
     "ports",

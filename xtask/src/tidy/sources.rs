@@ -20,8 +20,23 @@ const EXCEPTIONS: &[(&str, &str)] = &[];
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let mut faults = Vec::new();
     for folder in [
-        "proto", "ports", "host", "verbs", "run", "apps", "doctor", "sim", "planner", "bench",
-        "datapath", "ingest", "storage", "python", "checks", "xtask",
+        "proto",
+        "ports",
+        "host",
+        "verbs",
+        "run",
+        "apps",
+        "doctor",
+        "sim",
+        "planner",
+        "bench",
+        "datapath",
+        "ingest",
+        "storage",
+        "migration",
+        "python",
+        "checks",
+        "xtask",
     ] {
         if !root.join(folder).join("README.md").exists() {
             faults.push(format!("{folder}/README.md, which states the folder's rule, is missing"));
