@@ -252,7 +252,7 @@ mod over_a_lab {
             let mut program = run(&runtime, "--memory 128M --rate 100M --timeout 100");
             let lab = format!("migrate-{}", program.id());
             eventually("memory is sent", || {
-                assert!(program.is_running(), "{}", program.name());
+                assert!(program.is_running(), "it has ended");
                 sent_frames(&runtime, &lab) > 500
             });
             let [qemu] = children(program.id(), &format!("{side}.qmp"))[..] else {
@@ -273,7 +273,7 @@ mod over_a_lab {
         let mut program = Program::start(&mut runtime.longhaul(options));
         let lab = format!("migrate-{}", program.id());
         eventually("memory is sent", || {
-            assert!(program.is_running(), "{}", program.name());
+            assert!(program.is_running(), "it has ended");
             sent_frames(&runtime, &lab) > 500
         });
         program.signal(libc::SIGINT);
@@ -287,6 +287,7 @@ mod over_a_lab {
         let runtime = RuntimeDir::new();
         for (options, parts) in [
             ("--memory 1M", ["a guest has 16 MiB to", "--memory 1G"]),
+            ("--memory 500G", ["source and destination need 500 GiB each", "smaller --memory"]),
             ("--memory 64M --working-set 1G", ["has room for", "smaller --working-set"]),
             ("--transport udp", ["--transport", "rdma-pin-all"]),
             ("--lab l --distance 1km", ["--lab", "cannot be used with"]),

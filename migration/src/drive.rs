@@ -21,6 +21,10 @@ const EVENTS: Duration = Duration::from_millis(20);
 const CANCELS_WITHIN: Duration = Duration::from_secs(15);
 /// Time limit for the destination to run the guest after the source has sent everything.
 const RUNS_WITHIN: Duration = Duration::from_secs(60);
+/// State of a QEMU that waits for a guest.
+const WAITS: &str = "inmigrate";
+/// States of a QEMU whose guest is not there yet, leaving or gone.
+const WITHOUT_GUEST: [&str; 3] = [WAITS, "finish-migrate", "postmigrate"];
 /// Passes after which a migration that goes on is one that does not converge.
 const PASSES: u64 = 3;
 
@@ -140,7 +144,10 @@ pub enum DriveError {
     #[error("the migration failed: {0}")]
     Failed(String),
     /// The destination has everything and does not run the guest.
-    #[error("the destination has not started the guest {} s after the source was done", RUNS_WITHIN.as_secs())]
+    #[error(
+        "the destination has not started the guest {} s after the source was done",
+        RUNS_WITHIN.as_secs()
+    )]
     NeverRuns,
 }
 
@@ -303,11 +310,14 @@ impl Drive<'_> {
 
     /// Checks both guests' states, and sets capabilities and parameters.
     fn prepare(&mut self, plan: &Plan) -> Result<(), DriveError> {
-        for (end, states) in
-            [(End::Source, &["running", "paused"][..]), (End::Destination, &["inmigrate"])]
-        {
+        for end in [End::Source, End::Destination] {
             let status = self.run_state(end)?;
-            if !states.contains(&status.as_str()) {
+            let has_guest = !WITHOUT_GUEST.contains(&status.as_str());
+            let is_ready = match end {
+                End::Source => has_guest,
+                End::Destination => status == WAITS,
+            };
+            if !is_ready {
                 return Err(DriveError::NotReady { end, status });
             }
         }
@@ -433,7 +443,7 @@ impl Drive<'_> {
         let deadline = Instant::now() + RUNS_WITHIN;
         loop {
             self.read_events(EVENTS)?;
-            let arrived = self.run_state(End::Destination)? != "inmigrate";
+            let arrived = self.run_state(End::Destination)? != WAITS;
             if arrived {
                 self.read_events(Duration::ZERO)?;
                 self.timeline.note_arrival(Instant::now());

@@ -46,7 +46,11 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LoadError {
     /// Too little or too much memory.
-    #[error("a guest has {} MiB to {} GiB of memory, in whole MiB", MEMORY_MIN >> 20, MEMORY_MAX >> 30)]
+    #[error(
+        "a guest has {} MiB to {} GiB of memory, in whole MiB",
+        MEMORY_MIN >> 20,
+        MEMORY_MAX >> 30
+    )]
     Memory,
     /// The working set does not fit.
     #[error("the working set has {0} bytes, and the guest's memory has room for {1}")]

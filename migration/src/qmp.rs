@@ -198,9 +198,8 @@ impl Qmp {
         let id = self.next_id;
         self.next_id += 1;
         let line = json!({"execute": command, "arguments": arguments, "id": id});
-        self.stream
-            .write_all(format!("{line}\n").as_bytes())
-            .map_err(|_| QmpError::Closed(self.address.clone()))?;
+        // A peer that has closed the connection may have said why.
+        let _ = self.stream.write_all(format!("{line}\n").as_bytes());
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let (at, value) = self.receive(left)?.ok_or_else(|| QmpError::Silent {

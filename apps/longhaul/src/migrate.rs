@@ -82,7 +82,7 @@ fn of_drive(error: &DriveError) -> Problem {
         },
         DriveError::Qmp { error, .. } => return of_qmp(error, &cause),
         DriveError::NotReady { end: End::Source, .. } => {
-            "it must be running or paused: end what holds it, or name the other QEMU first"
+            "it has no guest to migrate: name the QEMU that has it first"
         }
         DriveError::NotReady { end: End::Destination, .. } => {
             "start the destination with the source's machine and '-incoming defer'"

@@ -82,6 +82,7 @@ fn bytes(text: &str) -> Result<u64, QuantityError> {
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let load = load(args);
     let image = load.image().map_err(of_load)?;
+    check_memory(load.memory)?;
     let stop = stop_flag()?;
     let hosts = args.which.hosts()?;
     hosts.check(args.how.transport)?;
@@ -109,6 +110,24 @@ fn load(args: &Args) -> Load {
         None => load.checked_bytes(),
     };
     load
+}
+
+/// Fails if this machine has no memory for both ends.
+fn check_memory(of_guest: u64) -> Result<(), Problem> {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    // Where the kernel does not say, QEMU will.
+    let Some(available) = kib.map(|kib| kib << 10) else { return Ok(()) };
+    if 2 * of_guest <= available {
+        return Ok(());
+    }
+    let cause = format!(
+        "source and destination need {} each, and this machine has {:.1} GiB available",
+        Size::from_bytes(of_guest),
+        available as f64 / f64::from(1 << 30)
+    );
+    Err(Problem::new(cause, "use a smaller --memory"))
 }
 
 fn of_load(error: LoadError) -> Problem {
