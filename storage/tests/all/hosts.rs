@@ -1,7 +1,7 @@
 //! Hosts that are refused, that find subsystems, and that misbehave.
 
 use crate::world::{LIMIT, World, host, load, nqn, served, settings, to};
-use longhaul_nvme::host::HostError;
+use longhaul_nvme::host::{HostError, Operation, OperationKind};
 use longhaul_nvme::target::Hosts;
 use longhaul_nvme::{
     CONNECT_DATA_LEN, Command, Completion, Configuration, ConnectData, DYNAMIC_CONTROLLER,
@@ -12,7 +12,7 @@ use longhaul_rdma::{
     QueuePair, QueuePairSettings, SendOp,
 };
 use longhaul_storage::host::{Association, AssociationError, discover};
-use longhaul_storage::load::{self as loads, Load, LoadError, Until};
+use longhaul_storage::load as loads;
 use longhaul_storage::medium::Medium;
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -166,7 +166,7 @@ fn a_host_that_is_silent_loses_all_its_queues() {
     let mut keep_alive = Command::new(admin::SET_FEATURES, 0);
     keep_alive.dwords[..2].copy_from_slice(&[feature::KEEP_ALIVE.into(), 200]);
     queues[0].send(&keep_alive.write());
-    queues.each_ref().map(Raw::wait_for_end);
+    queues.iter().for_each(Raw::wait_for_end);
 }
 
 #[test]
@@ -176,19 +176,22 @@ fn the_silence_of_a_target_ends_the_jobs_of_its_host() {
         keep_alive: Duration::from_secs(3),
         ..host("a", nqn("disk"))
     };
-    let association = Association::connect(&world.host, &impatient, 2).unwrap();
-    let endless = Load { jobs: 2, until: Until::Time(LIMIT * 10), ..load("randrw", 4096, 0) };
-    std::thread::scope(|scope| {
-        let job = scope.spawn(|| loads::run(&association, &endless, &AtomicBool::new(false)));
-        let _silent = world.fall_silent();
-        let Err(LoadError::Association(AssociationError::Ended(cause))) = job.join().unwrap()
-        else {
-            panic!("another end")
-        };
-        let is_told =
-            matches!(&*cause, AssociationError::Controller(HostError::Silent("Keep Alive")));
-        assert!(is_told, "{cause}");
-    });
+    let association = Association::connect(&world.host, &impatient, 1).unwrap();
+    let mut queue = association.queue(1, 4, 4096).unwrap();
+    let _silent = world.fall_silent();
+    let read =
+        Operation { kind: OperationKind::Read, namespace: 1, block: 0, blocks: 8, bytes: 4096 };
+    assert!(queue.submit(&read, ()));
+    let end = loop {
+        if let Err(end) = queue.wait(|_, answer| panic!("{answer:?}")) {
+            break end;
+        }
+    };
+    let is_told = matches!(&end, AssociationError::Ended(cause) if matches!(
+        &**cause,
+        AssociationError::Controller(HostError::Silent("Keep Alive"))
+    ));
+    assert!(is_told, "{end}");
     assert!(matches!(association.end(), Err(AssociationError::Ended(_))));
 }
 

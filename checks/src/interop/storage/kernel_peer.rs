@@ -54,7 +54,9 @@ impl KernelPeer {
             let mut config: GuestConfig = config
                 .modules(&CHECKSUMS)
                 .modules(&["nvme_rdma", "nvmet_rdma", "brd", "null_blk"])
-                .programs(&[("nvme", "nvme-cli"), ("fio", "fio"), ("blkdiscard", "util-linux")]);
+                .programs(&[("nvme", "nvme-cli"), ("fio", "fio"), ("blkdiscard", "util-linux")])
+                // Busybox's has no oflag=dsync.
+                .programs(&[("dd", "coreutils")]);
             for (name, text) in [("hostnqn", HOST), ("hostid", HOST_ID)] {
                 config.files.push((format!("/etc/nvme/{name}"), format!("{text}\n").into()));
             }

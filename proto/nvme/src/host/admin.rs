@@ -216,7 +216,7 @@ impl Admin {
             return Ok(self.send(now, Sent::Event, command, Transfer::None, buffer));
         }
         let is_due = self.keep_alive_at().is_some_and(|at| at <= now);
-        if self.is_ready() && is_due && !sends(Sent::KeepAlive) {
+        if is_due {
             let command = Command::new(admin::KEEP_ALIVE, 0);
             return Ok(self.send(now, Sent::KeepAlive, command, Transfer::None, buffer));
         }
@@ -237,8 +237,9 @@ impl Admin {
     }
 
     fn keep_alive_at(&self) -> Option<Instant> {
+        let is_outstanding = self.slots.iter().any(|one| one.sent == Sent::KeepAlive);
         let is_limited = self.keep_alive > Duration::ZERO && self.is_ready();
-        is_limited.then(|| self.spoke + self.keep_alive.divided_by(3))
+        (is_limited && !is_outstanding).then(|| self.spoke + self.keep_alive.divided_by(3))
     }
 
     fn send(

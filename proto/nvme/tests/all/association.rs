@@ -316,6 +316,20 @@ fn a_silent_host_loses_its_controller_and_an_idle_one_does_not() {
 }
 
 #[test]
+fn a_host_with_a_keep_alive_outstanding_waits_for_its_answer_alone() {
+    let mut world = World::new(config());
+    let (mut host, _io) = association(&mut world);
+    let spoke = world.now;
+    assert_eq!(host.admin.poll_timeout(), Some(spoke + KEEP_ALIVE.divided_by(3)));
+    world.now = spoke + KEEP_ALIVE.divided_by(3);
+    let buffer = host.buffers[0];
+    assert!(host.admin.poll_command(world.now, |_| buffer).unwrap().is_some());
+    let late = world.now + KEEP_ALIVE;
+    assert_eq!(host.admin.poll_timeout(), Some(late));
+    assert_eq!(host.admin.poll_command(late, |_| buffer), Err(HostError::Silent("Keep Alive")));
+}
+
+#[test]
 fn a_queue_may_come_back_and_a_controller_takes_its_queues_along() {
     let mut world = World::new(config());
     let (admin, io) = association(&mut world);
