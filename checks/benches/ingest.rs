@@ -47,8 +47,8 @@ fn main() {
     };
     let queue_pairs = queue_pairs(&args.rounds);
     let result = json!({
-        "rates": rates, "spead2": spead2, "queue_pairs": queue_pairs, "processor_time": processor_time(args.rounds.seconds),
-        "memory": memory(), "pace": pace(args.rounds.seconds),
+        "rates": rates, "spead2": spead2, "queue_pairs": queue_pairs,
+        "processor_time": processor_time(args.rounds.seconds), "memory": memory(), "pace": pace(args.rounds.seconds),
     });
     args.keep.write("ingest.json", &result);
 }

@@ -191,8 +191,8 @@ mod sockets_over_rdma {
     }
 }
 
-/// Key-value caches move as many blocks between the sites of prefill and decoding. `./longhaul test`
-/// installs the libraries.
+/// Key-value caches move as many blocks between the sites of prefill and decoding. `./longhaul
+/// test` installs the libraries.
 mod kv_cache {
     use super::*;
 

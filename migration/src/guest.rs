@@ -85,7 +85,8 @@ impl Load {
     /// # Errors
     /// If the guest cannot have such a load.
     pub fn image(&self) -> Result<Vec<u8>, LoadError> {
-        if !(MEMORY_MIN..=MEMORY_MAX).contains(&self.memory) || self.memory % (1 << 20) != 0 {
+        if !(MEMORY_MIN..=MEMORY_MAX).contains(&self.memory) || !self.memory.is_multiple_of(1 << 20)
+        {
             return Err(LoadError::Memory);
         }
         let (low, high) = self.low_and_high();
