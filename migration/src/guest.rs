@@ -213,7 +213,7 @@ mod tests {
         let [low, high, working, dirty, check, mapped] = parameters(LOAD)[..] else { panic!() };
         assert_eq!((low, high, working, check, mapped), (14336, 0, 2048, 0, 4));
         // 256 pages per second.
-        assert_eq!(dirty * TIMER_HZ >> 32, 255);
+        assert_eq!((dirty * TIMER_HZ) >> 32, 255);
         let large = Load { memory: 8 << 30, ..LOAD };
         let [low, high, .., mapped] = parameters(large)[..] else { panic!() };
         assert_eq!((low + 2048 + high, high, mapped), (8 << 18, 5 << 18, 9));
