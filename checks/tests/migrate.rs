@@ -193,11 +193,14 @@ mod over_a_lab {
         for path in [
             "--distance 0km --transport rdma-pin-all",
             "--distance 100km --transport rdma --accelerate transport --loss 1e-3",
-            "--distance 0km --transport tcp",
+            "--distance 0km --transport tcp --congestion cubic",
             "--distance 100km --transport tcp-multifd",
         ] {
             let Some(result) = measured(&runtime, &format!("{guest} {path}")) else { continue };
             assert_eq!(result["outcome"], "completed", "{result}");
+            if path.contains("cubic") {
+                assert_eq!(result["congestion_control"], "cubic", "{result}");
+            }
             assert_eq!(result["checked"]["at"], "destination", "{result}");
             // No page of the pattern is empty.
             assert!(result["transferred_bytes"].as_u64().unwrap() >= 56 << 20, "{result}");

@@ -9,13 +9,14 @@ use crate::{exec, output};
 use longhaul_boxes::number::at_least;
 use longhaul_boxes::quantity::Size;
 use longhaul_boxes::runtime_dir::private_dir;
-use longhaul_lab::{HostName, die_with_parent};
+use longhaul_lab::{HostName, INTERFACE, die_with_parent};
 use longhaul_migration::guest::{CHECK_ALL, Load, LoadError, Report, silence};
 use longhaul_migration::machine::{Accel, Config, Machine};
 use longhaul_migration::{End, Migration, Outcome, Plan, migrate};
 use longhaul_units::{QuantityError, size_bytes};
 use std::ffi::OsString;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +64,9 @@ pub struct Args {
     working_set: Option<Size>,
     #[command(flatten)]
     how: How,
+    /// TCP congestion control of the lab's host a, cubic or bbr [default: as it is set]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
     /// What executes the guest: tcg, or kvm where the processor may be used
     #[arg(long, value_name = "tcg|kvm", default_value = "tcg")]
     accel: Accel,
@@ -86,9 +90,14 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let stop = stop_flag()?;
     let hosts = args.which.hosts()?;
     hosts.check(args.how.transport)?;
+    let congestion = match args.how.transport.is_tcp() {
+        true => Some(congestion(&hosts, args.congestion.as_deref())?),
+        false => None,
+    };
     let mut right = true;
     for _ in 0..args.repeat {
-        let summary = once(args, &load, &image, &hosts, &stop)?;
+        let mut summary = once(args, &load, &image, &hosts, &stop)?;
+        summary.with_congestion(congestion.clone());
         right &= summary.is_memory_right();
         output::print(&if args.how.json { summary.to_line()? } else { text(&summary) })?;
         if stop.load(Ordering::Relaxed) {
@@ -110,6 +119,30 @@ fn load(args: &Args) -> Load {
         None => load.checked_bytes(),
     };
     load
+}
+
+/// The TCP congestion control of the source's host, set to `wanted` if given.
+fn congestion(hosts: &Hosts, wanted: Option<&str>) -> Result<String, Problem> {
+    // Namespaces may set only what the machine allows all users; a route may name any.
+    const SETS_AND_READS: &str = r#"f=/proc/sys/net/ipv4/tcp_congestion_control
+        if [ -z "$1" ]; then cat $f
+        elif { echo "$1" > $f; } 2>/dev/null || ip route change "$2" dev "$3" congctl "$1"
+        then echo "$1"
+        else exit 1
+        fi"#;
+    let name = wanted.unwrap_or_default();
+    let network = format!("{}/24", Ipv4Addr::from(SOURCE.ip().to_bits() & !0xff));
+    let words = ["sh", "-c", SETS_AND_READS, "sh", name, &network, INTERFACE];
+    let words = words.map(OsString::from);
+    let done = exec::command(hosts.dir(), SOURCE, &words)?.output();
+    let done = done.map_err(|e| Problem::plain(format!("cannot run sh on host {SOURCE}: {e}")))?;
+    let name = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+    if done.status.success() && wanted.is_none_or(|wanted| wanted == name) {
+        return Ok(name);
+    }
+    let wanted = wanted.unwrap_or("any");
+    let cause = format!("host {SOURCE} cannot use TCP congestion control '{wanted}'");
+    Err(Problem::new(cause, format!("load it, as root: modprobe tcp_{wanted}")))
 }
 
 /// Fails if this machine has no memory for both ends.

@@ -14,6 +14,9 @@ pub struct Summary {
     #[serde(rename = "longhaul_version")]
     version: &'static str,
     transport: String,
+    /// Of TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    congestion_control: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,6 +113,7 @@ impl Summary {
         Summary {
             version: env!("CARGO_PKG_VERSION"),
             transport: transport.to_string(),
+            congestion_control: None,
             path: None,
             guest: None,
             outcome,
@@ -134,6 +138,11 @@ impl Summary {
             accelerate: spec.accelerate.to_string(),
             summary: spec.summary(),
         });
+    }
+
+    /// Adds the congestion control of TCP.
+    pub fn with_congestion(&mut self, name: Option<String>) {
+        self.congestion_control = name;
     }
 
     /// Adds what is known of the guest of `longhaul migrate run`.
@@ -169,6 +178,9 @@ impl Summary {
 /// The text form.
 pub fn text(summary: &Summary) -> String {
     let mut text = summary.transport.clone();
+    if let Some(name) = &summary.congestion_control {
+        text += &format!(" ({name})");
+    }
     if let Some(guest) = &summary.guest {
         let size = Size::from_bytes;
         text += &format!(
