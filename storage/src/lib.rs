@@ -10,7 +10,12 @@ pub mod load;
 pub mod medium;
 pub mod target;
 
+use std::time::Duration;
 use thiserror::Error;
+
+/// Longest time without completions that a thread polls through. Above it an operation takes so
+/// long that the wake-ups of host and target are a small part of it.
+const SPIN: Duration = Duration::from_micros(200);
 
 /// Why a device refused.
 #[derive(Debug, Error)]

@@ -8,7 +8,7 @@ mod link;
 
 use crate::medium::Medium;
 use crate::medium::file::Workers;
-use crate::{DeviceError, cannot};
+use crate::{DeviceError, SPIN, cannot};
 use link::{Link, Work};
 use longhaul_host::Clock;
 use longhaul_nvme::target::{
@@ -200,7 +200,7 @@ impl Server {
         mut tell: impl FnMut(News),
     ) -> Result<(), DeviceError> {
         let mut found = Vec::with_capacity(BATCH);
-        let (mut polls, mut busy) = (0_u32, BusyPoll::default());
+        let (mut polls, mut busy) = (0_u32, BusyPoll::up_to(SPIN));
         let mut looked = Instant::ZERO;
         while !stop.load(Ordering::Relaxed) {
             let worked = self.turn(&mut found, &mut tell)?;

@@ -6,6 +6,7 @@ mod summary;
 mod target;
 
 use crate::problem::Problem;
+use longhaul_nvme::host::HostError;
 use longhaul_nvme::{DISCOVERY_NQN, Nqn, Status};
 use longhaul_rdma::Device;
 use longhaul_storage::host::AssociationError;
@@ -97,7 +98,12 @@ fn problem(error: &AssociationError) -> Problem {
         (AssociationError::Refused { .. }, _) => {
             "use fewer --jobs or a smaller --depth, or raise the target's --queues and --depth"
         }
-        (AssociationError::Ended(_) | AssociationError::Lost { .. }, _) => {
+        (
+            AssociationError::Ended(_)
+            | AssociationError::Lost { .. }
+            | AssociationError::Controller(HostError::Silent(_)),
+            _,
+        ) => {
             "see whether the target still runs and whether the path loses frames, and give a \
              target that only is slow a longer --keep-alive"
         }

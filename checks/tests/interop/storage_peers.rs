@@ -44,7 +44,7 @@ fn disks_pass_both_ways_between_the_kernel_and_us() {
 }
 
 #[test]
-#[ignore = "a minute: cargo xtask interop"]
+#[ignore = "two minutes: cargo xtask interop"]
 fn the_kernels_host_uses_our_target() {
     let _turn = Turn::take();
     let Some(peer) = boot("nh", "the kernel's host with our target") else { return };

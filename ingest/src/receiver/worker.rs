@@ -18,6 +18,8 @@ const BATCH: usize = 256;
 const COMPLETIONS: u32 = 1 << 16;
 /// Longest sleep, after which the thread looks whether it should stop.
 const TICK: Duration = Duration::from_millis(50);
+/// Longest time without completions that a thread polls through: about what a wake-up costs.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// A queue pair of a sender.
 pub(super) struct Entry<D: Device> {
@@ -114,7 +116,7 @@ impl<D: Device> Worker<D> {
         let out_of_buffer = device.out_of_buffer().unwrap_or(0);
         let mut progress = Progress { taken: 0, out_of_buffer, refused: 0 };
         let mut ticked = Instant::now();
-        let mut busy = BusyPoll::default();
+        let mut busy = BusyPoll::up_to(SPIN);
         while !shared.is_stopping() {
             found.clear();
             self.completions.poll(BATCH, &mut found)?;

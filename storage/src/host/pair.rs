@@ -1,7 +1,7 @@
 //! A connection of a host: queue pair, and the memory of its slots.
 
 use super::{AssociationError, Settings};
-use crate::cannot;
+use crate::{SPIN, cannot};
 use longhaul_nvme::host::Submission;
 use longhaul_nvme::{CQE_LEN, QueueRequest, Refusal, Remote, SQE_LEN};
 use longhaul_rdma::{
@@ -113,7 +113,7 @@ impl Pair {
             qp,
             found: Vec::with_capacity(BATCH),
             pending: Vec::with_capacity(BATCH),
-            busy: BusyPoll::default(),
+            busy: BusyPoll::up_to(SPIN),
         })
     }
 

@@ -2,28 +2,33 @@
 
 use std::time::{Duration, Instant};
 
-/// Longest time without work that a thread polls through: about what a wake-up costs.
-const LONGEST: Duration = Duration::from_micros(20);
-
 /// The time without work of a polling thread. The thread polls through it only if the one before
 /// was short: fast work then costs no wake-ups, and slow work no polling.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BusyPoll {
+    longest: Duration,
     since: Option<Instant>,
     was_short: bool,
 }
 
 impl BusyPoll {
+    /// `longest` is the longest time without work that the thread polls through: about what a
+    /// wake-up costs, to the thread itself or to whoever waits for it.
+    #[must_use]
+    pub fn up_to(longest: Duration) -> Self {
+        BusyPoll { longest, since: None, was_short: false }
+    }
+
     /// There is no work. `true` if the thread should look again rather than sleep.
     pub fn goes_on(&mut self) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
-        self.was_short && since.elapsed() < LONGEST
+        self.was_short && since.elapsed() < self.longest
     }
 
     /// There is work.
     pub fn found(&mut self) {
         if let Some(since) = self.since.take() {
-            self.was_short = since.elapsed() < LONGEST;
+            self.was_short = since.elapsed() < self.longest;
         }
     }
 }
@@ -32,9 +37,11 @@ impl BusyPoll {
 mod tests {
     use super::*;
 
+    const LONGEST: Duration = Duration::from_micros(20);
+
     #[test]
     fn only_a_short_time_without_work_lets_the_next_be_polled_through() {
-        let mut busy = BusyPoll::default();
+        let mut busy = BusyPoll::up_to(LONGEST);
         assert!(!busy.goes_on(), "nothing is known of this thread's work");
         busy.was_short = true;
         busy.since = None;
