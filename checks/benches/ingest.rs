@@ -46,9 +46,11 @@ fn main() {
         false => spead2_rates(),
     };
     let queue_pairs = queue_pairs(&args.rounds);
+    let processor_time = processor_time(args.rounds.seconds);
+    let (memory, pace) = (memory(), pace(args.rounds.seconds));
     let result = json!({
         "rates": rates, "spead2": spead2, "queue_pairs": queue_pairs,
-        "processor_time": processor_time(args.rounds.seconds), "memory": memory(), "pace": pace(args.rounds.seconds),
+        "processor_time": processor_time, "memory": memory, "pace": pace,
     });
     args.keep.write("ingest.json", &result);
 }
