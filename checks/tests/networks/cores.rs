@@ -206,8 +206,9 @@ fn share_the_queues_of_xdp_ports() {
     let status = carries_everything(&network, &near);
     let given: u64 = of_cores(&status, "handed_over").iter().sum();
     let taken: u64 = of_cores(&status, "taken_over").iter().sum();
-    // Few frames are in flight between the cores.
-    assert!(given > 100 && taken + 100 > given, "{status:#}");
+    // How many come to the other core's queue depends on the kernel's hash of their flows. Few
+    // frames are in flight between the cores.
+    assert!(given > 0 && taken + 100 > given, "{status:#}");
     for port in status["pairs"][0]["ports"].as_array().expect("ports") {
         assert!(
             port["manner"].as_str().is_some_and(|manner| manner.contains("2 queues")),
