@@ -2,7 +2,7 @@
 
 mod timeline;
 
-use crate::qmp::{Qmp, QmpError};
+use crate::qmp::{Qmp, QmpError, printable};
 use serde_json::{Value, json};
 use std::fmt;
 use std::str::FromStr;
@@ -13,20 +13,28 @@ use timeline::Timeline;
 
 /// Time limit for a reply. QEMU replies to nothing while it sends the last pass.
 const REPLIES_WITHIN: Duration = Duration::from_secs(60);
-/// Time between two looks at the migration's figures.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Time for the first events to be looked at; their time is that of their arrival.
-const EVENTS: Duration = Duration::from_millis(20);
-/// Time limit for a migration to end after it was cancelled.
-const CANCELS_WITHIN: Duration = Duration::from_secs(15);
+/// Polling interval for the migration's figures.
+const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
+/// Polling interval for events; their time is that of their arrival.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time limit for a migration to end, and its guest to run, after it was cancelled.
+const CANCELS_WITHIN: Duration = Duration::from_secs(30);
 /// Time limit for the destination to run the guest after the source has sent everything.
 const RUNS_WITHIN: Duration = Duration::from_secs(60);
 /// State of a QEMU that waits for a guest.
-const WAITS: &str = "inmigrate";
+const INCOMING: &str = "inmigrate";
+/// State of a QEMU whose guest runs.
+const RUNNING: &str = "running";
 /// States of a QEMU whose guest is not there yet, leaving or gone.
-const WITHOUT_GUEST: [&str; 3] = [WAITS, "finish-migrate", "postmigrate"];
-/// Passes after which a migration that goes on is one that does not converge.
+const WITHOUT_GUEST: [&str; 3] = [INCOMING, "finish-migrate", "postmigrate"];
+/// Passes after which the rate of dirtying tells whether a migration converges.
 const PASSES: u64 = 3;
+/// Characters of QEMU's name of a state, and of its reason for a failure.
+const STATUS_MAX: usize = 60;
+const FAILURE_MAX: usize = 500;
+/// Part of the sent rate from which dirtying keeps up with it. A guest that rewrites its working set
+/// in each pass is counted at the sent rate, less headers and the two counters' different periods.
+const KEEPS_UP: f64 = 0.75;
 
 /// What carries the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +84,7 @@ impl FromStr for Transport {
     }
 }
 
-/// A migration that is to be.
+/// Settings of a migration.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What carries memory.
@@ -173,7 +181,7 @@ pub enum Outcome {
     DidNotFinish {
         /// Why it had not finished.
         reason: Reason,
-        /// The guest runs on the source.
+        /// The guest runs on the source, or is paused there as before.
         source_runs: bool,
     },
 }
@@ -192,15 +200,15 @@ pub enum Reason {
         /// Bytes sent per second.
         sent_per_s: f64,
     },
-    /// Time was up in an early pass.
+    /// Time was up while passes became shorter, or before that could be told.
     TooSlow {
         /// Bytes that were not sent.
         left: u64,
         /// Bytes sent per second.
         sent_per_s: f64,
     },
-    /// The connection was not up.
-    NoConnection,
+    /// The first pass had not begun.
+    InSetup,
     /// The user ended it.
     Interrupted,
 }
@@ -222,7 +230,9 @@ impl fmt::Display for Reason {
                 let sent = rate(sent_per_s);
                 write!(f, "too slow: {:.1} MiB are left, at {sent:.2} Gbit/s", mib(left))
             }
-            Reason::NoConnection => f.write_str("source and destination never connected"),
+            Reason::InSetup => {
+                f.write_str("still in set-up: not connected, or memory not yet registered")
+            }
             Reason::Interrupted => f.write_str("interrupted"),
         }
     }
@@ -261,8 +271,8 @@ impl Figures {
         let number = |name: &str| ram[name].as_u64().unwrap_or_default();
         let page = ram["page-size"].as_u64().unwrap_or(crate::guest::PAGE);
         Figures {
-            status: reply["status"].as_str().unwrap_or("none").to_owned(),
-            failure: reply["error-desc"].as_str().map(str::to_owned),
+            status: printable(reply["status"].as_str().unwrap_or("none"), STATUS_MAX),
+            failure: reply["error-desc"].as_str().map(|text| printable(text, FAILURE_MAX)),
             downtime: reply["downtime"].as_u64().map(Duration::from_millis),
             passes: number("dirty-sync-count"),
             transferred: number("transferred"),
@@ -283,16 +293,29 @@ pub fn migrate(
     plan: &Plan,
     stop: &AtomicBool,
 ) -> Result<Migration, DriveError> {
-    let mut drive = Drive { source, destination, timeline: Timeline::default() };
+    let timeline = Timeline::starting(Instant::now());
+    let mut drive = Drive { source, destination, timeline, was_running: true };
     drive.prepare(plan)?;
-    drive.begin(plan)?;
-    drive.follow(plan, stop)
+    if stop.load(Ordering::Relaxed) {
+        let outcome = Outcome::DidNotFinish { reason: Reason::Interrupted, source_runs: true };
+        let total = Duration::ZERO;
+        return Ok(Migration { outcome, total, passes: 0, transferred: 0, downtime: None });
+    }
+    drive.listen(plan)?;
+    let migration = drive.begin(plan, stop);
+    if migration.is_err() {
+        // The guest stays, where that is still possible; the first error is the one to report.
+        drive.cancel(Instant::now() + CANCELS_WITHIN);
+    }
+    migration
 }
 
 struct Drive<'a> {
     source: &'a mut Qmp,
     destination: &'a mut Qmp,
     timeline: Timeline,
+    /// The guest ran before.
+    was_running: bool,
 }
 
 impl Drive<'_> {
@@ -315,10 +338,13 @@ impl Drive<'_> {
             let has_guest = !WITHOUT_GUEST.contains(&status.as_str());
             let is_ready = match end {
                 End::Source => has_guest,
-                End::Destination => status == WAITS,
+                End::Destination => status == INCOMING,
             };
             if !is_ready {
                 return Err(DriveError::NotReady { end, status });
+            }
+            if end == End::Source {
+                self.was_running = status == RUNNING;
             }
         }
         for end in [End::Source, End::Destination] {
@@ -341,7 +367,7 @@ impl Drive<'_> {
 
     fn run_state(&mut self, end: End) -> Result<String, DriveError> {
         let reply = self.execute(end, "query-status", json!({}))?;
-        Ok(reply["status"].as_str().unwrap_or("unknown").to_owned())
+        Ok(printable(reply["status"].as_str().unwrap_or("unknown"), STATUS_MAX))
     }
 
     /// Sets what the transport needs, and clears what it must not have. Without events there are no
@@ -367,36 +393,50 @@ impl Drive<'_> {
         Ok(())
     }
 
-    /// Makes the destination listen and the source connect. Over RDMA QEMU replies once memory is
-    /// registered.
-    fn begin(&mut self, plan: &Plan) -> Result<(), DriveError> {
-        let scheme = plan.transport.scheme();
-        let uri = json!({"uri": format!("{scheme}:{}", plan.listen)});
+    /// Makes the destination listen.
+    fn listen(&mut self, plan: &Plan) -> Result<(), DriveError> {
+        let uri = json!({"uri": format!("{}:{}", plan.transport.scheme(), plan.listen)});
         self.execute(End::Destination, "migrate-incoming", uri)?;
         // Events of an earlier migration.
-        self.read_events(Duration::ZERO)?;
-        self.timeline = Timeline::starting(Instant::now());
-        let uri = json!({"uri": format!("{scheme}:{}", plan.to)});
-        let reply = self.source.execute("migrate", uri, plan.timeout.max(REPLIES_WITHIN));
-        reply.map_err(|error| self.failure(error))?;
-        Ok(())
+        self.read_events(Duration::ZERO)
     }
 
-    /// The error of the source, unless the destination has died of the same.
-    fn failure(&mut self, error: QmpError) -> DriveError {
-        match self.destination.next_event(LOOK_AGAIN) {
-            Err(error) => DriveError::Qmp { end: End::Destination, error },
-            Ok(_) => DriveError::Qmp { end: End::Source, error },
+    /// Makes the source connect, and waits for the end. Over RDMA QEMU replies once memory is
+    /// registered.
+    fn begin(&mut self, plan: &Plan, stop: &AtomicBool) -> Result<Migration, DriveError> {
+        self.timeline = Timeline::starting(Instant::now());
+        let deadline = self.timeline.begun() + plan.timeout;
+        let uri = json!({"uri": format!("{}:{}", plan.transport.scheme(), plan.to)});
+        let sent = self.source.send("migrate", uri);
+        loop {
+            match self.source.reply(&sent, POLL_INTERVAL) {
+                Ok(Some(_)) => return self.follow(deadline, stop),
+                Ok(None) => {}
+                Err(error) => {
+                    let source = DriveError::Qmp { end: End::Source, error };
+                    return Err(self.destination_death().unwrap_or(source));
+                }
+            }
+            if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
+                return self.give_up(&Figures::default(), stop);
+            }
+        }
+    }
+
+    /// The destination's error, if its QEMU has exited: the source's is then a consequence.
+    fn destination_death(&mut self) -> Option<DriveError> {
+        let end = End::Destination;
+        match self.destination.execute("query-status", json!({}), REPLIES_WITHIN) {
+            Err(error @ QmpError::Closed(_)) => Some(DriveError::Qmp { end, error }),
+            _ => None,
         }
     }
 
     fn read_events(&mut self, limit: Duration) -> Result<(), DriveError> {
         for (end, limit) in [(End::Source, limit), (End::Destination, Duration::ZERO)] {
-            let failed = |error| DriveError::Qmp { end, error };
-            let mut next = self.qmp(end).next_event(limit).map_err(failed)?;
-            while let Some(event) = next {
+            let events = self.qmp(end).events(limit);
+            for event in events.map_err(|error| DriveError::Qmp { end, error })? {
                 self.timeline.note(end, &event);
-                next = self.qmp(end).next_event(Duration::ZERO).map_err(failed)?;
             }
         }
         Ok(())
@@ -407,34 +447,31 @@ impl Drive<'_> {
     }
 
     /// Waits for the end.
-    fn follow(&mut self, plan: &Plan, stop: &AtomicBool) -> Result<Migration, DriveError> {
-        let deadline = self.timeline.begun() + plan.timeout;
+    fn follow(&mut self, deadline: Instant, stop: &AtomicBool) -> Result<Migration, DriveError> {
         let mut look = Instant::now();
         loop {
-            self.read_events(EVENTS)?;
+            self.read_events(POLL_INTERVAL)?;
             let ends = Instant::now() >= deadline || stop.load(Ordering::Relaxed);
             if Instant::now() < look && !ends && !self.timeline.source_is_done() {
                 continue;
             }
-            look = Instant::now() + LOOK_AGAIN;
+            look = Instant::now() + FIGURES_INTERVAL;
             let figures = self.figures()?;
             match figures.status.as_str() {
                 "completed" => return self.arrive(),
                 "failed" | "cancelled" => return Err(self.why_failed(figures)),
-                _ if ends => return self.give_up(figures, stop.load(Ordering::Relaxed)),
+                _ if ends => return self.give_up(&figures, stop),
                 _ => {}
             }
         }
     }
 
     fn why_failed(&mut self, figures: Figures) -> DriveError {
-        let gone = self.destination.execute("query-status", json!({}), REPLIES_WITHIN);
-        match gone {
-            Err(error @ QmpError::Closed(_)) => DriveError::Qmp { end: End::Destination, error },
-            _ => DriveError::Failed(figures.failure.unwrap_or_else(|| {
+        self.destination_death().unwrap_or_else(|| {
+            DriveError::Failed(figures.failure.unwrap_or_else(|| {
                 format!("QEMU at {} reports '{}'", self.source.address(), figures.status)
-            })),
-        }
+            }))
+        })
     }
 
     /// Waits until the destination runs the guest.
@@ -442,8 +479,8 @@ impl Drive<'_> {
         self.timeline.note_source_done(Instant::now());
         let deadline = Instant::now() + RUNS_WITHIN;
         loop {
-            self.read_events(EVENTS)?;
-            let arrived = self.run_state(End::Destination)? != WAITS;
+            self.read_events(POLL_INTERVAL)?;
+            let arrived = self.run_state(End::Destination)? != INCOMING;
             if arrived {
                 self.read_events(Duration::ZERO)?;
                 self.timeline.note_arrival(Instant::now());
@@ -465,25 +502,18 @@ impl Drive<'_> {
     }
 
     /// Cancels it; it may complete nevertheless.
-    fn give_up(&mut self, figures: Figures, interrupted: bool) -> Result<Migration, DriveError> {
+    fn give_up(&mut self, figures: &Figures, stop: &AtomicBool) -> Result<Migration, DriveError> {
         let total = self.timeline.begun().elapsed();
-        let reason = if interrupted { Reason::Interrupted } else { self.reason(&figures) };
-        // A QEMU that is stuck in RDMA replies to nothing.
-        let _ = self.source.execute("migrate_cancel", json!({}), CANCELS_WITHIN);
+        let reason = match stop.load(Ordering::Relaxed) {
+            true => Reason::Interrupted,
+            false => self.reason(figures),
+        };
         let deadline = Instant::now() + CANCELS_WITHIN;
-        let mut source_runs = false;
-        while Instant::now() < deadline {
-            let reply = self.source.execute("query-migrate", json!({}), CANCELS_WITHIN);
-            let Ok(reply) = reply else { break };
-            match Figures::of(&reply).status.as_str() {
-                "completed" => return self.arrive(),
-                "cancelled" | "failed" | "none" => {
-                    source_runs = self.run_state(End::Source)? == "running";
-                    break;
-                }
-                _ => std::thread::sleep(EVENTS),
-            }
-        }
+        let source_runs = match self.cancel(deadline).as_deref() {
+            Some("completed") => return self.arrive(),
+            Some(_) => self.source_runs_by(deadline),
+            None => false,
+        };
         Ok(Migration {
             outcome: Outcome::DidNotFinish { reason, source_runs },
             total,
@@ -493,18 +523,45 @@ impl Drive<'_> {
         })
     }
 
+    /// Cancels the migration and waits for its end: its last status, or `None` at the deadline. A
+    /// QEMU that is stuck in RDMA replies to nothing.
+    fn cancel(&mut self, deadline: Instant) -> Option<String> {
+        self.ask_by(deadline, "migrate_cancel")?;
+        loop {
+            let status = Figures::of(&self.ask_by(deadline, "query-migrate")?).status;
+            match status.as_str() {
+                "completed" | "cancelled" | "failed" | "none" => return Some(status),
+                _ => std::thread::sleep(POLL_INTERVAL),
+            }
+        }
+    }
+
+    /// Waits until the guest runs on the source again. One that was paused stays so.
+    fn source_runs_by(&mut self, deadline: Instant) -> bool {
+        while self.was_running {
+            match self.ask_by(deadline, "query-status") {
+                None => return false,
+                Some(reply) if reply["status"] == RUNNING => return true,
+                Some(_) => std::thread::sleep(POLL_INTERVAL),
+            }
+        }
+        true
+    }
+
+    /// The source's reply to `command`, unless it fails or the deadline passes.
+    fn ask_by(&mut self, deadline: Instant, command: &str) -> Option<Value> {
+        let left = deadline.checked_duration_since(Instant::now())?;
+        self.source.execute(command, json!({}), left).ok()
+    }
+
     fn reason(&self, figures: &Figures) -> Reason {
-        let Some(active) = self.timeline.active() else { return Reason::NoConnection };
+        let Some(active) = self.timeline.active() else { return Reason::InSetup };
         let sent_per_s = figures.transferred as f64 / active.elapsed().as_secs_f64();
-        let left = figures.left;
-        match figures.passes {
-            PASSES.. => Reason::Diverges {
-                passes: figures.passes,
-                left,
-                dirtied_per_s: figures.dirtied_per_s,
-                sent_per_s,
-            },
-            _ => Reason::TooSlow { left, sent_per_s },
+        let Figures { passes, left, dirtied_per_s, .. } = *figures;
+        if passes >= PASSES && dirtied_per_s >= KEEPS_UP * sent_per_s {
+            Reason::Diverges { passes, left, dirtied_per_s, sent_per_s }
+        } else {
+            Reason::TooSlow { left, sent_per_s }
         }
     }
 }
@@ -512,6 +569,12 @@ impl Drive<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qmp::Address;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, Mutex};
+    use std::thread;
 
     #[test]
     fn a_transport_has_a_name() {
@@ -542,5 +605,134 @@ mod tests {
         let text = "diverges: after 5 passes 3.0 MiB are dirty; 0.20 Gbit/s are sent, and 1.00 \
                     Gbit/s become dirty, each page counted once in a pass";
         assert_eq!(reason.to_string(), text);
+    }
+
+    #[test]
+    fn a_migration_diverges_if_dirtying_keeps_up_with_sending() {
+        let (mut source, mut destination) = (Peer::start(&[]), Peer::start(&[]));
+        let begun = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let mut drive = Drive {
+            source: &mut source.qmp,
+            destination: &mut destination.qmp,
+            timeline: Timeline::starting(begun),
+            was_running: true,
+        };
+        let figures = Figures { passes: 9, transferred: 10_000_000, left: 5, ..Figures::default() };
+        assert_eq!(drive.reason(&figures), Reason::InSetup);
+        let data = json!({"status": "active"});
+        let active = crate::qmp::Event { at: begun, name: "MIGRATION".to_owned(), data };
+        drive.timeline.note(End::Source, &active);
+        assert!(matches!(drive.reason(&figures), Reason::TooSlow { left: 5, .. }));
+        let dirtied = Figures { dirtied_per_s: 1e6, ..figures };
+        assert!(matches!(drive.reason(&dirtied), Reason::Diverges { passes: 9, .. }));
+        let early = Figures { passes: 2, ..dirtied };
+        assert!(matches!(drive.reason(&early), Reason::TooSlow { .. }));
+    }
+
+    /// An imitated QEMU.
+    struct Peer {
+        qmp: Qmp,
+        commands: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Peer {
+        /// One that replies to each command as `replies` say, the last of a command for good; with
+        /// nothing to `null`.
+        fn start(replies: &'static [(&'static str, &'static str)]) -> Self {
+            static NUMBER: AtomicUsize = AtomicUsize::new(0);
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("longhaul-drive-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let listener = UnixListener::bind(&path).unwrap();
+            let commands = Arc::<Mutex<Vec<String>>>::default();
+            let noted = Arc::clone(&commands);
+            thread::spawn(move || {
+                let (stream, _) = listener.accept().unwrap();
+                let mut to = stream.try_clone().unwrap();
+                to.write_all(b"{\"QMP\": {}}\n").unwrap();
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    let command: Value = serde_json::from_str(&line).unwrap();
+                    let name = command["execute"].as_str().unwrap().to_owned();
+                    let times = noted.lock().unwrap().iter().filter(|one| **one == name).count();
+                    noted.lock().unwrap().push(name.clone());
+                    let of_it: Vec<_> = replies.iter().filter(|(of, _)| *of == name).collect();
+                    let reply = of_it.get(times).or(of_it.last()).map_or("{}", |(_, reply)| reply);
+                    let reply: Value = serde_json::from_str(reply).unwrap();
+                    if reply.is_null() {
+                        continue;
+                    }
+                    let reply = json!({"return": reply, "id": command["id"]});
+                    if to.write_all(format!("{reply}\n").as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+            let qmp = Qmp::connect(&Address::Unix(path.clone())).unwrap();
+            std::fs::remove_file(path).unwrap();
+            Peer { qmp, commands }
+        }
+
+        fn got(&self, command: &str) -> bool {
+            self.commands.lock().unwrap().iter().any(|one| one == command)
+        }
+    }
+
+    const KNOWN: (&str, &str) =
+        ("query-migrate-capabilities", r#"[{"capability": "events", "state": true}]"#);
+    const WAITING: &[(&str, &str)] = &[("query-status", r#"{"status": "inmigrate"}"#), KNOWN];
+
+    fn migrated(
+        source: &mut Peer,
+        timeout: Duration,
+        stop: bool,
+    ) -> Result<Migration, DriveError> {
+        let plan = Plan {
+            transport: Transport::Tcp,
+            to: "192.0.2.7:4455".to_owned(),
+            listen: "192.0.2.7:4455".to_owned(),
+            downtime_limit: None,
+            max_bandwidth: None,
+            channels: 1,
+            timeout,
+        };
+        let mut destination = Peer::start(WAITING);
+        migrate(&mut source.qmp, &mut destination.qmp, &plan, &AtomicBool::new(stop))
+    }
+
+    #[test]
+    fn time_is_up_before_the_source_has_connected() {
+        let mut source = Peer::start(&[
+            KNOWN,
+            ("query-status", r#"{"status": "running"}"#),
+            ("query-status", r#"{"status": "finish-migrate"}"#),
+            ("query-status", r#"{"status": "running"}"#),
+            ("migrate", "null"),
+            ("query-migrate", r#"{"status": "cancelling"}"#),
+            ("query-migrate", r#"{"status": "cancelled"}"#),
+        ]);
+        let outcome = migrated(&mut source, Duration::ZERO, false).unwrap().outcome;
+        let reason = Reason::InSetup;
+        assert_eq!(outcome, Outcome::DidNotFinish { reason, source_runs: true });
+    }
+
+    #[test]
+    fn a_migration_that_fails_is_cancelled() {
+        let mut source = Peer::start(&[
+            KNOWN,
+            ("query-status", r#"{"status": "running"}"#),
+            ("query-migrate", r#"{"status": "failed", "error-desc": "one\ntwo"}"#),
+        ]);
+        let error = migrated(&mut source, Duration::from_secs(60), false).unwrap_err();
+        assert_eq!(error.to_string(), "the migration failed: one.two");
+        assert!(source.got("migrate_cancel"));
+    }
+
+    #[test]
+    fn an_interrupted_run_does_not_migrate() {
+        let mut source = Peer::start(&[KNOWN, ("query-status", r#"{"status": "running"}"#)]);
+        let outcome = migrated(&mut source, Duration::from_secs(60), true).unwrap().outcome;
+        let reason = Reason::Interrupted;
+        assert_eq!(outcome, Outcome::DidNotFinish { reason, source_runs: true });
+        assert!(!source.got("migrate"));
     }
 }

@@ -1,23 +1,31 @@
 //! QEMU processes with the guest.
 
 use crate::guest::{Heard, LOW_END};
-use crate::qmp::{Address, Qmp, QmpError};
+use crate::qmp::{Address, Qmp, QmpError, printable};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Polling interval for what QEMU does.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Time limit for a QEMU that closes its sockets to end.
+pub const ENDS_WITHIN: Duration = Duration::from_millis(500);
 /// Time limit for QEMU to listen for QMP.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// Bytes of QEMU's last words that are kept.
-const WORDS: usize = 4096;
+/// Bytes of QEMU's standard error that are kept.
+const STDERR_KEPT: usize = 4096;
+/// Characters of it that an error quotes.
+const QUOTED: usize = 1000;
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +57,7 @@ impl FromStr for Accel {
     }
 }
 
-/// A QEMU that is to be.
+/// Configuration of a QEMU process.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// What executes the guest.
@@ -65,8 +73,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Its command line behind the program's name. Both ends have the same machine; a guest that
-    /// fails ends it.
+    /// Its command line behind the program's name. Both ends use the same machine type; -no-reboot
+    /// ends QEMU on a triple fault.
     pub fn arguments(&self) -> Vec<OsString> {
         let accel = match self.accel {
             Accel::Tcg => "tcg,thread=multi",
@@ -98,7 +106,7 @@ impl Config {
     }
 }
 
-/// A path in an option of QEMU, where a comma ends a value and two are one.
+/// A path in an option of QEMU, where a comma must be doubled.
 fn doubled_commas(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -112,6 +120,9 @@ pub enum MachineError {
     /// The process ended.
     #[error("QEMU ended ({0})")]
     Ended(String),
+    /// The guest cannot be told anything.
+    #[error("cannot send the guest an order: {0}")]
+    Order(io::Error),
     /// No QMP.
     #[error(transparent)]
     Qmp(#[from] QmpError),
@@ -125,7 +136,8 @@ pub enum MachineError {
     },
 }
 
-/// A QEMU process; killed when dropped.
+/// A QEMU process in a process group of its own, which is killed when it is dropped: Ctrl-C at the
+/// terminal is for the driver.
 pub struct Machine {
     child: Child,
     socket: PathBuf,
@@ -163,6 +175,7 @@ impl Machine {
     /// # Errors
     /// If there is no such program.
     pub fn start(mut command: Command, socket: PathBuf) -> Result<Self, MachineError> {
+        command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(MachineError::Start)?;
         let (heard, words) = (Arc::<Mutex<Heard>>::default(), Arc::<Mutex<Vec<u8>>>::default());
@@ -174,7 +187,7 @@ impl Machine {
             read_all(child.stderr.take(), move |bytes| {
                 let mut words = locked(&keeps);
                 words.extend_from_slice(bytes);
-                let surplus = words.len().saturating_sub(WORDS);
+                let surplus = words.len().saturating_sub(STDERR_KEPT);
                 words.drain(..surplus);
             }),
         ];
@@ -190,7 +203,11 @@ impl Machine {
         let deadline = Instant::now() + LISTENS_WITHIN;
         loop {
             match Qmp::connect(&Address::Unix(self.socket.clone())) {
-                Err(QmpError::Connect { .. }) if Instant::now() < deadline => sleep(LOOK_AGAIN),
+                Err(QmpError::Connect { .. } | QmpError::NoGreeting(_))
+                    if Instant::now() < deadline =>
+                {
+                    sleep(POLL_INTERVAL);
+                }
                 Err(error) => return Err(self.end().unwrap_or(MachineError::Qmp(error))),
                 Ok(qmp) => return Ok(qmp),
             }
@@ -202,8 +219,15 @@ impl Machine {
 
     /// How it ended and its last words, if it has ended.
     pub fn end(&mut self) -> Option<MachineError> {
+        let leader = Pid::from_child(&self.child);
+        // Without waiting for it, so that its number is not reused.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Ok(ended) = waitid(WaitId::Pid(leader), options) {
+            ended?;
+            // A wrapper's children have the pipes as well; there may be none.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
         let status = self.child.try_wait().ok()??;
-        // Nobody else has the pipes.
         self.readers.drain(..).for_each(|reader| drop(reader.join()));
         let words = String::from_utf8_lossy(&locked(&self.words)).into_owned();
         let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
@@ -211,7 +235,19 @@ impl Machine {
             Some(_) => format!("{status}: {}", lines[lines.len().saturating_sub(3)..].join("; ")),
             None => status.to_string(),
         };
-        Some(MachineError::Ended(said))
+        Some(MachineError::Ended(printable(&said, QUOTED)))
+    }
+
+    /// Like [`Machine::end`], for a QEMU that may end within `limit`.
+    pub fn end_within(&mut self, limit: Duration) -> Option<MachineError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let end = self.end();
+            if end.is_some() || Instant::now() > deadline {
+                return end;
+            }
+            sleep(POLL_INTERVAL);
+        }
     }
 
     /// What the guest has said here.
@@ -228,10 +264,10 @@ impl Machine {
             Some(pipe) => pipe.write_all(&[order]).and_then(|()| pipe.flush()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
-        sent.map_err(|error| self.end().unwrap_or(MachineError::Start(error)))
+        sent.map_err(|error| self.end_within(ENDS_WITHIN).unwrap_or(MachineError::Order(error)))
     }
 
-    /// Waits until what the guest has said `is_so`.
+    /// Waits until what the guest has said `is_so`; false if `stop` becomes true before.
     ///
     /// # Errors
     /// If QEMU ends before, or the guest does not say it within `limit`.
@@ -239,26 +275,32 @@ impl Machine {
         &mut self,
         what: &'static str,
         limit: Duration,
+        stop: &AtomicBool,
         is_so: impl Fn(&Heard) -> bool,
-    ) -> Result<(), MachineError> {
+    ) -> Result<bool, MachineError> {
         let deadline = Instant::now() + limit;
         while !is_so(&self.heard()) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
             if let Some(ended) = self.end() {
                 return Err(ended);
             }
             if Instant::now() > deadline {
                 return Err(MachineError::Silent { what, limit });
             }
-            sleep(LOOK_AGAIN);
+            sleep(POLL_INTERVAL);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
+        // One that was waited for has no group any more, and its number may be another's.
+        if self.end().is_none() {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
         let _ = self.child.wait();
     }
 }
@@ -295,5 +337,14 @@ mod tests {
         let error = machine.connect().err().unwrap().to_string();
         assert_eq!(error, "QEMU ended (exit status: 3: one; two)");
         assert!(machine.order(b'v').is_err());
+    }
+
+    #[test]
+    fn a_wrapper_that_ends_before_its_children_does_not_keep_us() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 3600 & echo done >&2; exit 3"]);
+        let mut machine = Machine::start(command, "/nonexistent/qmp".into()).unwrap();
+        let ended = machine.end_within(Duration::from_secs(60)).unwrap().to_string();
+        assert_eq!(ended, "QEMU ended (exit status: 3: done)");
     }
 }

@@ -1,26 +1,44 @@
 //! A client of QMP, QEMU's machine protocol: JSON lines over a stream socket.
 
 use serde_json::{Value, json};
-use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Time limit for the greeting, which QEMU sends at once.
-const GREETS_WITHIN: Duration = Duration::from_secs(10);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a TCP connection.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest line; replies are far shorter, except those about QEMU's schema.
 const LINE_MAX: u64 = 1 << 20;
-/// Characters of a peer's words that an error quotes.
+/// Characters of the peer's first words that an error quotes.
 const QUOTED: usize = 60;
+/// Characters of QEMU's description of an error.
+const DESCRIPTION_MAX: usize = 500;
+/// Messages that wait to be read; a peer that sends more is not read from.
+const QUEUED_MAX: usize = 256;
+/// Events that wait to be taken; later ones are dropped.
+const EVENTS_MAX: usize = 256;
+/// The events that tell a migration's phases; others are dropped.
+const EVENTS: [&str; 3] = ["MIGRATION", "STOP", "RESUME"];
+
+/// Up to `limit` characters of a peer's `text`, fit for a terminal.
+pub fn printable(text: &str, limit: usize) -> String {
+    text.chars().map(|c| if c.is_control() { '.' } else { c }).take(limit).collect()
+}
+
+/// True for a host and a port that one can connect to.
+pub fn is_host_and_port(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse().is_ok_and(|port: u16| port > 0))
+}
 
 /// Where a QEMU listens for QMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,14 +61,11 @@ impl FromStr for Address {
             return Ok(Address::Unix(text.into()));
         }
         let name = text.strip_prefix("tcp:").unwrap_or(text);
-        match name.rsplit_once(':') {
-            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(Address::Tcp(name.to_owned()))
-            }
-            _ => Err("the path of a socket or HOST:PORT is needed, as in ./source.qmp or \
-                      192.0.2.7:4444"
-                .to_owned()),
+        if is_host_and_port(name) {
+            return Ok(Address::Tcp(name.to_owned()));
         }
+        Err("the path of a socket or HOST:PORT is needed, as in ./source.qmp or 192.0.2.7:4444"
+            .to_owned())
     }
 }
 
@@ -63,24 +78,24 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why a conversation failed.
+/// Error of a QMP connection.
 #[derive(Debug, Error)]
 pub enum QmpError {
     /// There is no connection.
     #[error("cannot connect to QMP at {address}: {error}")]
     Connect {
-        /// The socket.
+        /// The peer's address.
         address: Address,
         /// The error of the operating system.
         error: io::Error,
     },
     /// The peer sent nothing after the connection.
-    #[error("QMP at {0} does not greet")]
+    #[error("no QMP greeting from {0} within {} s", GREETING_TIMEOUT.as_secs())]
     NoGreeting(Address),
     /// The peer speaks another protocol.
     #[error("{address} does not speak QMP: it says '{said}'")]
     NotQmp {
-        /// The socket.
+        /// The peer's address.
         address: Address,
         /// Its first words.
         said: String,
@@ -88,7 +103,7 @@ pub enum QmpError {
     /// QEMU refused a command.
     #[error("QEMU at {address} refuses {command}: {description}")]
     Refused {
-        /// The socket.
+        /// The peer's address.
         address: Address,
         /// The command.
         command: String,
@@ -98,7 +113,7 @@ pub enum QmpError {
     /// QEMU did not reply in time.
     #[error("QEMU at {address} has not answered {command} for {} s", .limit.as_secs())]
     Silent {
-        /// The socket.
+        /// The peer's address.
         address: Address,
         /// The command.
         command: String,
@@ -127,8 +142,15 @@ pub struct Qmp {
     address: Address,
     stream: Stream,
     messages: Receiver<(Instant, Message)>,
-    events: VecDeque<Event>,
+    events: Vec<Event>,
     next_id: u64,
+}
+
+/// A command whose reply is awaited.
+#[derive(Debug)]
+pub struct Sent {
+    id: u64,
+    command: String,
 }
 
 enum Stream {
@@ -151,13 +173,19 @@ impl Qmp {
     pub fn connect(address: &Address) -> Result<Self, QmpError> {
         let failed = |error| QmpError::Connect { address: address.clone(), error };
         let stream = Stream::connect(address).map_err(failed)?;
-        let reader = stream.reader().map_err(failed)?;
-        let (sender, messages) = mpsc::channel();
+        Qmp::over(address.clone(), stream)
+    }
+
+    fn over(address: Address, stream: Stream) -> Result<Self, QmpError> {
+        let reader = match stream.reader() {
+            Ok(reader) => reader,
+            Err(error) => return Err(QmpError::Connect { address, error }),
+        };
+        let (sender, messages) = mpsc::sync_channel(QUEUED_MAX);
         thread::spawn(move || receive(reader, &sender));
-        let mut qmp =
-            Qmp { address: address.clone(), stream, messages, events: VecDeque::new(), next_id: 0 };
+        let mut qmp = Qmp { address, stream, messages, events: Vec::new(), next_id: 0 };
         qmp.expect_greeting()?;
-        qmp.execute("qmp_capabilities", json!({}), GREETS_WITHIN)?;
+        qmp.execute("qmp_capabilities", json!({}), GREETING_TIMEOUT)?;
         Ok(qmp)
     }
 
@@ -167,7 +195,7 @@ impl Qmp {
     }
 
     fn expect_greeting(&mut self) -> Result<(), QmpError> {
-        let greeting = self.messages.recv_timeout(GREETS_WITHIN).map_err(|error| match error {
+        let greeting = self.messages.recv_timeout(GREETING_TIMEOUT).map_err(|error| match error {
             RecvTimeoutError::Timeout => QmpError::NoGreeting(self.address.clone()),
             RecvTimeoutError::Disconnected => QmpError::Closed(self.address.clone()),
         })?;
@@ -179,9 +207,7 @@ impl Qmp {
     }
 
     fn not_qmp(&self, said: &str) -> QmpError {
-        let printable = said.chars().map(|c| if c.is_control() { '.' } else { c });
-        let said = printable.take(QUOTED).collect();
-        QmpError::NotQmp { address: self.address.clone(), said }
+        QmpError::NotQmp { address: self.address.clone(), said: printable(said, QUOTED) }
     }
 
     /// Executes `command` and returns its value. Events that arrive in the meantime are kept.
@@ -194,54 +220,84 @@ impl Qmp {
         arguments: Value,
         limit: Duration,
     ) -> Result<Value, QmpError> {
-        let deadline = Instant::now() + limit;
+        let order = self.send(command, arguments);
+        self.reply(&order, limit)?.ok_or_else(|| QmpError::Silent {
+            address: self.address.clone(),
+            command: order.command,
+            limit,
+        })
+    }
+
+    /// Sends `command`, whose reply is then awaited with [`Qmp::reply`].
+    pub fn send(&mut self, command: &str, arguments: Value) -> Sent {
         let id = self.next_id;
         self.next_id += 1;
         let line = json!({"execute": command, "arguments": arguments, "id": id});
         // A peer that has closed the connection may have said why.
         let _ = self.stream.write_all(format!("{line}\n").as_bytes());
+        Sent { id, command: command.to_owned() }
+    }
+
+    /// The reply to `sent`, if it arrives within `limit`. Events that arrive in the meantime are
+    /// kept.
+    ///
+    /// # Errors
+    /// If QEMU refuses the command, or the connection ended.
+    pub fn reply(&mut self, sent: &Sent, limit: Duration) -> Result<Option<Value>, QmpError> {
+        let deadline = Instant::now() + limit;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let (at, value) = self.receive(left)?.ok_or_else(|| QmpError::Silent {
-                address: self.address.clone(),
-                command: command.to_owned(),
-                limit,
-            })?;
+            let Some((at, value)) = self.receive(left)? else { return Ok(None) };
+            // QEMU knows no id of a line that it could not read.
+            let is_ours = value.get("id").map_or(value.get("error").is_some(), |id| *id == sent.id);
             if value.get("event").is_some() {
                 self.keep(at, &value);
-            } else if let Some(error) = value.get("error") {
-                return Err(QmpError::Refused {
-                    address: self.address.clone(),
-                    command: command.to_owned(),
-                    description: error["desc"].as_str().unwrap_or("no reason given").to_owned(),
-                });
-            } else if value["id"] == id {
-                return Ok(value["return"].clone());
+            } else if is_ours {
+                return match value.get("error") {
+                    None => Ok(Some(value["return"].clone())),
+                    Some(error) => Err(self.refused(&sent.command, error)),
+                };
             }
-            // The reply to a command that was given up.
+            // Other replies are those to commands that were given up.
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
         }
     }
 
-    /// The next event, if one arrives within `limit`.
+    fn refused(&self, command: &str, error: &Value) -> QmpError {
+        let description = error["desc"].as_str().unwrap_or("no reason given");
+        QmpError::Refused {
+            address: self.address.clone(),
+            command: command.to_owned(),
+            description: printable(description, DESCRIPTION_MAX),
+        }
+    }
+
+    /// The events of a migration that have arrived; waits for the first one for up to `limit`.
     ///
     /// # Errors
     /// If the connection ended.
-    pub fn next_event(&mut self, limit: Duration) -> Result<Option<Event>, QmpError> {
+    pub fn events(&mut self, limit: Duration) -> Result<Vec<Event>, QmpError> {
         let deadline = Instant::now() + limit;
-        loop {
-            if let Some(event) = self.events.pop_front() {
-                return Ok(Some(event));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Some((at, value)) = self.receive(left)? else { return Ok(None) };
+        // No more than were queued: a peer may send without end.
+        for _ in 0..QUEUED_MAX {
+            let left = match self.events.is_empty() {
+                true => deadline.saturating_duration_since(Instant::now()),
+                false => Duration::ZERO,
+            };
+            let Some((at, value)) = self.receive(left)? else { break };
             self.keep(at, &value);
         }
+        Ok(self.events.drain(..).collect())
     }
 
     fn keep(&mut self, at: Instant, value: &Value) {
-        if let Some(name) = value["event"].as_str() {
-            let (name, data) = (name.to_owned(), value["data"].clone());
-            self.events.push_back(Event { at, name, data });
+        if let Some(name) = value["event"].as_str()
+            && EVENTS.contains(&name)
+            && self.events.len() < EVENTS_MAX
+        {
+            self.events.push(Event { at, name: name.to_owned(), data: value["data"].clone() });
         }
     }
 
@@ -300,7 +356,7 @@ impl Stream {
 }
 
 /// Hands over what arrives, until the connection ends or nobody takes it.
-fn receive(stream: impl Read, to: &Sender<(Instant, Message)>) {
+fn receive(stream: impl Read, to: &SyncSender<(Instant, Message)>) {
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -331,8 +387,65 @@ mod tests {
         assert_eq!(parsed("unix:a.qmp"), Ok(Address::Unix("a.qmp".into())));
         assert_eq!(parsed("b:4444"), Ok(Address::Tcp("b:4444".into())));
         assert_eq!(parsed("tcp:[::1]:4444"), Ok(Address::Tcp("[::1]:4444".into())));
-        for text in ["", "b", "b:", ":4444", "b:70000"] {
+        for text in ["", "b", "b:", ":4444", "b:0", "b:70000"] {
             assert!(parsed(text).unwrap_err().contains("HOST:PORT"), "{text}");
         }
+    }
+
+    /// A peer that greets, enters command mode and then does as `script` says.
+    fn imitated(
+        script: impl FnOnce(&mut dyn FnMut() -> Value, &mut UnixStream) + Send + 'static,
+    ) -> Qmp {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        thread::spawn(move || {
+            let mut lines = BufReader::new(theirs.try_clone().unwrap()).lines();
+            let mut next = || match lines.next() {
+                Some(Ok(line)) => serde_json::from_str(&line).unwrap(),
+                _ => Value::Null,
+            };
+            theirs.write_all(b"{\"QMP\": {}}\n").unwrap();
+            let id = next()["id"].clone();
+            theirs.write_all(format!("{}\n", json!({"return": {}, "id": id})).as_bytes()).unwrap();
+            script(&mut next, &mut theirs);
+        });
+        Qmp::over(Address::Unix("imitated".into()), Stream::Unix(ours)).unwrap()
+    }
+
+    #[test]
+    fn an_error_belongs_to_the_command_with_its_id() {
+        let mut qmp = imitated(|next, stream| {
+            let late = next()["id"].clone();
+            let id = next()["id"].clone();
+            for message in [
+                json!({"error": {"desc": "of a command given up"}, "id": late}),
+                json!({"return": 7, "id": id}),
+                json!({"error": {"desc": "two\nlines"}}),
+            ] {
+                stream.write_all(format!("{message}\n").as_bytes()).unwrap();
+            }
+            next();
+        });
+        let late = qmp.send("migrate", json!({}));
+        assert_eq!(qmp.reply(&late, Duration::ZERO).unwrap(), None);
+        let limit = Duration::from_secs(60);
+        assert_eq!(qmp.execute("query-status", json!({}), limit).unwrap(), 7);
+        let error = qmp.execute("query-status", json!({}), limit).unwrap_err().to_string();
+        assert_eq!(error, "QEMU at imitated refuses query-status: two.lines");
+    }
+
+    #[test]
+    fn a_peer_that_talks_without_end_exceeds_no_limit() {
+        let mut qmp = imitated(|_, stream| {
+            let line = format!("{}\n", json!({"event": "RTC_CHANGE", "data": {}}));
+            while stream.write_all(line.as_bytes()).is_ok() {}
+        });
+        let error = qmp.execute("query-status", json!({}), Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(error, QmpError::Silent { .. }), "{error}");
+        assert_eq!(qmp.events(Duration::ZERO).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn words_of_a_peer_cannot_drive_a_terminal() {
+        assert_eq!(printable("a\x1b[2J\nb", 6), "a.[2J.");
     }
 }

@@ -4,10 +4,10 @@ use super::{End, Phases};
 use crate::qmp::Event;
 use std::time::{Duration, Instant};
 
-/// Instants of one clock: events count from their arrival here.
-#[derive(Debug, Default)]
+/// All timestamps come from the driver's clock, at the arrival of each event.
+#[derive(Debug)]
 pub struct Timeline {
-    begun: Option<Instant>,
+    begun: Instant,
     active: Option<Instant>,
     stopped: Option<Instant>,
     source_done: Option<Instant>,
@@ -17,7 +17,7 @@ pub struct Timeline {
 impl Timeline {
     /// Of a migration that is ordered at `begun`.
     pub fn starting(begun: Instant) -> Self {
-        Timeline { begun: Some(begun), ..Timeline::default() }
+        Timeline { begun, active: None, stopped: None, source_done: None, resumed: None }
     }
 
     /// Takes an event of QEMU; the first of each kind counts.
@@ -44,7 +44,7 @@ impl Timeline {
 
     /// When it was ordered.
     pub fn begun(&self) -> Instant {
-        self.begun.unwrap_or_else(Instant::now)
+        self.begun
     }
 
     /// When pre-copy began.
