@@ -9,11 +9,10 @@ mod results;
 
 use crate::output;
 use crate::problem::Problem;
-use longhaul_boxes::fibre::Ecn;
 use longhaul_boxes::figures;
 use longhaul_boxes::number::within;
-use longhaul_boxes::quantity::{Distance, Size};
-use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, NetworkChoice, Spec};
+use longhaul_boxes::quantity::Distance;
+use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 
 use cell::{Cell, Fibre, Transport};
 use longhaul_units::BitRate;
@@ -162,31 +161,15 @@ impl RunningLab {
         let record = longest && accelerated && first;
         let name: LabName = format!("demo-{}", std::process::id()).parse()?;
         let spec = Spec {
-            name,
-            hosts: 2,
-            distance: path.distance,
-            rate: args.rate,
-            network: NetworkChoice::Kernel,
-            back_to_back: false,
-            ipv6: false,
             accelerate: match (accelerated, path.loss > 0.0) {
                 (false, _) => Accelerate::None,
                 (true, false) => Accelerate::Both,
                 (true, true) => Accelerate::Transport,
             },
-            wan_rate: None,
             loss: path.loss,
-            loss_burst: None,
-            cut_for: None,
-            cut_every: None,
-            rule: Vec::new(),
-            at: Vec::new(),
-            queue: Size::from_bytes(16 << 20),
-            ecn: Ecn::Off,
-            memory: Size::from_bytes(4 << 30),
             seed: args.seed,
             pcap: record.then(|| args.out.join("packets.pcap")),
-            pcap_frames: 1000,
+            ..Spec::of_two(name, path.distance, args.rate)
         };
         Ok(RunningLab { path, accelerated, lab: Lab::start(&spec, Lifetime::OfParent)? })
     }

@@ -267,7 +267,7 @@ impl<'a> Program<'a> {
 }
 
 /// Looks up `name` in PATH, so that the error for a missing program has a remedy.
-fn find_program(name: &OsString) -> Result<PathBuf, Problem> {
+pub fn find_program(name: &OsString) -> Result<PathBuf, Problem> {
     if name.as_encoded_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return if path.exists() {

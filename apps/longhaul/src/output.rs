@@ -111,6 +111,13 @@ pub fn to_json(value: &impl Serialize) -> Result<String, Problem> {
         .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))
 }
 
+/// Formats as JSON on one line.
+pub fn to_line(value: &impl Serialize) -> Result<String, Problem> {
+    serde_json::to_string(value)
+        .map(|line| line + "\n")
+        .map_err(|e| Problem::plain(format!("cannot write JSON: {e}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,9 @@ pub enum Lifetime {
     UntilDown,
     /// Until the process that started it ends, even by a signal.
     OfParent,
+    /// As [`Lifetime::OfParent`], but Ctrl-C at the terminal reaches only the process that started
+    /// it.
+    OfParentAlone,
 }
 
 /// A lab that this process has started. Dropping it stops the lab, unless it is detached.
@@ -41,6 +44,7 @@ impl Lab {
         command.args(["lab", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         match lifetime {
             Lifetime::OfParent => die_with_parent(&mut command),
+            Lifetime::OfParentAlone => die_with_parent(command.process_group(0)),
             // Its own process group, so that Ctrl-C in the terminal does not reach it.
             Lifetime::UntilDown => drop(command.process_group(0)),
         }

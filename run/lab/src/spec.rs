@@ -161,6 +161,33 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// Two hosts with networks of their own on a fibre; the rest is as by default.
+    pub fn of_two(name: LabName, distance: Distance, rate: BitRate) -> Self {
+        Spec {
+            name,
+            hosts: 2,
+            distance,
+            rate,
+            network: NetworkChoice::Kernel,
+            back_to_back: false,
+            ipv6: false,
+            accelerate: Accelerate::None,
+            wan_rate: None,
+            loss: 0.0,
+            loss_burst: None,
+            cut_for: None,
+            cut_every: None,
+            rule: Vec::new(),
+            at: Vec::new(),
+            queue: Size::from_bytes(16 << 20),
+            ecn: Ecn::Off,
+            memory: Size::from_bytes(4 << 30),
+            seed: 1,
+            pcap: None,
+            pcap_frames: 1000,
+        }
+    }
+
     /// A one-line description.
     pub fn summary(&self) -> String {
         if self.back_to_back {

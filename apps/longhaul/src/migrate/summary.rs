@@ -1,12 +1,15 @@
 //! What a migration measured, for people and programs.
 
-use crate::problem::Problem;
+use crate::sim::INTERRUPTED;
 use longhaul_boxes::quantity::Size;
 use longhaul_lab::Spec;
 use longhaul_migration::guest::{Load, Report};
-use longhaul_migration::{Migration, Outcome, Transport};
+use longhaul_migration::{Migration, Outcome, Reason, Transport};
 use serde::Serialize;
 use std::time::Duration;
+
+/// Exit code where the guest is lost or its memory is wrong.
+const FAILED: u8 = 1;
 
 /// One migration.
 #[derive(Debug, Serialize)]
@@ -35,6 +38,9 @@ pub struct Summary {
     silence_ms: Option<u64>,
     /// The guest's memory at the end.
     checked: Option<Checked>,
+    /// Without regard to the guest's memory.
+    #[serde(skip)]
+    exit_code: u8,
 }
 
 #[derive(Debug, Serialize)]
@@ -96,6 +102,11 @@ fn ms(duration: Duration) -> u64 {
 impl Summary {
     /// Of a migration of any guest.
     pub fn of(transport: Transport, migration: &Migration) -> Self {
+        let exit_code = match migration.outcome {
+            Outcome::DidNotFinish { source_runs: false, .. } => FAILED,
+            Outcome::DidNotFinish { reason: Reason::Interrupted, .. } => INTERRUPTED,
+            _ => 0,
+        };
         let (outcome, reason, phases) = match &migration.outcome {
             Outcome::Completed(phases) => {
                 let [setup_s, precopy_s, stop_and_copy_s, activation_s] =
@@ -105,7 +116,10 @@ impl Summary {
                 ("completed", None, Some(phases))
             }
             Outcome::DidNotFinish { reason, source_runs } => {
-                let then = if *source_runs { "" } else { "; the source does not run its guest" };
+                let then = match source_runs {
+                    true => "",
+                    false => "; the guest was not seen to run on the source again",
+                };
                 ("did not finish", Some(format!("{reason}{then}")), None)
             }
         };
@@ -126,6 +140,7 @@ impl Summary {
             downtime_ms: migration.downtime.map(ms),
             silence_ms: None,
             checked: None,
+            exit_code,
         }
     }
 
@@ -162,16 +177,12 @@ impl Summary {
         self.checked = checked;
     }
 
-    /// True unless the guest found a page wrong.
-    pub fn is_memory_right(&self) -> bool {
-        self.checked.as_ref().is_none_or(|checked| checked.wrong == 0)
-    }
-
-    /// JSON on one line.
-    pub fn to_line(&self) -> Result<String, Problem> {
-        serde_json::to_string(self)
-            .map(|line| line + "\n")
-            .map_err(|error| Problem::plain(format!("cannot write JSON: {error}")))
+    /// The exit code of a command with this result.
+    pub fn exit_code(&self) -> u8 {
+        match &self.checked {
+            Some(checked) if checked.wrong > 0 => FAILED,
+            _ => self.exit_code,
+        }
     }
 }
 
@@ -213,7 +224,7 @@ pub fn text(summary: &Summary) -> String {
     );
     if let Some(downtime) = summary.downtime_ms {
         let silence =
-            summary.silence_ms.map(|ms| format!(", {ms} ms as the guest's output has it"));
+            summary.silence_ms.map(|ms| format!(", guest silent for {ms} ms"));
         text += &format!("  downtime {downtime} ms{}\n", silence.unwrap_or_default());
     }
     let dirtied = summary.guest.as_ref().and_then(|guest| guest.dirtied_bytes_per_s);
@@ -235,7 +246,7 @@ pub fn text(summary: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longhaul_migration::Reason;
+    use crate::output;
     use longhaul_migration::drive;
 
     fn migration(outcome: Outcome) -> Migration {
@@ -263,13 +274,13 @@ mod tests {
             "rdma-pin-all\n  completed in 2.00 s\n",
             "set-up 0.500 s, pre-copy 0.500 s",
             "in 3 passes, 2.000 Gbit/s",
-            "downtime 70 ms, 80 ms as the guest's output has it",
+            "downtime 70 ms, guest silent for 80 ms",
             "100 pages checked at the destination, 1 wrong, the first is page 7",
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        assert!(!summary.is_memory_right());
-        let line = summary.to_line().unwrap();
+        assert_eq!(summary.exit_code(), 1);
+        let line = output::to_line(&summary).unwrap();
         assert_eq!(line.lines().count(), 1);
         let json: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(
@@ -286,7 +297,11 @@ mod tests {
         let summary = Summary::of(Transport::Tcp, &migration(outcome));
         let said = text(&summary);
         assert!(said.contains("did not finish in 2.0 s: too slow: 1.0 MiB are left"), "{said}");
-        assert!(said.contains("the source does not run its guest"), "{said}");
-        assert!(summary.is_memory_right());
+        assert!(said.contains("was not seen to run on the source again"), "{said}");
+        assert_eq!(summary.exit_code(), 1);
+        for (reason, code) in [(Reason::Interrupted, 130), (Reason::InSetup, 0)] {
+            let outcome = Outcome::DidNotFinish { reason, source_runs: true };
+            assert_eq!(Summary::of(Transport::Tcp, &migration(outcome)).exit_code(), code);
+        }
     }
 }
