@@ -38,7 +38,7 @@ pub struct Load {
     pub working_set: u64,
     /// Bytes dirtied per second.
     pub dirty_per_s: u64,
-    /// Bytes checked per second, beside those that are about to be dirtied.
+    /// Bytes checked per second in a scan of all pages, beside those that are about to be dirtied.
     pub check_per_s: u64,
 }
 

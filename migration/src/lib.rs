@@ -1,8 +1,8 @@
 //! Live migration by QEMU: drives both ends over QMP, with a guest that checks its memory.
 //!
 //! The layers, from below: `qmp` (a client of QEMU's machine protocol), `drive` (the phases of a
-//! migration), `guest` (a guest of 1200 bytes, and what it reports), `machine` (QEMU processes with
-//! that guest).
+//! migration), `guest` (a guest of about 1.2 KB, and what it reports), `machine` (QEMU processes
+//! with that guest).
 #![forbid(unsafe_code)]
 
 pub mod drive;

@@ -9,6 +9,26 @@ const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 /// Names without meaning.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "base", "helper", "helpers", "misc"];
+/// Top-level folders with code.
+pub const CODE_FOLDERS: &[&str] = &[
+    "proto",
+    "ports",
+    "host",
+    "verbs",
+    "run",
+    "apps",
+    "doctor",
+    "sim",
+    "planner",
+    "bench",
+    "datapath",
+    "ingest",
+    "storage",
+    "migration",
+    "python",
+    "checks",
+    "xtask",
+];
 /// Top-level folders in which unsafe code is allowed.
 const UNSAFE_FOLDERS: &[&str] = &["ports", "host", "verbs", "run", "apps", "checks"];
 /// Places with unsafe code in other folders: files, or folders with a slash at the end.
@@ -19,25 +39,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[];
 
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let mut faults = Vec::new();
-    for folder in [
-        "proto",
-        "ports",
-        "host",
-        "verbs",
-        "run",
-        "apps",
-        "doctor",
-        "sim",
-        "planner",
-        "bench",
-        "datapath",
-        "ingest",
-        "storage",
-        "migration",
-        "python",
-        "checks",
-        "xtask",
-    ] {
+    for &folder in CODE_FOLDERS {
         if !root.join(folder).join("README.md").exists() {
             faults.push(format!("{folder}/README.md, which states the folder's rule, is missing"));
         }

@@ -28,10 +28,11 @@ Examples:
   for km in 0 100 1000; do longhaul migrate run --distance ${km}km --json; done > table.jsonl
 
 Two QEMUs run on hosts a and b of a lab. The guest fills its memory with a pattern, rewrites the
-working set in turn at the rate of --dirty, and checks every page above the first 8 MiB; the result says how many pages it
-checked on the destination and how many were wrong. QEMU (Debian's qemu-system-x86) must be
-installed; it needs no kernel or disk image. Exit code: 0, it ended, even if by --timeout; 1,
-something failed, the guest was not seen to run, or memory is wrong; 130, it was interrupted. What the figures mean: docs/migration.md.";
+working set in turn at the rate of --dirty, and checks every page above the first 8 MiB; the result
+says how many pages it checked on the destination and how many were wrong. QEMU (Debian's
+qemu-system-x86) must be installed; it needs no kernel or disk image. Exit code: 0, it ended, even
+if by --timeout; 1, something failed, the guest was not seen to run, or memory is wrong; 130, it was
+interrupted. What the figures mean: docs/migration.md.";
 
 /// Port of the destination.
 const PORT: u16 = 4455;
