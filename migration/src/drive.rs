@@ -681,11 +681,7 @@ mod tests {
         ("query-migrate-capabilities", r#"[{"capability": "events", "state": true}]"#);
     const WAITING: &[(&str, &str)] = &[("query-status", r#"{"status": "inmigrate"}"#), KNOWN];
 
-    fn migrated(
-        source: &mut Peer,
-        timeout: Duration,
-        stop: bool,
-    ) -> Result<Migration, DriveError> {
+    fn migrated(source: &mut Peer, timeout: Duration, stop: bool) -> Result<Migration, DriveError> {
         let plan = Plan {
             transport: Transport::Tcp,
             to: "192.0.2.7:4455".to_owned(),

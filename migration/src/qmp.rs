@@ -36,8 +36,9 @@ pub fn printable(text: &str, limit: usize) -> String {
 
 /// True for a host and a port that one can connect to.
 pub fn is_host_and_port(text: &str) -> bool {
-    text.rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse().is_ok_and(|port: u16| port > 0))
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && port.parse().is_ok_and(|port: u16| port > 0)
+    })
 }
 
 /// Where a QEMU listens for QMP.
@@ -90,7 +91,7 @@ pub enum QmpError {
         error: io::Error,
     },
     /// The peer sent nothing after the connection.
-    #[error("no QMP greeting from {0} within {} s", GREETING_TIMEOUT.as_secs())]
+    #[error("no QMP greeting from {0} within {limit} s", limit = GREETING_TIMEOUT.as_secs())]
     NoGreeting(Address),
     /// The peer speaks another protocol.
     #[error("{address} does not speak QMP: it says '{said}'")]
@@ -195,10 +196,11 @@ impl Qmp {
     }
 
     fn expect_greeting(&mut self) -> Result<(), QmpError> {
-        let greeting = self.messages.recv_timeout(GREETING_TIMEOUT).map_err(|error| match error {
-            RecvTimeoutError::Timeout => QmpError::NoGreeting(self.address.clone()),
-            RecvTimeoutError::Disconnected => QmpError::Closed(self.address.clone()),
-        })?;
+        let greeting =
+            self.messages.recv_timeout(GREETING_TIMEOUT).map_err(|error| match error {
+                RecvTimeoutError::Timeout => QmpError::NoGreeting(self.address.clone()),
+                RecvTimeoutError::Disconnected => QmpError::Closed(self.address.clone()),
+            })?;
         match greeting {
             (_, Message::Json(value)) if value.get("QMP").is_some() => Ok(()),
             (_, Message::Json(value)) => Err(self.not_qmp(&value.to_string())),

@@ -1,7 +1,7 @@
 //! `longhaul migrate between`.
 
-use super::summary::{Summary, text};
 use super::Options;
+use super::summary::{Summary, text};
 use crate::output;
 use crate::problem::Problem;
 use crate::signals::stop_flag;

@@ -4,9 +4,7 @@ use crate::exec;
 use crate::problem::Problem;
 use longhaul_boxes::quantity::{Distance, probability};
 use longhaul_boxes::settings::WanRate;
-use longhaul_lab::{
-    Accelerate, HostName, INTERFACE, Lab, LabDir, LabName, Lifetime, Spec,
-};
+use longhaul_lab::{Accelerate, HostName, INTERFACE, Lab, LabDir, LabName, Lifetime, Spec};
 use longhaul_migration::Transport;
 use longhaul_units::BitRate;
 use std::ffi::OsString;
@@ -131,7 +129,8 @@ impl Hosts {
             return Ok(Congestion { hosts: self, name, before: None });
         };
         let refused = |why: &str| {
-            let cause = format!("host {SOURCE} cannot use TCP congestion control '{wanted}': {why}");
+            let cause =
+                format!("host {SOURCE} cannot use TCP congestion control '{wanted}': {why}");
             Problem::new(cause, format!("load it, as root: modprobe tcp_{wanted}"))
         };
         self.set_route(Some(wanted))?.map_err(|why| refused(&why))?;

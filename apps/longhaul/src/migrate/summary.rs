@@ -223,8 +223,7 @@ pub fn text(summary: &Summary) -> String {
         summary.gbit_per_s
     );
     if let Some(downtime) = summary.downtime_ms {
-        let silence =
-            summary.silence_ms.map(|ms| format!(", guest silent for {ms} ms"));
+        let silence = summary.silence_ms.map(|ms| format!(", guest silent for {ms} ms"));
         text += &format!("  downtime {downtime} ms{}\n", silence.unwrap_or_default());
     }
     let dirtied = summary.guest.as_ref().and_then(|guest| guest.dirtied_bytes_per_s);
