@@ -153,7 +153,7 @@ pub enum DriveError {
     Failed(String),
     /// The destination has everything and does not run the guest.
     #[error(
-        "the destination has not started the guest {} s after the source was done",
+        "the destination has not started the guest {} s after the source had sent everything",
         RUNS_WITHIN.as_secs()
     )]
     NeverRuns,
