@@ -32,7 +32,7 @@ const PASSES: u64 = 3;
 /// Characters of QEMU's name of a state, and of its reason for a failure.
 const STATUS_MAX: usize = 60;
 const FAILURE_MAX: usize = 500;
-/// Part of the sent rate from which dirtying keeps up with it. A guest that rewrites its working set
+/// Part of the sent rate from which dirtying keeps up. A guest that rewrites its working set
 /// in each pass is counted at the sent rate, less headers and the two counters' different periods.
 const KEEPS_UP: f64 = 0.75;
 

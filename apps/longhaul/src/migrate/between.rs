@@ -18,7 +18,8 @@ Examples:
 Each QEMU is named by the socket of its option '-qmp': a path, or HOST:PORT. The destination has the
 source's machine and '-incoming defer'. Storage is not copied: both must see the same disks. Ctrl-C
 and --timeout cancel the migration, and the guest runs on. Exit code: 0, it ended, even if by
---timeout; 1, something failed, or the guest was not seen to run; 130, it was interrupted. What the figures mean: docs/migration.md.";
+--timeout; 1, something failed, or the guest was not seen to run; 130, it was interrupted. What the
+figures mean: docs/migration.md.";
 
 /// Command line.
 #[derive(Debug, clap::Args)]
