@@ -63,7 +63,7 @@ struct Raw {
     qp: QueuePair,
     cq: CompletionQueue,
     region: MemoryRegion,
-    _connection: Connection,
+    connection: Connection,
 }
 
 impl Raw {
@@ -77,7 +77,7 @@ impl Raw {
         let region = pd.register(8192, all).unwrap();
         qp.post_recv(1, &[region.piece(4096, 16)]).unwrap();
         let connection = device.connect_with(&qp, to(), &path, private_data, LIMIT)?;
-        Ok(Raw { qp, cq, region, _connection: connection })
+        Ok(Raw { qp, cq, region, connection })
     }
 
     fn send(&self, capsule: &[u8]) {
@@ -107,7 +107,7 @@ impl Raw {
 
     fn wait_for_end(&self) {
         let begun = Instant::now();
-        while !self._connection.has_ended() {
+        while !self.connection.has_ended() {
             assert!(begun.elapsed() < LIMIT, "the connection does not end");
             // The polling drives the device.
             self.cq.poll(8, |_| {}).unwrap();
@@ -154,7 +154,7 @@ fn both_queues(world: &World) -> [Raw; 2] {
 fn the_end_of_an_admin_queue_ends_the_others_at_once() {
     let world = World::new(settings(vec![memory()]));
     let [admin_queue, io_queue] = both_queues(&world);
-    assert!(!io_queue._connection.has_ended());
+    assert!(!io_queue.connection.has_ended());
     drop(admin_queue);
     io_queue.wait_for_end();
 }
@@ -218,7 +218,7 @@ fn hosts_that_misbehave_lose_their_connection_and_no_other() {
     for capsule in [&[0_u8; 3][..], &[0xff; 64]] {
         let raw = Raw::connect(&world.host, &admin_request()).unwrap();
         raw.send(capsule);
-        while !raw._connection.has_ended() && raw.cq.poll(8, |_| {}).unwrap() == 0 {}
+        while !raw.connection.has_ended() && raw.cq.poll(8, |_| {}).unwrap() == 0 {}
     }
     let outcome = loads::run(&good, &load("randrw", 4096, 100), &AtomicBool::new(false)).unwrap();
     assert_eq!((outcome.mismatches, outcome.verified > 0), (0, true));
