@@ -9,7 +9,7 @@ mod summary;
 
 use crate::problem::Problem;
 use longhaul_boxes::number::{at_least, within};
-use longhaul_migration::Transport;
+use longhaul_migration::{Plan, Transport};
 use longhaul_units::BitRate;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,11 +59,17 @@ struct Options {
 }
 
 impl Options {
-    fn downtime_limit(&self) -> Option<Duration> {
-        self.downtime_limit.map(Duration::from_millis)
-    }
-
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
+    /// The migration to `to`, where the destination listens at `listen`. `rate` is the highest
+    /// unless another is given.
+    fn plan(&self, to: String, listen: String, rate: Option<BitRate>) -> Plan {
+        Plan {
+            transport: self.transport,
+            to,
+            listen,
+            downtime_limit: self.downtime_limit.map(Duration::from_millis),
+            max_bandwidth: self.max_bandwidth.or(rate).map(|rate| rate.as_bps() / 8),
+            channels: self.channels,
+            timeout: Duration::from_secs(self.timeout),
+        }
     }
 }

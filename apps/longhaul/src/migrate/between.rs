@@ -6,7 +6,7 @@ use crate::output;
 use crate::problem::Problem;
 use crate::signals::stop_flag;
 use longhaul_migration::qmp::{Address, Qmp, is_host_and_port};
-use longhaul_migration::{End, Plan, migrate};
+use longhaul_migration::{End, migrate};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -51,15 +51,8 @@ fn host_and_port(text: &str) -> Result<String, String> {
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let stop = stop_flag()?;
     let options = &args.options;
-    let plan = Plan {
-        transport: options.transport,
-        to: args.to.clone(),
-        listen: args.listen.clone().unwrap_or_else(|| args.to.clone()),
-        downtime_limit: options.downtime_limit(),
-        max_bandwidth: options.max_bandwidth.map(|rate| rate.as_bps() / 8),
-        channels: options.channels,
-        timeout: options.timeout(),
-    };
+    let listen = args.listen.as_ref().unwrap_or(&args.to);
+    let plan = options.plan(args.to.clone(), listen.clone(), None);
     let connect = |end: End, address: &Address| {
         Qmp::connect(address).map_err(|error| Problem::from((end, error)))
     };

@@ -12,8 +12,8 @@ use longhaul_boxes::number::at_least;
 use longhaul_boxes::quantity::Size;
 use longhaul_migration::guest::{CHECK_ALL, Load, Report, silence};
 use longhaul_migration::machine::{Accel, ENDS_WITHIN, Machine, MachineError};
-use longhaul_migration::{End, Migration, Outcome, Plan, Reason, migrate};
-use longhaul_units::{QuantityError, size_bytes};
+use longhaul_migration::{End, Migration, Outcome, Reason, migrate};
+use longhaul_units::size_bytes;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     memory: Size,
     /// Bytes that the guest dirties per second; 0: none
-    #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "100M", value_parser = size_bytes)]
     dirty: u64,
     /// Set the guest's working set, which is dirtied in turn [default: all memory]
     #[arg(long, value_name = "SIZE")]
@@ -74,10 +74,6 @@ pub struct Args {
     /// Migrate this many times, each with new QEMUs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least(1))]
     repeat: u64,
-}
-
-fn bytes(text: &str) -> Result<u64, QuantityError> {
-    size_bytes(text)
 }
 
 /// Migrates as often as asked.
@@ -163,7 +159,8 @@ fn once(
     if !started.map_err(of(End::Source))? {
         return Ok(None);
     }
-    let plan = plan(args, hosts);
+    let to = format!("{}:{PORT}", DESTINATION.ip());
+    let plan = args.options.plan(to.clone(), to, Some(hosts.spec().rate));
     let before = source.heard().report;
     let migration = migrate(&mut source_qmp, &mut destination_qmp, &plan, stop);
     let migration = migration.map_err(|error| {
@@ -180,21 +177,6 @@ fn once(
     let (silent, checked) = verdict(&migration, load, &mut source, &mut destination, stop)?;
     summary.with_words(silent, checked);
     Ok(Some(summary))
-}
-
-fn plan(args: &Args, hosts: &Hosts) -> Plan {
-    let options = &args.options;
-    let to = format!("{}:{PORT}", DESTINATION.ip());
-    let max_bandwidth = options.max_bandwidth.unwrap_or(hosts.spec().rate);
-    Plan {
-        transport: options.transport,
-        listen: to.clone(),
-        to,
-        downtime_limit: options.downtime_limit(),
-        max_bandwidth: Some(max_bandwidth.as_bps() / 8),
-        channels: options.channels,
-        timeout: options.timeout(),
-    }
 }
 
 fn time_for(least: Duration, load: &Load) -> Duration {
