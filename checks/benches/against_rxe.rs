@@ -7,7 +7,7 @@
 //! depend on what the emulator is good at.
 
 use clap::Parser;
-use longhaul_checks::guest::against_rxe::{self, Figure, Stack};
+use longhaul_checks::guest::against_rxe::{self, Extent, Figure, Stack};
 use longhaul_checks::guest::{Guest, Kernel, skip_loudly};
 use longhaul_checks::samples::{Keep, Rounds};
 use longhaul_checks::{Turn, samples};
@@ -70,7 +70,7 @@ fn main() {
                 &guest,
                 series.stack,
                 series.figure,
-                args.rounds.seconds,
+                Extent::Seconds(args.rounds.seconds),
             ));
         }
     }

@@ -109,16 +109,40 @@ impl Figure {
         }
     }
 
-    /// The program, which measures for about `seconds`.
-    fn command(self, seconds: u32) -> String {
-        match self {
+    /// The program, which measures `extent`.
+    fn command(self, extent: Extent) -> String {
+        let program = match self {
+            Figure::Write(bytes) => format!("ib_write_bw -F --report_gbits -m 4096 -s {bytes}"),
+            Figure::SendLatency => "ib_send_lat -F -m 4096 -s 2".to_owned(),
+        };
+        match (self, extent) {
             // The first and last second do not count.
-            Figure::Write(bytes) => {
-                format!("ib_write_bw -F --report_gbits -m 4096 -s {bytes} -D {} -f 1", seconds + 2)
+            (Figure::Write(_), Extent::Seconds(seconds)) => {
+                format!("{program} -D {} -f 1", seconds + 2)
             }
-            Figure::SendLatency => {
-                format!("ib_send_lat -F -m 4096 -s 2 -n {}", LATENCY_MESSAGES * seconds)
+            (Figure::SendLatency, Extent::Seconds(seconds)) => {
+                format!("{program} -n {}", LATENCY_MESSAGES * seconds)
             }
+            (_, Extent::Messages(messages)) => format!("{program} -n {messages}"),
+        }
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// About this long. A guest whose emulated processor is kept waiting may complete nothing
+    /// meanwhile.
+    Seconds(u32),
+    /// This many messages, however long they take.
+    Messages(u32),
+}
+
+impl Extent {
+    fn seconds(self) -> u32 {
+        match self {
+            Extent::Seconds(seconds) => seconds,
+            Extent::Messages(_) => 0,
         }
     }
 }
@@ -152,11 +176,11 @@ pub fn prepare(guest: &Guest) {
 ///
 /// # Panics
 /// If a program fails, with the kernel's messages.
-pub fn measure(guest: &Guest, stack: Stack, figure: Figure, seconds: u32) -> f64 {
-    let command = format!("{} -u {ACK_TIMEOUT} -p {PORT}", figure.command(seconds));
+pub fn measure(guest: &Guest, stack: Stack, figure: Figure, extent: Extent) -> f64 {
+    let command = format!("{} -u {ACK_TIMEOUT} -p {PORT}", figure.command(extent));
     // The IPv4 address of an rxe device is its GID 1.
     let rxe = |device: u8| format!("{command} -d rxe{device} -x 1");
-    let limit = LIMIT + Duration::from_secs(seconds.into());
+    let limit = LIMIT + Duration::from_secs(extent.seconds().into());
     let local = |server: &str, client: &str| {
         guest.pair(server, &format!("{client} 127.0.0.1"), PORT, limit).1
     };

@@ -1,7 +1,7 @@
 //! Debian's kernel under emulation: the harness itself, and rxe beside our device. Skipped, loudly,
 //! if no kernel can be downloaded.
 
-use longhaul_checks::guest::against_rxe::{self, Figure, Stack};
+use longhaul_checks::guest::against_rxe::{self, Extent, Figure, Stack};
 use longhaul_checks::guest::{Guest, GuestConfig, Netdev, Tap, skip_loudly};
 use longhaul_checks::{Turn, longhaul};
 use std::path::PathBuf;
@@ -101,6 +101,8 @@ mod harness {
 mod rxe {
     use super::*;
 
+    const EXTENT: Extent = Extent::Messages(200);
+
     #[test]
     fn rxe_and_our_device_run_the_same_programs_in_one_guest() {
         let _turn = Turn::take();
@@ -108,7 +110,7 @@ mod rxe {
         against_rxe::prepare(&guest);
         for figure in Figure::ALL {
             for stack in Stack::ALL {
-                let value = against_rxe::measure(&guest, stack, figure, 1);
+                let value = against_rxe::measure(&guest, stack, figure, EXTENT);
                 println!("{}, {}: {value} {}", figure.name(), stack.name(), figure.unit());
                 assert!(value > 0.0, "{} of {}", figure.name(), stack.name());
             }

@@ -2,7 +2,7 @@
 
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::interop::storage::kernel_peer::{
-    KEEP_ALIVE_S, KERNELS, KernelPeer, OURS, Verified, fio, json, totals,
+    KEEP_ALIVE_S, KERNELS, KernelPeer, OURS, PATIENT_S, Verified, fio, json, totals,
 };
 use longhaul_checks::interop::storage::write_and_compare;
 use longhaul_checks::{Program, RuntimeDir, Turn};
@@ -30,14 +30,16 @@ fn disks_pass_both_ways_between_the_kernel_and_us() {
     let Some(peer) = boot("nb", "NVMe-oF with the kernel") else { return };
     let mut target = peer.target("--namespace memory:16M");
     target.wait_for_output("serving", LIMIT);
-    peer.connect("-i 2", 1);
+    peer.connect("-i 2", PATIENT_S, 1);
     let copied = write_and_compare(peer.guest(), FIRST, 1, LIMIT);
     println!("1 MiB written in {:.2?}, read in {:.2?}", copied.written_in, copied.read_in);
     peer.disconnect();
     let totals = totals(target);
     assert!(count(&totals, "invalidations") > 0, "no SEND with invalidate: {totals}");
     peer.serve();
-    let host = peer.host("--rw randrw --bs 4K --depth 16 --size 1M --verify --ops 500");
+    let host = peer.host(&format!(
+        "--keep-alive {PATIENT_S} --rw randrw --bs 4K --depth 16 --size 1M --verify --ops 500"
+    ));
     let job = json(&host.succeed(LIMIT))["jobs"][0].clone();
     assert_eq!(job["verify"]["mismatches"], 0, "{job}");
     peer.expect_no_complaints();
@@ -59,7 +61,7 @@ fn the_kernels_host_uses_our_target() {
     let records = found["records"].as_array().unwrap_or_else(|| panic!("{found}"));
     let names: Vec<&Value> = records.iter().map(|one| &one["subnqn"]).collect();
     assert_eq!(names, ["nqn.2014-08.org.nvmexpress.discovery", OURS], "{found}");
-    peer.connect("-i 4 -Q 64", 2);
+    peer.connect("-i 4 -Q 64", PATIENT_S, 2);
     describes_itself(&peer);
     for (disk, sizes) in
         [(FIRST, &[512, 4096, 65_536, 1 << 20][..]), (SECOND, &[4096, 65_536, 1 << 20])]
@@ -76,7 +78,7 @@ fn the_kernels_host_uses_our_target() {
     refusals_have_their_status(&peer);
     peer.disconnect();
     // Without SQ flow control, and after an association before.
-    peer.connect("-i 1 -D", 2);
+    peer.connect("-i 1 -D", PATIENT_S, 2);
     peer.sh("nvme reset /dev/nvme0");
     peer.wait_for_state("live");
     peer.verify(FIRST, Verified { bytes: 4096, depth: 16, jobs: 1, mib: 1 });
@@ -185,7 +187,7 @@ fn the_kernels_host_returns_after_cuts() {
         target
     };
     let mut target = serve();
-    peer.connect("-i 2", 1);
+    peer.connect("-i 2", KEEP_ALIVE_S, 1);
     let how = Verified { bytes: 4096, depth: 16, jobs: 2, mib: 16 };
 
     // The target dies with operations outstanding.
