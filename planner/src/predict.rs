@@ -44,6 +44,10 @@ pub enum Limit {
     Accelerator,
     /// The rate of the path, less the transport's headers and repair.
     Transport,
+    /// The processors of a storage target.
+    Target,
+    /// The drives of a storage target.
+    Drives,
 }
 
 impl Limit {
@@ -62,6 +66,8 @@ impl Limit {
             Limit::Retries => "retries end too soon",
             Limit::Accelerator => "accelerator's packets/s",
             Limit::Transport => "line rate less repair",
+            Limit::Target => "the target's CPU",
+            Limit::Drives => "the drives",
         }
     }
 

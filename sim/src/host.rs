@@ -11,6 +11,7 @@ mod listener;
 mod memory;
 mod receiver;
 mod sender;
+mod storage;
 
 pub(crate) use arrivals::Arrivals;
 pub(crate) use bandwidth::{Bandwidth, Goal, Plan};
@@ -20,6 +21,8 @@ pub(crate) use latency::{Latency, Role};
 pub(crate) use listener::Listener;
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::Sender;
+pub use storage::Storage;
+pub(crate) use storage::{Commands, Controller, Initiator};
 
 use crate::oracle::Connection;
 use crate::profile::NicProfile;
@@ -153,6 +156,8 @@ pub(crate) enum Program {
     Receiver(Receiver),
     Sender(Sender),
     Listener(Listener),
+    Initiator(Initiator),
+    Controller(Controller),
 }
 
 macro_rules! each {
@@ -163,6 +168,8 @@ macro_rules! each {
             Program::Receiver($it) => $call,
             Program::Sender($it) => $call,
             Program::Listener($it) => $call,
+            Program::Initiator($it) => $call,
+            Program::Controller($it) => $call,
         }
     };
 }
@@ -174,7 +181,8 @@ impl Program {
             Program::Bandwidth(program) => program.is_done(),
             Program::Latency(program) => program.is_done(),
             Program::Sender(program) => program.is_done(),
-            Program::Receiver(_) | Program::Listener(_) => true,
+            Program::Initiator(program) => program.is_done(),
+            Program::Receiver(_) | Program::Listener(_) | Program::Controller(_) => true,
         }
     }
 
@@ -183,7 +191,7 @@ impl Program {
         match self {
             Program::Sender(program) => Some(program.threads()),
             Program::Listener(program) => Some(program.threads()),
-            Program::Bandwidth(_) | Program::Latency(_) | Program::Receiver(_) => None,
+            _ => None,
         }
     }
 
@@ -191,7 +199,7 @@ impl Program {
         match self {
             Program::Sender(program) => Some(program.threads_mut()),
             Program::Listener(program) => Some(program.threads_mut()),
-            Program::Bandwidth(_) | Program::Latency(_) | Program::Receiver(_) => None,
+            _ => None,
         }
     }
 
@@ -201,6 +209,8 @@ impl Program {
             Program::Bandwidth(program) => program.complete(seen),
             Program::Latency(program) => program.complete(seen),
             Program::Receiver(program) => program.complete(seen),
+            Program::Initiator(program) => program.complete(seen),
+            Program::Controller(program) => program.complete(seen),
             // Their threads poll their own completion queues.
             Program::Sender(_) | Program::Listener(_) => {}
         }
@@ -304,7 +314,17 @@ impl Nic {
 
     /// Posts a receive for a message of at most `size` bytes. Returns whether there was room.
     pub fn post_receive(&mut self, slot: usize, size: u32) -> bool {
-        let segments = [Sge { address: Spans::address(slot), len: size, lkey: self.keys.lkey }];
+        self.post_receive_at(Spans::address(slot), slot, size)
+    }
+
+    /// Posts a receive for a capsule, which leaves the slot's data alone. Returns whether there was
+    /// room.
+    pub fn post_capsule_receive(&mut self, slot: usize, size: u32) -> bool {
+        self.post_receive_at(Spans::capsules(slot), slot, size)
+    }
+
+    fn post_receive_at(&mut self, address: u64, slot: usize, size: u32) -> bool {
+        let segments = [Sge { address, len: size, lkey: self.keys.lkey }];
         let wr = longhaul_rnic::RecvWr { wr_id: 0, segments: &segments };
         match &self.srq {
             Some(shared) => self.rnic.post_srq_recv(shared.id, &wr).is_ok(),

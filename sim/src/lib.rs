@@ -33,7 +33,7 @@ mod schedule;
 mod simulation;
 mod station;
 
-pub use host::Op;
+pub use host::{Op, Storage};
 pub use nodes::Nodes;
 pub use oracle::{Connection, Watched};
 pub use outcome::{

@@ -1,8 +1,8 @@
 //! The programs of flows, and their QPs.
 
 use crate::host::{
-    self, Bandwidth, Goal, Host, Latency, Listener, Program, QpPlan, Receiver, Role, Sender,
-    Threads, Window,
+    self, Bandwidth, Commands, Controller, Goal, Host, Initiator, Latency, Listener, Program,
+    QpPlan, Receiver, Role, Sender, Storage, Threads, Window,
 };
 use crate::scenario::{Events, Flow, Test, Transport, Until, perftest_cq_mod};
 use longhaul_rnic::{QpKind, VerbsError};
@@ -18,12 +18,12 @@ pub(crate) struct End {
 /// The time during which a flow counts: without `warmup` if it ends at a time, and all of it if it
 /// ends after its messages.
 pub(crate) fn window(flow: &Flow, warmup: Duration) -> Window {
-    match flow.test {
-        Test::Bandwidth { until: Until::Elapsed(time), .. } => {
+    match flow.test.until() {
+        Until::Elapsed(time) => {
             let starts_at = Instant::ZERO + flow.starts_at;
             Window { from: starts_at.max(Instant::ZERO + warmup), until: starts_at + time }
         }
-        _ => Window::ALWAYS,
+        Until::Iterations(_) => Window::ALWAYS,
     }
 }
 
@@ -37,6 +37,10 @@ pub(crate) fn requester(
     let window = window(flow, warmup);
     let (program, sq_depth, rq_depth) = match flow.test {
         Test::Latency { iterations } => (latency(flow, Role::Client, iterations), 4, 4),
+        Test::Storage { depth, storage, .. } => {
+            let program = Initiator::new(commands(flow, depth, storage, window));
+            (Program::Initiator(program), queue_of(depth), Commands::receives(depth))
+        }
         Test::Bandwidth { tx_depth, post_list, cq_mod, until, .. } => {
             let size = flow.message_bytes;
             let cq_mod = cq_mod.unwrap_or_else(|| perftest_cq_mod(size, tx_depth, post_list));
@@ -46,10 +50,7 @@ pub(crate) fn requester(
                 tx_depth: tx_depth.into(),
                 post_list: post_list.into(),
                 cq_mod: cq_mod.into(),
-                goal: match until {
-                    Until::Iterations(count) => Goal::Messages(count),
-                    Until::Elapsed(time) => Goal::Time(time),
-                },
+                goal: goal(until),
                 counts_from: window.from,
             };
             let program = match flow.events {
@@ -79,15 +80,19 @@ pub(crate) fn responder(
     warmup: Duration,
 ) -> Result<End, VerbsError> {
     let window = window(flow, warmup);
-    let (depth, is_latency) = match flow.test {
-        Test::Latency { .. } => (4, true),
-        Test::Bandwidth { rx_depth, .. } if flow.op.takes_receive() => (rx_depth, false),
-        Test::Bandwidth { .. } => (0, false),
+    let (depth, sq_depth) = match flow.test {
+        Test::Latency { .. } => (4, 4),
+        Test::Bandwidth { rx_depth, .. } if flow.op.takes_receive() => (rx_depth, 1),
+        Test::Bandwidth { .. } => (0, 1),
+        Test::Storage { depth, .. } => (Commands::receives(depth), queue_of(depth)),
     };
-    let sq_depth = if is_latency { 4 } else { 1 };
     let plan = qp_plan(flow, sq_depth, depth, window);
     let program = match (flow.test, flow.events) {
         (Test::Latency { iterations }, _) => host.add(latency(flow, Role::Server, iterations)),
+        (Test::Storage { depth, storage, .. }, _) => {
+            let commands = commands(flow, depth, storage, window);
+            host.add(Program::Controller(Controller::new(commands)))
+        }
         (Test::Bandwidth { .. }, Events::Off) => {
             host.add(Program::Receiver(Receiver::new(flow.message_bytes, depth)))
         }
@@ -122,6 +127,30 @@ fn listener(
         }
     }
     Ok(host.add(Program::Listener(Listener::new(flow.message_bytes, depth, threads))))
+}
+
+fn goal(until: Until) -> Goal {
+    match until {
+        Until::Iterations(count) => Goal::Messages(count),
+        Until::Elapsed(time) => Goal::Time(time),
+    }
+}
+
+fn commands(flow: &Flow, depth: u32, storage: Storage, window: Window) -> Commands {
+    Commands {
+        op: flow.op,
+        size: flow.message_bytes,
+        depth,
+        goal: goal(flow.test.until()),
+        counts_from: window.from,
+        storage,
+    }
+}
+
+/// Send work requests of an I/O queue: three per command, and as many that are not acknowledged
+/// yet.
+fn queue_of(depth: u32) -> u32 {
+    depth.saturating_mul(6)
 }
 
 fn latency(flow: &Flow, role: Role, iterations: u64) -> Program {

@@ -1,6 +1,6 @@
 //! Scenarios: stations, cables and programs.
 
-use crate::host::Op;
+use crate::host::{Op, Storage};
 use crate::profile::NicProfile;
 use longhaul_link::LinkConfig;
 use longhaul_rnic::Mtu;
@@ -157,7 +157,7 @@ pub enum Connect {
     },
 }
 
-/// perftest's two kinds of test.
+/// What a flow's programs do: perftest's two kinds of test, and storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
     /// As many messages in flight as the queues hold.
@@ -178,9 +178,28 @@ pub enum Test {
         /// Number of messages.
         iterations: u64,
     },
+    /// NVMe over Fabrics: READs and WRITEs are commands of I/O queues.
+    Storage {
+        /// Outstanding commands of each queue.
+        depth: u32,
+        /// End condition; messages are commands.
+        until: Until,
+        /// The target.
+        storage: Storage,
+    },
 }
 
-/// End condition of a bandwidth test.
+impl Test {
+    /// The end condition.
+    pub fn until(&self) -> Until {
+        match *self {
+            Test::Bandwidth { until, .. } | Test::Storage { until, .. } => until,
+            Test::Latency { iterations } => Until::Iterations(iterations),
+        }
+    }
+}
+
+/// End condition of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
     /// After this number of messages of each QP.

@@ -328,8 +328,11 @@ fn is_under_way(network: &Network, flow: &Flow, [requester, responder]: &[End; 2
     let (completed, last, goal) = match network.host(requester.host).program(requester.program) {
         Program::Bandwidth(program) => (program.messages, program.last, program.plan().goal),
         Program::Sender(program) => (program.messages, program.last, program.plan().goal),
-        // One message at a time, in both directions: the next waits for it.
-        Program::Latency(_) | Program::Receiver(_) | Program::Listener(_) => return false,
+        Program::Initiator(program) if !program.commands().is_in_capsule() => {
+            (program.messages, program.last, program.commands().goal)
+        }
+        // Data in capsules leave no trace. Of a latency test, the next message waits for the last.
+        _ => return false,
     };
     let target = target(flow, requester, responder);
     let nic = network.host(target.host).nic();
@@ -365,8 +368,14 @@ fn progress(network: &Network, scenario: &Scenario, ends: &[[End; 2]]) -> Progre
                     progress.messages_planned += each * u64::from(flow.qps);
                 }
             }
+            Program::Initiator(program) => {
+                progress.messages += program.messages;
+                if let Goal::Messages(each) = program.commands().goal {
+                    progress.messages_planned += each * u64::from(flow.qps);
+                }
+            }
             Program::Latency(program) => progress.messages += program.latencies.len() as u64,
-            Program::Receiver(_) | Program::Listener(_) => {}
+            Program::Receiver(_) | Program::Listener(_) | Program::Controller(_) => {}
         }
     }
     progress
@@ -553,12 +562,31 @@ pub(crate) fn unsupported(flow: &Flow, shares: bool) -> Option<String> {
             "programs that wait for events connect out of band: take 'connect' or 'events' out";
         return Some(why.into());
     }
+    if let Test::Storage { .. } = flow.test {
+        return not_storage(flow, shares).map(str::to_owned);
+    }
     if shares && flow.op == Op::Send {
         let why = "the shared receive queue of its responder has no memory for SENDs in the \
                    simulator: say op = \"write_imm\", or take 'srq' out";
         return Some(why.into());
     }
     None
+}
+
+/// Returns why a flow of NVMe over Fabrics is impossible or not modelled, if it is.
+fn not_storage(flow: &Flow, shares: bool) -> Option<&'static str> {
+    if !matches!(flow.op, Op::Read | Op::Write) {
+        return Some("a storage test reads or writes: say op = \"read\" or \"write\"");
+    }
+    if flow.transport == Transport::Uc {
+        return Some("NVMe over Fabrics needs a reliable transport: take 'transport' out");
+    }
+    if flow.events != Events::Off {
+        return Some("the programs of a storage test poll: take 'events' out");
+    }
+    shares.then_some(
+        "a storage test has no shared receive queue in the simulator: take 'srq' out of its target",
+    )
 }
 
 /// Returns the error in a flow's numbers, if any.
@@ -585,9 +613,8 @@ fn fault(flow: &Flow) -> Option<String> {
         Test::Bandwidth { tx_depth, cq_mod: Some(cq_mod), .. } if cq_mod > tx_depth => Some(
             format!("each {cq_mod}th message is signaled, but the send queue takes {tx_depth}"),
         ),
-        Test::Bandwidth { until: Until::Iterations(0), .. } | Test::Latency { iterations: 0 } => {
-            Some("no message at all".into())
-        }
+        test if test.until() == Until::Iterations(0) => Some("no message at all".into()),
+        Test::Storage { depth: 0, .. } => Some("no command may be outstanding".into()),
         Test::Latency { .. } if flow.qps != 1 => Some("a latency test has one QP".into()),
         _ => None,
     }

@@ -5,4 +5,5 @@ mod packets;
 mod plans;
 mod published;
 mod simulated;
+mod storage;
 mod table;

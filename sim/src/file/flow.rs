@@ -5,7 +5,7 @@ use super::network::Network;
 use super::schema::{FLOW, suggest};
 use super::tree::Node;
 use super::{FileError, twice};
-use crate::host::Op;
+use crate::host::{Op, Storage};
 use crate::scenario::{Connect, Events, Flow, StationKind, Test, Transport, Until};
 use crate::simulation::unsupported;
 use longhaul_rnic::Mtu;
@@ -15,6 +15,11 @@ use longhaul_units::Duration;
 const SIZE: u64 = 65_536;
 /// Maximum QPs of all flows: each needs memory at both hosts.
 const QPS_MAX: u64 = 1 << 20;
+/// Default in-capsule data of NVMe over Fabrics in bytes: SPDK's.
+const IN_CAPSULE: u32 = 4096;
+/// Keys of a storage target.
+const STORAGE: [&str; 5] =
+    ["in_capsule", "target_cores", "command_time", "drive_rate", "drive_latency"];
 /// Default number of messages per QP.
 const ITERATIONS: u64 = 1000;
 
@@ -185,6 +190,12 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
         }
         return Ok(Test::Latency { iterations: fields.whole("iterations").unwrap_or(ITERATIONS) });
     }
+    let is_storage = fields.text("test") == Some("storage");
+    if let Some(key) = STORAGE.into_iter().find(|key| !is_storage && fields.has(key)) {
+        let cause =
+            format!("'{key}' is a storage target's: add test = \"storage\", or take it out");
+        return Err(fields.error(key, cause));
+    }
     let until = match (fields.whole("iterations"), fields.time("duration")) {
         (Some(_), Some(_)) => {
             let cause = "a flow has both 'iterations' and 'duration': take one of them out";
@@ -197,6 +208,9 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
         (None, Some(time)) => Until::Elapsed(time),
         (iterations, None) => Until::Iterations(iterations.unwrap_or(ITERATIONS)),
     };
+    if is_storage {
+        return storage(fields, until);
+    }
     if !op.takes_receive() && fields.has("rx_depth") {
         return Err(fields.error(
             "rx_depth",
@@ -218,5 +232,23 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
         post_list: within("post_list")?.unwrap_or(1),
         cq_mod: within("cq_mod")?,
         until,
+    })
+}
+
+fn storage(fields: &Fields<'_>, until: Until) -> Result<Test, FileError> {
+    if let Some(key) = ["rx_depth", "post_list", "cq_mod"].into_iter().find(|key| fields.has(key)) {
+        let cause = format!("a storage test posts one command at a time: take '{key}' out");
+        return Err(fields.error(key, cause));
+    }
+    Ok(Test::Storage {
+        depth: fields.number("tx_depth").unwrap_or(128),
+        until,
+        storage: Storage {
+            in_capsule: fields.number("in_capsule").unwrap_or(IN_CAPSULE),
+            cores: fields.number("target_cores").unwrap_or(1),
+            command: fields.time("command_time").unwrap_or(Duration::ZERO),
+            drive_rate: fields.rate("drive_rate"),
+            drive_latency: fields.time("drive_latency").unwrap_or(Duration::ZERO),
+        },
     })
 }

@@ -1,7 +1,7 @@
 //! Meaning of files, and refusals.
 
 use super::*;
-use crate::host::Op;
+use crate::host::{Op, Storage};
 use crate::profile::NicProfile;
 use crate::scenario::{StationKind, Test, Until};
 use longhaul_link::Bursts;
@@ -333,6 +333,20 @@ mod flows {
         let latency = format!("{SHORTEST}test = \"latency\"\nop = \"atomic\"\niterations = 7");
         let flow = load(&latency).unwrap().scenario.flows[0].clone();
         assert_eq!((flow.message_bytes, flow.test), (8, Test::Latency { iterations: 7 }));
+        let storage = format!(
+            "{SHORTEST}test = \"storage\"\nop = \"read\"\ntx_depth = 64\nin_capsule = 8192\n\
+             target_cores = 4\ncommand_time = \"2us\"\ndrive_rate = \"24G\"\n\
+             drive_latency = \"80us\""
+        );
+        let target = Storage {
+            in_capsule: 8192,
+            cores: 4,
+            command: Duration::from_us(2),
+            drive_rate: BitRate::from_gbps(24),
+            drive_latency: Duration::from_us(80),
+        };
+        let test = Test::Storage { depth: 64, until: Until::Iterations(1000), storage: target };
+        assert_eq!(load(&storage).unwrap().scenario.flows[0].test, test);
     }
 
     #[test]
@@ -364,6 +378,11 @@ mod flows {
             ("zebra = 4", 4, &["'zebra'", "none of name, from, to"]),
             ("name = \"a b\"", 4, &["no name"]),
             ("[[flow]]\nname = \"flow1\"", 5, &["two flows are called 'flow1'"]),
+            ("drive_rate = \"8G\"", 4, &["add test = \"storage\""]),
+            ("test = \"storage\"\nop = \"send\"", 3, &["op = \"read\" or \"write\""]),
+            ("test = \"storage\"\ntransport = \"uc\"", 3, &["take 'transport' out"]),
+            ("test = \"storage\"\nevents = \"all\"", 3, &["take 'events' out"]),
+            ("test = \"storage\"\ncq_mod = 2", 5, &["take 'cq_mod' out"]),
             ("qps = 1000000\ncount = 2", 3, &["2000000 QPs", "1048576"]),
         ] {
             assert_refused(&format!("{SHORTEST}{keys}"), line, parts);

@@ -7,6 +7,8 @@ use longhaul_rnic::Memory;
 const BASE: u64 = 1 << 40;
 /// Address space of a span: the longest message has 2 GiB.
 const SPAN: u64 = 1 << 32;
+/// Offset of a span's second half, where capsules may overlap.
+const CAPSULES: u64 = SPAN / 2;
 
 /// A span of memory for each QP. Every message begins at the start of its span.
 #[derive(Default)]
@@ -32,6 +34,11 @@ impl Spans {
     /// The first byte of a span.
     pub fn address(span: usize) -> u64 {
         BASE + span as u64 * SPAN
+    }
+
+    /// The first byte of a span's memory for capsules, which are not checked.
+    pub fn capsules(span: usize) -> u64 {
+        Self::address(span) + CAPSULES
     }
 
     /// Extent of all spans: first byte and length.
@@ -76,6 +83,9 @@ impl Memory for Spans {
     fn scatter(&mut self, address: u64, payload: &Payload<'_>) {
         let span = self.span(address);
         let offset = (address - BASE) % SPAN;
+        if offset >= CAPSULES {
+            return;
+        }
         if offset == 0 && span.next > 0 && span.is_unreliable {
             span.incomplete += 1;
             span.next = 0;

@@ -4,7 +4,7 @@ use super::{Arrivals, FlowOutcome, Latency, Setup};
 use crate::host::{Op, Program, Window};
 use crate::network::Network;
 use crate::programs::End;
-use crate::scenario::{Flow, Test, Transport, Until};
+use crate::scenario::{Flow, Transport, Until};
 use crate::simulation::target;
 use longhaul_rnic::Status;
 use longhaul_units::{Duration, Instant};
@@ -52,7 +52,18 @@ impl Requested {
                 failure: program.failure,
                 out_of_order: 0,
             },
-            Program::Receiver(_) | Program::Listener(_) => unreachable!("a responder"),
+            Program::Initiator(program) => Requested {
+                messages: program.messages,
+                early: program.early,
+                began: program.began,
+                last: program.last,
+                latencies: ps(&program.latencies),
+                failure: program.failure,
+                out_of_order: program.refused,
+            },
+            Program::Receiver(_) | Program::Listener(_) | Program::Controller(_) => {
+                unreachable!("a responder")
+            }
         }
     }
 }
@@ -115,7 +126,7 @@ impl FlowOutcome {
 }
 
 fn ends_at_a_time(flow: &Flow) -> bool {
-    matches!(flow.test, Test::Bandwidth { until: Until::Elapsed(_), .. })
+    matches!(flow.test.until(), Until::Elapsed(_))
 }
 
 /// What the responder of a bandwidth test knows of a flow with UC, of which `sent` messages were

@@ -7,6 +7,7 @@ mod lossy_wan;
 mod modes;
 mod network;
 mod published;
+mod storage;
 mod unreliable;
 mod wan_box;
 mod wan_paths;

@@ -1,7 +1,7 @@
 //! Converts a scenario of the simulator for the planner.
 
 use crate::problem::Problem;
-use longhaul_planner::{Accelerator, NicProfile, Op, Path, Prediction, Workload};
+use longhaul_planner::{Accelerator, NicProfile, Op, Path, Prediction, Storage, Workload};
 use longhaul_sim::{Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
 
 /// Predicts the scenario's first flow, between two hosts with at most accelerators in between.
@@ -17,7 +17,12 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
         StationKind::Box(config) => Some(config),
         _ => None,
     });
-    let prediction = if let Some(config) = a_box {
+    let prediction = if let Test::Storage { storage, .. } = flow.test {
+        if a_box.is_some() {
+            return Err(Problem::plain("storage through boxes is not predicted"));
+        }
+        planned_storage(&storage).predict(&path, &nic, &workload)
+    } else if let Some(config) = a_box {
         // The LAN delay is in the scenario's cables; the box itself takes no time in the simulator.
         let lan: f64 = scenario
             .cables
@@ -40,6 +45,16 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
 fn planned(profile: &longhaul_sim::NicProfile) -> Result<NicProfile, Problem> {
     let text = toml::to_string(profile).map_err(|error| Problem::plain(error.to_string()))?;
     NicProfile::read(&text).map_err(|error| Problem::plain(error.to_string()))
+}
+
+fn planned_storage(storage: &longhaul_sim::Storage) -> Storage {
+    Storage {
+        in_capsule: storage.in_capsule.into(),
+        cores: storage.cores,
+        command_ns: storage.command.as_ps() as f64 / 1e3,
+        drive_bps: storage.drive_rate.map_or(f64::INFINITY, |rate| rate.as_bps() as f64),
+        drive_latency_ns: storage.drive_latency.as_ps() as f64 / 1e3,
+    }
 }
 
 /// All cables of the scenario in series.
@@ -80,6 +95,7 @@ fn workload(flow: &Flow) -> Workload {
             )
         }
         Test::Latency { iterations } => (1, 1, Some(iterations)),
+        Test::Storage { depth, .. } => (depth, 1, None),
     };
     Workload { op, size: size.into(), qps: flow.qps, tx_depth, cq_mod, iterations }
 }

@@ -1,7 +1,7 @@
 //! Progress of long work, and Ctrl-C.
 
 use crate::problem::Problem;
-use longhaul_sim::{Progress as At, Scenario, Test, Until};
+use longhaul_sim::{Progress as At, Scenario, Until};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -114,11 +114,9 @@ impl Progress {
 
 /// The completed fraction: of messages if all flows have a count, of time if all end by time.
 fn fraction(scenario: &Scenario, at: &At) -> Option<f64> {
-    let ends = scenario.flows.iter().map(|flow| match flow.test {
-        Test::Bandwidth { until: Until::Elapsed(time), .. } => {
-            Some((flow.starts_at + time).as_ns())
-        }
-        _ => None,
+    let ends = scenario.flows.iter().map(|flow| match flow.test.until() {
+        Until::Elapsed(time) => Some((flow.starts_at + time).as_ns()),
+        Until::Iterations(_) => None,
     });
     let by_time = ends.collect::<Option<Vec<u64>>>().and_then(|ends| ends.into_iter().max());
     let planned: u64 = scenario.flows.iter().map(messages).sum();
@@ -130,12 +128,9 @@ fn fraction(scenario: &Scenario, at: &At) -> Option<f64> {
 }
 
 fn messages(flow: &longhaul_sim::Flow) -> u64 {
-    match flow.test {
-        Test::Bandwidth { until: Until::Iterations(count), .. } => {
-            count.saturating_mul(flow.qps.into())
-        }
-        Test::Latency { iterations } => iterations,
-        Test::Bandwidth { .. } => 0,
+    match flow.test.until() {
+        Until::Iterations(count) => count.saturating_mul(flow.qps.into()),
+        Until::Elapsed(_) => 0,
     }
 }
 

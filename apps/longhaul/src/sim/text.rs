@@ -81,7 +81,11 @@ fn flows(scenario: &Scenario, outcome: &Outcome) -> Rows {
     }
     let mut table = heads(&columns);
     for (flow, found) in scenario.flows.iter().zip(&outcome.flows) {
-        let test = if matches!(flow.test, Test::Latency { .. }) { " latency" } else { "" };
+        let test = match flow.test {
+            Test::Bandwidth { .. } => "",
+            Test::Latency { .. } => " latency",
+            Test::Storage { .. } => " storage",
+        };
         let latency = |of_latency: fn(&longhaul_sim::Latency) -> f64| {
             found.latency.map_or_else(|| "-".to_owned(), |latency| of("_ns", of_latency(&latency)))
         };

@@ -1,0 +1,110 @@
+//! NVMe over Fabrics: round trips of commands, and the limits of a target.
+
+use longhaul_sim::file::ScenarioFile;
+use longhaul_sim::*;
+
+/// The outcome of a flow of storage commands over `km` with these further keys of path and flow.
+fn simulate(km: u32, path: &str, flow: &str) -> FlowOutcome {
+    let text = format!(
+        "warmup = \"20ms\"\n[path]\ndistance = \"{km}km\"\nrate = \"100G\"\n{path}\n[[flow]]\ntest = \"storage\"\n{flow}"
+    );
+    let file = ScenarioFile::parse("x.toml", &text);
+    let loaded = file.and_then(|file| file.load(&mut |name| Err(format!("no file {name}"))));
+    let scenario = loaded.unwrap_or_else(|error| panic!("{error}\n{text}")).scenario;
+    let outcome = Simulation::new(scenario, |_, _| None).unwrap().run(1, |_| true);
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{text}");
+    assert_eq!(outcome.unfinished, None, "{text}");
+    let flow = outcome.flows.into_iter().next().unwrap();
+    assert_eq!(flow.failure, None, "{text}");
+    flow
+}
+
+fn latency_us(flow: &FlowOutcome) -> f64 {
+    flow.latency.unwrap().mean_ns / 1e3
+}
+
+fn assert_near(found: f64, expected: f64) {
+    assert!((found / expected - 1.0).abs() < 0.02, "{found} instead of {expected}");
+}
+
+#[test]
+fn a_read_takes_one_round_trip_and_a_write_two_unless_its_data_are_in_the_capsule() {
+    for (keys, round_trips) in [
+        ("op = \"read\"\nsize = \"4K\"", 1.0),
+        ("op = \"read\"\nsize = \"1M\"", 1.0),
+        ("op = \"write\"\nsize = \"16K\"", 2.0),
+        ("op = \"write\"\nsize = \"4K\"", 1.0),
+        ("op = \"write\"\nsize = \"4K\"\nin_capsule = 0", 2.0),
+        ("op = \"write\"\nsize = \"16K\"\nin_capsule = 16384", 1.0),
+    ] {
+        let flow = simulate(1000, "", &format!("{keys}\ntx_depth = 1\niterations = 20"));
+        assert_eq!(flow.messages, 20);
+        assert_near(latency_us(&flow), round_trips * 10_000.0);
+    }
+}
+
+#[test]
+fn outstanding_commands_share_the_round_trips() {
+    let of = |op: &str| {
+        let keys = format!("op = \"{op}\"\nsize = \"16K\"\nqps = 16\nduration = \"420ms\"");
+        simulate(1000, "nic = \"ideal\"", &keys).goodput_bps
+    };
+    // 16 queues of 128 commands: 33.5 MB.
+    let outstanding = 16.0 * 128.0 * 16384.0 * 8.0;
+    assert_near(of("read"), outstanding / 0.010);
+    assert_near(of("write"), outstanding / 0.020);
+}
+
+#[test]
+fn a_nic_has_half_its_outstanding_wqes_for_commands_that_read() {
+    let keys = "op = \"read\"\nsize = \"16K\"\nduration = \"220ms\"";
+    // A WRITE and a SEND for each; 128 WQEs of the queue pair per round trip.
+    let flow = simulate(1000, "nic = \"connectx6\"", keys);
+    assert_near(flow.goodput_bps, 64.0 * 16384.0 * 8.0 / 0.010);
+}
+
+#[test]
+fn writes_wait_for_the_reads_that_a_nic_may_have_outstanding() {
+    let keys = "op = \"write\"\nsize = \"8K\"\nqps = 2\nduration = \"120ms\"";
+    let flow = simulate(100, "nic = \"connectx6\"", keys);
+    // 16 READs of each queue pair per round trip. Responses wait behind READs that wait, which costs
+    // some round trips.
+    let most = 2.0 * 16.0 * 8192.0 * 8.0 / 0.001;
+    assert!((0.9 * most..=most).contains(&flow.goodput_bps), "{}", flow.goodput_bps);
+}
+
+#[test]
+fn a_targets_processors_and_drives_limit_it() {
+    let keys = "op = \"read\"\nsize = \"4K\"\nqps = 8\nduration = \"60ms\"";
+    for (target, per_second) in [
+        ("command_time = \"4us\"", 250_000.0),
+        ("command_time = \"4us\"\ntarget_cores = 3", 750_000.0),
+        ("drive_rate = \"8G\"", 8e9 / 8.0 / 4096.0),
+    ] {
+        let flow = simulate(0, "nic = \"ideal\"", &format!("{keys}\n{target}"));
+        assert_near(flow.messages_per_second, per_second);
+    }
+    let slow = simulate(
+        0,
+        "",
+        "op = \"read\"\nsize = \"4K\"\ntx_depth = 1\niterations = 20\ndrive_latency = \"80us\"",
+    );
+    assert!((80.0..85.0).contains(&latency_us(&slow)), "{}", latency_us(&slow));
+}
+
+#[test]
+fn lost_packets_are_retransmitted_and_nothing_is_misplaced() {
+    for op in ["read", "write"] {
+        let keys = format!("op = \"{op}\"\nsize = \"64K\"\ntx_depth = 8\niterations = 300");
+        let flow = simulate(10, "loss = 1e-3", &keys);
+        assert_eq!((flow.messages, flow.bytes), (300, 300 << 16));
+    }
+}
+
+#[test]
+fn boxes_carry_commands_as_they_carry_other_messages() {
+    let keys = "op = \"read\"\nsize = \"64K\"\ntx_depth = 32\niterations = 200";
+    let plain = simulate(1000, "", keys);
+    let through = simulate(1000, "accelerators = \"both\"\n", keys);
+    assert_eq!(through.messages, plain.messages);
+}
