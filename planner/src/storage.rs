@@ -33,7 +33,7 @@ pub struct Storage {
 impl Storage {
     /// Predicts commands over `path` between two NICs `nic`: `workload` has [`Op::Read`] or
     /// [`Op::Write`], and as `tx_depth` the outstanding commands of each queue, which has a thread
-    /// of its own at the host.
+    /// of its own at the host. The latency is that of a command among all that are outstanding.
     ///
     /// # Errors
     /// A value of the path or workload is out of range.
@@ -96,6 +96,7 @@ impl Storage {
                 all = all.bounded(limit, each(ns, at_once));
             }
         }
-        Ok(Prediction { latency_ns, ..all })
+        let waiting_ns = each(1.0, outstanding) / all.goodput_bps;
+        Ok(Prediction { latency_ns: latency_ns.max(waiting_ns), ..all })
     }
 }

@@ -254,6 +254,11 @@ impl Nic {
         Duration::from_ns(self.profile.list_ns)
     }
 
+    /// READs of a queue pair that the NIC has outstanding at most.
+    pub fn reads_max(&self) -> u32 {
+        self.profile.outstanding_reads.into()
+    }
+
     /// Returns the time at which the NIC sees a work request posted at `at`.
     pub fn doorbell(&self, at: Instant) -> Instant {
         at + Duration::from_ns(self.profile.doorbell_ns)

@@ -12,9 +12,13 @@ const MEMORY: Storage = Storage {
 };
 
 fn predict(storage: &Storage, nic: &str, op: Op, size: u64, qps: u32, km: f64) -> Prediction {
-    let nic = NicProfile::named(nic).unwrap();
     let work = Workload { op, size, qps, tx_depth: 128, cq_mod: 1, iterations: None };
-    storage.predict(&Path::of_km(km, 100e9), &nic, &work).unwrap()
+    predict_work(storage, nic, &work, km)
+}
+
+fn predict_work(storage: &Storage, nic: &str, work: &Workload, km: f64) -> Prediction {
+    let nic = NicProfile::named(nic).unwrap();
+    storage.predict(&Path::of_km(km, 100e9), &nic, work).unwrap()
 }
 
 fn assert_near(found: f64, expected: f64) {
@@ -57,8 +61,15 @@ fn a_target_has_processors_and_drives() {
 }
 
 #[test]
-fn one_command_takes_its_latency() {
+fn a_command_takes_its_round_trips_or_waits_for_its_turn() {
     let far = Storage { drive_latency_ns: 80e3, ..MEMORY };
-    assert_near(predict(&far, "ideal", Op::Read, 4096, 1, 1000.0).latency_ns, 10_080e3);
-    assert_near(predict(&far, "ideal", Op::Write, 16384, 1, 1000.0).latency_ns, 20_080e3);
+    let alone = |op, size| {
+        let work = Workload { op, size, qps: 1, tx_depth: 1, cq_mod: 1, iterations: None };
+        predict_work(&far, "ideal", &work, 1000.0).latency_ns
+    };
+    assert_near(alone(Op::Read, 4096), 10_080e3);
+    assert_near(alone(Op::Write, 16384), 20_080e3);
+    // 128 commands, 16 per round trip.
+    let waits = predict(&MEMORY, "connectx6", Op::Write, 16384, 1, 100.0);
+    assert_near(waits.latency_ns, 8e6);
 }

@@ -20,6 +20,13 @@ enum Step {
     Respond,
 }
 
+/// READs of a slot. As many as the NIC begins are posted, so that none delays a response.
+#[derive(Clone, Copy, Default)]
+struct Fetches {
+    posted: u32,
+    waiting: u32,
+}
+
 #[derive(Default)]
 struct Core {
     steps: BTreeMap<(Instant, u64), (Step, usize)>,
@@ -32,6 +39,8 @@ pub(crate) struct Controller {
     cores: Vec<Core>,
     /// Core of each slot.
     by_slot: Vec<usize>,
+    /// Fetches of each slot.
+    fetches: Vec<Fetches>,
     /// Number of the next step.
     count: u64,
     doorbells: Doorbells,
@@ -49,6 +58,7 @@ impl Controller {
             commands,
             cores: (0..commands.storage.cores.max(1)).map(|_| Core::default()).collect(),
             by_slot: Vec::new(),
+            fetches: Vec::new(),
             count: 0,
             doorbells: Doorbells::default(),
             transferred_at: Instant::ZERO,
@@ -60,6 +70,7 @@ impl Controller {
     pub fn start(&mut self, _at: Instant, slots: Vec<usize>, nic: &mut Nic) {
         let highest = slots.iter().max().copied().unwrap_or(0);
         self.by_slot = vec![0; highest + 1];
+        self.fetches = vec![Fetches::default(); highest + 1];
         for (index, slot) in slots.into_iter().enumerate() {
             self.by_slot[slot] = index % self.cores.len();
             for _ in 0..Commands::receives(self.commands.depth) {
@@ -115,13 +126,36 @@ impl Controller {
                 if self.commands.op == Op::Read || self.commands.is_in_capsule() {
                     return self.access(at, slot, nic);
                 }
-                let at = at + post + nic.list_cost();
-                self.doorbells.add(nic.doorbell(at), slot, self.data(Op::Read, true));
-                at
+                let fetches = &mut self.fetches[slot];
+                if fetches.posted >= nic.reads_max() {
+                    fetches.waiting += 1;
+                    return at;
+                }
+                fetches.posted += 1;
+                self.fetch(at, slot, nic)
             }
-            Step::Fetched => self.access(at + poll, slot, nic),
+            Step::Fetched => {
+                let fetches = &mut self.fetches[slot];
+                let at = at + poll;
+                let at = if fetches.waiting > 0 {
+                    fetches.waiting -= 1;
+                    self.fetch(at, slot, nic)
+                } else {
+                    fetches.posted -= 1;
+                    at
+                };
+                self.access(at, slot, nic)
+            }
             Step::Respond => self.respond(at, slot, nic),
         }
+    }
+
+    /// Posts a READ of a command's data.
+    fn fetch(&mut self, at: Instant, slot: usize, nic: &Nic) -> Instant {
+        let (post, _) = nic.costs();
+        let at = at + post + nic.list_cost();
+        self.doorbells.add(nic.doorbell(at), slot, self.data(Op::Read, true));
+        at
     }
 
     /// Accesses the drives, which transfer one after the other, and responds if that takes no time.
