@@ -124,15 +124,24 @@ impl AdminLink {
         let until = admin.poll_timeout().map(|at| at.since(clock.now()).as_ns());
         let limit = until.map_or(limit, |ns| limit.min(Duration::from_nanos(ns)));
         let mut events = Vec::new();
-        for response in pair.responses(limit)? {
+        let mut responses = Vec::new();
+        pair.responses(limit, &mut responses)?;
+        for response in responses {
             let data = |slot: u16, len: usize| pair.data(slot, len);
             events.extend(admin.completed(clock.now(), response.bytes(), data)?);
         }
         Ok(events)
     }
 
-    fn bring_up(&mut self) -> Result<(), AssociationError> {
-        while !self.turn(SLEEP)?.contains(&Event::Ready) {}
+    /// Brings the controller up within this time.
+    fn bring_up(&mut self, within: Duration) -> Result<(), AssociationError> {
+        let begun = std::time::Instant::now();
+        while !self.turn(SLEEP)?.contains(&Event::Ready) {
+            if begun.elapsed() > within {
+                let cause = format!("the controller was not ready within {} s", within.as_secs());
+                return Err(AssociationError::Lost { queue: 0, cause: cause.into() });
+            }
+        }
         Ok(())
     }
 
@@ -161,7 +170,7 @@ pub fn discover(
 ) -> Result<Vec<DiscoveryEntry>, AssociationError> {
     let pd = device.alloc_pd().map_err(cannot("allocate a protection domain"))?;
     let mut link = AdminLink::connect(device, &pd, settings, Goal::Discovery)?;
-    link.bring_up()?;
+    link.bring_up(settings.connect_within)?;
     let entries = link.admin.progress().entries.clone();
     link.shut_down();
     Ok(entries)
@@ -190,7 +199,7 @@ impl Association {
     ) -> Result<Self, AssociationError> {
         let pd = device.alloc_pd().map_err(cannot("allocate a protection domain"))?;
         let mut link = AdminLink::connect(device, &pd, settings, Goal::Queues(queues))?;
-        link.bring_up()?;
+        link.bring_up(settings.connect_within)?;
         let progress = link.admin.progress().clone();
         let stop = Arc::new(AtomicBool::new(false));
         let fate = Arc::new(Fate::new());

@@ -9,6 +9,7 @@ mod link;
 use crate::medium::Medium;
 use crate::medium::file::Workers;
 use crate::{DeviceError, SPIN, cannot};
+use access::Command;
 use link::{Link, Work};
 use longhaul_host::Clock;
 use longhaul_nvme::target::{
@@ -31,8 +32,8 @@ const TICK: Duration = Duration::from_millis(5);
 const BATCH: usize = 64;
 /// Polls between two readings of the clock.
 const POLLS_PER_LOOK: u32 = 256;
-/// Completions of all hosts.
-const COMPLETIONS: u32 = 1 << 16;
+/// Completions of all hosts: what a device admits. The queue's memory grows as it fills.
+const COMPLETIONS: u32 = 1 << 22;
 
 /// A namespace to serve.
 pub struct Served {
@@ -122,6 +123,8 @@ pub struct Server {
     target: Target,
     media: BTreeMap<u32, Medium>,
     workers: Option<Workers<Token>>,
+    /// Accesses of files that are outstanding, by queue.
+    accessing: BTreeMap<QueueId, u32>,
     /// Flushes of all files: accesses that are outstanding, and the outcome so far.
     flushes: BTreeMap<Token, (u32, Result<(), IoError>)>,
     links: BTreeMap<u32, Link>,
@@ -142,10 +145,8 @@ impl Server {
         let (mut media, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
         for (number, served) in (1..).zip(settings.namespaces) {
             let Served { medium, bytes, block_shift } = served;
-            let mut id = [0; 16];
-            id[..4].copy_from_slice(b"LHNS");
-            id[8..12].copy_from_slice(&u32::to_be_bytes(number));
-            id[12..].copy_from_slice(&device.engine().attach().mac.0[2..]);
+            let place = (device.engine().attach().mac.0, settings.port);
+            let id = namespace_id(&settings.nqn, place, number);
             let volatile_cache = matches!(medium, Medium::File(_));
             let blocks = bytes >> block_shift;
             namespaces.insert(number, Namespace { blocks, block_shift, id, volatile_cache });
@@ -176,6 +177,7 @@ impl Server {
             target: Target::new(config),
             media,
             workers: has_files.then(Workers::start),
+            accessing: BTreeMap::new(),
             flushes: BTreeMap::new(),
             links: BTreeMap::new(),
             by_queue: BTreeMap::new(),
@@ -205,9 +207,9 @@ impl Server {
         while !stop.load(Ordering::Relaxed) {
             let worked = self.turn(&mut found, &mut tell)?;
             if worked {
-                busy.found();
+                busy.note_work();
             }
-            let sleeps = !worked && !busy.goes_on();
+            let sleeps = !worked && !busy.should_poll();
             polls = polls.wrapping_add(1);
             if polls.is_multiple_of(POLLS_PER_LOOK) || sleeps {
                 let now = self.clock.now();
@@ -220,7 +222,7 @@ impl Server {
                 self.cq.arm(false).map_err(cannot("request an event"))?;
                 // What came before the event was requested causes none.
                 if self.turn(&mut found, &mut tell)? {
-                    busy.found();
+                    busy.note_work();
                 } else {
                     self.sleep()?;
                 }
@@ -269,9 +271,12 @@ impl Server {
 
     /// Looks for new, ended and silent connections.
     fn look(&mut self, now: Instant, tell: &mut impl FnMut(News)) -> Result<(), DeviceError> {
-        loop {
+        while !self.is_settling() {
             match self.listener.request(Duration::ZERO) {
-                Ok(request) => self.accept(now, request, tell)?,
+                Ok(request) => self.accept(now, request, tell),
+                Err(RdmaError::Rejected { peer, .. }) => {
+                    tell(News::Refused { peer, reason: RefusalReason::Resources });
+                }
                 Err(RdmaError::TimedOut(_)) => break,
                 // A host gave its request up.
                 Err(RdmaError::Peer(_)) => {}
@@ -289,12 +294,18 @@ impl Server {
         Ok(())
     }
 
-    fn accept(
-        &mut self,
-        now: Instant,
-        request: ConnectionRequest,
-        tell: &mut impl FnMut(News),
-    ) -> Result<(), DeviceError> {
+    /// Accesses of files go on whose connection has ended. A host repeats them over its next
+    /// connection, which waits, so that none overtakes what is written then.
+    fn is_settling(&self) -> bool {
+        self.accessing.keys().any(|queue| !self.by_queue.contains_key(queue))
+    }
+
+    /// Completions that all connections may have at once.
+    fn completions(&self) -> u32 {
+        self.links.values().map(|link| Link::completions(link.slots())).sum()
+    }
+
+    fn accept(&mut self, now: Instant, request: ConnectionRequest, tell: &mut impl FnMut(News)) {
         let peer = request.peer();
         let local = SocketAddr::new(request.local(), self.port);
         let accepted = match self.target.request(now, local, request.private_data()) {
@@ -303,11 +314,17 @@ impl Server {
                 tell(News::Refused { peer, reason });
                 // The host may have given up meanwhile.
                 let _ = request.reject(&Refusal(reason).write());
-                return Ok(());
+                return;
             }
         };
         let queue = accepted.queue;
         let reply = Accept { receives: accepted.slots / 2 };
+        if self.completions() + Link::completions(accepted.slots) > COMPLETIONS {
+            self.target.closed(queue);
+            tell(News::Refused { peer, reason: RefusalReason::Resources });
+            let _ = request.reject(&Refusal(RefusalReason::Resources).write());
+            return;
+        }
         let link = Link::accept(&self.device, &self.pd, &self.cq, request, &accepted, reply);
         match link {
             Ok(link) => {
@@ -323,7 +340,6 @@ impl Server {
                 tell(News::Refused { peer, reason: RefusalReason::Resources });
             }
         }
-        Ok(())
     }
 
     /// Posts the work requests of all connections.
@@ -385,7 +401,8 @@ impl Server {
             match step {
                 Step::Nothing => {}
                 Step::Execute { token, namespace, io, durable, .. } => {
-                    if let Some(next) = self.execute(token, qpn, namespace, (io, durable)) {
+                    if let Some(next) = self.execute(qpn, Command { token, namespace, io, durable })
+                    {
                         step = next;
                         continue;
                     }
@@ -402,5 +419,41 @@ impl Server {
             }
             return;
         }
+    }
+}
+
+/// The NGUID of a namespace: the same whenever a target is started with the same name at the same
+/// place, and that of no other.
+fn namespace_id(nqn: &Nqn, (mac, port): ([u8; 6], u16), number: u32) -> [u8; 16] {
+    // FNV-1a (Fowler, Noll, Vo), because the standard library's hashes change between releases.
+    let place = mac.into_iter().chain(port.to_be_bytes());
+    let hash = nqn.as_str().bytes().chain(place).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut id = [0; 16];
+    id[..4].copy_from_slice(b"LHNS");
+    id[4..12].copy_from_slice(&hash.to_be_bytes());
+    id[12..].copy_from_slice(&number.to_be_bytes());
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_other_names_places_and_numbers_have_other_ids() {
+        let nqn = |name: &str| -> Nqn { format!("nqn.2026-01.longhaul:{name}").parse().unwrap() };
+        let (here, there) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 1, 0]);
+        let ids = [
+            namespace_id(&nqn("a"), (here, 4420), 1),
+            namespace_id(&nqn("a"), (here, 4420), 2),
+            namespace_id(&nqn("a"), (here, 4421), 1),
+            namespace_id(&nqn("a"), (there, 4420), 1),
+            namespace_id(&nqn("b"), (here, 4420), 1),
+        ];
+        let different: std::collections::BTreeSet<_> = ids.into_iter().collect();
+        assert_eq!(different.len(), ids.len());
+        assert_eq!(ids[0], namespace_id(&nqn("a"), (here, 4420), 1));
     }
 }

@@ -121,7 +121,7 @@ impl<D: Device> Worker<D> {
             found.clear();
             self.completions.poll(BATCH, &mut found)?;
             let sleeps = match shared.settings.wait {
-                Wait::Events => found.is_empty() && !busy.goes_on(),
+                Wait::Events => found.is_empty() && !busy.should_poll(),
                 Wait::Solicited => found.is_empty(),
                 Wait::Poll => false,
             };
@@ -133,7 +133,7 @@ impl<D: Device> Worker<D> {
                 }
             }
             if !found.is_empty() {
-                busy.found();
+                busy.note_work();
                 self.count(&found, device, shared, &mut progress)?;
             }
             if ticked.elapsed() >= TICK {

@@ -21,13 +21,13 @@ const PAGE: usize = 4096;
 pub(super) struct Pair {
     number: u16,
     cq: CompletionQueue,
+    // The connection ends before its queue pair, and both before the memory that they access.
+    connection: Connection,
+    qp: QueuePair,
     /// Of each slot, a page that ends with its command, and its data.
     slots: MemoryRegion,
     responses: MemoryRegion,
     data_len: u32,
-    // The connection ends before its queue pair.
-    connection: Connection,
-    qp: QueuePair,
     found: Vec<Response>,
     /// SENDs that the next poll posts.
     pending: Vec<Request>,
@@ -164,13 +164,18 @@ impl Pair {
         AssociationError::Lost { queue: self.number, cause: cause.to_string().into() }
     }
 
-    /// Responses that have arrived; waits for one for at most `limit`.
-    pub(super) fn responses(&mut self, limit: Duration) -> Result<Vec<Response>, AssociationError> {
+    /// Appends responses that have arrived to `to`; waits for one for at most `limit`.
+    pub(super) fn responses(
+        &mut self,
+        limit: Duration,
+        to: &mut Vec<Response>,
+    ) -> Result<(), AssociationError> {
         loop {
             if self.poll()? > 0 {
-                return Ok(std::mem::take(&mut self.found));
+                to.append(&mut self.found);
+                return Ok(());
             }
-            if !self.busy.goes_on() {
+            if !self.busy.should_poll() {
                 break;
             }
         }
@@ -178,7 +183,7 @@ impl Pair {
             return Err(self.lost(&"the target disconnected"));
         }
         if limit.is_zero() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         self.cq.arm(false).map_err(|error| self.lost(&error))?;
         if self.poll()? == 0 {
@@ -188,11 +193,12 @@ impl Pair {
             }
             self.poll()?;
         }
-        Ok(std::mem::take(&mut self.found))
+        to.append(&mut self.found);
+        Ok(())
     }
 
     /// Posts pending SENDs, takes completions, and returns the number of responses found.
-    pub(super) fn poll(&mut self) -> Result<usize, AssociationError> {
+    fn poll(&mut self) -> Result<usize, AssociationError> {
         if !self.pending.is_empty() {
             let posted = self.qp.post_list(self.pending.drain(..));
             posted.map_err(|(_, error)| self.lost(&error))?;
@@ -222,18 +228,13 @@ impl Pair {
             posted = qp.post_recv_list(again);
         }
         if count > 0 {
-            self.busy.found();
+            self.busy.note_work();
         }
         match (polled, posted, failure) {
             (Err(error), ..) | (_, Err(error), _) => Err(self.lost(&error)),
             (_, _, Some(status)) => Err(self.lost(&status)),
             _ => Ok(count),
         }
-    }
-
-    /// The responses that [`Pair::poll`] found.
-    pub(super) fn take_found(&mut self, to: &mut Vec<Response>) {
-        to.append(&mut self.found);
     }
 
     /// Ends the connection and waits for the peer's confirmation.

@@ -95,11 +95,7 @@ impl<T> Queue<T> {
     pub fn wait(&mut self, mut take: impl FnMut(&Self, Answer<T>)) -> Result<(), AssociationError> {
         is_alive(&self.fate)?;
         let mut responses = std::mem::take(&mut self.responses);
-        if self.pair.poll()? > 0 {
-            self.pair.take_found(&mut responses);
-        } else {
-            responses.extend(self.pair.responses(SLEEP)?);
-        }
+        self.pair.responses(SLEEP, &mut responses)?;
         for response in responses.drain(..) {
             if let Some(answer) = self.io.completed(response.bytes())? {
                 take(self, answer);

@@ -158,6 +158,13 @@ impl<'a> Job<'a> {
     }
 
     fn submit(&mut self, kind: OperationKind, unit: u64) {
+        if kind == OperationKind::Read
+            && let (Some(oracle), Some(slot)) = (&self.oracle, self.queue.next_slot())
+        {
+            // What the slot had before must not pass for what a target transfers.
+            oracle.complement(unit, &mut self.bytes);
+            self.queue.write(slot, &self.bytes);
+        }
         let operation = Operation {
             kind,
             namespace: self.part.namespace,

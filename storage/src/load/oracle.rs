@@ -43,6 +43,16 @@ impl Oracle {
     /// Contents for the next write of a reserved unit.
     pub(super) fn fill(&mut self, unit: u64, to: &mut [u8]) {
         self.versions[unit as usize] += 1;
+        self.put(unit, to);
+    }
+
+    /// Contents that differ in every byte from what was last written.
+    pub(super) fn complement(&self, unit: u64, to: &mut [u8]) {
+        self.put(unit, to);
+        to.iter_mut().for_each(|byte| *byte = !*byte);
+    }
+
+    fn put(&self, unit: u64, to: &mut [u8]) {
         let mut word = self.first_word(unit);
         for piece in to.chunks_mut(8) {
             piece.copy_from_slice(&word.to_le_bytes()[..piece.len()]);
@@ -93,6 +103,9 @@ mod tests {
         let (mut first, mut second, mut other) = ([0; 1001], [0; 1001], [0; 1001]);
         oracle.fill(2, &mut first);
         assert_eq!(oracle.differs(2, &first), None);
+        let mut complement = [0; 1001];
+        oracle.complement(2, &mut complement);
+        assert!(complement.iter().zip(first).all(|(one, other)| *one != other));
         oracle.fill(2, &mut second);
         oracle.fill(3, &mut other);
         assert_eq!(oracle.differs(2, &second), None);

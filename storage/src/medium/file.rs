@@ -1,13 +1,14 @@
 //! A file or block device as a medium: threads with blocking calls.
 
 use longhaul_nvme::target::IoError;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
 use std::fs;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -31,6 +32,9 @@ pub enum FileError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// Another program serves it, or has it mounted.
+    #[error("{} is in use by another program", .0.display())]
+    InUse(PathBuf),
 }
 
 /// An access.
@@ -72,8 +76,17 @@ struct Job<T> {
 
 /// An open file or block device.
 pub struct File {
-    file: Arc<fs::File>,
+    file: Arc<Opened>,
     bytes: u64,
+}
+
+/// What threads share of a file.
+struct Opened {
+    file: fs::File,
+    /// A block device has no length in its metadata, and cannot shrink.
+    is_device: bool,
+    /// Writes were lost: a flush failed. The kernel reports that once.
+    has_lost_writes: AtomicBool,
 }
 
 impl File {
@@ -86,16 +99,31 @@ impl File {
             let path = path.to_owned();
             move |source| FileError::Io { action, path, source }
         };
-        let is_there = path.exists();
+        let found = fs::metadata(path);
+        let (is_there, is_device) =
+            (found.is_ok(), found.is_ok_and(|found| found.file_type().is_block_device()));
         let mut options = fs::File::options();
         let options = options.read(true).write(true).create(create.is_some());
-        let mut file = options.open(path).map_err(failed("open"))?;
+        if is_device {
+            options.custom_flags(OFlags::EXCL.bits().cast_signed());
+        }
+        let opened = options.open(path);
+        if is_device && opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+        {
+            return Err(FileError::InUse(path.to_owned()));
+        }
+        let mut file = opened.map_err(failed("open"))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(FileError::InUse(path.to_owned())),
+            // File systems without locks serve, too.
+            _ => {}
+        }
         if let Some(bytes) = create.filter(|_| !is_there) {
             file.set_len(bytes).map_err(failed("extend"))?;
         }
-        // A block device has no length in its metadata.
         let bytes = file.seek(SeekFrom::End(0)).map_err(failed("find the size of"))?;
-        Ok(File { file: Arc::new(file), bytes })
+        let opened = Opened { file, is_device, has_lost_writes: AtomicBool::new(false) };
+        Ok(File { file: Arc::new(opened), bytes })
     }
 
     /// Length in bytes when it was opened.
@@ -107,14 +135,14 @@ impl File {
 
 /// Threads that access files. Dropping them waits for what they do.
 pub(crate) struct Workers<T> {
-    jobs: Option<Sender<(Arc<fs::File>, Job<T>)>>,
+    jobs: Option<Sender<(Arc<Opened>, Job<T>)>>,
     finished: Sender<Done<T>>,
     done: Receiver<Done<T>>,
     threads: Vec<JoinHandle<()>>,
     outstanding: usize,
 }
 
-type Jobs<T> = Arc<Mutex<Receiver<(Arc<fs::File>, Job<T>)>>>;
+type Jobs<T> = Arc<Mutex<Receiver<(Arc<Opened>, Job<T>)>>>;
 
 impl<T: Send + 'static> Workers<T> {
     pub(crate) fn start() -> Self {
@@ -166,55 +194,95 @@ fn work<T>(queue: &Jobs<T>) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((file, Job { of, access, durable, done })) = next else { return };
-        let outcome = if durable { run_durably(&file, access) } else { run(&file, access) };
+        let outcome = if durable { file.run_durably(access) } else { file.run(access) };
         // The receiver is gone when the target has ended.
         let _ = done.send((of, outcome));
     }
 }
 
-fn run_durably(file: &fs::File, access: Access) -> Outcome {
-    if access.is_read() {
-        flush(file)?;
-        return run(file, access);
+impl Opened {
+    fn run_durably(&self, access: Access) -> Outcome {
+        if access.is_read() {
+            self.flush()?;
+            return self.run(access);
+        }
+        let outcome = self.run(access)?;
+        self.flush()?;
+        Ok(outcome)
     }
-    let outcome = run(file, access)?;
-    flush(file)?;
-    Ok(outcome)
-}
 
-fn flush(file: &fs::File) -> Result<(), IoError> {
-    file.sync_data().map_err(|error| of_write(&error))
-}
+    fn flush(&self) -> Result<(), IoError> {
+        if self.has_lost_writes.load(Ordering::Relaxed) {
+            return Err(IoError::Write);
+        }
+        self.file.sync_data().map_err(|error| {
+            self.has_lost_writes.store(true, Ordering::Relaxed);
+            of_write(&error)
+        })
+    }
 
-fn run(file: &fs::File, access: Access) -> Outcome {
-    match access {
-        Access::Read { offset, len } => read(file, offset, len),
-        Access::Write { offset, bytes } => {
-            file.write_all_at(&bytes, offset).map_err(|error| of_write(&error))?;
-            Ok(Vec::new())
+    /// Refuses what lies past the end of a file that has shrunk since it was opened: a write would
+    /// extend it.
+    fn check(&self, range: &Range<u64>) -> Result<(), IoError> {
+        if self.is_device {
+            return Ok(());
         }
-        Access::Compare { offset, bytes } => {
-            let found = read(file, offset, bytes.len())?;
-            if found == bytes { Ok(Vec::new()) } else { Err(IoError::Differs) }
+        match self.file.metadata() {
+            Ok(metadata) if range.end <= metadata.len() => Ok(()),
+            Ok(_) => Err(IoError::Gone),
+            Err(_) => Err(IoError::Write),
         }
-        Access::Zero(range) => zero(file, range),
-        Access::Deallocate(ranges) => {
-            for range in ranges {
-                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                let len = range.end.saturating_sub(range.start);
-                match fallocate(file, flags, range.start, len) {
-                    Err(Errno::OPNOTSUPP) => {
-                        zero(file, range)?;
-                    }
-                    outcome => outcome.map_err(|error| of_write(&error.into()))?,
-                }
+    }
+
+    fn run(&self, access: Access) -> Outcome {
+        match access {
+            Access::Read { offset, len } => read(&self.file, offset, len),
+            Access::Write { offset, bytes } => {
+                self.check(&(offset..offset.saturating_add(bytes.len() as u64)))?;
+                self.file.write_all_at(&bytes, offset).map_err(|error| of_write(&error))?;
+                Ok(Vec::new())
             }
-            Ok(Vec::new())
+            Access::Compare { offset, bytes } => {
+                let found = read(&self.file, offset, bytes.len())?;
+                if found == bytes { Ok(Vec::new()) } else { Err(IoError::Differs) }
+            }
+            Access::Zero(range) => self.zero(FallocateFlags::ZERO_RANGE, range),
+            Access::Deallocate(ranges) => {
+                for range in ranges {
+                    self.zero(FallocateFlags::PUNCH_HOLE, range)?;
+                }
+                Ok(Vec::new())
+            }
+            Access::Flush => {
+                self.flush()?;
+                Ok(Vec::new())
+            }
         }
-        Access::Flush => {
-            flush(file)?;
-            Ok(Vec::new())
+    }
+
+    /// Makes a range read as zeros, by this way of the file system or by writing them.
+    fn zero(&self, way: FallocateFlags, range: Range<u64>) -> Outcome {
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Ok(Vec::new());
         }
+        self.check(&range)?;
+        match fallocate(&self.file, way | FallocateFlags::KEEP_SIZE, range.start, len) {
+            // A device has larger blocks than the namespace, or neither has the call.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            outcome => {
+                outcome.map_err(|error| of_write(&error.into()))?;
+                return Ok(Vec::new());
+            }
+        }
+        let zeros = vec![0; ZEROS];
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(ZEROS as u64) as usize;
+            self.file.write_all_at(&zeros[..len], at).map_err(|error| of_write(&error))?;
+            at += len as u64;
+        }
+        Ok(Vec::new())
     }
 }
 
@@ -228,31 +296,44 @@ fn read(file: &fs::File, offset: u64, len: usize) -> Outcome {
     }
 }
 
-fn zero(file: &fs::File, range: Range<u64>) -> Outcome {
-    let len = range.end.saturating_sub(range.start);
-    let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-    match fallocate(file, flags, range.start, len) {
-        Err(Errno::OPNOTSUPP) => {}
-        outcome => {
-            outcome.map_err(|error| of_write(&error.into()))?;
-            return Ok(Vec::new());
-        }
-    }
-    let zeros = vec![0; ZEROS];
-    let mut at = range.start;
-    while at < range.end {
-        let len = (range.end - at).min(ZEROS as u64) as usize;
-        file.write_all_at(&zeros[..len], at).map_err(|error| of_write(&error))?;
-        at += len as u64;
-    }
-    Ok(Vec::new())
-}
-
 fn of_write(error: &io::Error) -> IoError {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
             IoError::Full
         }
         _ => IoError::Write,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(file: fs::File) -> Opened {
+        Opened { file, is_device: false, has_lost_writes: AtomicBool::new(false) }
+    }
+
+    #[test]
+    fn empty_ranges_are_deallocated() {
+        let path = std::env::temp_dir().join(format!("longhaul-empty-{}", std::process::id()));
+        fs::write(&path, [7; 8192]).unwrap();
+        let file = opened(fs::File::options().read(true).write(true).open(&path).unwrap());
+        let ranges = vec![0..0, 4096..8192, 8192..8192];
+        assert_eq!(file.run(Access::Deallocate(ranges)), Ok(Vec::new()));
+        let found = fs::read(&path).unwrap();
+        assert!(found[..4096] == [7; 4096] && found[4096..] == [0; 4096]);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_failed_flush_fails_all_later_ones() {
+        // A pipe cannot be flushed.
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let file = opened(fs::File::from(std::os::fd::OwnedFd::from(reader)));
+        assert_eq!(file.flush(), Err(IoError::Write));
+        assert!(file.has_lost_writes.load(Ordering::Relaxed));
+        let fine = fs::File::open("/").unwrap();
+        let file = Opened { has_lost_writes: AtomicBool::new(true), ..opened(fine) };
+        assert_eq!(file.run(Access::Flush), Err(IoError::Write));
     }
 }

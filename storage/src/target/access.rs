@@ -13,15 +13,19 @@ fn in_capsule(source: Source) -> Option<u32> {
     }
 }
 
+/// A command of a host that accesses a namespace, or all of them.
+pub(super) struct Command {
+    pub token: Token,
+    pub namespace: u32,
+    pub io: Io,
+    /// Its data are on stable storage when it completes.
+    pub durable: bool,
+}
+
 impl Server {
-    /// Starts an access of queue pair `qpn`. Returns the next step if it is done at once.
-    pub(super) fn execute(
-        &mut self,
-        token: Token,
-        qpn: u32,
-        namespace: u32,
-        (io, durable): (Io, bool),
-    ) -> Option<Step> {
+    /// Starts a command of queue pair `qpn`. Returns the next step if it is done at once.
+    pub(super) fn execute(&mut self, qpn: u32, command: Command) -> Option<Step> {
+        let Command { token, namespace, io, durable } = command;
         match &io {
             Io::Read { len, .. } => self.totals.read_bytes += u64::from(*len),
             Io::Write { len, from, .. } => {
@@ -40,6 +44,7 @@ impl Server {
             Some(Medium::File(file)) => {
                 let access = of_file(link, token.slot, io);
                 self.workers.as_mut()?.submit(file, token, access, durable);
+                *self.accessing.entry(token.queue).or_default() += 1;
                 return None;
             }
             None => Err(IoError::Gone),
@@ -61,6 +66,7 @@ impl Server {
         if count == 0 {
             return Some(self.target.executed(token, Ok(())));
         }
+        *self.accessing.entry(token.queue).or_default() += count;
         self.flushes.insert(token, (count, Ok(())));
         None
     }
@@ -73,6 +79,12 @@ impl Server {
         tell: &mut impl FnMut(News),
     ) {
         let mut outcome = outcome;
+        if let Some(outstanding) = self.accessing.get_mut(&token.queue) {
+            *outstanding -= 1;
+            if *outstanding == 0 {
+                self.accessing.remove(&token.queue);
+            }
+        }
         if let Some((left, so_far)) = self.flushes.get_mut(&token) {
             *left -= 1;
             *so_far = so_far.and(outcome.map(|_| ()));

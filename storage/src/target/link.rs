@@ -39,6 +39,10 @@ impl Work {
 pub(super) struct Link {
     queue: QueueId,
     peer: IpAddr,
+    slots: u16,
+    // The connection ends before its queue pair, and both before the memory that they access.
+    connection: Connection,
+    qp: QueuePair,
     capsules: MemoryRegion,
     data: MemoryRegion,
     responses: MemoryRegion,
@@ -47,12 +51,15 @@ pub(super) struct Link {
     /// Work requests and receives that [`Link::post`] posts.
     pending: Vec<Request>,
     receives: Vec<u16>,
-    // The connection ends before its queue pair.
-    connection: Connection,
-    qp: QueuePair,
 }
 
 impl Link {
+    /// Completions that a connection with this many slots may have at once.
+    pub(super) fn completions(slots: u16) -> u32 {
+        // A receive, a READ, and then a WRITE and a SEND.
+        u32::from(slots) * 3
+    }
+
     pub(super) fn accept(
         device: &Device,
         pd: &ProtectionDomain,
@@ -92,6 +99,7 @@ impl Link {
         Ok(Link {
             queue,
             peer,
+            slots: accepted.slots,
             capsules,
             data,
             responses,
@@ -110,6 +118,10 @@ impl Link {
 
     pub(super) fn qpn(&self) -> u32 {
         self.qp.qpn().get()
+    }
+
+    pub(super) fn slots(&self) -> u16 {
+        self.slots
     }
 
     pub(super) fn peer(&self) -> IpAddr {

@@ -5,7 +5,7 @@ use longhaul_nvme::host::OperationKind;
 use longhaul_nvme::{Status, host::Operation};
 use longhaul_storage::host::Association;
 use longhaul_storage::load::{self as loads, Load, LoadError, Outcome};
-use longhaul_storage::medium::{File, Medium};
+use longhaul_storage::medium::{File, FileError, Medium};
 use std::fs;
 use std::sync::atomic::AtomicBool;
 
@@ -91,6 +91,23 @@ fn a_file_has_what_was_written_and_survives_its_target() {
     assert_eq!(one(&mut queue, &read, &mut bytes), Status::SUCCESS);
     let beyond = operation(OperationKind::Read, 8);
     assert_eq!(one(&mut queue, &beyond, &mut bytes).code(), Status::INVALID_NAMESPACE.code());
+    for kind in [OperationKind::Write, OperationKind::WriteZeroes, OperationKind::Deallocate] {
+        let beyond = operation(kind, 8);
+        let status = one(&mut queue, &beyond, &mut bytes);
+        assert_eq!(status.code(), Status::INVALID_NAMESPACE.code(), "{kind:?}");
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4096, "nothing extends it");
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_file_is_served_once() {
+    let path = path("once");
+    let first = File::open(&path, Some(BYTES)).unwrap();
+    let again = File::open(&path, None);
+    assert!(matches!(again, Err(FileError::InUse(_))));
+    drop(first);
+    File::open(&path, None).unwrap();
     fs::remove_file(&path).unwrap();
 }
 

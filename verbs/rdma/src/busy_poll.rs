@@ -20,13 +20,13 @@ impl BusyPoll {
     }
 
     /// There is no work. `true` if the thread should look again rather than sleep.
-    pub fn goes_on(&mut self) -> bool {
+    pub fn should_poll(&mut self) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         self.was_short && since.elapsed() < self.longest
     }
 
     /// There is work.
-    pub fn found(&mut self) {
+    pub fn note_work(&mut self) {
         if let Some(since) = self.since.take() {
             self.was_short = since.elapsed() < self.longest;
         }
@@ -42,21 +42,21 @@ mod tests {
     #[test]
     fn only_a_short_time_without_work_lets_the_next_be_polled_through() {
         let mut busy = BusyPoll::up_to(LONGEST);
-        assert!(!busy.goes_on(), "nothing is known of this thread's work");
+        assert!(!busy.should_poll(), "nothing is known of this thread's work");
         busy.was_short = true;
         busy.since = None;
         // The machine may have stopped this thread for longer than the limit.
         let began = Instant::now();
-        let goes_on = busy.goes_on();
-        assert!(goes_on || began.elapsed() >= LONGEST);
+        let should_poll = busy.should_poll();
+        assert!(should_poll || began.elapsed() >= LONGEST);
         busy.since = Some(began.checked_sub(LONGEST).unwrap());
-        assert!(!busy.goes_on(), "it sleeps at the limit");
-        busy.found();
-        assert!(!busy.was_short && !busy.goes_on(), "and at once the next time");
+        assert!(!busy.should_poll(), "it sleeps at the limit");
+        busy.note_work();
+        assert!(!busy.was_short && !busy.should_poll(), "and at once the next time");
         busy.since = Some(Instant::now() + LONGEST);
-        busy.found();
+        busy.note_work();
         assert!(busy.was_short);
-        busy.found();
+        busy.note_work();
         assert!(busy.was_short, "work without a pause changes nothing");
     }
 }

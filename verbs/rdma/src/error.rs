@@ -42,6 +42,15 @@ pub enum RdmaError {
     /// The port has no place for another process.
     #[error(transparent)]
     Slot(#[from] SlotError),
+    /// A connection request was rejected, because this process has no descriptor for the
+    /// connection. Its listener goes on.
+    #[error("a connection request of {peer} was rejected: {source}")]
+    Rejected {
+        /// Who requested it.
+        peer: IpAddr,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
     /// An operating system error.
     #[error("{operation}: {source}")]
     Io {
@@ -80,7 +89,9 @@ impl RdmaError {
             RdmaError::Connect(_) | RdmaError::Call(_) | RdmaError::Attach(_) => libc::EINVAL,
             RdmaError::Peer(_) | RdmaError::Refused(_) => libc::ECONNREFUSED,
             RdmaError::Slot(error) => error.errno(),
-            RdmaError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            RdmaError::Io { source, .. } | RdmaError::Rejected { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
             RdmaError::Forked => libc::EIO,
             RdmaError::Unreachable { failure: Failure::NoAnswer, .. } => libc::ETIMEDOUT,
             RdmaError::Unreachable { failure: Failure::NoRoute, .. } => libc::ENETUNREACH,

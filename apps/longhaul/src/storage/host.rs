@@ -137,9 +137,10 @@ fn connect(
     let end = Instant::now() + wait;
     loop {
         match Association::connect(device, settings, jobs) {
-            Err(AssociationError::Connect { cause: RdmaError::Peer(_), .. })
-                if Instant::now() < end && !stop.load(Ordering::Relaxed) =>
-            {
+            Err(AssociationError::Connect {
+                cause: RdmaError::Peer(_) | RdmaError::TimedOut(_),
+                ..
+            }) if Instant::now() < end && !stop.load(Ordering::Relaxed) => {
                 std::thread::sleep(RETRY);
             }
             outcome => return outcome,

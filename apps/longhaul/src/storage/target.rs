@@ -8,7 +8,7 @@ use longhaul_boxes::number::within;
 use longhaul_boxes::quantity::Size;
 use longhaul_nvme::Nqn;
 use longhaul_nvme::target::Hosts;
-use longhaul_storage::medium::{File, Medium};
+use longhaul_storage::medium::{File, FileError, Medium};
 use longhaul_storage::target::{News, Served, Server, Settings};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -82,10 +82,13 @@ impl FromStr for NamespaceMedium {
         match text.split_once(':') {
             Some(("memory", bytes)) => Ok(NamespaceMedium::Memory(size(bytes)?)),
             Some(("null", bytes)) => Ok(NamespaceMedium::Null(size(bytes)?)),
-            Some(("file", path)) => Ok(match path.rsplit_once(':') {
-                Some((path, bytes)) => NamespaceMedium::File(path.into(), Some(size(bytes)?)),
-                None => NamespaceMedium::File(path.into(), None),
-            }),
+            Some(("file", place)) => {
+                // A path may have colons.
+                let sized = place.rsplit_once(':').and_then(|(path, tail)| {
+                    Some(NamespaceMedium::File(path.into(), Some(size(tail).ok()?)))
+                });
+                Ok(sized.unwrap_or_else(|| NamespaceMedium::File(place.into(), None)))
+            }
             _ => Err("memory:SIZE, file:PATH, file:PATH:SIZE or null:SIZE is needed".to_owned()),
         }
     }
@@ -203,7 +206,10 @@ fn served(medium: &NamespaceMedium, block: u32) -> Result<Served, Problem> {
         NamespaceMedium::Null(size) => (Medium::Null, size.bytes()),
         NamespaceMedium::File(path, size) => {
             let file = File::open(path, size.map(Size::bytes)).map_err(|error| {
-                let cure = "give a size to create it, as in file:PATH:10G";
+                let cure = match error {
+                    FileError::InUse(_) => "end that program, or serve a copy",
+                    FileError::Io { .. } => "give a size to create it, as in file:PATH:10G",
+                };
                 Problem::new(error.to_string(), cure)
             })?;
             let bytes = file.bytes();
@@ -230,6 +236,9 @@ mod tests {
         assert_eq!(parsed("file:/a"), Ok(NamespaceMedium::File("/a".into(), None)));
         let created = NamespaceMedium::File("/a".into(), Some(size(4096)));
         assert_eq!(parsed("file:/a:4K"), Ok(created));
+        let disk = "/dev/disk/by-path/pci-0000:01:00.0";
+        let device = NamespaceMedium::File(disk.into(), None);
+        assert_eq!(parsed(&format!("file:{disk}")), Ok(device));
         for text in ["", "memory", "disk:1G", "memory:banana"] {
             parsed(text).unwrap_err();
         }

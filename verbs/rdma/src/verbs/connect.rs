@@ -52,9 +52,8 @@ fn event(events: &Events, limit: Duration) -> Result<Event, RdmaError> {
 }
 
 fn queue() -> Result<Arc<Events>, RdmaError> {
-    let queue =
-        EventQueue::new().map_err(|source| RdmaError::Io { operation: "eventfd", source })?;
-    Ok(Arc::new(queue))
+    let queue = EventQueue::new().map(Arc::new);
+    queue.map_err(|source| RdmaError::Io { operation: "eventfd", source })
 }
 
 impl Device {
@@ -174,7 +173,8 @@ impl Listener {
     /// Waits for a connection request; a limit of zero never blocks.
     ///
     /// # Errors
-    /// [`RdmaError::TimedOut`]; [`RdmaError::Peer`] if the peer withdrew an earlier one.
+    /// [`RdmaError::TimedOut`]; [`RdmaError::Peer`] if the peer withdrew an earlier one;
+    /// [`RdmaError::Rejected`].
     pub fn request(&self, limit: Duration) -> Result<ConnectionRequest, RdmaError> {
         if !limit.is_zero() {
             self.engine.hand_over();
@@ -182,7 +182,14 @@ impl Listener {
         let Event::ConnectRequest { connection: id, info, .. } = event(&self.events, limit)? else {
             return Err(RdmaError::Peer("gave up"));
         };
-        let events = queue()?;
+        let events = match EventQueue::new() {
+            Ok(events) => Arc::new(events),
+            Err(source) => {
+                self.engine.reject(id, RejectReason::NO_RESOURCES, &[])?;
+                self.engine.forget_connection(id)?;
+                return Err(RdmaError::Rejected { peer: info.peer_ip, source });
+            }
+        };
         self.engine.adopt(id, ConnectionSink { queue: Arc::clone(&events), cookie: 0 })?;
         let engine = Arc::clone(&self.engine);
         let connection = Connection { engine, id, events, reply: None };
