@@ -113,10 +113,9 @@ impl File {
             return Err(FileError::InUse(path.to_owned()));
         }
         let mut file = opened.map_err(failed("open"))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(FileError::InUse(path.to_owned())),
-            // File systems without locks serve, too.
-            _ => {}
+        // A file system without locks is served, too.
+        if let Err(Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            return Err(FileError::InUse(path.to_owned()));
         }
         if let Some(bytes) = create.filter(|_| !is_there) {
             file.set_len(bytes).map_err(failed("extend"))?;

@@ -141,7 +141,10 @@ impl Initiator {
             self.doorbells.add(seen_at, queue.slot, capsule(self.commands.capsule()));
             return true;
         }
-        let Some(seen) = queue.responses.pop_front_if(|seen| seen.at <= now) else { return false };
+        let Some(seen) = queue.responses.front().copied().filter(|seen| seen.at <= now) else {
+            return false;
+        };
+        queue.responses.pop_front();
         if seen.completion.status != Status::Success {
             self.failure.get_or_insert(seen.completion.status);
             return false;
