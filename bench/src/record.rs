@@ -55,6 +55,9 @@ pub struct Provenance {
     /// Seed of everything random.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// Number of the repeat of a measured point, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<u32>,
     /// Command line.
     pub command: String,
     /// RFC 3339, UTC.
@@ -86,6 +89,7 @@ impl Started {
         Provenance {
             longhaul: env!("CARGO_PKG_VERSION").to_owned(),
             seed,
+            repeat: None,
             command: std::env::args().collect::<Vec<_>>().join(" "),
             started_at: rfc3339(
                 self.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

@@ -12,13 +12,13 @@ use crate::problem::Problem;
 use longhaul_boxes::figures;
 use longhaul_boxes::number::within;
 use longhaul_boxes::quantity::Distance;
+use longhaul_campaign::free_tcp_port;
 use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 
 use cell::{Cell, Fibre, Transport};
 use longhaul_units::BitRate;
 use results::{Measured, Provenance, Results, Run};
 use std::io::{IsTerminal, Write};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -127,7 +127,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
 }
 
 fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Measured, Problem> {
-    let port = free_tcp_port()?;
+    let port = free_tcp_port()
+        .map_err(|e| Problem::plain(format!("no TCP port is free on 127.0.0.1: {e}")))?;
     match cell.transport {
         Transport::Rdma { message_bytes, .. } => {
             perftest::measure(lab, message_bytes, seconds, port)
@@ -136,13 +137,6 @@ fn measure(lab: &Lab, cell: &Cell, seconds: u32) -> Result<Measured, Problem> {
             iperf::measure(lab, congestion_control, connections, seconds, port)
         }
     }
-}
-
-fn free_tcp_port() -> Result<u16, Problem> {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|e| Problem::plain(format!("no TCP port is free on 127.0.0.1: {e}")))
 }
 
 /// A lab, and the cells that it serves.

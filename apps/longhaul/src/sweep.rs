@@ -3,16 +3,18 @@
 mod grid;
 mod local;
 mod slurm;
-mod store;
 
 use crate::output;
 use crate::problem::Problem;
 use crate::sim::{Failure, INTERRUPTED, Interrupt, Opened, Progress, open};
 use grid::Grid;
 use longhaul_boxes::number::within;
+use longhaul_campaign::{Digest, Store};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use store::Store;
+
+/// Kind of its results.
+const KIND: &str = "sweep";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -132,22 +134,24 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     let points = grid.points(&opened)?;
     let directory =
         args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(&opened.experiment));
-    let digest = store::digest(&opened);
+    let digest = digest(&opened);
     if let Some(share) = args.share {
-        let mut store = Store::open_share(&directory, &digest, share.number)?;
+        let mut store = Store::open_share(KIND, &directory, &digest, share.number)?;
         let missing = points.into_iter().skip(share.number).step_by(share.of);
-        let missing: Vec<_> = missing.filter(|point| !store.has(point)).collect();
+        let missing: Vec<_> =
+            missing.filter(|point| !store.has(&point.place, point.seed)).collect();
         return finish(args, &opened, &grid, &missing, &mut store);
     }
-    let mut store = Store::open(&directory, &digest, &args.file)?;
-    let missing: Vec<_> = points.iter().filter(|point| !store.has(point)).cloned().collect();
+    let mut store = Store::open(KIND, &directory, &digest, &args.file)?;
+    let is_missing = |point: &&grid::Point| !store.has(&point.place, point.seed);
+    let missing: Vec<_> = points.iter().filter(is_missing).cloned().collect();
     let there = points.len() - missing.len();
     if there > 0 {
         eprintln!("longhaul sweep: {there} of {} points already have results", points.len());
     }
     match slurm {
         None => {
-            store.refuse_running_job()?;
+            slurm::refuse_running_job(&mut store)?;
             finish(args, &opened, &grid, &missing, &mut store)
         }
         Some(slurm) => {
@@ -156,6 +160,17 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
             submit(&slurm, &job, &points, &mut store)
         }
     }
+}
+
+/// Identifies the scenario of results: its file, and those to which it refers.
+fn digest(opened: &Opened) -> String {
+    let mut digest = Digest::new();
+    digest.take(&opened.text);
+    for (name, text) in opened.files() {
+        digest.take(&name);
+        digest.take(&text);
+    }
+    digest.finish()
 }
 
 /// Submits the missing points to Slurm.
@@ -170,7 +185,8 @@ fn submit(
         return Ok(ExitCode::from(INTERRUPTED));
     }
     store.collect()?;
-    let (left, total) = (points.iter().filter(|point| !store.has(point)).count(), points.len());
+    let is_missing = |point: &&grid::Point| !store.has(&point.place, point.seed);
+    let (left, total) = (points.iter().filter(is_missing).count(), points.len());
     if left > 0 {
         let logs = job.directory.join("slurm-*.out");
         let cause = format!("the job ended, and {left} of {total} points are missing");

@@ -201,6 +201,7 @@ const ALLOWED: Edges = &[
     ),
     ("storage", &["proto/units", "proto/nvme", "host", "verbs/rdma"]),
     ("migration", &[]),
+    ("campaign", &["bench", "run/lab", "proto/units"]),
     ("ingest", &["verbs/rdma", "verbs/abi_defs"]),
     ("python", &["ingest", "verbs/rdma"]),
     ("xtask", &[]),

@@ -25,6 +25,7 @@ pub const CODE_FOLDERS: &[&str] = &[
     "ingest",
     "storage",
     "migration",
+    "campaign",
     "python",
     "checks",
     "xtask",

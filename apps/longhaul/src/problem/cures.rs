@@ -1,10 +1,13 @@
 //! Remedies of errors: only the program turns errors into sentences.
 
 use super::Problem;
+use crate::sim::Failure;
+use longhaul_bench::ReadError;
 use longhaul_boxes::control::ControlError;
 use longhaul_boxes::runtime_dir::RuntimeDirError;
 use longhaul_boxes::settings::{KeyFileError, SettingsError};
 use longhaul_boxes::{CoresError, Error, PathError, PlanError, PortError, PrivilegesError};
+use longhaul_campaign::StoreError;
 use longhaul_lab::{LabName, LabNameError, NoSuchHost};
 use longhaul_measure::{PinError, boxes, rnic};
 use longhaul_seal::KeyError;
@@ -29,6 +32,36 @@ impl From<Error> for Problem {
 impl From<longhaul_lab::Error> for Problem {
     fn from(error: longhaul_lab::Error) -> Self {
         Problem::of(&error, of_lab(&error))
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let cure = match &error {
+            StoreError::OtherVersion { .. } => "give another --out, or remove them",
+            StoreError::NotOurs { .. } | StoreError::Damaged { .. } => "give another --out",
+            StoreError::OtherTask { .. } => "submit the job again",
+            StoreError::Busy { .. } => "wait for it, or give another --out",
+            StoreError::Read(ReadError::Schema { .. }) => {
+                "give another --out, or use the version that wrote it"
+            }
+            StoreError::Read(_) | StoreError::Write(_) | StoreError::Io { .. } => {
+                return Problem::of(&error, None);
+            }
+        };
+        Problem::of(&error, Some(cure.to_owned()))
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let is_of_value = matches!(
+            error,
+            StoreError::OtherVersion { .. }
+                | StoreError::NotOurs { .. }
+                | StoreError::OtherTask { .. }
+        );
+        if is_of_value { Failure::Value(error.into()) } else { Failure::Other(error.into()) }
     }
 }
 

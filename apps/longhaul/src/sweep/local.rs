@@ -1,10 +1,10 @@
 //! Runs points on the cores of this machine, one thread per point.
 
 use super::grid::{Grid, Point};
-use super::store::Store;
 use crate::problem::Problem;
 use crate::sim::{Failure, Interrupt, Opened, Progress, record, time_left};
 use longhaul_bench::{Record, Started};
+use longhaul_campaign::{Store, StoreError};
 use longhaul_sim::Simulation;
 use longhaul_sim::file::Loaded;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -80,7 +80,7 @@ fn keep(
         look();
         match receiver.recv_timeout(LOOK) {
             Ok(Ok(record)) => {
-                store.add(&record).map_err(|problem| lost(&problem, &tally, store))?;
+                store.add(&record).map_err(|error| lost(&error, &tally, store))?;
                 tally.finished += 1;
                 tally.violations +=
                     usize::from(record.values.get("violations").is_some_and(|count| *count > 0.0));
@@ -103,9 +103,9 @@ fn keep(
     }
 }
 
-fn lost(problem: &Problem, tally: &Tally, store: &Store) -> Failure {
+fn lost(error: &StoreError, tally: &Tally, store: &Store) -> Failure {
     let cause = format!(
-        "{problem}; the {} points finished before are complete in {}",
+        "{error}; the {} points finished before are complete in {}",
         tally.finished,
         store.path().display()
     );

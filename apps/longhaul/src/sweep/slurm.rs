@@ -4,9 +4,9 @@
 //! result directory, which all nodes must share.
 
 use super::Args;
-use super::store::Store;
 use crate::problem::Problem;
 use crate::sim::{Failure, Interrupt, Opened, Progress};
+use longhaul_campaign::Store;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -131,8 +131,19 @@ impl Slurm {
     }
 }
 
+/// Fails if a job is already running the same points.
+pub fn refuse_running_job(store: &mut Store) -> Result<(), Failure> {
+    let Some(job) = store.job() else { return Ok(()) };
+    if is_known(job) {
+        let cause = format!("Slurm's job {job} runs these points");
+        let cure = format!("wait for it with --executor slurm, or end it: scancel {job}");
+        return Err(Failure::Other(Problem::new(cause, cure)));
+    }
+    Ok(store.set_job(None)?)
+}
+
 /// Returns whether a job is pending or running. A temporarily unreachable Slurm counts as yes.
-pub fn is_known(number: &str) -> bool {
+fn is_known(number: &str) -> bool {
     let asked =
         Command::new("squeue").args(["--noheader", "--format=%T", "--jobs", number]).output();
     match asked {

@@ -15,6 +15,7 @@ fn provenance(seed: u64) -> Provenance {
     Provenance {
         longhaul: "0.1.0".to_owned(),
         seed: Some(seed),
+        repeat: None,
         command: "longhaul reproduce --threads 2".to_owned(),
         started_at: "2026-01-02T03:04:05Z".to_owned(),
         wall_s: 0.25,

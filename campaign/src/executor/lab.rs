@@ -1,0 +1,177 @@
+//! The client on host a of a lab, the server on host b.
+
+use super::{Addresses, Executor, Refusal, Side, os_words};
+use crate::grid::{Settings, Value};
+use clap::{CommandFactory as _, Parser};
+use longhaul_bench::{Point as Place, Scalar};
+use longhaul_lab::{HostName, Lab, LabDir, LabName, Lifetime, Spec};
+use std::error::Error;
+use std::ffi::OsString;
+use std::process::Command;
+
+/// Options of a lab that are no settings of a path.
+const NO_SETTINGS: [&str; 3] = ["name", "help", "hosts"];
+
+/// The options of 'longhaul lab up'.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Options {
+    #[command(flatten)]
+    spec: Spec,
+}
+
+/// A place in a lab.
+type Host<'a> = (&'a LabDir, HostName);
+
+/// Runs programs on the hosts of a lab, one lab for each path.
+pub struct InLab<'a> {
+    name: LabName,
+    command: Box<dyn for<'b> Fn(Host<'b>, &[OsString]) -> Result<Command, Box<dyn Error>> + 'a>,
+    running: Option<(Settings, Spec, Lab)>,
+}
+
+impl<'a> InLab<'a> {
+    /// An executor in labs called `name`, whose hosts' commands `command` makes.
+    pub fn new(
+        name: LabName,
+        command: impl Fn(Host<'_>, &[OsString]) -> Result<Command, Box<dyn Error>> + 'a,
+    ) -> Self {
+        InLab { name, command: Box::new(command), running: None }
+    }
+
+    fn running(&self) -> Result<&(Settings, Spec, Lab), Refusal> {
+        self.running.as_ref().ok_or_else(|| Refusal::new("no lab is up"))
+    }
+}
+
+/// The spec of a lab with these settings.
+fn spec(path: &Settings) -> Result<Spec, Refusal> {
+    let arguments = path.iter().filter_map(|(key, value)| {
+        let option = key.replace('_', "-");
+        match &value.scalar {
+            Scalar::Bool(true) => Some(format!("--{option}")),
+            Scalar::Bool(false) => None,
+            _ => Some(format!("--{option}={}", value.text)),
+        }
+    });
+    let parsed = Options::try_parse_from(arguments).map_err(|error| {
+        let text = error.to_string();
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let lines = lines.take_while(|line| !line.starts_with("Usage:"));
+        let lines: Vec<_> = lines.filter(|line| !line.starts_with("For more info")).collect();
+        Refusal::new(lines.join("; ").trim_start_matches("error: "))
+    })?;
+    Ok(parsed.spec)
+}
+
+/// The parameter of results that a setting is: quantities as numbers in the unit of their name.
+fn parameter(key: &str, value: &Value, spec: &Spec) -> (String, Scalar) {
+    match key {
+        "distance" => ("distance_km".to_owned(), spec.distance.km().into()),
+        "rate" => ("rate_bps".to_owned(), spec.rate.as_bps().into()),
+        "loss" => ("loss".to_owned(), spec.loss.into()),
+        "queue" => ("queue_bytes".to_owned(), spec.queue.bytes().into()),
+        "memory" => ("memory_bytes".to_owned(), spec.memory.bytes().into()),
+        _ => (key.to_owned(), value.scalar.clone()),
+    }
+}
+
+impl Executor for InLab<'_> {
+    fn takes(&self, key: &str) -> bool {
+        let option = key.replace('_', "-");
+        let command = Options::command();
+        let is_known = command.get_arguments().any(|known| known.get_long() == Some(&option));
+        is_known && !NO_SETTINGS.contains(&key)
+    }
+
+    fn parameters(&self, path: &Settings) -> Result<Place, Refusal> {
+        let spec = spec(path)?;
+        let parameters = path.iter().map(|(key, value)| parameter(key, value, &spec));
+        Ok(parameters.fold(Place::new(), |place, (key, value)| place.with(&key, value)))
+    }
+
+    fn enter(&mut self, path: &Settings) -> Result<bool, Refusal> {
+        if self.running.as_ref().is_some_and(|(known, ..)| known == path) {
+            return Ok(false);
+        }
+        // Before the next lab takes its name.
+        self.leave();
+        let spec = Spec { name: self.name.clone(), ..spec(path)? };
+        let lab = Lab::start(&spec, Lifetime::OfParentAlone)
+            .map_err(|error| Refusal::new(format!("the lab did not start: {error}")))?;
+        self.running = Some((path.clone(), spec, lab));
+        Ok(true)
+    }
+
+    fn leave(&mut self) -> Option<String> {
+        self.running.take().and_then(|(_, _, lab)| lab.end())
+    }
+
+    fn addresses(&self) -> Result<Addresses, Refusal> {
+        let (_, spec, lab) = self.running()?;
+        let network = lab.dir().network().map_err(Refusal::new)?;
+        let off_path = (!network.is_of_hosts()).then(|| {
+            network.missing().unwrap_or("the lab is one without networks of its hosts").to_owned()
+        });
+        Ok(Addresses {
+            rdma: spec.device_addresses(HostName::B)[0],
+            tcp: lab.dir().address_for_tcp(HostName::B).map_err(Refusal::new)?.into(),
+            off_path,
+        })
+    }
+
+    fn command(&self, side: Side, words: &[String]) -> Result<Command, Refusal> {
+        let (_, _, lab) = self.running()?;
+        let host = match side {
+            Side::Client => HostName::A,
+            Side::Server => HostName::B,
+        };
+        (self.command)((lab.dir(), host), &os_words(words)).map_err(Refusal::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(settings: &[(&str, &str, Scalar)]) -> Settings {
+        let value =
+            |text: &str, scalar: &Scalar| Value { text: text.to_owned(), scalar: scalar.clone() };
+        settings
+            .iter()
+            .map(|(key, text, scalar)| ((*key).to_owned(), value(text, scalar)))
+            .collect()
+    }
+
+    #[test]
+    fn settings_are_the_options_of_a_lab() {
+        let lab = InLab::new("x".parse().unwrap(), |_, _| Err("none".into()));
+        for key in ["distance", "loss", "accelerate", "rate", "wan_rate", "ipv6", "cut_for"] {
+            assert!(lab.takes(key), "{key}");
+        }
+        for key in ["name", "hosts", "help", "message_bytes", "qps"] {
+            assert!(!lab.takes(key), "{key}");
+        }
+        let place = lab.parameters(&path(&[
+            ("distance", "100km", "100km".into()),
+            ("loss", "0.001", 1e-3.into()),
+            ("accelerate", "both", "both".into()),
+            ("ipv6", "true", true.into()),
+        ]));
+        let expected = Place::new().with("distance_km", 100.0).with("loss", 1e-3);
+        assert_eq!(place.unwrap(), expected.with("accelerate", "both").with("ipv6", true));
+    }
+
+    #[test]
+    fn what_a_lab_cannot_be_is_refused_in_one_line() {
+        for (key, text, part) in [
+            ("distance", "5", "--distance"),
+            ("loss", "2", "--loss"),
+            ("accelerate", "sideways", "possible values: none, both, transport, a, b"),
+            ("cut_every", "1s", "--cut-for"),
+        ] {
+            let refused = spec(&path(&[(key, text, text.into())])).unwrap_err().to_string();
+            assert!(refused.contains(part) && !refused.contains('\n'), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+use super::*;
+use crate::executor::OnMachine;
+use longhaul_bench::ResultFile;
+use std::path::Path;
+use std::process::Command;
+
+/// A campaign of shell scripts on this machine, in a directory that is removed when dropped.
+struct Place {
+    directory: PathBuf,
+    campaign: Campaign,
+    points: Vec<Point>,
+    news: Vec<String>,
+}
+
+fn executor() -> OnMachine<'static> {
+    OnMachine::new(|words| {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        Ok(command)
+    })
+}
+
+impl Place {
+    fn new(name: &str, keys: &str, script: &str) -> Self {
+        let directory =
+            std::env::temp_dir().join(format!("longhaul-run-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir(&directory).unwrap();
+        let script = script.replace("DIR", &directory.display().to_string());
+        let text = format!(
+            "name = \"x\"\n{keys}\n[axes]\nqps = [1, 2, 3]\n[[program]]\nname = \"p\"\nclient = \
+             \"\"\"sh -c '{script}' sh {{qps}}\"\"\"\npattern = \"a=(?<a>[0-9]+)\"\n"
+        );
+        let campaign = Campaign::parse("x.toml", &text, false).unwrap();
+        let points = campaign.points(&executor()).unwrap();
+        Place { directory, campaign, points, news: Vec::new() }
+    }
+
+    fn store(&self) -> Store {
+        let digest = self.campaign.digest();
+        Store::open("campaign", &self.directory.join("out"), &digest, Path::new("x")).unwrap()
+    }
+
+    /// Measures until `until` results are stored.
+    fn measure(&mut self, until: usize) -> Tally {
+        let (mut store, stop) = (self.store(), AtomicBool::new(false));
+        let (mut begun, news) = (0, &mut self.news);
+        let mut told = |one: News<'_>| match one {
+            News::Begins { .. } => {
+                begun += 1;
+                stop.store(begun > until, Ordering::Relaxed);
+            }
+            News::Failed { reason, is_tried_again, .. } => {
+                news.push(format!("{reason} {is_tried_again}"));
+            }
+            News::Logged(text) => news.push(text.to_owned()),
+        };
+        let (campaign, points) = (&self.campaign, &self.points);
+        measure(campaign, points, &mut executor(), &mut store, &stop, &mut told).unwrap()
+    }
+
+    fn results(&self) -> Vec<Record> {
+        ResultFile::read(&self.directory.join("out/results.jsonl")).unwrap().records
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[test]
+fn an_interrupted_campaign_goes_on_where_it_stopped() {
+    let mut place = Place::new("resume", "repeats = 2", "echo a=$1; echo $1 >> DIR/ran");
+    let first = place.measure(4);
+    assert!(first.is_interrupted && first.measured == 4, "{first:?}");
+    let second = place.measure(100);
+    assert_eq!((second.measured, second.is_interrupted), (2, false));
+    let results = place.results();
+    assert_eq!(results.len(), 6);
+    for record in &results {
+        let qps = record.point.get("qps").and_then(longhaul_bench::Scalar::as_number);
+        assert_eq!(record.values.get("a").copied(), qps, "{record:?}");
+    }
+    assert_eq!(place.measure(100).measured, 0);
+}
+
+#[test]
+fn a_run_that_fails_is_recorded_and_the_others_go_on() {
+    let keys = "repeats = 1\nretries = 2\norder = \"listed\"";
+    let script = "if test $1 = 2; then echo broken; exit 4; fi; echo a=$1";
+    let mut place = Place::new("fails", keys, script);
+    let tally = place.measure(100);
+    assert_eq!((tally.measured, tally.failed.len()), (2, 1));
+    let expected = "the client, sh: exit status: 4: broken";
+    assert!(tally.failed[0].ends_with(expected), "{tally:?}");
+    let tries = [true, true, false].map(|again| format!("{expected} {again}"));
+    assert_eq!(place.news, tries);
+    let results = place.results();
+    assert_eq!(results[1].failed["a"], expected);
+    assert_eq!(results[1].note.as_deref(), Some("attempt 3"));
+    assert_eq!(place.measure(100).measured, 0, "a failure is a result");
+    assert_eq!(place.store().forget_failed().unwrap(), 1);
+    assert_eq!(place.measure(100).failed.len(), 1);
+}
+
+#[test]
+fn a_second_attempt_may_succeed() {
+    let script = "if mkdir DIR/$1 2>/dev/null; then exit 1; fi; echo a=$1";
+    let mut place = Place::new("again", "repeats = 1", script);
+    assert_eq!(place.measure(100).measured, 3);
+    assert!(place.results().iter().all(|record| record.note.as_deref() == Some("attempt 2")));
+}
+
+#[test]
+fn what_hangs_or_prints_nothing_names_the_cause() {
+    let keys = "repeats = 1\nretries = 0\nlimit_s = 0.3\norder = \"listed\"";
+    let script = "case $1 in 1) sleep 1000;; 2) echo b=1;; 3) echo a=3;; esac";
+    let mut place = Place::new("hangs", keys, script);
+    let tally = place.measure(100);
+    assert_eq!((tally.measured, tally.failed.len()), (1, 2));
+    assert!(tally.failed[0].ends_with("the client, sh did not end within 0.3 s"), "{tally:?}");
+    assert!(tally.failed[1].contains("matches nothing; its output: "), "{tally:?}");
+    let file = tally.failed[1].rsplit(": ").next().unwrap();
+    let printed = std::fs::read_to_string(file).unwrap();
+    assert!(printed.contains("b=1") && printed.contains("QPs 2"), "{printed}");
+}
+
+#[test]
+fn warm_up_runs_are_not_recorded() {
+    let keys = "repeats = 1\nwarm_up = 2";
+    let mut place = Place::new("warm", keys, "echo a=$1; echo $1 >> DIR/ran");
+    assert_eq!(place.measure(100).measured, 3);
+    let ran = std::fs::read_to_string(place.directory.join("ran")).unwrap();
+    assert_eq!((ran.lines().count(), place.results().len()), (5, 3));
+}
