@@ -14,6 +14,7 @@ mod exec;
 mod ingest;
 mod key;
 mod lab;
+mod measure;
 mod migrate;
 mod output;
 mod plan;
@@ -85,6 +86,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Plan a path: predict its goodput and limit, and choose settings
     Plan(Box<plan::Args>),
+    /// Measure a campaign: programs over a grid of distances, losses, sizes and repeats
+    Measure(measure::Args),
     /// Simulate a scenario file in virtual time
     Sim(sim::Args),
     /// Simulate a scenario file over ranges of its parameters
@@ -163,6 +166,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => return reproduce::run(&args),
         Command::Compare(args) => return compare::run(&args),
         Command::Plan(args) => return plan::run(&args),
+        Command::Measure(args) => return measure::run(&args),
         Command::Sim(args) => return sim::run(&args),
         Command::Sweep(args) => return sweep::run(&args),
         Command::Bench(command) => return bench::run(&command),

@@ -34,6 +34,11 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
+    /// The flag that Ctrl-C sets.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
     /// Whether Ctrl-C was pressed.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)

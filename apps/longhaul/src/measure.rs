@@ -1,0 +1,219 @@
+//! `longhaul measure`: a campaign of measurements, declared in a file.
+
+mod summary;
+
+use crate::exec;
+use crate::output;
+use crate::output::table::truncate;
+use crate::problem::Problem;
+use crate::sim::{Failure, INTERRUPTED, Interrupt, Progress, time_left};
+use longhaul_bench::Record;
+use longhaul_boxes::figures::count;
+use longhaul_campaign::{
+    Campaign, Executor, InLab, News, OnMachine, Point, RunError, Store, StoreError, Tally, measure,
+};
+use longhaul_lab::LabName;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Kind of its results.
+const KIND: &str = "campaign";
+
+const EXAMPLES: &str = "\
+Examples:
+  longhaul measure --example > mine.toml
+  longhaul measure mine.toml --list          the points, without running anything
+  longhaul measure mine.toml
+  longhaul measure mine.toml --reduced       a part of it that takes less time
+  longhaul measure mine.toml --retry-failed  the runs that failed, once more
+  longhaul report out/mine/results.jsonl --out report.html
+
+Results go to results.jsonl in --out, one line when a run ends; output/ has what the programs
+printed. If a campaign is interrupted, the same command continues with the missing runs; the file
+may get further values and repeats meanwhile. Exit code: 0, every run has a result; 1, some failed, with
+the reason in their results; 2, the file or an option is wrong; 130, Ctrl-C. The file and its keys:
+docs/campaigns.md.";
+
+/// A commented campaign.
+const EXAMPLE: &str = include_str!("measure/example.toml");
+
+/// Command line of `longhaul measure`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A campaign file; --example prints one
+    #[arg(required_unless_present = "example")]
+    file: Option<PathBuf>,
+    /// Directory of the results [default: out/ and the campaign's name]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print the points and end
+    #[arg(long)]
+    list: bool,
+    /// Measure the part of the campaign that its [reduced] selects
+    #[arg(long)]
+    reduced: bool,
+    /// Measure the runs that failed before once more
+    #[arg(long, conflicts_with = "list")]
+    retry_failed: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Print a commented example of a campaign file
+    #[arg(long, exclusive = true)]
+    example: bool,
+}
+
+/// Runs what a campaign has no results of.
+pub fn run(args: &Args) -> ExitCode {
+    campaign(args).unwrap_or_else(|failure| failure.report("measure"))
+}
+
+fn campaign(args: &Args) -> Result<ExitCode, Failure> {
+    let Some(path) = &args.file else {
+        output::print(EXAMPLE)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::Value(Problem::io("read", path, &error)))?;
+    let name = path.display().to_string();
+    let campaign = Campaign::parse(&name, &text, args.reduced).map_err(Failure::value)?;
+    let mut executor = executor(&campaign)?;
+    let points = campaign.points(&*executor).map_err(Failure::value)?;
+    if args.list {
+        output::print(&summary::list(&campaign, &points, args.json)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut store = open(args, &campaign, path)?;
+    let interrupt = Interrupt::listen()?;
+    let mut progress = Progress::new();
+    let mut news = |news: News<'_>| tell(&campaign, &mut progress, &news);
+    let stop = interrupt.flag();
+    let tally = measure(&campaign, &points, &mut *executor, &mut store, stop, &mut news);
+    progress.done();
+    let tally = tally.map_err(of_run)?;
+    conclude(args, &campaign, &points, &store, &tally)
+}
+
+/// Where the campaign's programs run.
+fn executor(campaign: &Campaign) -> Result<Box<dyn Executor>, Failure> {
+    if !campaign.in_lab {
+        let command = |words: &[OsString]| Ok(on_machine(words)?);
+        return Ok(Box::new(OnMachine::new(command)));
+    }
+    let name: LabName = format!("measure-{}", std::process::id()).parse().map_err(Problem::from)?;
+    Ok(Box::new(InLab::new(name, |(dir, host), words| {
+        Ok::<_, Box<dyn Error>>(exec::command(dir, host, &itself(words)?)?)
+    })))
+}
+
+fn on_machine(words: &[OsString]) -> Result<Command, Problem> {
+    let words = itself(words)?;
+    let (name, arguments) =
+        words.split_first().ok_or_else(|| Problem::plain("no program given"))?;
+    let mut command = Command::new(exec::find_program(name)?);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// The words of a command, `longhaul` replaced by this program.
+fn itself(words: &[OsString]) -> Result<Vec<OsString>, Problem> {
+    let mut words = words.to_vec();
+    if let Some(first) = words.first_mut()
+        && *first == "longhaul"
+    {
+        let program = std::env::current_exe()
+            .map_err(|error| Problem::plain(format!("cannot find this program: {error}")))?;
+        *first = program.into_os_string();
+    }
+    Ok(words)
+}
+
+/// The results of a campaign.
+fn open(args: &Args, campaign: &Campaign, file: &Path) -> Result<Store, Failure> {
+    let name = &campaign.experiment.name;
+    let directory = match (&args.out, args.reduced) {
+        (Some(out), _) => out.clone(),
+        (None, false) => Path::new("out").join(name),
+        (None, true) => Path::new("out").join(format!("{name}-reduced")),
+    };
+    let mut store = Store::open(KIND, &directory, &campaign.digest(), file)?;
+    if args.retry_failed {
+        let forgotten = store.forget_failed()?;
+        eprintln!("longhaul measure: {} once more", count(forgotten as u64, "failed run"));
+    }
+    if !store.records().is_empty() {
+        let there = count(store.records().len() as u64, "run");
+        eprintln!("longhaul measure: {there} have results in {}", store.path().display());
+    }
+    Ok(store)
+}
+
+/// Shows the progress.
+fn tell(campaign: &Campaign, progress: &mut Progress, news: &News<'_>) {
+    let place = |point: &Point| point.place.to_string();
+    match news {
+        News::Begins { point, repeat, done, of, left } => {
+            let repeats = campaign.repeats;
+            let left = left.map_or_else(String::new, |left| {
+                format!(", {} left", time_left(Duration::as_secs_f64(&left)))
+            });
+            let (number, place) = (done + 1, place(point));
+            let line = format!("[{number}/{of}{left}] {place}, run {repeat} of {repeats}");
+            let is_terminal = std::io::stderr().is_terminal();
+            let width = if is_terminal { output::columns() } else { usize::MAX };
+            progress.show(&truncate(&line, width));
+        }
+        News::Failed { point, reason, is_tried_again } => {
+            progress.done();
+            let then = if *is_tried_again { "once more" } else { "recorded as failed" };
+            eprintln!("longhaul measure: {}: {reason}: {then}", place(point));
+        }
+        News::Logged(log) => {
+            progress.done();
+            eprintln!("longhaul measure: the lab logged: {log}");
+        }
+    }
+}
+
+fn of_run(error: RunError) -> Failure {
+    let problem = match error {
+        RunError::Store(StoreError::Write(_) | StoreError::Io { .. }) | RunError::Output { .. } => {
+            let cause = format!("{error}; the runs that ended before are complete");
+            Problem::new(cause, "free some space and repeat the command")
+        }
+        RunError::Store(error) => error.into(),
+    };
+    Failure::Other(problem)
+}
+
+/// Prints the summary.
+fn conclude(
+    args: &Args,
+    campaign: &Campaign,
+    points: &[Point],
+    store: &Store,
+    tally: &Tally,
+) -> Result<ExitCode, Failure> {
+    let is_ours = |record: &&Record| points.iter().any(|point| point.place == record.point);
+    let records: Vec<Record> = store.records().iter().filter(is_ours).cloned().collect();
+    let outcome = summary::Outcome { campaign, points, records: &records, store, tally };
+    output::print(&if args.json { outcome.json()? } else { outcome.text(output::columns()) })?;
+    if tally.is_interrupted {
+        eprintln!(
+            "longhaul measure: stopped; the same command continues with the runs that are missing"
+        );
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    match outcome.failed().count() {
+        0 => Ok(ExitCode::SUCCESS),
+        failed => Err(Failure::Other(Problem::new(
+            format!("{} failed", count(failed as u64, "run")),
+            "their results have the reason; --retry-failed measures them once more",
+        ))),
+    }
+}
