@@ -9,6 +9,7 @@ pub use machine::OnMachine;
 use crate::grid::Settings;
 use longhaul_bench::Point as Place;
 use serde::Deserialize;
+use std::error::Error;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::process::Command;
@@ -56,6 +57,9 @@ impl Refusal {
         Refusal(why.to_string())
     }
 }
+
+/// The command of a program, or why there is none.
+pub type Made = Result<Command, Box<dyn Error>>;
 
 /// Sets up paths, and makes the commands of the programs at their ends.
 pub trait Executor {

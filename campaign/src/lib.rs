@@ -17,7 +17,7 @@ mod store;
 mod summary;
 mod template;
 
-pub use executor::{Addresses, Executor, InLab, OnMachine, Refusal, Side};
+pub use executor::{Addresses, Executor, InLab, Made, OnMachine, Refusal, Side};
 pub use file::{Campaign, FileError, FileFault, Order};
 pub use grid::{Axis, Point, Run, Settings, Value};
 pub use pair::{Fault, Output, Pair, Ready, free_tcp_port};

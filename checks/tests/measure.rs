@@ -1,11 +1,12 @@
 //! `longhaul measure`: campaigns in a lab and on this machine, killed, interrupted and resumed;
 //! programs that hang, are missing or print nothing.
 
-use longhaul_checks::{Finished, Program, RuntimeDir, Turn, members_of_group, require};
+use longhaul_checks::{Finished, Program, RuntimeDir, Turn, longhaul, members_of_group, require};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -144,7 +145,7 @@ mod a_lab_campaign {
         }
         let again = place.succeed("x.toml --out o");
         assert!(again.stdout.contains("0 new runs: o/results.jsonl"), "{again}");
-        assert!(again.stdout.contains("6 rows with n below 5"), "{again}");
+        assert!(again.stdout.contains("8 rows with n below 5"), "{again}");
     }
 
     #[test]
@@ -199,6 +200,28 @@ mod a_lab_campaign {
 
 mod failures {
     use super::*;
+
+    #[test]
+    fn of_the_disk_keep_what_is_whole_and_say_so() {
+        let place = Place::new(
+            "name = \"x\"\nrepeats = 20\n[[program]]\nname = \"a\"\nclient = \"echo \
+             1\"\npattern = \"(?<a>1)\"\n",
+        );
+        let measure = "measure x.toml --out o";
+        let mut full = Command::new("bash");
+        let script = format!("ulimit -f 2; trap '' XFSZ; exec {} {measure}", longhaul().display());
+        full.current_dir(place.runtime.path()).args(["-c", &script]);
+        let ended = Program::start(&mut full).finish(LIMIT);
+        assert_eq!(ended.status.code(), Some(1), "{ended}");
+        let there = place.results().len();
+        assert!((1..20).contains(&there), "{there}: {ended}");
+        for part in ["File too large", "the runs that ended before are complete", "free some space"]
+        {
+            assert!(ended.stderr.contains(part), "{part:?} is missing: {ended}");
+        }
+        place.succeed("x.toml --out o");
+        assert_eq!(place.results().len(), 20);
+    }
 
     /// Programs of this machine, one of which is well.
     const PROGRAMS: &str = r#"

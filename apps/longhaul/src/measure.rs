@@ -34,9 +34,9 @@ Examples:
 
 Results go to results.jsonl in --out, one line when a run ends; output/ has what the programs
 printed. If a campaign is interrupted, the same command continues with the missing runs; the file
-may get further values and repeats meanwhile. Exit code: 0, every run has a result; 1, some failed, with
-the reason in their results; 2, the file or an option is wrong; 130, Ctrl-C. The file and its keys:
-docs/campaigns.md.";
+may get further values and repeats meanwhile. Exit code: 0, every run has a result; 1, some failed,
+with the reason in their results; 2, the file or an option is wrong; 130, Ctrl-C. The file and its
+keys: docs/campaigns.md.";
 
 /// A commented campaign.
 const EXAMPLE: &str = include_str!("measure/example.toml");

@@ -1,11 +1,10 @@
 //! The client on host a of a lab, the server on host b.
 
-use super::{Addresses, Executor, Refusal, Side, os_words};
+use super::{Addresses, Executor, Made, Refusal, Side, os_words};
 use crate::grid::{Settings, Value};
 use clap::{CommandFactory as _, Parser};
 use longhaul_bench::{Point as Place, Scalar};
 use longhaul_lab::{HostName, Lab, LabDir, LabName, Lifetime, Spec};
-use std::error::Error;
 use std::ffi::OsString;
 use std::process::Command;
 
@@ -24,19 +23,16 @@ struct Options {
 type Host<'a> = (&'a LabDir, HostName);
 
 /// Runs programs on the hosts of a lab, one lab for each path.
-pub struct InLab<'a> {
+pub struct InLab<F> {
     name: LabName,
-    command: Box<dyn for<'b> Fn(Host<'b>, &[OsString]) -> Result<Command, Box<dyn Error>> + 'a>,
+    command: F,
     running: Option<(Settings, Spec, Lab)>,
 }
 
-impl<'a> InLab<'a> {
+impl<F: Fn(Host<'_>, &[OsString]) -> Made> InLab<F> {
     /// An executor in labs called `name`, whose hosts' commands `command` makes.
-    pub fn new(
-        name: LabName,
-        command: impl Fn(Host<'_>, &[OsString]) -> Result<Command, Box<dyn Error>> + 'a,
-    ) -> Self {
-        InLab { name, command: Box::new(command), running: None }
+    pub fn new(name: LabName, command: F) -> Self {
+        InLab { name, command, running: None }
     }
 
     fn running(&self) -> Result<&(Settings, Spec, Lab), Refusal> {
@@ -76,7 +72,7 @@ fn parameter(key: &str, value: &Value, spec: &Spec) -> (String, Scalar) {
     }
 }
 
-impl Executor for InLab<'_> {
+impl<F: Fn(Host<'_>, &[OsString]) -> Made> Executor for InLab<F> {
     fn takes(&self, key: &str) -> bool {
         let option = key.replace('_', "-");
         let command = Options::command();

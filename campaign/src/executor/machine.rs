@@ -1,27 +1,26 @@
 //! Both programs on this machine.
 
-use super::{Addresses, Executor, Refusal, Side, os_words};
+use super::{Addresses, Executor, Made, Refusal, Side, os_words};
 use crate::grid::Settings;
 use longhaul_bench::Point as Place;
-use std::error::Error;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 
 /// Runs programs on this machine, over whatever network and devices it has.
-pub struct OnMachine<'a> {
-    command: Box<dyn Fn(&[OsString]) -> Result<Command, Box<dyn Error>> + 'a>,
+pub struct OnMachine<F> {
+    command: F,
     is_entered: bool,
 }
 
-impl<'a> OnMachine<'a> {
+impl<F: Fn(&[OsString]) -> Made> OnMachine<F> {
     /// An executor whose programs `command` finds.
-    pub fn new(command: impl Fn(&[OsString]) -> Result<Command, Box<dyn Error>> + 'a) -> Self {
-        OnMachine { command: Box::new(command), is_entered: false }
+    pub fn new(command: F) -> Self {
+        OnMachine { command, is_entered: false }
     }
 }
 
-impl Executor for OnMachine<'_> {
+impl<F: Fn(&[OsString]) -> Made> Executor for OnMachine<F> {
     fn takes(&self, _: &str) -> bool {
         false
     }

@@ -1,3 +1,5 @@
+//! Faults of a campaign file, and the commands that it declares.
+
 use super::*;
 use crate::executor::{Executor as _, InLab, OnMachine, Side};
 

@@ -1,3 +1,5 @@
+//! Points and the order of runs.
+
 use super::*;
 use crate::executor::{InLab, OnMachine};
 use std::collections::BTreeSet;

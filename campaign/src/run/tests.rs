@@ -1,6 +1,9 @@
+//! Campaigns of shell scripts: failures, attempts, and what follows an interruption.
+
 use super::*;
-use crate::executor::OnMachine;
+use crate::executor::{Made, OnMachine};
 use longhaul_bench::ResultFile;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,7 +15,7 @@ struct Place {
     news: Vec<String>,
 }
 
-fn executor() -> OnMachine<'static> {
+fn executor() -> OnMachine<impl Fn(&[OsString]) -> Made> {
     OnMachine::new(|words| {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);

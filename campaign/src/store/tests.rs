@@ -1,3 +1,5 @@
+//! What a store keeps, and what it refuses.
+
 use super::*;
 use longhaul_bench::{Provenance, Source};
 

@@ -2,7 +2,7 @@
 
 use super::Problem;
 use crate::sim::Failure;
-use longhaul_bench::ReadError;
+use longhaul_bench::{ReadError, WriteError};
 use longhaul_boxes::control::ControlError;
 use longhaul_boxes::runtime_dir::RuntimeDirError;
 use longhaul_boxes::settings::{KeyFileError, SettingsError};
@@ -42,7 +42,8 @@ impl From<StoreError> for Problem {
             StoreError::NotOurs { .. } | StoreError::Damaged { .. } => "give another --out",
             StoreError::OtherTask { .. } => "submit the job again",
             StoreError::Busy { .. } => "wait for it, or give another --out",
-            StoreError::Read(ReadError::Schema { .. }) => {
+            StoreError::Read(ReadError::Schema { .. })
+            | StoreError::Write(WriteError::Read(ReadError::Schema { .. })) => {
                 "give another --out, or use the version that wrote it"
             }
             StoreError::Read(_) | StoreError::Write(_) | StoreError::Io { .. } => {
