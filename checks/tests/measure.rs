@@ -282,6 +282,8 @@ pattern = 'bandwidth (?<bandwidth>[\d.]+) (?<bandwidth_unit>\S+)'
         assert_eq!(of("is-well")["values"]["bandwidth_bps"], 2e7);
         assert_eq!(json(&ended)["failed"].as_array().unwrap().len(), 5);
         // Failures are results, until they are forgotten.
+        let again = place.run("x.toml --out o");
+        assert_eq!(again.stdout.matches("failed: program ").count(), 5, "{again}");
         assert_eq!(json(&place.run("x.toml --out o --json"))["measured"], 0);
         let once_more = place.run("x.toml --out o --json --retry-failed");
         assert_eq!(json(&once_more)["failed"].as_array().unwrap().len(), 5, "{once_more}");

@@ -102,7 +102,8 @@ impl Outcome<'_> {
         Ok(output::to_json(&document)? + "\n")
     }
 
-    /// A table for each value that a program owes, and what follows from the number of runs.
+    /// A table for each value that a program owes, what follows from the number of runs, and the
+    /// runs that failed.
     pub fn text(&self, width: usize) -> String {
         let rows = rows(self.records);
         let mut text = String::new();
@@ -127,6 +128,9 @@ impl Outcome<'_> {
                 "{rows} with n below {FEW}: their medians and extremes say little; raise 'repeats'"
             );
             text += &output::wrapped(&line, width);
+        }
+        for (record, reason) in self.failed() {
+            text += &output::wrapped(&format!("failed: {}: {reason}", record.point), width);
         }
         let runs = count(self.tally.measured as u64, "new run");
         text + &format!("{runs}: {}\n", self.store.path().display())
