@@ -6,7 +6,8 @@ use longhaul_sim::*;
 /// The outcome of a flow of storage commands over `km` with these further keys of path and flow.
 fn simulate(km: u32, path: &str, flow: &str) -> FlowOutcome {
     let text = format!(
-        "warmup = \"20ms\"\n[path]\ndistance = \"{km}km\"\nrate = \"100G\"\n{path}\n[[flow]]\ntest = \"storage\"\n{flow}"
+        "warmup = \"20ms\"\n[path]\ndistance = \"{km}km\"\nrate = \"100G\"\n{path}\n[[flow]]\n\
+         test = \"storage\"\n{flow}"
     );
     let file = ScenarioFile::parse("x.toml", &text);
     let loaded = file.and_then(|file| file.load(&mut |name| Err(format!("no file {name}"))));

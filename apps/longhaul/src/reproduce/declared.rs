@@ -16,7 +16,8 @@ macro_rules! embedded {
 const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
     "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n"
     "lossy-wan" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events" "thesis-qps"
-    "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery" "iown1-nvmf" "chelsio-nvmf"
+    "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery"
+    "iown1-nvmf" "chelsio-nvmf"
 );
 
 /// Tables from formulas.
@@ -24,8 +25,9 @@ const THEORY: &[(&str, &str)] = embedded!("theory", ".csv": "go_back_n");
 
 /// Published tables.
 const PUBLISHED: &[(&str, &str)] = embedded!("published", ".csv":
-    "chelsio_nvmf" "iown1_nvmf" "iown1_power" "iown1_step1_claims" "iown2_c1_throughput_380km" "iown2_d1_latency_380km"
-    "ntt_claims" "ntt_distance_throughput" "thesis_cpu_srq" "thesis_results" "thesis_text"
+    "chelsio_nvmf" "iown1_nvmf" "iown1_power" "iown1_step1_claims" "iown2_c1_throughput_380km"
+    "iown2_d1_latency_380km" "ntt_claims" "ntt_distance_throughput" "thesis_cpu_srq"
+    "thesis_results" "thesis_text"
 );
 
 /// Display names of scenario keys.
