@@ -54,7 +54,7 @@ pub struct Args {
     /// Print the points and end
     #[arg(long)]
     list: bool,
-    /// Measure the part of the campaign that its [reduced] selects
+    /// Measure the part of the campaign that its `reduced` table selects
     #[arg(long)]
     reduced: bool,
     /// Measure the runs that failed before once more
