@@ -254,8 +254,9 @@ mod draining {
     fn that_cannot_end_names_the_flows_that_hold_data() {
         require("ib_write_bw", "perftest");
         let Some(network) = Network::new("draining without a path", 1500) else { return };
-        let near_box =
-            network.start("accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km");
+        let near_box = network.start(
+            "accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km --give-up 300s",
+        );
         let others = path(&network);
         // Ten seconds, so that it is still running when the path is down.
         network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 20000", || {
