@@ -10,7 +10,7 @@ use crate::medium::Medium;
 use crate::medium::file::Workers;
 use crate::{DeviceError, SPIN, cannot};
 use access::Command;
-use link::{Link, Work};
+use link::{COMPLETIONS_PER_SLOT, Link, Work};
 use longhaul_host::Clock;
 use longhaul_nvme::target::{
     EndReason, Hosts, IoError, Namespace, QueueId, Step, Subsystem, TargetConfig, Token,
@@ -123,8 +123,6 @@ pub struct Server {
     target: Target,
     media: BTreeMap<u32, Medium>,
     workers: Option<Workers<Token>>,
-    /// Accesses of files that are outstanding, by queue.
-    accessing: BTreeMap<QueueId, u32>,
     /// Flushes of all files: accesses that are outstanding, and the outcome so far.
     flushes: BTreeMap<Token, (u32, Result<(), IoError>)>,
     links: BTreeMap<u32, Link>,
@@ -177,7 +175,6 @@ impl Server {
             target: Target::new(config),
             media,
             workers: has_files.then(Workers::start),
-            accessing: BTreeMap::new(),
             flushes: BTreeMap::new(),
             links: BTreeMap::new(),
             by_queue: BTreeMap::new(),
@@ -259,7 +256,7 @@ impl Server {
 
     /// Sleeps until the requested event, or for a tick.
     fn sleep(&self) -> Result<(), DeviceError> {
-        if self.workers.as_ref().is_some_and(|workers| workers.outstanding() > 0) {
+        if self.accessing().next().is_some() {
             std::thread::sleep(Duration::from_micros(20));
             return Ok(());
         }
@@ -297,18 +294,32 @@ impl Server {
     /// Accesses of files go on whose connection has ended. A host repeats them over its next
     /// connection, which waits, so that none overtakes what is written then.
     fn is_settling(&self) -> bool {
-        self.accessing.keys().any(|queue| !self.by_queue.contains_key(queue))
+        self.accessing().any(|token| !self.by_queue.contains_key(&token.queue))
     }
 
-    /// Completions that all connections may have at once.
-    fn completions(&self) -> u32 {
-        self.links.values().map(|link| Link::completions(link.slots())).sum()
+    /// Commands that access files.
+    fn accessing(&self) -> impl Iterator<Item = &Token> {
+        self.workers.iter().flat_map(Workers::outstanding)
+    }
+
+    /// True if the completion queue has room for another connection.
+    fn has_room(&self, slots: u16) -> bool {
+        let others: u32 = self.links.values().map(|link| u32::from(link.slots())).sum();
+        (others + u32::from(slots)) * COMPLETIONS_PER_SLOT <= COMPLETIONS
     }
 
     fn accept(&mut self, now: Instant, request: ConnectionRequest, tell: &mut impl FnMut(News)) {
         let peer = request.peer();
         let local = SocketAddr::new(request.local(), self.port);
-        let accepted = match self.target.request(now, local, request.private_data()) {
+        let accepted = self.target.request(now, local, request.private_data());
+        let accepted = accepted.and_then(|accepted| {
+            if self.has_room(accepted.slots) {
+                return Ok(accepted);
+            }
+            self.target.closed(accepted.queue);
+            Err(RefusalReason::Resources)
+        });
+        let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(reason) => {
                 tell(News::Refused { peer, reason });
@@ -319,12 +330,6 @@ impl Server {
         };
         let queue = accepted.queue;
         let reply = Accept { receives: accepted.slots / 2 };
-        if self.completions() + Link::completions(accepted.slots) > COMPLETIONS {
-            self.target.closed(queue);
-            tell(News::Refused { peer, reason: RefusalReason::Resources });
-            let _ = request.reject(&Refusal(RefusalReason::Resources).write());
-            return;
-        }
         let link = Link::accept(&self.device, &self.pd, &self.cq, request, &accepted, reply);
         match link {
             Ok(link) => {

@@ -3,6 +3,7 @@
 use longhaul_nvme::target::IoError;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::ops::Range;
@@ -138,12 +139,13 @@ pub(crate) struct Workers<T> {
     finished: Sender<Done<T>>,
     done: Receiver<Done<T>>,
     threads: Vec<JoinHandle<()>>,
-    outstanding: usize,
+    /// Accesses whose outcome [`Workers::poll`] has not returned.
+    outstanding: BTreeMap<T, u32>,
 }
 
 type Jobs<T> = Arc<Mutex<Receiver<(Arc<Opened>, Job<T>)>>>;
 
-impl<T: Send + 'static> Workers<T> {
+impl<T: Copy + Ord + Send + 'static> Workers<T> {
     pub(crate) fn start() -> Self {
         let (jobs, queue) = channel();
         let queue: Jobs<T> = Arc::new(Mutex::new(queue));
@@ -153,14 +155,14 @@ impl<T: Send + 'static> Workers<T> {
         });
         let threads = threads.collect();
         let (finished, done) = channel();
-        Workers { jobs: Some(jobs), finished, done, threads, outstanding: 0 }
+        Workers { jobs: Some(jobs), finished, done, threads, outstanding: BTreeMap::new() }
     }
 
     /// Queues an access. With `durable` the blocks that it reads or writes are on stable storage.
     pub(crate) fn submit(&mut self, file: &File, of: T, access: Access, durable: bool) {
         let job = Job { of, access, durable, done: self.finished.clone() };
         if let Some(jobs) = &self.jobs {
-            self.outstanding += 1;
+            *self.outstanding.entry(of).or_default() += 1;
             // The threads end only after the sender is dropped.
             let _ = jobs.send((Arc::clone(&file.file), job));
         }
@@ -169,13 +171,18 @@ impl<T: Send + 'static> Workers<T> {
     /// The next completed access.
     pub(crate) fn poll(&mut self) -> Option<(T, Outcome)> {
         let done = self.done.try_recv().ok()?;
-        self.outstanding -= 1;
+        if let Some(left) = self.outstanding.get_mut(&done.0) {
+            *left -= 1;
+            if *left == 0 {
+                self.outstanding.remove(&done.0);
+            }
+        }
         Some(done)
     }
 
-    /// Number of accesses whose outcome [`Workers::poll`] has not returned.
-    pub(crate) fn outstanding(&self) -> usize {
-        self.outstanding
+    /// What has accesses whose outcome [`Workers::poll`] has not returned.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &T> {
+        self.outstanding.keys()
     }
 }
 

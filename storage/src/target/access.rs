@@ -44,7 +44,6 @@ impl Server {
             Some(Medium::File(file)) => {
                 let access = of_file(link, token.slot, io);
                 self.workers.as_mut()?.submit(file, token, access, durable);
-                *self.accessing.entry(token.queue).or_default() += 1;
                 return None;
             }
             None => Err(IoError::Gone),
@@ -66,7 +65,6 @@ impl Server {
         if count == 0 {
             return Some(self.target.executed(token, Ok(())));
         }
-        *self.accessing.entry(token.queue).or_default() += count;
         self.flushes.insert(token, (count, Ok(())));
         None
     }
@@ -79,12 +77,6 @@ impl Server {
         tell: &mut impl FnMut(News),
     ) {
         let mut outcome = outcome;
-        if let Some(outstanding) = self.accessing.get_mut(&token.queue) {
-            *outstanding -= 1;
-            if *outstanding == 0 {
-                self.accessing.remove(&token.queue);
-            }
-        }
         if let Some((left, so_far)) = self.flushes.get_mut(&token) {
             *left -= 1;
             *so_far = so_far.and(outcome.map(|_| ()));

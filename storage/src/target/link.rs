@@ -36,6 +36,9 @@ impl Work {
     }
 }
 
+/// Completions that a slot may have at once: of its receive, and of two send work requests.
+pub(super) const COMPLETIONS_PER_SLOT: u32 = 3;
+
 pub(super) struct Link {
     queue: QueueId,
     peer: IpAddr,
@@ -54,12 +57,6 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Completions that a connection with this many slots may have at once.
-    pub(super) fn completions(slots: u16) -> u32 {
-        // A receive, a READ, and then a WRITE and a SEND.
-        u32::from(slots) * 3
-    }
-
     pub(super) fn accept(
         device: &Device,
         pd: &ProtectionDomain,
