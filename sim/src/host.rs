@@ -186,6 +186,17 @@ impl Program {
         }
     }
 
+    /// Messages that a requester has completed, when the last was, and its goal. `None`: a latency
+    /// test or a responder.
+    pub fn completed(&self) -> Option<(u64, Instant, Goal)> {
+        match self {
+            Program::Bandwidth(it) => Some((it.messages, it.last, it.plan().goal)),
+            Program::Sender(it) => Some((it.messages, it.last, it.plan().goal)),
+            Program::Initiator(it) => Some((it.messages, it.last, it.commands().goal)),
+            _ => None,
+        }
+    }
+
     /// The threads of a program that waits for events.
     pub fn threads(&self) -> Option<&Threads> {
         match self {

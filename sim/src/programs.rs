@@ -39,7 +39,7 @@ pub(crate) fn requester(
         Test::Latency { iterations } => (latency(flow, Role::Client, iterations), 4, 4),
         Test::Storage { depth, storage, .. } => {
             let program = Initiator::new(commands(flow, depth, storage, window));
-            (Program::Initiator(program), queue_of(depth), Commands::receives(depth))
+            (Program::Initiator(program), Commands::sends(depth), Commands::receives(depth))
         }
         Test::Bandwidth { tx_depth, post_list, cq_mod, until, .. } => {
             let size = flow.message_bytes;
@@ -84,7 +84,7 @@ pub(crate) fn responder(
         Test::Latency { .. } => (4, 4),
         Test::Bandwidth { rx_depth, .. } if flow.op.takes_receive() => (rx_depth, 1),
         Test::Bandwidth { .. } => (0, 1),
-        Test::Storage { depth, .. } => (Commands::receives(depth), queue_of(depth)),
+        Test::Storage { depth, .. } => (Commands::receives(depth), Commands::sends(depth)),
     };
     let plan = qp_plan(flow, sq_depth, depth, window);
     let program = match (flow.test, flow.events) {
@@ -145,12 +145,6 @@ fn commands(flow: &Flow, depth: u32, storage: Storage, window: Window) -> Comman
         counts_from: window.from,
         storage,
     }
-}
-
-/// Send work requests of an I/O queue: three per command, and as many that are not acknowledged
-/// yet.
-fn queue_of(depth: u32) -> u32 {
-    depth.saturating_mul(6)
 }
 
 fn latency(flow: &Flow, role: Role, iterations: u64) -> Program {

@@ -325,15 +325,13 @@ fn is_done(network: &Network, end: &End) -> bool {
 
 /// Returns whether fewer messages were delivered than completed.
 fn is_under_way(network: &Network, flow: &Flow, [requester, responder]: &[End; 2]) -> bool {
-    let (completed, last, goal) = match network.host(requester.host).program(requester.program) {
-        Program::Bandwidth(program) => (program.messages, program.last, program.plan().goal),
-        Program::Sender(program) => (program.messages, program.last, program.plan().goal),
-        Program::Initiator(program) if !program.commands().is_in_capsule() => {
-            (program.messages, program.last, program.commands().goal)
-        }
-        // Data in capsules leave no trace. Of a latency test, the next message waits for the last.
-        _ => return false,
-    };
+    let program = network.host(requester.host).program(requester.program);
+    if matches!(program, Program::Initiator(it) if it.commands().is_in_capsule()) {
+        // Data in capsules leave no trace.
+        return false;
+    }
+    // Of a latency test, the next message waits for the last.
+    let Some((completed, last, goal)) = program.completed() else { return false };
     let target = target(flow, requester, responder);
     let nic = network.host(target.host).nic();
     let arrived: u64 = target.slots.iter().map(|&slot| nic.messages(slot)).sum();
@@ -355,27 +353,14 @@ fn progress(network: &Network, scenario: &Scenario, ends: &[[End; 2]]) -> Progre
     let mut progress =
         Progress { now: network.now(), events: network.events(), messages: 0, messages_planned: 0 };
     for (flow, [end, _]) in scenario.flows.iter().zip(ends) {
-        match network.host(end.host).program(end.program) {
-            Program::Bandwidth(program) => {
-                progress.messages += program.messages;
-                if let Goal::Messages(each) = program.plan().goal {
-                    progress.messages_planned += each * u64::from(flow.qps);
-                }
+        let program = network.host(end.host).program(end.program);
+        if let Some((completed, _, goal)) = program.completed() {
+            progress.messages += completed;
+            if let Goal::Messages(each) = goal {
+                progress.messages_planned += each * u64::from(flow.qps);
             }
-            Program::Sender(program) => {
-                progress.messages += program.messages;
-                if let Goal::Messages(each) = program.plan().goal {
-                    progress.messages_planned += each * u64::from(flow.qps);
-                }
-            }
-            Program::Initiator(program) => {
-                progress.messages += program.messages;
-                if let Goal::Messages(each) = program.commands().goal {
-                    progress.messages_planned += each * u64::from(flow.qps);
-                }
-            }
-            Program::Latency(program) => progress.messages += program.latencies.len() as u64,
-            Program::Receiver(_) | Program::Listener(_) | Program::Controller(_) => {}
+        } else if let Program::Latency(program) = program {
+            progress.messages += program.latencies.len() as u64;
         }
     }
     progress

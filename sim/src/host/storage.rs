@@ -34,13 +34,6 @@ pub struct Storage {
     pub drive_latency: Duration,
 }
 
-impl Storage {
-    /// Whether a command of `op` has data of `bytes` bytes in its capsule.
-    pub(crate) fn is_in_capsule(&self, op: Op, bytes: u32) -> bool {
-        op == Op::Write && bytes <= self.in_capsule
-    }
-}
-
 /// The commands of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Commands {
@@ -63,8 +56,14 @@ impl Commands {
         depth.saturating_mul(2)
     }
 
+    /// Send work requests of a queue: three per command, and as many that are not acknowledged yet.
+    pub fn sends(depth: u32) -> u32 {
+        depth.saturating_mul(6)
+    }
+
+    /// Whether a command's data are in its capsule.
     pub fn is_in_capsule(&self) -> bool {
-        self.storage.is_in_capsule(self.op, self.size)
+        self.op == Op::Write && self.size <= self.storage.in_capsule
     }
 
     /// Bytes of a command's capsule.
@@ -78,6 +77,8 @@ impl Commands {
 struct Doorbells {
     due: BTreeMap<(Instant, u64), (usize, Posted)>,
     count: u64,
+    /// Work requests for which a send queue had no room.
+    refused: u64,
 }
 
 impl Doorbells {
@@ -91,9 +92,8 @@ impl Doorbells {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Passes to the NIC what is due. Returns whether it took all.
-    fn ring(&mut self, now: Instant, nic: &mut Nic) -> bool {
-        let mut took_all = true;
+    /// Passes to the NIC what is due.
+    fn ring(&mut self, now: Instant, nic: &mut Nic) {
         while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= now) {
             if let Err(later) = nic.begin_message(now) {
                 let ((_, number), work) = entry.remove_entry();
@@ -101,9 +101,8 @@ impl Doorbells {
                 continue;
             }
             let (slot, posted) = entry.remove();
-            took_all &= nic.post(now, slot, &posted);
+            self.refused += u64::from(!nic.post(now, slot, &posted));
         }
-        took_all
     }
 }
 

@@ -59,7 +59,7 @@ impl Requested {
                 last: program.last,
                 latencies: ps(&program.latencies),
                 failure: program.failure,
-                out_of_order: program.refused,
+                out_of_order: 0,
             },
             Program::Receiver(_) | Program::Listener(_) | Program::Controller(_) => {
                 unreachable!("a responder")
@@ -82,6 +82,17 @@ impl FlowOutcome {
         let name = &flow.name;
         if requested.out_of_order > 0 {
             violations.push(format!("{name}: {} completions out of order", requested.out_of_order));
+        }
+        let mut failure = requested.failure;
+        if let (Program::Initiator(host), Program::Controller(target)) = (
+            host.program(requester.program),
+            network.host(responder.host).program(responder.program),
+        ) {
+            failure = failure.or(target.failure);
+            let refused = host.refused() + target.refused();
+            if refused > 0 {
+                violations.push(format!("{name}: {refused} work requests found no room"));
+            }
         }
         let target = target(flow, requester, responder);
         let nic = network.host(target.host).nic();
@@ -119,7 +130,7 @@ impl FlowOutcome {
             arrivals,
             failure: match host.connection_failure(requester.program) {
                 Some(failure) => Some(failure.to_owned()),
-                None => requested.failure.map(|status| status.to_string()),
+                None => failure.map(|status| status.to_string()),
             },
         }
     }

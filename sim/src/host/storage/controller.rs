@@ -48,8 +48,6 @@ pub(crate) struct Controller {
     transferred_at: Instant,
     /// Status of the first failed work request.
     pub failure: Option<Status>,
-    /// Work requests for which a send queue had no room.
-    pub refused: u64,
 }
 
 impl Controller {
@@ -63,8 +61,12 @@ impl Controller {
             doorbells: Doorbells::default(),
             transferred_at: Instant::ZERO,
             failure: None,
-            refused: 0,
         }
+    }
+
+    /// Work requests for which a send queue had no room.
+    pub fn refused(&self) -> u64 {
+        self.doorbells.refused
     }
 
     pub fn start(&mut self, _at: Instant, slots: Vec<usize>, nic: &mut Nic) {
@@ -106,9 +108,7 @@ impl Controller {
                 self.cores[index].busy_until = self.carry_out(begins_at, step, slot, nic);
             }
         }
-        if !self.doorbells.ring(now, nic) {
-            self.refused += 1;
-        }
+        self.doorbells.ring(now, nic);
     }
 
     fn add(&mut self, at: Instant, step: Step, slot: usize) {

@@ -37,8 +37,6 @@ pub(crate) struct Initiator {
     pub latencies: Vec<Duration>,
     /// Status of the first failed work request.
     pub failure: Option<Status>,
-    /// Work requests for which a send queue had no room.
-    pub refused: u64,
 }
 
 impl Initiator {
@@ -56,12 +54,16 @@ impl Initiator {
             early: 0,
             latencies: Vec::new(),
             failure: None,
-            refused: 0,
         }
     }
 
     pub fn commands(&self) -> &Commands {
         &self.commands
+    }
+
+    /// Work requests for which a send queue had no room.
+    pub fn refused(&self) -> u64 {
+        self.doorbells.refused
     }
 
     pub fn start(&mut self, at: Instant, slots: Vec<usize>, nic: &mut Nic) {
@@ -124,9 +126,7 @@ impl Initiator {
         for index in 0..self.queues.len() {
             while self.queues[index].busy_until <= now && self.turn(now, index, nic) {}
         }
-        if !self.doorbells.ring(now, nic) {
-            self.refused += 1;
-        }
+        self.doorbells.ring(now, nic);
     }
 
     /// One step of a queue's thread. `false` if there is nothing to do.
