@@ -185,13 +185,15 @@ fn perftest(client: Template, server: Option<Template>) -> Result<Commands, Temp
     })
 }
 
+/// The server's command that the file gives, or else this one.
+fn given_or(given: Option<Template>, command: &str) -> Result<Template, TemplateError> {
+    given.map_or_else(|| Template::parse(command), Ok)
+}
+
 fn qperf(client: Template, server: Option<Template>) -> Result<Commands, TemplateError> {
     let is_tcp = client.names().count() == 0
         && ["tcp_", "udp_", "sctp_"].iter().any(|kind| client.text().contains(kind));
-    let server = match server {
-        Some(server) => server,
-        None => Template::parse("qperf")?,
-    };
+    let server = given_or(server, "qperf")?;
     Ok(Commands {
         client: client.insert(1, &["-lp", "{port}", "{tcp}"])?,
         server: Some(server.append(&["-lp", "{port}"])?),
@@ -204,10 +206,7 @@ fn qperf(client: Template, server: Option<Template>) -> Result<Commands, Templat
 }
 
 fn iperf3(client: Template, server: Option<Template>) -> Result<Commands, TemplateError> {
-    let server = match server {
-        Some(server) => server,
-        None => Template::parse("iperf3")?,
-    };
+    let server = given_or(server, "iperf3")?;
     Ok(Commands {
         client: client.append(&["--client", "{tcp}", "--port", "{port}", "--json"])?,
         server: Some(server.append(&["--server", "--one-off", "--port", "{port}"])?),
@@ -220,10 +219,7 @@ fn iperf3(client: Template, server: Option<Template>) -> Result<Commands, Templa
 }
 
 fn storage(client: Template, server: Option<Template>) -> Result<Commands, TemplateError> {
-    let server = match server {
-        Some(server) => server,
-        None => Template::parse("longhaul storage target")?,
-    };
+    let server = given_or(server, "longhaul storage target")?;
     Ok(Commands {
         client: client.append(&["{address}", "--json"])?,
         server: Some(server),
@@ -236,10 +232,7 @@ fn storage(client: Template, server: Option<Template>) -> Result<Commands, Templ
 }
 
 fn ingest(client: Template, server: Option<Template>) -> Result<Commands, TemplateError> {
-    let server = match server {
-        Some(server) => server,
-        None => Template::parse("longhaul ingest receive")?,
-    };
+    let server = given_or(server, "longhaul ingest receive")?;
     Ok(Commands {
         client: client.append(&["{tcp}:{port}", "--json"])?,
         server: Some(server.append(&["--listen", "0.0.0.0:{port}", "--until-idle", "--json"])?),
