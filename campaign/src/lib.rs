@@ -21,7 +21,7 @@ pub use executor::{Addresses, Executor, InLab, Made, OnMachine, Refusal, Side};
 pub use file::{Campaign, FileError, FileFault, Order};
 pub use grid::{Axis, Point, Run, Settings, Value};
 pub use pair::{Fault, Output, Pair, Ready, free_tcp_port};
-pub use process::{Ended, Group};
+pub use process::{Ended, Group, Process};
 pub use program::Program;
 pub use run::{News, RunError, Tally, measure};
 pub use store::{Digest, Store, StoreError};

@@ -28,7 +28,7 @@ pub enum Group {
 }
 
 /// A program, which is killed on drop.
-pub(crate) struct Process {
+pub struct Process {
     name: String,
     child: Child,
     group: Group,

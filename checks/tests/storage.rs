@@ -1,5 +1,6 @@
 //! NVMe over Fabrics over a lab: what a host writes is what it reads, and refusals name a cure.
 
+use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::{Finished, Program, RuntimeDir, TestLab, longhaul};
 use serde_json::Value;
 use std::fs;
@@ -121,6 +122,7 @@ fn what_cannot_be_done_is_refused_with_a_cure() {
         (&format!("{friend} --depth 500"), "use a smaller --depth"),
         (&format!("{friend} --jobs 3"), "grants 2 I/O queues for 3 jobs"),
         (&format!("{friend} --namespace 7"), "no namespace 7"),
+        ("--fabric tcp", "give --engine spdk=DIR"),
     ] {
         let refused = storage.host(options).finish(LIMIT);
         assert!(!refused.status.success() && refused.stderr.contains(text), "{text}: {refused}");
@@ -140,6 +142,43 @@ fn what_cannot_be_done_is_refused_with_a_cure() {
     let files = RuntimeDir::new();
     let outside = Program::start(&mut files.longhaul("storage host 127.0.0.1")).finish(LIMIT);
     assert!(outside.stderr.contains("run it with 'longhaul exec'"), "{outside}");
-    let absent = storage.target("--namespace file:/nonexistent/disk").finish(LIMIT);
-    assert!(absent.stderr.contains("give a size to create it"), "{absent}");
+    for (options, text) in [
+        ("--namespace file:/nonexistent/disk", "give a size to create it"),
+        ("--engine spdk=/nonexistent", "give the directory of a built SPDK"),
+        ("--engine fio", "spdk=DIR with the directory of a built SPDK, is needed"),
+        ("--cores 2", "leave it out, or give --engine spdk=DIR"),
+    ] {
+        let refused = storage.target(options).finish(LIMIT);
+        assert!(!refused.status.success() && refused.stderr.contains(text), "{text}: {refused}");
+    }
+}
+
+/// SPDK's target and load generator beside ours, each with each, and over NVMe/TCP.
+#[test]
+fn spdk_serves_us_and_loads_us() {
+    let Some(dir) = std::env::var_os("LONGHAUL_SPDK") else {
+        return skip_loudly("SPDK as target and host", &"LONGHAUL_SPDK names no built SPDK");
+    };
+    let spdk = format!("--engine spdk={}", dir.display());
+    let storage = Storage::over("--distance 1km --rate 10G");
+    let served = "--namespace memory:64M --block 4096";
+    let loaded = |options: &str| {
+        let line = format!("{} storage host {TARGET} --json --runtime 1 {options}", program());
+        let job = json(&storage.lab.exec("a", &line).succeed(LIMIT))["jobs"][0].clone();
+        assert_eq!(job["jobname"], "spdk");
+        assert!(job["read"]["total_ios"].as_u64().unwrap() > 0, "{job}");
+        assert!(job["read"]["clat_ns"]["percentile"]["99.000000"].as_u64() > Some(0), "{job}");
+    };
+    for (engine, fabrics) in [("", &["rdma"][..]), (&*spdk, &["rdma", "tcp"])] {
+        for fabric in fabrics {
+            let mut target = storage.target(&format!("{served} --fabric {fabric} {engine}"));
+            target.wait_for_output("serving ", LIMIT);
+            loaded(&format!("{spdk} --fabric {fabric}"));
+            if *fabric == "rdma" {
+                storage.verified("--rw randrw --bs 8K --ops 2000");
+            }
+            target.signal(libc::SIGTERM);
+            target.succeed(LIMIT);
+        }
+    }
 }

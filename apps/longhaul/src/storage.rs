@@ -2,6 +2,7 @@
 
 mod discover;
 mod host;
+mod spdk;
 mod summary;
 mod target;
 

@@ -1,17 +1,20 @@
 //! `longhaul storage host`.
 
-use super::summary::{Summary, text};
+use super::spdk::{self, Engine, Fabric, Listener};
+use super::summary::Summary;
 use super::{Address, SUBSYSTEM, device, name_of_host, problem, random_id};
 use crate::output;
 use crate::problem::Problem;
 use crate::signals::stop_flag;
 use longhaul_boxes::number::{at_least, within};
 use longhaul_boxes::quantity::Size;
+use longhaul_host::placement;
 use longhaul_nvme::Nqn;
 use longhaul_nvme::host::Identity;
 use longhaul_rdma::{Device, RdmaError};
 use longhaul_storage::host::{Association, AssociationError, Settings};
-use longhaul_storage::load::{self, Load, LoadError, Pattern, Until};
+use longhaul_storage::load::{self, Load, LoadError, Mix, Pattern, Until};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +25,7 @@ Examples:
   longhaul exec --host a -- longhaul storage host 10.77.0.2 --rw randrw --bs 16K --depth 128
   longhaul exec --host a -- longhaul storage host 10.77.0.2 --rw randwrite --verify --ops 100000
   longhaul exec --host a -- longhaul storage host 10.77.0.2 --jobs 4 --ramp 20 --runtime 60 --json
+  longhaul exec --host a -- longhaul storage host 10.77.0.2 --engine spdk=/opt/spdk --depth 128
 
 Names and meanings are fio's (rw, bs, iodepth, numjobs, rwmixread, ramp_time, size), except that
 jobs divide the namespace among them. Patterns that write overwrite the namespace. Ctrl-C ends it
@@ -91,6 +95,12 @@ pub struct Args {
     /// Seed of the order and of the data
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// What generates the load: longhaul, or spdk=DIR, bdevperf of the SPDK built in DIR
+    #[arg(long, value_name = "ENGINE", default_value_t)]
+    engine: Engine,
+    /// Fabric to the target: tcp with SPDK only
+    #[arg(long, value_enum, default_value_t)]
+    fabric: Fabric,
     /// Print one JSON object in fio's form instead of text
     #[arg(long)]
     json: bool,
@@ -100,6 +110,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let load = load(args)?;
     let stop = stop_flag()?;
+    if let Engine::Spdk(dir) = &args.engine {
+        return with_spdk(args, dir, &load, &stop);
+    }
+    if args.fabric == Fabric::Tcp {
+        let cure = "give --engine spdk=DIR, or leave --fabric out";
+        return Err(Problem::new("Longhaul's host has no NVMe/TCP", cure));
+    }
     let host_id = random_id();
     let host = args.host_nqn.clone().map_or_else(|| name_of_host(host_id), Ok)?;
     let settings = Settings {
@@ -117,13 +134,71 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     if stop.load(Ordering::Relaxed) {
         eprintln!("longhaul: interrupted");
     }
-    let summary = if args.json {
-        output::to_json(&Summary::of(&load, &outcome))? + "\n"
-    } else {
-        text(&load, &outcome)
-    };
-    output::print(&summary)?;
+    print(args, &load, &Summary::of(&load, &outcome))?;
     Ok(if outcome.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(args: &Args, load: &Load, summary: &Summary) -> Result<(), Problem> {
+    let text = if args.json { output::to_json(summary)? + "\n" } else { summary.text(load) };
+    output::print(&text)
+}
+
+/// Has SPDK generate the load.
+fn with_spdk(args: &Args, dir: &Path, load: &Load, stop: &AtomicBool) -> Result<ExitCode, Problem> {
+    let lacking = [
+        (args.ops.is_some(), "--ops"),
+        (args.ramp > 0, "--ramp"),
+        (args.size.is_some(), "--size"),
+        (args.verify, "--verify"),
+        (args.namespace.is_some(), "--namespace"),
+        (args.wait > 0, "--wait"),
+    ];
+    if let Some((_, option)) = lacking.iter().find(|(given, _)| *given) {
+        let cause = format!("SPDK's bdevperf has nothing like {option}");
+        return Err(Problem::new(cause, "leave it out, or use --engine longhaul"));
+    }
+    let Until::Time(runtime) = load.until else { return Err(Problem::plain("no runtime")) };
+    let allowed = placement::allowed().map_err(|error| Problem::plain(error.to_string()))?;
+    let jobs = usize::from(args.jobs);
+    if allowed.len() < jobs {
+        let cause =
+            format!("SPDK runs each job on a processor, of which {} are here", allowed.len());
+        return Err(Problem::new(cause, "use fewer --jobs"));
+    }
+    let to = Listener { nqn: args.nqn.clone(), fabric: args.fabric, at: args.to.0 };
+    let job = spdk::Job {
+        dir,
+        program: "build/examples/bdevperf",
+        configuration: to.of_host(args.host_nqn.as_ref(), args.keep_alive),
+        processors: allowed[..jobs].to_vec(),
+        memory: 0,
+        options: [
+            ("-q", args.depth.to_string()),
+            ("-o", load.block_bytes.to_string()),
+            ("-w", args.rw.to_string()),
+            ("-M", args.mix.to_string()),
+            ("-t", runtime.as_secs().to_string()),
+        ]
+        .into_iter()
+        .filter(|(option, _)| *option != "-M" || args.rw.mix == Mix::Both)
+        .flat_map(|(option, value)| [option.to_owned(), value])
+        .chain(["-l", "-C"].map(str::to_owned))
+        .collect(),
+    };
+    let mut running = job.start()?;
+    running.wait(None, stop);
+    let ended = running.end();
+    if !ended.is_success {
+        return Err(spdk::failure(&ended));
+    }
+    let report =
+        spdk::Report::read(&ended.stdout).map_err(|error| Problem::plain(error.to_string()))?;
+    if report.failures > 0.0 {
+        let cause = format!("{} operations per second failed", report.failures);
+        return Err(Problem::new(cause, "see whether the target still runs"));
+    }
+    print(args, load, &Summary::of_spdk(load, &report, runtime))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Connects; tries again for `wait` while nobody listens.

@@ -1,8 +1,9 @@
 //! What a load measured, for people and programs.
 
+use super::spdk::Report;
 use hdrhistogram::Histogram;
 use longhaul_boxes::quantity::Size;
-use longhaul_storage::load::{Direction, Load, Mismatch, Outcome};
+use longhaul_storage::load::{Direction, Load, Mismatch, Mix, Outcome};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,7 +53,8 @@ struct Latency {
     min: u64,
     max: u64,
     mean: f64,
-    stddev: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stddev: Option<f64>,
     #[serde(rename = "N")]
     samples: u64,
     percentile: BTreeMap<String, u64>,
@@ -76,14 +78,6 @@ struct Place {
 impl Summary {
     /// Of a load and its outcome.
     pub fn of(load: &Load, outcome: &Outcome) -> Self {
-        let options = BTreeMap::from([
-            ("rw", load.pattern.to_string()),
-            ("bs", load.block_bytes.to_string()),
-            ("iodepth", load.depth.to_string()),
-            ("numjobs", load.jobs.to_string()),
-            ("rwmixread", load.read_percent.to_string()),
-            ("ramp_time", load.ramp.as_secs().to_string()),
-        ]);
         let place =
             |Mismatch { block, at, version }: Mismatch| Place { block, offset: at, version };
         let verify = load.verify.then(|| Verify {
@@ -93,11 +87,63 @@ impl Summary {
         });
         let side = |direction| Side::of(direction, outcome.runtime);
         let (read, write) = (side(&outcome.reads), side(&outcome.writes));
-        Summary {
-            version: env!("CARGO_PKG_VERSION"),
-            options,
-            jobs: [Job { jobname: "longhaul", read, write, verify }],
+        Summary::with(load, Job { jobname: "longhaul", read, write, verify })
+    }
+
+    /// Of a load that SPDK generated for `runtime`. It counts reads and writes together, so that a
+    /// mix is divided as it was requested, and both have the same latency.
+    pub fn of_spdk(load: &Load, report: &Report, runtime: Duration) -> Self {
+        let reads = match load.pattern.mix {
+            Mix::Read => 1.0,
+            Mix::Write => 0.0,
+            Mix::Both => f64::from(load.read_percent) / 100.0,
+        };
+        let side = |share: f64| Side::of_spdk(report, share, load.block_bytes, runtime);
+        let job =
+            Job { jobname: "spdk", read: side(reads), write: side(1.0 - reads), verify: None };
+        Summary::with(load, job)
+    }
+
+    fn with(load: &Load, job: Job) -> Self {
+        let options = BTreeMap::from([
+            ("rw", load.pattern.to_string()),
+            ("bs", load.block_bytes.to_string()),
+            ("iodepth", load.depth.to_string()),
+            ("numjobs", load.jobs.to_string()),
+            ("rwmixread", load.read_percent.to_string()),
+            ("ramp_time", load.ramp.as_secs().to_string()),
+        ]);
+        Summary { version: env!("CARGO_PKG_VERSION"), options, jobs: [job] }
+    }
+
+    /// The text form.
+    pub fn text(&self, load: &Load) -> String {
+        let [job] = &self.jobs;
+        let sides = [("read", &job.read), ("write", &job.write)];
+        let sides = || sides.iter().filter(|(_, side)| side.total_ios > 0);
+        let runtime = sides().map(|(_, side)| side.runtime).max().unwrap_or(0);
+        let jobs = if load.jobs == 1 { "job" } else { "jobs" };
+        let mut text = format!(
+            "{}, {}, depth {}, {} {jobs}, {:.1} s\n",
+            load.pattern,
+            Size::from_bytes(load.block_bytes.into()),
+            load.depth,
+            load.jobs,
+            runtime as f64 / 1e3
+        );
+        for (name, side) in sides() {
+            text += &side.text(name);
         }
+        if let Some(Verify { verified, mismatches, first_mismatch }) = &job.verify {
+            text += &format!("  verified {verified} operations' data: {mismatches} differ\n");
+            if let Some(Place { block, offset, version }) = first_mismatch {
+                text += &format!(
+                    "  first: byte {offset} of the operation at block {block}, after {version} \
+                     writes there\n"
+                );
+            }
+        }
+        text
     }
 }
 
@@ -116,6 +162,38 @@ impl Side {
             clat_ns: Latency::of(&direction.latency),
         }
     }
+
+    fn of_spdk(report: &Report, share: f64, block_bytes: u32, runtime: Duration) -> Self {
+        let iops = report.iops * share;
+        let operations = (iops * runtime.as_secs_f64()).round() as u64;
+        Side {
+            io_bytes: operations * u64::from(block_bytes),
+            bw_bytes: (iops * f64::from(block_bytes)) as u64,
+            iops,
+            runtime: runtime.as_millis() as u64,
+            total_ios: operations,
+            clat_ns: Latency::of_spdk(report, operations),
+        }
+    }
+
+    fn text(&self, name: &str) -> String {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let Latency { min, max, mean, percentile, .. } = &self.clat_ns;
+        let shown = SHOWN.iter().filter_map(|shown| {
+            let ns = percentile.get(&format!("{shown:.6}"))?;
+            Some(format!(" {shown} % {:.1},", us(*ns)))
+        });
+        format!(
+            "  {name}: {:.0} IOPS, {:.3} Gbit/s\n    latency in µs: min {:.1}, mean {:.1},{} max \
+             {:.1}\n",
+            self.iops,
+            self.bw_bytes as f64 * 8e-9,
+            us(*min),
+            mean / 1e3,
+            shown.collect::<String>(),
+            us(*max)
+        )
+    }
 }
 
 impl Latency {
@@ -125,59 +203,24 @@ impl Latency {
             min: if latency.is_empty() { 0 } else { latency.min() },
             max: latency.max(),
             mean: latency.mean(),
-            stddev: latency.stdev(),
+            stddev: Some(latency.stdev()),
             samples: latency.len(),
             percentile: PERCENTILES.into_iter().map(at).collect(),
         }
     }
-}
 
-/// The text form.
-pub fn text(load: &Load, outcome: &Outcome) -> String {
-    let jobs = if load.jobs == 1 { "job" } else { "jobs" };
-    let mut text = format!(
-        "{}, {}, depth {}, {} {jobs}, {:.1} s\n",
-        load.pattern,
-        Size::from_bytes(load.block_bytes.into()),
-        load.depth,
-        load.jobs,
-        outcome.runtime.as_secs_f64()
-    );
-    for (name, direction) in [("read", &outcome.reads), ("write", &outcome.writes)] {
-        if direction.operations > 0 {
-            text += &side(name, direction, outcome.runtime);
+    fn of_spdk(report: &Report, samples: u64) -> Self {
+        let Report { latency_us: [least, mean, greatest], percentiles_ns, .. } = report;
+        let ns = |us: &f64| (us * 1e3).round() as u64;
+        Latency {
+            min: ns(least),
+            max: ns(greatest),
+            mean: mean * 1e3,
+            stddev: None,
+            samples,
+            percentile: percentiles_ns.clone(),
         }
     }
-    if load.verify {
-        text += &format!(
-            "  verified {} operations' data: {} differ\n",
-            outcome.verified, outcome.mismatches
-        );
-    }
-    if let Some(Mismatch { block, at, version }) = outcome.first_mismatch {
-        text += &format!(
-            "  first: byte {at} of the operation at block {block}, after {version} writes there\n"
-        );
-    }
-    text
-}
-
-fn side(name: &str, direction: &Direction, runtime: Duration) -> String {
-    let us = |ns: u64| ns as f64 / 1e3;
-    let latency = &direction.latency;
-    let shown = SHOWN.map(|percentile| {
-        format!("{percentile} % {:.1}", us(latency.value_at_percentile(percentile)))
-    });
-    format!(
-        "  {name}: {:.0} IOPS, {:.3} Gbit/s\n    latency in µs: min {:.1}, mean {:.1}, {}, max \
-         {:.1}\n",
-        per_second(direction.operations, runtime),
-        per_second(direction.bytes, runtime) * 8e-9,
-        us(latency.min()),
-        latency.mean() / 1e3,
-        shown.join(", "),
-        us(latency.max())
-    )
 }
 
 #[cfg(test)]
@@ -185,21 +228,45 @@ mod tests {
     use super::*;
     use longhaul_storage::load::Until;
 
-    #[test]
-    fn figures_are_those_of_the_outcome() {
-        let load = Load {
-            pattern: "randread".parse().unwrap(),
+    fn load(pattern: &str, verify: bool) -> Load {
+        Load {
+            pattern: pattern.parse().unwrap(),
             block_bytes: 4096,
             depth: 8,
             jobs: 2,
-            read_percent: 50,
+            read_percent: 75,
             until: Until::Time(Duration::from_secs(2)),
             ramp: Duration::ZERO,
             bytes: None,
             namespace: None,
-            verify: true,
+            verify,
             seed: 1,
-        };
+        }
+    }
+
+    #[test]
+    fn a_mix_of_spdk_is_divided_as_requested() {
+        let percentiles_ns = BTreeMap::from([("99.000000".to_owned(), 9000)]);
+        let report =
+            Report { iops: 1000.0, failures: 0.0, latency_us: [2.5, 4.0, 90.0], percentiles_ns };
+        let load = load("randrw", false);
+        let summary = Summary::of_spdk(&load, &report, Duration::from_secs(3));
+        let json = serde_json::to_value(&summary).unwrap();
+        let job = &json["jobs"][0];
+        assert_eq!((&job["jobname"], &job["read"]["iops"]), (&"spdk".into(), &750.0.into()));
+        assert_eq!(
+            (&job["write"]["total_ios"], &job["write"]["io_bytes"]),
+            (&750.into(), &3_072_000.into())
+        );
+        assert_eq!(job["read"]["clat_ns"]["percentile"]["99.000000"], 9000);
+        assert!(job["read"]["clat_ns"].get("stddev").is_none());
+        let text = summary.text(&load);
+        assert!(text.contains("min 2.5, mean 4.0, 99 % 9.0, max 90.0"), "{text}");
+    }
+
+    #[test]
+    fn figures_are_those_of_the_outcome() {
+        let load = load("randread", true);
         let mut outcome = Outcome { runtime: Duration::from_secs(2), ..Outcome::default() };
         outcome.reads.operations = 1000;
         outcome.reads.bytes = 4_096_000;
@@ -212,7 +279,7 @@ mod tests {
         assert_eq!(read["clat_ns"]["percentile"]["99.990000"], 5003);
         assert_eq!(json["jobs"][0]["write"]["total_ios"], 0);
         assert_eq!(json["jobs"][0]["verify"]["first_mismatch"]["block"], 8);
-        let text = text(&load, &outcome);
+        let text = Summary::of(&load, &outcome).text(&load);
         assert!(text.starts_with("randread, 4 KiB, depth 8, 2 jobs, 2.0 s\n"), "{text}");
         assert!(text.contains("read: 500 IOPS, 0.016 Gbit/s"), "{text}");
         assert!(text.contains("after 2 writes there") && !text.contains("write:"), "{text}");

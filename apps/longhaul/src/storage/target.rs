@@ -1,19 +1,24 @@
 //! `longhaul storage target`.
 
+use super::spdk::{self, Backing, Engine, Fabric, Listener, Subsystem};
 use super::{SUBSYSTEM, device};
 use crate::output;
 use crate::problem::Problem;
 use crate::signals::stop_flag;
 use longhaul_boxes::number::within;
 use longhaul_boxes::quantity::Size;
+use longhaul_host::placement::{self, CoreList};
 use longhaul_nvme::Nqn;
 use longhaul_nvme::target::Hosts;
+use longhaul_rdma::Attach;
 use longhaul_storage::medium::{File, FileError, Medium};
 use longhaul_storage::target::{News, Served, Server, Settings};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +27,7 @@ Examples:
   longhaul exec --host b -- longhaul storage target --namespace file:/data/disk.img:10G
   longhaul exec --host b -- longhaul storage target --namespace file:/dev/nvme0n1 --host NQN
   longhaul exec --host b -- longhaul storage target --namespace null:1T --depth 1024
+  longhaul exec --host b -- longhaul storage target --engine spdk=/opt/spdk --fabric tcp
 
 It serves until Ctrl-C. Namespaces are numbered from 1, in the order given. A write to a file is
 kept by the kernel when it is completed, and by the file once a flush is completed; memory is lost
@@ -61,7 +67,19 @@ pub struct Args {
     /// Largest transfer of a command, a power of two
     #[arg(long, value_name = "SIZE", default_value = "128K")]
     max_transfer: Size,
-    /// Print the totals as a JSON object at the end
+    /// What serves: longhaul, or spdk=DIR, nvmf_tgt of the SPDK built in DIR
+    #[arg(long, value_name = "ENGINE", default_value_t)]
+    engine: Engine,
+    /// Fabric to the hosts: tcp with SPDK only
+    #[arg(long, value_enum, default_value_t)]
+    fabric: Fabric,
+    /// Address to serve with SPDK [default: that of the device of 'longhaul exec']
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+    /// Processors of SPDK: how many, or which [default: 1, the last]
+    #[arg(long, value_name = "N|LIST")]
+    cores: Option<CoreList>,
+    /// Print the totals as a JSON object at the end, unless SPDK serves
     #[arg(long)]
     json: bool,
 }
@@ -94,6 +112,21 @@ impl FromStr for NamespaceMedium {
     }
 }
 
+impl NamespaceMedium {
+    /// The block device of SPDK that has it.
+    fn backing(&self) -> Result<Backing, Problem> {
+        Ok(match self {
+            NamespaceMedium::Memory(size) => Backing::Memory { bytes: size.bytes() },
+            NamespaceMedium::Null(size) => Backing::Null { bytes: size.bytes() },
+            NamespaceMedium::File(path, size) => {
+                // SPDK creates none.
+                open(path, *size)?;
+                Backing::File { path: path.clone() }
+            }
+        })
+    }
+}
+
 /// Parses a block size.
 fn block(text: &str) -> Result<u32, String> {
     let bytes = text.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two());
@@ -115,8 +148,21 @@ struct Summary {
 
 /// Runs the target.
 pub fn run(args: &Args) -> Result<ExitCode, Problem> {
-    let settings = settings(args)?;
+    let sizes = Sizes::of(args)?;
     let stop = stop_flag()?;
+    if let Engine::Spdk(dir) = &args.engine {
+        return with_spdk(args, dir, sizes, &stop);
+    }
+    let only_spdk = [
+        (args.fabric == Fabric::Tcp, "--fabric tcp"),
+        (args.address.is_some(), "--address"),
+        (args.cores.is_some(), "--cores"),
+    ];
+    if let Some((_, option)) = only_spdk.iter().find(|(given, _)| *given) {
+        let cause = format!("Longhaul's target has nothing like {option}");
+        return Err(Problem::new(cause, "leave it out, or give --engine spdk=DIR"));
+    }
+    let settings = settings(args, sizes)?;
     let device = device()?;
     let mut server = Server::listen(&device, settings).map_err(|error| {
         Problem::new(error.to_string(), "if another program listens there, choose another --port")
@@ -156,18 +202,33 @@ fn tell(news: News) {
     }
 }
 
-fn settings(args: &Args) -> Result<Settings, Problem> {
-    let (in_capsule, transfer) = (args.in_capsule.bytes(), args.max_transfer.bytes());
-    if in_capsule > 1 << 20 || in_capsule % 16 != 0 {
-        let cure = "use for example --in-capsule 8K";
-        return Err(Problem::new("in-capsule data is a multiple of 16 bytes, at most 1 MiB", cure));
+/// Sizes in bytes, checked.
+struct Sizes {
+    in_capsule: u32,
+    transfer: u32,
+    /// Of a block, for each namespace.
+    blocks: Vec<u32>,
+}
+
+impl Sizes {
+    fn of(args: &Args) -> Result<Self, Problem> {
+        let (in_capsule, transfer) = (args.in_capsule.bytes(), args.max_transfer.bytes());
+        if in_capsule > 1 << 20 || in_capsule % 16 != 0 {
+            let cause = "in-capsule data is a multiple of 16 bytes, at most 1 MiB";
+            return Err(Problem::new(cause, "use for example --in-capsule 8K"));
+        }
+        if !transfer.is_power_of_two() || !(4096..=8 << 20).contains(&transfer) {
+            let cause = "the largest transfer is a power of two, 4 KiB to 8 MiB";
+            return Err(Problem::new(cause, "use for example --max-transfer 256K"));
+        }
+        let blocks = blocks(&args.block, args.namespace.len())?;
+        Ok(Sizes { in_capsule: in_capsule as u32, transfer: transfer as u32, blocks })
     }
-    if !transfer.is_power_of_two() || !(4096..=8 << 20).contains(&transfer) {
-        let cure = "use for example --max-transfer 256K";
-        return Err(Problem::new("the largest transfer is a power of two, 4 KiB to 8 MiB", cure));
-    }
-    let blocks = blocks(&args.block, args.namespace.len())?;
-    let namespaces = args.namespace.iter().zip(blocks).map(|(medium, block)| served(medium, block));
+}
+
+fn settings(args: &Args, sizes: Sizes) -> Result<Settings, Problem> {
+    let namespaces = args.namespace.iter().zip(sizes.blocks);
+    let namespaces = namespaces.map(|(medium, block)| served(medium, block));
     Ok(Settings {
         port: args.port,
         nqn: args.nqn.clone(),
@@ -178,9 +239,61 @@ fn settings(args: &Args) -> Result<Settings, Problem> {
         namespaces: namespaces.collect::<Result<_, _>>()?,
         queues: args.queues,
         entries: args.depth + 1,
-        in_capsule: in_capsule as u32,
-        transfer_max: transfer as u32,
+        in_capsule: sizes.in_capsule,
+        transfer_max: sizes.transfer,
     })
+}
+
+/// Has SPDK serve, until it ends or `stop` is set.
+fn with_spdk(
+    args: &Args,
+    dir: &Path,
+    sizes: Sizes,
+    stop: &AtomicBool,
+) -> Result<ExitCode, Problem> {
+    let allowed = placement::allowed().map_err(|error| Problem::plain(error.to_string()))?;
+    let cores = args.cores.clone().unwrap_or_default();
+    cores.check(&allowed).map_err(|error| Problem::plain(error.to_string()))?;
+    let processors = match cores {
+        CoreList::Any(count) => allowed[allowed.len() - count.get()..].to_vec(),
+        CoreList::These(processors) => processors,
+    };
+    let device = || Attach::from_env().map(|attach| attach.ip_addr());
+    let address = args.address.map_or_else(device, Ok).map_err(|_| {
+        let cure = "give --address, or run it with 'longhaul exec'";
+        Problem::new("nothing says at which address to serve", cure)
+    })?;
+    let backings: Vec<Backing> =
+        args.namespace.iter().map(NamespaceMedium::backing).collect::<Result<_, _>>()?;
+    let subsystem = Subsystem {
+        listener: Listener {
+            nqn: args.nqn.clone(),
+            fabric: args.fabric,
+            at: SocketAddr::new(address, args.port),
+        },
+        hosts: args.host.clone(),
+        namespaces: backings.into_iter().zip(sizes.blocks).collect(),
+        queues: args.queues,
+        depth: args.depth,
+        in_capsule: sizes.in_capsule,
+        transfer_max: sizes.transfer,
+    };
+    let job = spdk::Job {
+        dir,
+        program: "build/bin/nvmf_tgt",
+        configuration: subsystem.of_target(),
+        processors,
+        memory: subsystem.memory(),
+        options: Vec::new(),
+    };
+    let mut running = job.start()?;
+    let has_ended = running.wait(Some("Target Listening on"), stop);
+    if !has_ended {
+        eprintln!("longhaul: serving {} at {address}, port {}, with SPDK", args.nqn, args.port);
+        running.wait(None, stop);
+    }
+    let ended = running.end();
+    if ended.is_success { Ok(ExitCode::SUCCESS) } else { Err(spdk::failure(&ended)) }
 }
 
 /// The block size of each of `count` namespaces.
@@ -195,6 +308,17 @@ fn blocks(given: &[u32], count: usize) -> Result<Vec<u32>, Problem> {
     }
 }
 
+/// Opens a file; creates it if a size is given.
+fn open(path: &Path, size: Option<Size>) -> Result<File, Problem> {
+    File::open(path, size.map(Size::bytes)).map_err(|error| {
+        let cure = match error {
+            FileError::InUse(_) => "end that program, or serve a copy",
+            FileError::Io { .. } => "give a size to create it, as in file:PATH:10G",
+        };
+        Problem::new(error.to_string(), cure)
+    })
+}
+
 fn served(medium: &NamespaceMedium, block: u32) -> Result<Served, Problem> {
     let block_shift = block.ilog2() as u8;
     let (medium, bytes) = match medium {
@@ -205,13 +329,7 @@ fn served(medium: &NamespaceMedium, block: u32) -> Result<Served, Problem> {
         }
         NamespaceMedium::Null(size) => (Medium::Null, size.bytes()),
         NamespaceMedium::File(path, size) => {
-            let file = File::open(path, size.map(Size::bytes)).map_err(|error| {
-                let cure = match error {
-                    FileError::InUse(_) => "end that program, or serve a copy",
-                    FileError::Io { .. } => "give a size to create it, as in file:PATH:10G",
-                };
-                Problem::new(error.to_string(), cure)
-            })?;
+            let file = open(path, *size)?;
             let bytes = file.bytes();
             (Medium::File(file), bytes)
         }
