@@ -20,11 +20,15 @@ pub struct Config {
     pub held_bytes_max: u64,
     /// Most fetches in progress at the NIC of one initiator: 1 to 255, and at least one less than
     /// the READs that the NIC serves at once, which leaves one for the target's own READs. Default
-    /// 8.
+    /// 15.
     pub fetches_max: u8,
-    /// Most announcements of one connection that wait to be fetched, or for their reader: 1 to 200.
-    /// Default 64.
-    pub announced_max: u8,
+    /// Most announcements of one connection that wait to be fetched, 40 B each: 1 to 4096. Default
+    /// 1024.
+    pub wanted_max: u16,
+    /// Most ranges of one connection that are held for their reader: 1 to 4000. Below the
+    /// outstanding commands, the rest is READ over the WAN, and delays those behind it. Default
+    /// 1024.
+    pub held_max: u16,
     /// Most requests of one connection that wait because its initiator's NIC serves no more READs:
     /// 1 to 4096. Default 256.
     pub waiting_max: u16,
@@ -51,8 +55,9 @@ impl Default for Config {
             connections_max: 1024,
             range_bytes_max: 1 << 20,
             held_bytes_max: 256 << 20,
-            fetches_max: 8,
-            announced_max: 64,
+            fetches_max: 15,
+            wanted_max: 1024,
+            held_max: 1024,
             waiting_max: 256,
             ranges_max: 1024,
             queue_bytes_max: 32 << 20,
@@ -96,7 +101,8 @@ impl Config {
             ("range_bytes_max", u64::from(self.range_bytes_max), 1, 16 << 20),
             ("held_bytes_max", self.held_bytes_max, u64::from(self.range_bytes_max), u64::MAX >> 8),
             ("fetches_max", u64::from(self.fetches_max), 1, 255),
-            ("announced_max", u64::from(self.announced_max), 1, 200),
+            ("wanted_max", u64::from(self.wanted_max), 1, 4096),
+            ("held_max", u64::from(self.held_max), 1, 4000),
             ("waiting_max", u64::from(self.waiting_max), 1, 4096),
             ("ranges_max", u64::from(self.ranges_max), 16, 1 << 16),
             ("queue_bytes_max", self.queue_bytes_max, 64 << 10, u64::MAX >> 8),

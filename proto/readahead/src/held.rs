@@ -8,13 +8,13 @@ use longhaul_units::{Psn, RKey};
 use std::collections::VecDeque;
 
 /// Most remembered ranges of commands that have passed to the target.
-const PASSED_MAX: usize = 256;
+const PASSED_MAX: usize = 1024;
 
 /// One announced range.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) serial: u64,
-    number: u8,
+    number: u16,
     announcement: Announcement,
     pub(crate) data: Vec<u8>,
     /// A READ may be answered from it.
@@ -36,6 +36,8 @@ pub(crate) struct Holdings {
     last_passed: Option<Psn>,
     /// Commands with a PSN up to this one have been forgotten.
     forgotten: Option<Psn>,
+    /// PSN of the last announced command.
+    last_announced: Option<Psn>,
 }
 
 impl Holdings {
@@ -91,19 +93,34 @@ impl Holdings {
                 .any(|(psn, other)| other.overlaps(range) && psn.is_after(*capsule))
     }
 
+    /// `true` if `range` is likely to be announced: a command that has passed names it, and the far
+    /// box, which announces in the order of commands, has not come to it.
+    pub(crate) fn is_expected(&self, range: &Range, range_bytes_max: u32) -> bool {
+        let named = self.passed.iter().rev().find(|(_, named)| named.overlaps(range));
+        let (Some(last), Some((psn, named))) = (self.last_announced, named) else { return false };
+        let is_held = |held: &Held| {
+            held.announcement.capsule == *psn && held.announcement.range.overlaps(range)
+        };
+        !last.is_after(*psn)
+            && named.contains(range)
+            && named.len <= range_bytes_max
+            && !self.held.iter().any(is_held)
+    }
+
     /// Notes that a range is being fetched. Returns its serial if there is room for it.
     pub(crate) fn announce(
         &mut self,
         shared: &mut ReadAheadShared,
-        number: u8,
+        number: u16,
         announcement: Announcement,
     ) -> Option<u64> {
         self.close(shared, |held| held.number == number);
+        self.last_announced = Some(announcement.capsule);
         let Range { address, len, .. } = announcement.range;
         let config = &shared.config;
         let fits = (1..=config.range_bytes_max).contains(&len)
             && address.checked_add(u64::from(len)).is_some()
-            && self.held.len() < usize::from(config.announced_max)
+            && self.held.len() < usize::from(config.held_max)
             && shared.held_bytes + u64::from(len) <= config.held_bytes_max;
         if !fits || !self.is_latest(&announcement) {
             shared.counters.left += 1;
@@ -124,12 +141,12 @@ impl Holdings {
         Some(self.serial)
     }
 
-    fn by_number(&mut self, number: u8) -> Option<&mut Held> {
+    fn by_number(&mut self, number: u16) -> Option<&mut Held> {
         self.held.iter_mut().rev().find(|held| held.number == number && !held.is_ended)
     }
 
     /// Stores the bytes of packet `index`, with `mtu` bytes per packet.
-    pub(crate) fn extend(&mut self, number: u8, index: u32, mtu: u32, data: &[u8]) -> bool {
+    pub(crate) fn extend(&mut self, number: u16, index: u32, mtu: u32, data: &[u8]) -> bool {
         let Some(held) = self.by_number(number) else { return false };
         let at = u64::from(index) * u64::from(mtu);
         let rest = u64::from(held.announcement.range.len).saturating_sub(at).min(u64::from(mtu));
@@ -145,7 +162,7 @@ impl Holdings {
     }
 
     /// Notes that no more data arrives for fetch `number`.
-    pub(crate) fn cancel(&mut self, shared: &mut ReadAheadShared, number: u8) {
+    pub(crate) fn cancel(&mut self, shared: &mut ReadAheadShared, number: u16) {
         if let Some(held) = self.by_number(number) {
             let len = held.announcement.range.len as usize;
             held.is_open = false;

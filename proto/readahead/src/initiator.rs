@@ -5,7 +5,9 @@
 //! the NIC has not executed are repeated in their place.
 
 use crate::command::{Command, Protocol, Range};
-use crate::local::{Announcement, Change, Local, VERSION, changed, path_of, with_offer};
+use crate::local::{
+    Announcement, Change, Local, NUMBERS, PACKETS_MAX, VERSION, changed, path_of, with_offer,
+};
 use crate::numbering::{Numbering, PathNumber};
 use crate::shared::{ConnectionId, INNER, LAN, ReadAheadShared, is_read, packets, span};
 use longhaul_node::{Frame, FrameBuf, Payload, Trailer};
@@ -43,7 +45,9 @@ struct Wanted {
 /// A range requested from the NIC, and not yet complete.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
-    number: u8,
+    number: u16,
+    /// READs that the NIC had received before it.
+    read: u64,
     command: u32,
     range: Range,
     first: u64,
@@ -84,6 +88,8 @@ pub(crate) struct Initiator {
     has_gap: bool,
     /// The first request with the far box's mark.
     marked_from: Option<u64>,
+    /// The NIC has executed all requests before that one.
+    is_all_marked: bool,
     /// The NIC has executed everything before this number of its own.
     executed: u64,
     /// End of the numbers last sent to the NIC.
@@ -91,10 +97,12 @@ pub(crate) struct Initiator {
     /// READs and atomics of the target without their last response.
     asked: VecDeque<Asked>,
     fetches: VecDeque<Fetch>,
+    /// READs and atomics sent to the NIC, fetches included, without repetitions.
+    reads: u64,
     wanted: VecDeque<Wanted>,
     to_nic: Option<(Path, Bth)>,
     to_target: Option<Path>,
-    number: u8,
+    number: u16,
     is_refused: bool,
 }
 
@@ -112,10 +120,12 @@ impl Initiator {
             in_message: false,
             has_gap: false,
             marked_from: None,
+            is_all_marked: false,
             executed: start,
             wire_next: start,
             asked: VecDeque::new(),
             fetches: VecDeque::new(),
+            reads: 0,
             wanted: VecDeque::new(),
             to_nic: None,
             to_target: None,
@@ -125,11 +135,14 @@ impl Initiator {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        !self.is_refused
-            && self
-                .marked_from
-                .and_then(|from| self.numbering.to_nic(from))
-                .is_some_and(|at| at <= self.executed)
+        self.is_all_marked && !self.is_refused
+    }
+
+    /// Notes whether all unmarked requests are executed: for good, because the numbering forgets
+    /// the first marked one in time.
+    fn note_all_marked(&mut self) {
+        let from = self.marked_from.and_then(|from| self.numbering.to_nic(from));
+        self.is_all_marked |= from.is_some_and(|from| from <= self.executed);
     }
 
     pub(crate) fn fetching(&self) -> usize {
@@ -182,8 +195,8 @@ impl Initiator {
             shared.counters.announced += 1;
             let fits = range.len <= shared.config.range_bytes_max
                 && range.address.checked_add(u64::from(range.len)).is_some()
-                && self.wanted.len() < usize::from(shared.config.announced_max)
-                && packets(range.len, self.terms.mtu) < 1 << 16;
+                && self.wanted.len() < usize::from(shared.config.wanted_max)
+                && packets(range.len, self.terms.mtu) <= PACKETS_MAX;
             if fits && self.is_ready() && !shared.draining {
                 let announcement = Announcement { capsule, command: command.id, range: *range };
                 self.wanted.push_back(Wanted { announcement });
@@ -193,9 +206,12 @@ impl Initiator {
         }
     }
 
-    /// READs outstanding at the NIC.
-    fn in_use(&self) -> usize {
-        self.asked.iter().filter(|asked| asked.end > self.executed).count() + self.fetches.len()
+    /// `true` if the NIC can take another READ. It executes a READ again only while it is one of
+    /// the last `reads_max`, so that no more may follow an unfinished fetch, which may be repeated.
+    fn can_take_read(&self) -> bool {
+        let asked = self.asked.iter().filter(|asked| asked.end > self.executed).count();
+        let behind = self.fetches.front().map_or(0, |oldest| self.reads - oldest.read);
+        asked + self.fetches.len() < self.terms.reads_max && behind < self.terms.reads_max as u64
     }
 
     /// Limits an acknowledgement built here to PSNs before the target's unanswered READs, which it
@@ -210,7 +226,7 @@ impl Initiator {
             usize::from(shared.config.fetches_max).min(self.terms.reads_max.saturating_sub(1));
         while !self.wanted.is_empty() {
             let is_between = !self.in_message && !self.has_gap && self.next == self.forwarded;
-            let is_free = self.fetches.len() < fetches_max && self.in_use() < self.terms.reads_max;
+            let is_free = self.fetches.len() < fetches_max && self.can_take_read();
             let Some(first) = self.numbering.to_nic(self.forwarded) else { return };
             let is_known = self.is_ready()
                 && first == self.wire_next
@@ -223,9 +239,10 @@ impl Initiator {
             let len = packets(range.len, self.terms.mtu);
             self.numbering.push(first, len, self.executed);
             let number = self.number;
-            self.number = number.wrapping_add(1);
+            self.number = (number + 1) % NUMBERS;
             self.fetches.push_back(Fetch {
                 number,
+                read: self.reads,
                 command: announcement.command,
                 range,
                 first,
@@ -236,6 +253,7 @@ impl Initiator {
                 is_repeated: false,
                 is_cancelled: false,
             });
+            self.reads += 1;
             self.tell(shared, number, Local::Announce(announcement), Payload::EMPTY);
             self.ask_nic(now, shared, self.fetches.len() - 1);
             self.wire_next = first + len;
@@ -271,7 +289,7 @@ impl Initiator {
         }
     }
 
-    fn tell(&self, shared: &mut ReadAheadShared, number: u8, local: Local, data: Payload<'_>) {
+    fn tell(&self, shared: &mut ReadAheadShared, number: u16, local: Local, data: Payload<'_>) {
         if let Some(path) = &self.to_target {
             let frame = local.write(&mut shared.pool, path, self.terms.target_qpn, number, data);
             shared.send(INNER, frame);
@@ -298,11 +316,14 @@ impl Initiator {
             self.fetches.remove(index);
             return true;
         }
-        if fetch.tries >= shared.config.tries_max {
-            self.cancel(shared, index);
-            return false;
+        // Until the NIC has what precedes the fetch, it waits for the target, not for this box.
+        if self.executed >= fetch.first {
+            if fetch.tries >= shared.config.tries_max {
+                self.cancel(shared, index);
+                return false;
+            }
+            self.fetches[index].tries += 1;
         }
-        self.fetches[index].tries += 1;
         shared.counters.fetches_repeated += 1;
         self.ask_nic(now, shared, index);
         false
@@ -352,6 +373,7 @@ impl Initiator {
         self.has_gap = false;
         if is_marked && self.marked_from.is_none() {
             self.marked_from = Some(path);
+            self.note_all_marked();
             shared.counters.connections += 1;
         }
         self.to_nic = Some((path_of(packet), packet.bth()));
@@ -372,7 +394,7 @@ impl Initiator {
     }
 
     fn is_full_for(&self, packet: &Packet<'_>) -> bool {
-        is_read(packet) && self.in_use() >= self.terms.reads_max && !self.fetches.is_empty()
+        is_read(packet) && !self.can_take_read() && !self.fetches.is_empty()
     }
 
     /// Drops the announcements that end with this request of the target, an answer or its own READ:
@@ -423,6 +445,7 @@ impl Initiator {
             if self.asked.len() >= 2 * self.terms.reads_max {
                 self.asked.pop_front();
             }
+            self.reads += 1;
             self.asked.push_back(Asked { path, end: first + span(packet, self.terms.mtu) });
         }
         self.forward(now, shared, frame, packet, path);
@@ -553,6 +576,7 @@ impl Initiator {
             return;
         }
         self.executed = below;
+        self.note_all_marked();
         let mut index = 0;
         while index < self.fetches.len() {
             let fetch = &mut self.fetches[index];

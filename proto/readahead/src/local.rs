@@ -20,10 +20,14 @@ const CANCEL: Opcode = Opcode(0x1f);
 pub(crate) const VERSION: u8 = 1;
 /// Reserved bit of the BTH by which the initiator's box offers to read ahead: byte and mask. The
 /// ICRC excludes it, and NICs ignore it.
-const OFFER: (usize, u8) = (4, 0x20);
+const OFFER: (usize, u8) = (4, 0x10);
 
-/// Bits of a packet's index: enough for a 16 MiB range at every path MTU.
-const INDEX_BITS: u32 = 16;
+/// Bits of a packet's index: enough for a range of 1 MiB at every path MTU.
+const INDEX_BITS: u32 = 12;
+/// Packets of the longest range.
+pub(crate) const PACKETS_MAX: u64 = 1 << INDEX_BITS;
+/// Fetches that can be told apart.
+pub(crate) const NUMBERS: u16 = 1 << (24 - INDEX_BITS);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Announcement {
@@ -33,7 +37,7 @@ pub(crate) struct Announcement {
     pub(crate) range: Range,
 }
 
-/// A packet between boxes. `number` is the fetch's, modulo 256.
+/// A packet between boxes. `number` is the fetch's, modulo [`NUMBERS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Local {
     Announce(Announcement),
@@ -48,9 +52,9 @@ pub(crate) fn is_local(packet: &Packet<'_>) -> bool {
 
 impl Local {
     /// The number of a fetch, and the message about it.
-    pub(crate) fn read(packet: &Packet<'_>, payload: &Payload<'_>) -> Option<(u8, Local)> {
+    pub(crate) fn read(packet: &Packet<'_>, payload: &Payload<'_>) -> Option<(u16, Local)> {
         let psn = packet.psn().get();
-        let number = (psn >> INDEX_BITS) as u8;
+        let number = (psn >> INDEX_BITS) as u16;
         let local = match packet.opcode() {
             ANNOUNCE => {
                 let bytes: &[u8; 24] = payload.as_bytes()?.try_into().ok()?;
@@ -86,7 +90,7 @@ impl Local {
         pool: &mut FramePool,
         path: &Path,
         qpn: Qpn,
-        number: u8,
+        number: u16,
         data: Payload<'_>,
     ) -> FrameBuf {
         let index = if let Local::Data { index } = self { *index } else { 0 };

@@ -211,7 +211,7 @@ impl ReadAhead {
                 end.handle_local(now, shared, frame, packet);
             }
             (End::Target(end), Toward::Initiator, LAN) if is_request => {
-                end.handle_request(shared, frame, packet);
+                end.handle_request(now, shared, frame, packet);
             }
             _ => self.pass_unknown(side, frame, packet),
         }
@@ -271,6 +271,11 @@ impl Node for ReadAhead {
                 end.handle_expiry(shared, serial);
             }
         }
+        while let Some((id, _)) = self.shared.parked.pop_due(now) {
+            if let Some((End::Target(end), shared)) = self.current(id) {
+                end.unpark(now, shared);
+            }
+        }
     }
 
     fn poll_transmit(&mut self, _now: Instant, out: &mut dyn Transmit) {
@@ -289,10 +294,12 @@ impl Node for ReadAhead {
 
     fn poll_timeout(&self) -> Option<Deadline> {
         let deadline = |at: Option<Instant>, reason| at.map(|at| Deadline { at, reason });
-        Deadline::earliest(
+        let fetched = Deadline::earliest(
             deadline(self.shared.retries.next_at(), "READ ahead"),
             deadline(self.shared.expiries.next_at(), "data read ahead"),
-        )
+        );
+        let parked = deadline(self.shared.parked.next_at(), "a READ before its announcement");
+        Deadline::earliest(fetched, parked)
     }
 
     fn intake(&self, side: Side) -> usize {

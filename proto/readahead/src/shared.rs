@@ -53,6 +53,8 @@ pub(crate) struct ReadAheadShared {
     pub(crate) retries: Alarms,
     /// Held ranges that may expire, by serial.
     pub(crate) expiries: Alarms,
+    /// Parked requests, by their number on their connection.
+    pub(crate) parked: Alarms,
     /// Connections whose answers can continue.
     pub(crate) answering: VecDeque<ConnectionId>,
     pub(crate) held_bytes: u64,
@@ -70,6 +72,7 @@ impl ReadAheadShared {
             counters: Counters::default(),
             retries: Alarms::default(),
             expiries: Alarms::default(),
+            parked: Alarms::default(),
             answering: VecDeque::new(),
             held_bytes: 0,
             draining: false,

@@ -13,7 +13,7 @@ use crate::local::{Change, Local, VERSION, changed, has_offer, path_of, with_off
 use crate::numbering::{Numbering, PathNumber};
 use crate::shared::{ConnectionId, INNER, LAN, ReadAheadShared, is_read, packets, span};
 use longhaul_node::{Frame, FrameBuf, Payload, Trailer, Transmit};
-use longhaul_units::{Instant, Msn, Psn};
+use longhaul_units::{Duration, Instant, Msn, Psn};
 use longhaul_wire::{
     Aeth, Bth, Head, NakCode, Opcode, Packet, Path, PathTemplate, Position, Reth, Syndrome, Verb,
 };
@@ -23,6 +23,11 @@ use std::collections::VecDeque;
 const ANSWERS_MAX: usize = 512;
 /// Most responses that wait behind an answer.
 const BEHIND_MAX: usize = 256;
+/// How long a READ waits for its announcement. Targets READ further ahead of the arriving data than
+/// the far box fetches, and a READ that passes to the initiator delays all that follow by an RTT.
+const PARKED_FOR: Duration = Duration::from_ms(20);
+/// Most requests that wait so.
+const PARKED_MAX: usize = 256;
 
 /// A READ that this box answers.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +104,11 @@ pub(crate) struct Target {
     reads: u64,
     /// Forwarded READs and atomics with missing responses.
     passed: VecDeque<Passed>,
+    /// Requests of the NIC from number `next` on, with the times of their arrival: a READ that waits
+    /// for its announcement, and what follows it.
+    parked: VecDeque<(Instant, FrameBuf)>,
+    /// The far box offered to read ahead with the last command.
+    is_offered: bool,
     to_nic: Option<(Path, Bth)>,
     is_queued: bool,
     has_failed: bool,
@@ -122,6 +132,8 @@ impl Target {
             behind: VecDeque::new(),
             reads: 0,
             passed: VecDeque::new(),
+            parked: VecDeque::new(),
+            is_offered: false,
             to_nic: None,
             is_queued: false,
             has_failed: false,
@@ -161,6 +173,7 @@ impl Target {
         if !frame.is_intact() {
             return;
         }
+        self.is_offered = has_offer(packet);
         self.to_nic = Some((path_of(packet), packet.bth()));
         let begins = matches!(packet.opcode().position(), Position::First | Position::Only);
         if packet.opcode().verb() == Some(Verb::Send) && begins {
@@ -189,6 +202,7 @@ impl Target {
                     let at = now + shared.held_for();
                     shared.expiries.set(at, self.id, serial);
                 }
+                self.unpark(now, shared);
             }
             Local::Data { index } => {
                 let data = frame.payload.as_bytes();
@@ -215,6 +229,7 @@ impl Target {
     /// Handles a request of the target, from its NIC.
     pub(crate) fn handle_request(
         &mut self,
+        now: Instant,
         shared: &mut ReadAheadShared,
         frame: &Frame<'_>,
         packet: &Packet<'_>,
@@ -237,6 +252,52 @@ impl Target {
         let Some(number) = packet.psn().unwrap_near(self.next).filter(|_| !self.has_failed) else {
             return;
         };
+        let is_behind = number >= self.next && !self.parked.is_empty();
+        if !is_behind && !self.must_wait(shared, number, packet) {
+            return self.go_on_with(shared, number, frame, packet);
+        }
+        if self.parked.len() >= PARKED_MAX {
+            shared.counters.queue_full += 1;
+            return;
+        }
+        let held = shared.pool.hold(frame);
+        self.parked.push_back((now, held));
+        shared.parked.set(now + PARKED_FOR, self.id, number);
+    }
+
+    /// `true` for a READ whose range is about to be announced.
+    fn must_wait(&self, shared: &ReadAheadShared, number: u64, packet: &Packet<'_>) -> bool {
+        let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) else {
+            return false;
+        };
+        let range = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
+        number == self.next
+            && self.is_offered
+            && self.holdings.is_expected(&range, shared.config.range_bytes_max)
+    }
+
+    /// Goes on with the parked requests, up to a READ that is still to wait.
+    pub(crate) fn unpark(&mut self, now: Instant, shared: &mut ReadAheadShared) {
+        while let Some((since, frame)) = self.parked.front().cloned() {
+            if let Ok(Some(packet)) = Packet::parse(frame.head())
+                && let Some(number) = packet.psn().unwrap_near(self.next)
+            {
+                if now < since + PARKED_FOR && self.must_wait(shared, number, &packet) {
+                    return;
+                }
+                self.go_on_with(shared, number, &frame.as_frame(), &packet);
+            }
+            self.parked.pop_front();
+        }
+    }
+
+    fn go_on_with(
+        &mut self,
+        shared: &mut ReadAheadShared,
+        number: u64,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
         if number == self.next {
             self.note_begun(packet);
             self.note_end_of_command(shared, frame, packet);
@@ -600,6 +661,7 @@ impl Target {
     pub(crate) fn clear(&mut self, shared: &mut ReadAheadShared) {
         self.answers.clear();
         self.behind.clear();
+        self.parked.clear();
         self.holdings.clear(shared);
     }
 }

@@ -68,6 +68,31 @@ fn every_range_is_fetched_once_and_answered_once() {
     );
 }
 
+#[test]
+fn it_lasts_beyond_the_ranges_that_are_remembered() {
+    let mut read_ahead = Setup::default().read_ahead;
+    for config in &mut read_ahead {
+        config.ranges_max = 16;
+    }
+    let setup = Setup { read_ahead, ..Setup::default() };
+    let mut programs = Programs::new(&setup, Work { commands: 400, depth: 4, ..ONE });
+    programs.run();
+    let near = programs.sites.counters(INITIATOR);
+    assert!(near.fetched >= 400 - 2 * 4, "{near:?}");
+}
+
+#[test]
+fn no_read_of_a_deep_queue_overtakes_its_announcement() {
+    const DEPTH: u64 = 120;
+    let work = Work { commands: 5 * DEPTH, depth: DEPTH as usize, ..ONE };
+    let mut programs = Programs::new(&Setup::default(), work);
+    programs.run();
+    let far = programs.sites.counters(TARGET);
+    // But the first commands, which precede the agreement of the boxes.
+    assert!(far.reads_passed <= DEPTH, "{far:?}");
+    assert!(far.answered >= 4 * DEPTH, "{far:?}");
+}
+
 fn wild(setup: &Setup, commands: u64) -> Programs {
     let work = Work { commands, depth: 24, len: 24 << 10, is_wild: true, ..ONE };
     let mut programs = Programs::new(setup, work);
@@ -217,7 +242,8 @@ fn any(seed: u64) -> Setup {
     let wan_loss = if between == Between::Path { 0.0 } else { wan_loss };
     let config = Config {
         fetches_max: 1 + rng.below(16) as u8,
-        announced_max: 4 + rng.below(60) as u8,
+        wanted_max: 4 + rng.below(60) as u16,
+        held_max: 4 + rng.below(60) as u16,
         waiting_max: 1 + rng.below(64) as u16,
         ranges_max: 16 + rng.below(500) as u32,
         held_bytes_max: (64 << 10) + rng.below(2 << 20),
