@@ -153,6 +153,20 @@ fn what_cannot_be_done_is_refused_with_a_cure() {
     }
 }
 
+#[test]
+fn boxes_read_ahead_for_the_life_of_a_connection() {
+    const OPS: u64 = 3000;
+    let storage = Storage::over("--distance 100km --rate 10G --accelerate read-ahead");
+    let _target = storage.target("--namespace memory:64M");
+    storage.verified(&format!("--rw randwrite --bs 16K --depth 32 --ops {OPS}"));
+    let status = storage.lab.status();
+    let counters = |site: usize| &status["accelerators"][site]["read_ahead"]["counters"];
+    let (fetched, answered) = (&counters(0)["fetched"], &counters(1)["answered"]);
+    // The first commands precede the agreement of the boxes.
+    let is_most = |count: &Value| count.as_u64().is_some_and(|count| count >= OPS - 200);
+    assert!(is_most(fetched) && is_most(answered), "{status}");
+}
+
 /// SPDK's target and load generator beside ours, each with each, and over NVMe/TCP.
 #[test]
 fn spdk_serves_us_and_loads_us() {
@@ -160,7 +174,7 @@ fn spdk_serves_us_and_loads_us() {
         return skip_loudly("SPDK as target and host", &"LONGHAUL_SPDK names no built SPDK");
     };
     let spdk = format!("--engine spdk={}", dir.display());
-    let storage = Storage::over("--distance 1km --rate 10G");
+    let storage = Storage::over("--network kernel --distance 1km --rate 10G");
     let served = "--namespace memory:64M --block 4096";
     let loaded = |options: &str| {
         let line = format!("{} storage host {TARGET} --json --runtime 1 {options}", program());

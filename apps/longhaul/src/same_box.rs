@@ -153,8 +153,14 @@ fn assert_same(from: &Config, mut to: Config, differences: &[&[Difference]]) {
     assert_eq!(from.near, to.near);
     assert_eq!(whole(from).map(|it| &it.far), whole(&to).map(|it| &it.far));
     assert_eq!(whole(from).map(|it| &it.transport), whole(&to).map(|it| &it.transport));
+    // The seed is random in a real box, and the scenario's elsewhere.
+    let read_ahead = |config| {
+        let of = whole(config)?.read_ahead.clone()?;
+        Some(longhaul_readahead::Config { seed: 0, ..of })
+    };
+    assert_eq!(read_ahead(from), read_ahead(&to));
     for config in [from, &to] {
-        assert!(whole(config).is_none_or(|it| it.seal.is_none() && it.read_ahead.is_none()));
+        assert!(whole(config).is_none_or(|it| it.seal.is_none()));
     }
 }
 
@@ -188,6 +194,14 @@ fn of_a_whole_box() {
     let in_lab = lab::box_config(&format!("{} --accelerate transport", PATH[0]));
     assert_same(&real, in_lab, &[OF_ALL, OF_LAB]);
     assert_same(&real, of_sim(true), &[OF_ALL, OF_SIM]);
+}
+
+#[test]
+fn of_a_whole_box_that_reads_ahead() {
+    let real = accelerate::box_config(&format!("{} --transport --read-ahead nvme,rpc", PATH[0]));
+    let in_lab = lab::box_config(&format!("{} --accelerate read-ahead", PATH[0]));
+    assert!(whole(&real).unwrap().read_ahead.is_some());
+    assert_same(&real, in_lab, &[OF_ALL, OF_LAB]);
 }
 
 /// The options of one command.

@@ -22,6 +22,7 @@ use longhaul_netdev::TapPort;
 use longhaul_node::{Chain, Mirrored, Side};
 use longhaul_port::capture::{CaptureConfig, CapturingPort};
 use longhaul_port::{LinkState, Port, PortError};
+use longhaul_readahead::Protocol;
 use longhaul_switch::SwitchConfig;
 use longhaul_units::{Duration as Span, Instant as Moment};
 use longhaul_wan_box::{Identity, Path as WanPath, Sizing, WanBox};
@@ -335,14 +336,17 @@ pub fn box_config(spec: &Spec, site: u64) -> longhaul_wan_box::Config {
         seed: spec.seed,
         ..sizing.accelerator()
     };
-    match spec.accelerate {
-        Accelerate::Transport => {
-            let identity = Identity::of_scenario(spec.seed.wrapping_add(site));
-            let transport = sizing.transport(identity, 0);
-            longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip())
-        }
-        _ => longhaul_wan_box::Config::alone(accelerator),
+    if !spec.accelerate.has_transport() {
+        return longhaul_wan_box::Config::alone(accelerator);
     }
+    let identity = Identity::of_scenario(spec.seed.wrapping_add(site));
+    let transport = sizing.transport(identity, 0);
+    let config = longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip());
+    let reads_ahead = spec.accelerate == Accelerate::ReadAhead;
+    config.reading_ahead(reads_ahead.then(|| longhaul_readahead::Config {
+        seed: spec.seed.wrapping_add(site),
+        ..sizing.read_ahead(longhaul_readahead::Config::of(&Protocol::ALL))
+    }))
 }
 
 fn status_of(spec: Spec, network: Network, started: Instant, node: &LabNode<Fabric>) -> LabStatus {
@@ -367,7 +371,7 @@ fn status_of(spec: Spec, network: Network, started: Instant, node: &LabNode<Fabr
             .zip(boxes)
             .filter_map(|(site, whole)| {
                 let whole = whole?;
-                Some(AcceleratorStatus::of(site, whole.near(), whole.transport()))
+                Some(AcceleratorStatus::of(site, whole))
             })
             .collect(),
         network,

@@ -3,7 +3,7 @@
 use crate::daemon::READY;
 use crate::dir::{LabDir, last_words};
 use crate::error::Error;
-use crate::spec::{Accelerate, Spec};
+use crate::spec::Spec;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -35,7 +35,7 @@ impl Lab {
     /// # Errors
     /// The reason why it is not up.
     pub fn start(spec: &Spec, lifetime: Lifetime) -> Result<Self, Error> {
-        if spec.wan_rate.is_some() && spec.accelerate != Accelerate::Transport {
+        if spec.wan_rate.is_some() && !spec.accelerate.has_transport() {
             return Err(Error::WanRateWithoutTransport);
         }
         let dir = LabDir::of(&spec.name)?;

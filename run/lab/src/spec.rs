@@ -64,11 +64,12 @@ pub struct Spec {
     #[serde(default)]
     pub back_to_back: bool,
     /// Put accelerators into the wire: at both sites, or at one; or whole boxes, whose WAN
-    /// transport repairs the fibre's losses. Without a value: both [default: none]
+    /// transport repairs the fibre's losses; or those with read-ahead of NVMe-oF and NFS in
+    /// addition. Without a value: both [default: none]
     #[arg(
         long,
         value_enum,
-        value_name = "none|both|transport|a|b",
+        value_name = "none|both|transport|read-ahead|a|b",
         hide_possible_values = true,
         hide_default_value = true,
         num_args = 0..=1,
@@ -196,11 +197,15 @@ impl Spec {
         let accelerators = match self.accelerate {
             Accelerate::None => "no accelerators".to_string(),
             Accelerate::Both => "accelerators at both sites".to_string(),
-            Accelerate::Transport => {
+            Accelerate::Transport | Accelerate::ReadAhead => {
                 let rate = self.wan_rate.map(|rate| format!(" ({rate})")).unwrap_or_default();
-                format!("accelerators at both sites and a transport{rate} between them")
+                let read_ahead = match self.accelerate {
+                    Accelerate::ReadAhead => ", with read-ahead",
+                    _ => "",
+                };
+                format!("accelerators at both sites and a transport{rate} between them{read_ahead}")
             }
-            one => format!("an accelerator at site {one}"),
+            Accelerate::A | Accelerate::B => format!("an accelerator at site {}", self.accelerate),
         };
         let hosts = if self.hosts == 2 { String::new() } else { format!("{} hosts, ", self.hosts) };
         let ecn = match self.ecn() {
@@ -337,7 +342,7 @@ pub enum NetworkChoice {
 
 /// The sites with accelerators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Accelerate {
     /// None.
     None,
@@ -345,6 +350,8 @@ pub enum Accelerate {
     Both,
     /// Both, as whole boxes with the WAN transport between them.
     Transport,
+    /// The same, with read-ahead of the commands of all protocols.
+    ReadAhead,
     /// Host a's.
     A,
     /// Host b's.
@@ -354,12 +361,17 @@ pub enum Accelerate {
 impl Accelerate {
     /// True if host a's site has an accelerator.
     pub fn at_a(self) -> bool {
-        matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::A)
+        !matches!(self, Accelerate::None | Accelerate::B)
     }
 
     /// True if host b's site has an accelerator.
     pub fn at_b(self) -> bool {
-        matches!(self, Accelerate::Both | Accelerate::Transport | Accelerate::B)
+        !matches!(self, Accelerate::None | Accelerate::A)
+    }
+
+    /// True if the sites have whole boxes.
+    pub fn has_transport(self) -> bool {
+        matches!(self, Accelerate::Transport | Accelerate::ReadAhead)
     }
 }
 
@@ -369,6 +381,7 @@ impl fmt::Display for Accelerate {
             Accelerate::None => "none",
             Accelerate::Both => "both",
             Accelerate::Transport => "transport",
+            Accelerate::ReadAhead => "read-ahead",
             Accelerate::A => "a",
             Accelerate::B => "b",
         })

@@ -5,14 +5,13 @@ use crate::fabric::SitePort;
 use crate::network::Network;
 use crate::node::HostCounters;
 use crate::spec::{HostName, Spec};
-use longhaul_accel::Accelerator;
 use longhaul_boxes::figures::{bytes, count};
 use longhaul_boxes::state::{
-    Flow, LinkStatus, Named, TransportState, absorbed_and_drops, marked, named, nonzero,
-    write_flow, write_link, write_transport,
+    Flow, LinkStatus, Named, ReadAheadState, TransportState, absorbed_and_drops, marked, named,
+    nonzero, write_flow, write_link, write_read_ahead, write_transport,
 };
 use longhaul_switch::PortCounters;
-use longhaul_wan::Transport;
+use longhaul_wan_box::WanBox;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -87,6 +86,9 @@ pub struct AcceleratorStatus {
     /// The transport to the other site.
     #[serde(default)]
     pub transport: Option<TransportState>,
+    /// Read-ahead of commands.
+    #[serde(default)]
+    pub read_ahead: Option<ReadAheadState>,
 }
 
 impl SwitchStatus {
@@ -128,8 +130,9 @@ impl SwitchPort {
 }
 
 impl AcceleratorStatus {
-    /// Converts the status of the accelerator at `site`, and of its transport if there is one.
-    pub fn of(site: HostName, accelerator: &Accelerator, transport: Option<&Transport>) -> Self {
+    /// Converts the status of the box at `site`.
+    pub fn of(site: HostName, whole: &WanBox) -> Self {
+        let accelerator = whole.near();
         let counters = accelerator.counters();
         AcceleratorStatus {
             site,
@@ -140,7 +143,8 @@ impl AcceleratorStatus {
                 .map(|(reason, n)| (reason.name().to_string(), n))
                 .collect(),
             flows: accelerator.flows().map(|flow| Flow::of(&flow)).collect(),
-            transport: transport.map(|transport| TransportState::of(transport, None)),
+            transport: whole.transport().map(|transport| TransportState::of(transport, None)),
+            read_ahead: whole.read_ahead().map(ReadAheadState::of),
         }
     }
 }
@@ -192,6 +196,9 @@ fn write_text(status: &LabStatus, text: &mut String) -> std::fmt::Result {
         }
         if let Some(transport) = &accelerator.transport {
             write_transport(transport, text)?;
+        }
+        if let Some(read_ahead) = &accelerator.read_ahead {
+            write_read_ahead(read_ahead, text)?;
         }
     }
     Ok(())
