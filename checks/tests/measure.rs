@@ -173,10 +173,13 @@ mod a_lab_campaign {
     fn of_storage_is_in_the_tree_and_runs_reduced() {
         let _turn = Turn::take();
         let place = Place::new("");
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../labs/campaigns/storage.toml");
-        let file = file.display();
-        let list = json(&place.succeed(&format!("{file} --list --json")));
-        assert_eq!(list["points"].as_array().unwrap().len(), 1152);
+        let campaigns = Path::new(env!("CARGO_MANIFEST_DIR")).join("../labs/campaigns");
+        let campaigns = campaigns.display();
+        for (name, points) in [("storage", 1536), ("storage-beside-spdk", 288)] {
+            let list = json(&place.succeed(&format!("{campaigns}/{name}.toml --list --json")));
+            assert_eq!(list["points"].as_array().unwrap().len(), points, "{name}");
+        }
+        let file = format!("{campaigns}/storage.toml");
         let done = json(&place.succeed(&format!("{file} --reduced --out o --json")));
         assert_eq!((&done["measured"], &done["failed"]), (&8.into(), &Value::Array(vec![])));
         for (key, result) in place.results() {
