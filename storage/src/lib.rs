@@ -3,7 +3,7 @@
 //! The layers, from below: `medium` (where a namespace's bytes lie), `target` (driver of
 //! [`longhaul_nvme::Target`]), `host` (driver of a host's queues), `load` (what a host does with
 //! them, and what it measured).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod host;
 pub mod load;

@@ -7,7 +7,7 @@ mod access;
 mod link;
 
 use crate::medium::Medium;
-use crate::medium::file::Workers;
+use crate::medium::file::Accesses;
 use crate::{DeviceError, SPIN, cannot};
 use access::Command;
 use link::{COMPLETIONS_PER_SLOT, Link, Work};
@@ -122,7 +122,7 @@ pub struct Server {
     port: u16,
     target: Target,
     media: BTreeMap<u32, Medium>,
-    workers: Option<Workers<Token>>,
+    accesses: Option<Accesses<Token>>,
     /// Flushes of all files: accesses that are outstanding, and the outcome so far.
     flushes: BTreeMap<Token, (u32, Result<(), IoError>)>,
     links: BTreeMap<u32, Link>,
@@ -174,7 +174,7 @@ impl Server {
             port: settings.port,
             target: Target::new(config),
             media,
-            workers: has_files.then(Workers::start),
+            accesses: has_files.then(Accesses::new),
             flushes: BTreeMap::new(),
             links: BTreeMap::new(),
             by_queue: BTreeMap::new(),
@@ -240,7 +240,7 @@ impl Server {
         for completion in found.drain(..) {
             self.complete(now, &completion, tell);
         }
-        while let Some((token, outcome)) = self.workers.as_mut().and_then(Workers::poll) {
+        while let Some((token, outcome)) = self.accesses.as_mut().and_then(Accesses::poll) {
             worked = true;
             self.file_accessed(token, outcome, tell);
         }
@@ -299,7 +299,7 @@ impl Server {
 
     /// Commands that access files.
     fn accessing(&self) -> impl Iterator<Item = &Token> {
-        self.workers.iter().flat_map(Workers::outstanding)
+        self.accesses.iter().flat_map(Accesses::outstanding)
     }
 
     /// True if the completion queue has room for another connection.

@@ -1,4 +1,8 @@
-//! A file or block device as a medium: threads with blocking calls.
+//! A file or block device as a medium: io_uring where the kernel permits it, and otherwise, as for
+//! accesses that change its layout, threads with blocking calls.
+
+#[allow(unsafe_code, reason = "io_uring refers to memory that this module owns")]
+mod ring;
 
 use longhaul_nvme::target::IoError;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
@@ -13,9 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+
+use ring::Ring;
 use thiserror::Error;
 
-/// Threads of a file.
+/// Threads for all files.
 const THREADS: usize = 16;
 /// Bytes of zeros written at once where a file system has no call for them.
 const ZEROS: usize = 64 << 10;
@@ -133,44 +139,38 @@ impl File {
     }
 }
 
-/// Threads that access files. Dropping them waits for what they do.
-pub(crate) struct Workers<T> {
-    jobs: Option<Sender<(Arc<Opened>, Job<T>)>>,
-    finished: Sender<Done<T>>,
-    done: Receiver<Done<T>>,
-    threads: Vec<JoinHandle<()>>,
-    /// Accesses whose outcome [`Workers::poll`] has not returned.
+/// Accesses of files in progress. Dropping them waits for their end.
+pub(crate) struct Accesses<T> {
+    ring: Option<Ring<T>>,
+    threads: Option<Threads<T>>,
+    /// Accesses whose outcome [`Accesses::poll`] has not returned.
     outstanding: BTreeMap<T, u32>,
 }
 
-type Jobs<T> = Arc<Mutex<Receiver<(Arc<Opened>, Job<T>)>>>;
-
-impl<T: Copy + Ord + Send + 'static> Workers<T> {
-    pub(crate) fn start() -> Self {
-        let (jobs, queue) = channel();
-        let queue: Jobs<T> = Arc::new(Mutex::new(queue));
-        let threads = (0..THREADS).map(|_| {
-            let queue = Arc::clone(&queue);
-            thread::spawn(move || work(&queue))
-        });
-        let threads = threads.collect();
-        let (finished, done) = channel();
-        Workers { jobs: Some(jobs), finished, done, threads, outstanding: BTreeMap::new() }
+impl<T: Copy + Ord + Send + 'static> Accesses<T> {
+    /// By io_uring if the kernel permits it.
+    pub(crate) fn new() -> Self {
+        Accesses { ring: Ring::new(), threads: None, outstanding: BTreeMap::new() }
     }
 
-    /// Queues an access. With `durable` the blocks that it reads or writes are on stable storage.
+    /// Starts an access. With `durable` the blocks that it reads or writes are on stable storage.
     pub(crate) fn submit(&mut self, file: &File, of: T, access: Access, durable: bool) {
-        let job = Job { of, access, durable, done: self.finished.clone() };
-        if let Some(jobs) = &self.jobs {
-            *self.outstanding.entry(of).or_default() += 1;
-            // The threads end only after the sender is dropped.
-            let _ = jobs.send((Arc::clone(&file.file), job));
-        }
+        *self.outstanding.entry(of).or_default() += 1;
+        let access = match &mut self.ring {
+            Some(ring) => match ring.submit(&file.file, of, access, durable) {
+                Ok(()) => return,
+                Err(access) => access,
+            },
+            None => access,
+        };
+        let threads = self.threads.get_or_insert_with(Threads::start);
+        threads.submit(&file.file, of, access, durable);
     }
 
     /// The next completed access.
     pub(crate) fn poll(&mut self) -> Option<(T, Outcome)> {
-        let done = self.done.try_recv().ok()?;
+        let by_ring = self.ring.as_mut().and_then(Ring::poll);
+        let done = by_ring.or_else(|| self.threads.as_ref()?.done.try_recv().ok())?;
         if let Some(left) = self.outstanding.get_mut(&done.0) {
             *left -= 1;
             if *left == 0 {
@@ -180,13 +180,45 @@ impl<T: Copy + Ord + Send + 'static> Workers<T> {
         Some(done)
     }
 
-    /// What has accesses whose outcome [`Workers::poll`] has not returned.
+    /// What has accesses whose outcome [`Accesses::poll`] has not returned.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = &T> {
         self.outstanding.keys()
     }
 }
 
-impl<T> Drop for Workers<T> {
+/// Threads that access files. Dropping them waits for what they do.
+struct Threads<T> {
+    jobs: Option<Sender<(Arc<Opened>, Job<T>)>>,
+    finished: Sender<Done<T>>,
+    done: Receiver<Done<T>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+type Jobs<T> = Arc<Mutex<Receiver<(Arc<Opened>, Job<T>)>>>;
+
+impl<T: Send + 'static> Threads<T> {
+    fn start() -> Self {
+        let (jobs, queue) = channel();
+        let queue: Jobs<T> = Arc::new(Mutex::new(queue));
+        let threads = (0..THREADS).map(|_| {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || work(&queue))
+        });
+        let threads = threads.collect();
+        let (finished, done) = channel();
+        Threads { jobs: Some(jobs), finished, done, threads }
+    }
+
+    fn submit(&self, file: &Arc<Opened>, of: T, access: Access, durable: bool) {
+        let job = Job { of, access, durable, done: self.finished.clone() };
+        if let Some(jobs) = &self.jobs {
+            // The threads end only after the sender is dropped.
+            let _ = jobs.send((Arc::clone(file), job));
+        }
+    }
+}
+
+impl<T> Drop for Threads<T> {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
@@ -221,10 +253,13 @@ impl Opened {
         if self.has_lost_writes.load(Ordering::Relaxed) {
             return Err(IoError::Write);
         }
-        self.file.sync_data().map_err(|error| {
-            self.has_lost_writes.store(true, Ordering::Relaxed);
-            of_write(&error)
-        })
+        self.file.sync_data().map_err(|error| self.lost_writes(&error))
+    }
+
+    /// Notes that a flush failed.
+    fn lost_writes(&self, error: &io::Error) -> IoError {
+        self.has_lost_writes.store(true, Ordering::Relaxed);
+        of_write(error)
     }
 
     /// Refuses what lies past the end of a file that has shrunk since it was opened: a write would
@@ -314,6 +349,74 @@ fn of_write(error: &io::Error) -> IoError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The outcome of one access.
+    fn outcome(
+        accesses: &mut Accesses<u32>,
+        file: &File,
+        access: Access,
+        durable: bool,
+    ) -> Outcome {
+        accesses.submit(file, 7, access, durable);
+        assert_eq!(accesses.outstanding().collect::<Vec<_>>(), [&7]);
+        loop {
+            if let Some((of, outcome)) = accesses.poll() {
+                assert_eq!((of, accesses.outstanding().count()), (7, 0));
+                return outcome;
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_ring_and_the_threads_have_the_same_outcomes() {
+        let by_threads = || Accesses { ring: None, ..Accesses::new() };
+        for (name, mut accesses) in [("ring", Accesses::new()), ("threads", by_threads())] {
+            let path =
+                std::env::temp_dir().join(format!("longhaul-access-{name}-{}", std::process::id()));
+            let file = File::open(&path, Some(1 << 20)).unwrap();
+            let mut access = |access, durable| outcome(&mut accesses, &file, access, durable);
+            let bytes: Vec<u8> = (0..65536_u32).map(|at| (at / 8 * 7) as u8).collect();
+            let write = |offset| Access::Write { offset, bytes: bytes.clone() };
+            for durable in [false, true] {
+                assert_eq!(access(write(4096), durable), Ok(Vec::new()), "{name}");
+                let read = Access::Read { offset: 4096, len: 65536 };
+                assert_eq!(access(read, durable).as_ref(), Ok(&bytes), "{name}");
+                let same = Access::Compare { offset: 4096, bytes: bytes.clone() };
+                assert_eq!(access(same, durable), Ok(Vec::new()), "{name}");
+                let other = Access::Compare { offset: 4095, bytes: bytes.clone() };
+                assert_eq!(access(other, durable), Err(IoError::Differs), "{name}");
+            }
+            assert_eq!(access(Access::Flush, false), Ok(Vec::new()));
+            assert_eq!(access(Access::Zero(4096..8192), true), Ok(Vec::new()));
+            assert_eq!(access(Access::Read { offset: 8192, len: 1 }, false), Ok(vec![bytes[4096]]));
+            assert_eq!(access(Access::Read { offset: 4096, len: 1 }, false), Ok(vec![0]));
+            let past = Access::Read { offset: (1 << 20) - 1, len: 2 };
+            assert_eq!(access(past, false), Err(IoError::Gone), "{name}");
+            assert_eq!(access(write((1 << 20) - 1), false), Err(IoError::Gone), "{name}");
+            assert_eq!(access(Access::Read { offset: 0, len: 0 }, false), Ok(Vec::new()));
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn accesses_beyond_the_ring_s_room_wait() {
+        let path = std::env::temp_dir().join(format!("longhaul-many-{}", std::process::id()));
+        let file = File::open(&path, Some(1 << 20)).unwrap();
+        let mut accesses = Accesses::new();
+        for number in 0..5000_u32 {
+            let (offset, bytes) = (u64::from(number % 256) * 4096, vec![1; 4096]);
+            accesses.submit(&file, number, Access::Write { offset, bytes }, false);
+        }
+        let mut left = 5000;
+        while left > 0 {
+            if let Some((_, outcome)) = accesses.poll() {
+                assert_eq!(outcome, Ok(Vec::new()));
+                left -= 1;
+            }
+        }
+        fs::remove_file(&path).unwrap();
+    }
 
     fn opened(file: fs::File) -> Opened {
         Opened { file, is_device: false, has_lost_writes: AtomicBool::new(false) }

@@ -43,7 +43,7 @@ impl Server {
             Some(Medium::Null) => nowhere(&io),
             Some(Medium::File(file)) => {
                 let access = of_file(link, token.slot, io);
-                self.workers.as_mut()?.submit(file, token, access, durable);
+                self.accesses.as_mut()?.submit(file, token, access, durable);
                 return None;
             }
             None => Err(IoError::Gone),
@@ -60,7 +60,7 @@ impl Server {
         let mut count = 0;
         for file in files {
             count += 1;
-            self.workers.as_mut()?.submit(file, token, Access::Flush, false);
+            self.accesses.as_mut()?.submit(file, token, Access::Flush, false);
         }
         if count == 0 {
             return Some(self.target.executed(token, Ok(())));
