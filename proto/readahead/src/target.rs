@@ -104,8 +104,8 @@ pub(crate) struct Target {
     reads: u64,
     /// Forwarded READs and atomics with missing responses.
     passed: VecDeque<Passed>,
-    /// Requests of the NIC from number `next` on, with the times of their arrival: a READ that waits
-    /// for its announcement, and what follows it.
+    /// Requests of the NIC from number `next` on, and when they arrived: a READ that waits for its
+    /// announcement, and what follows it.
     parked: VecDeque<(Instant, FrameBuf)>,
     /// The far box offered to read ahead with the last command.
     is_offered: bool,

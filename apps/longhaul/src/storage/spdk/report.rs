@@ -61,12 +61,18 @@ mod tests {
 
     #[test]
     fn the_row_of_all_jobs_and_the_percentiles_are_read() {
-        let text = "Running I/O for 8 seconds...\n\n Latency(us)\n\r Device Information : runtime(s) \
-                    IOPS\n Job: n1 (Core Mask 0x1)\n\t n1  :  8.00 522583.73 2041.34 0.00 0.00 \
-                    122.42 44.31 12300.60\n =====\n\r Total  : 522583.73 2041.34 0.50 0.25 122.42 \
-                    44.31 12300.60\n\n Latency summary\n  1.00000% :    80.128us\n 99.99000% : \
-                    300.5us\n";
-        let report = Report::read(text).unwrap();
+        let text = [
+            "Running I/O for 8 seconds...",
+            "\r Device Information : runtime(s) IOPS MiB/s Fail/s TO/s Average min max",
+            " Job: n1 (Core Mask 0x1)",
+            "\t n1 : 8.00 522583.73 2041.34 0.00 0.00 122.42 44.31 12300.60",
+            "\r Total : 522583.73 2041.34 0.50 0.25 122.42 44.31 12300.60",
+            " Latency summary",
+            "  1.00000% :    80.128us",
+            " 99.99000% : 300.5us",
+        ]
+        .join("\n");
+        let report = Report::read(&text).unwrap();
         assert_eq!((report.iops, report.failures), (522_583.73, 0.75));
         assert_eq!(report.latency_us, [44.31, 122.42, 12300.6]);
         let named =
