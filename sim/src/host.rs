@@ -4,11 +4,13 @@ mod arrivals;
 mod bandwidth;
 mod bring_up;
 mod connections;
+mod doorbells;
 mod events;
 mod intake;
 mod latency;
 mod listener;
 mod memory;
+mod migration;
 mod receiver;
 mod sender;
 mod storage;
@@ -19,6 +21,8 @@ pub(crate) use connections::{Caller, Service, Waiting};
 pub(crate) use events::{Threads, Window};
 pub(crate) use latency::{Latency, Role};
 pub(crate) use listener::Listener;
+pub(crate) use migration::{Course, Migrator};
+pub use migration::{Migration, Writes};
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::Sender;
 pub use storage::Storage;
@@ -158,6 +162,7 @@ pub(crate) enum Program {
     Listener(Listener),
     Initiator(Initiator),
     Controller(Controller),
+    Migrator(Migrator),
 }
 
 macro_rules! each {
@@ -170,6 +175,7 @@ macro_rules! each {
             Program::Listener($it) => $call,
             Program::Initiator($it) => $call,
             Program::Controller($it) => $call,
+            Program::Migrator($it) => $call,
         }
     };
 }
@@ -182,6 +188,7 @@ impl Program {
             Program::Latency(program) => program.is_done(),
             Program::Sender(program) => program.is_done(),
             Program::Initiator(program) => program.is_done(),
+            Program::Migrator(program) => program.is_done(),
             Program::Receiver(_) | Program::Listener(_) | Program::Controller(_) => true,
         }
     }
@@ -193,6 +200,7 @@ impl Program {
             Program::Bandwidth(it) => Some((it.messages, it.last, it.plan().goal)),
             Program::Sender(it) => Some((it.messages, it.last, it.plan().goal)),
             Program::Initiator(it) => Some((it.messages, it.last, it.commands().goal)),
+            Program::Migrator(it) => Some((it.messages, it.last, it.goal())),
             _ => None,
         }
     }
@@ -222,6 +230,7 @@ impl Program {
             Program::Receiver(program) => program.complete(seen),
             Program::Initiator(program) => program.complete(seen),
             Program::Controller(program) => program.complete(seen),
+            Program::Migrator(program) => program.complete(seen),
             // Their threads poll their own completion queues.
             Program::Sender(_) | Program::Listener(_) => {}
         }

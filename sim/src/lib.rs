@@ -33,12 +33,12 @@ mod schedule;
 mod simulation;
 mod station;
 
-pub use host::{Op, Storage};
+pub use host::{Migration, Op, Storage, Writes};
 pub use nodes::Nodes;
 pub use oracle::{Connection, Watched};
 pub use outcome::{
-    AcceleratorOutcome, Arrivals, FlowOutcome, HostOutcome, Latency, Load, Outcome, PortOutcome,
-    Setup, SwitchOutcome, WireOutcome,
+    AcceleratorOutcome, Arrivals, FlowOutcome, HostOutcome, Latency, Load, Migrated, Outcome,
+    PortOutcome, Setup, SwitchOutcome, WireOutcome,
 };
 pub use pfc::pfc_headroom_bytes;
 pub use profile::NicProfile;

@@ -56,8 +56,35 @@ pub struct FlowOutcome {
     /// What arrived, with transport UC. The goodput is then that of the messages that a receive
     /// took; of WRITEs without immediate data, that of the requester.
     pub arrivals: Option<Arrivals>,
+    /// Phases of a live migration.
+    pub migration: Option<Migrated>,
     /// Reason for a failure.
     pub failure: Option<String>,
+}
+
+/// Phases of a live migration. Those that had not begun when it was cancelled have no time.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Migrated {
+    /// The destination has everything. Otherwise the migration was cancelled at its timeout.
+    pub finished: bool,
+    /// From the start until the destination has everything, or until the timeout.
+    pub total_ns: u64,
+    /// Until the first byte.
+    pub setup_ns: Option<u64>,
+    /// Copy of the disk.
+    pub disk_ns: Option<u64>,
+    /// Passes over the memory while the guest runs.
+    pub pre_copy_ns: Option<u64>,
+    /// From the guest's stop until the destination has everything.
+    pub downtime_ns: Option<u64>,
+    /// Times that the source took the log of the guest's writes, and the first pass.
+    pub passes: u64,
+    /// Bytes of the disk sent.
+    pub disk_bytes: u64,
+    /// Bytes of memory and devices sent.
+    pub memory_bytes: u64,
+    /// Bytes of memory that were still to be sent.
+    pub left_bytes: u64,
 }
 
 /// Messages of a flow with transport UC, as its responder finds them.

@@ -1,8 +1,8 @@
 //! The programs of flows, and their QPs.
 
 use crate::host::{
-    self, Bandwidth, Commands, Controller, Goal, Host, Initiator, Latency, Listener, Program,
-    QpPlan, Receiver, Role, Sender, Storage, Threads, Window,
+    self, Bandwidth, Commands, Controller, Course, Goal, Host, Initiator, Latency, Listener,
+    Migrator, Program, QpPlan, Receiver, Role, Sender, Storage, Threads, Window,
 };
 use crate::scenario::{Events, Flow, Test, Transport, Until, perftest_cq_mod};
 use longhaul_rnic::{QpKind, VerbsError};
@@ -16,9 +16,10 @@ pub(crate) struct End {
 }
 
 /// The time during which a flow counts: without `warmup` if it ends at a time, and all of it if it
-/// ends after its messages.
+/// ends after its messages or is a migration.
 pub(crate) fn window(flow: &Flow, warmup: Duration) -> Window {
     match flow.test.until() {
+        _ if matches!(flow.test, Test::Migration { .. }) => Window::ALWAYS,
         Until::Elapsed(time) => {
             let starts_at = Instant::ZERO + flow.starts_at;
             Window { from: starts_at.max(Instant::ZERO + warmup), until: starts_at + time }
@@ -40,6 +41,10 @@ pub(crate) fn requester(
         Test::Storage { depth, storage, .. } => {
             let program = Initiator::new(commands(flow, depth, storage, window));
             (Program::Initiator(program), Commands::sends(depth), Commands::receives(depth))
+        }
+        Test::Migration { depth, timeout, migration } => {
+            let course = Course { migration, size: flow.message_bytes, depth, timeout };
+            (Program::Migrator(Migrator::new(course)), depth, 0)
         }
         Test::Bandwidth { tx_depth, post_list, cq_mod, until, .. } => {
             let size = flow.message_bytes;
@@ -83,7 +88,7 @@ pub(crate) fn responder(
     let (depth, sq_depth) = match flow.test {
         Test::Latency { .. } => (4, 4),
         Test::Bandwidth { rx_depth, .. } if flow.op.takes_receive() => (rx_depth, 1),
-        Test::Bandwidth { .. } => (0, 1),
+        Test::Bandwidth { .. } | Test::Migration { .. } => (0, 1),
         Test::Storage { depth, .. } => (Commands::receives(depth), Commands::sends(depth)),
     };
     let plan = qp_plan(flow, sq_depth, depth, window);
@@ -93,7 +98,7 @@ pub(crate) fn responder(
             let commands = commands(flow, depth, storage, window);
             host.add(Program::Controller(Controller::new(commands)))
         }
-        (Test::Bandwidth { .. }, Events::Off) => {
+        (Test::Migration { .. }, _) | (Test::Bandwidth { .. }, Events::Off) => {
             host.add(Program::Receiver(Receiver::new(flow.message_bytes, depth)))
         }
         (Test::Bandwidth { .. }, events) => {

@@ -1,6 +1,6 @@
 //! Scenarios: stations, cables and programs.
 
-use crate::host::{Op, Storage};
+use crate::host::{Migration, Op, Storage};
 use crate::profile::NicProfile;
 use longhaul_link::LinkConfig;
 use longhaul_rnic::Mtu;
@@ -157,7 +157,7 @@ pub enum Connect {
     },
 }
 
-/// What a flow's programs do: perftest's two kinds of test, and storage.
+/// What a flow's programs do: perftest's two kinds of test, storage, and live migration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
     /// As many messages in flight as the queues hold.
@@ -187,6 +187,15 @@ pub enum Test {
         /// The target.
         storage: Storage,
     },
+    /// Live migration of a guest, whose disk and memory are WRITEs of one QP.
+    Migration {
+        /// WRITEs posted and not completed.
+        depth: u32,
+        /// Time after which it is cancelled.
+        timeout: Duration,
+        /// The guest.
+        migration: Migration,
+    },
 }
 
 impl Test {
@@ -195,6 +204,7 @@ impl Test {
         match *self {
             Test::Bandwidth { until, .. } | Test::Storage { until, .. } => until,
             Test::Latency { iterations } => Until::Iterations(iterations),
+            Test::Migration { timeout, .. } => Until::Elapsed(timeout),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From a scenario to its outcome.
 
 use crate::addresses;
-use crate::host::{Caller, Goal, Host, Op, Program, Service, Waiting};
+use crate::host::{Caller, Goal, Host, Migration, Op, Program, Service, Waiting};
 use crate::network::{CablePlan, Network, Plan};
 use crate::oracle::Watched;
 use crate::outcome::{FlowOutcome, Outcome, StationOutcomes, WireOutcome};
@@ -21,6 +21,8 @@ use thiserror::Error;
 const PORT_FIRST: u16 = 18515;
 /// Silence after which messages of an unreliable transport that are missing will not arrive.
 const QUIET: Duration = Duration::from_ms(1000);
+/// Maximum pieces of a guest's memory: each needs two bytes.
+const PIECES_MAX: u64 = 1 << 24;
 
 /// A network ready to run.
 pub struct Simulation {
@@ -550,12 +552,36 @@ pub(crate) fn unsupported(flow: &Flow, shares: bool) -> Option<String> {
     if let Test::Storage { .. } = flow.test {
         return not_storage(flow, shares).map(str::to_owned);
     }
+    if let Test::Migration { migration, .. } = flow.test {
+        return not_migration(flow, &migration);
+    }
     if shares && flow.op == Op::Send {
         let why = "the shared receive queue of its responder has no memory for SENDs in the \
                    simulator: say op = \"write_imm\", or take 'srq' out";
         return Some(why.into());
     }
     None
+}
+
+/// Returns why a flow of live migration is impossible or not modelled, if it is.
+fn not_migration(flow: &Flow, migration: &Migration) -> Option<String> {
+    let why = if flow.op != Op::Write {
+        "a migration writes: say op = \"write\", or take 'op' out"
+    } else if flow.qps != 1 {
+        "a migration has one QP: take 'qps' out"
+    } else if flow.transport == Transport::Uc {
+        "a migration needs a reliable transport: take 'transport' out"
+    } else if flow.events != Events::Off {
+        "the program of a migration polls: take 'events' out"
+    } else if migration.writes.is_some_and(|writes| writes.bytes > migration.memory_bytes) {
+        "the guest writes more than its memory: lower 'working_set', or raise 'memory'"
+    } else {
+        let pieces = migration.pieces(flow.message_bytes);
+        return (pieces > PIECES_MAX).then(|| {
+            format!("the memory is {pieces} messages: {PIECES_MAX} are the most; raise 'size'")
+        });
+    };
+    Some(why.to_owned())
 }
 
 /// Returns why a flow of NVMe over Fabrics is impossible or not modelled, if it is.
@@ -600,6 +626,10 @@ fn fault(flow: &Flow) -> Option<String> {
         ),
         test if test.until() == Until::Iterations(0) => Some("no message at all".into()),
         Test::Storage { depth: 0, .. } => Some("no command may be outstanding".into()),
+        Test::Migration { depth: 0, .. } => Some("a send queue of depth 0 takes nothing".into()),
+        Test::Migration { migration, .. } if migration.memory_bytes == 0 => {
+            Some("a guest without memory".into())
+        }
         Test::Latency { .. } if flow.qps != 1 => Some("a latency test has one QP".into()),
         _ => None,
     }

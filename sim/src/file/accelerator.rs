@@ -178,7 +178,9 @@ impl<'a> Settings<'a> {
 /// Returns the bytes that one QP of a flow may have posted and not completed.
 fn posted_bytes(flow: &Flow) -> u64 {
     let depth = match flow.test {
-        Test::Bandwidth { tx_depth: depth, .. } | Test::Storage { depth, .. } => depth,
+        Test::Bandwidth { tx_depth: depth, .. }
+        | Test::Storage { depth, .. }
+        | Test::Migration { depth, .. } => depth,
         Test::Latency { .. } => 1,
     };
     u64::from(depth) * u64::from(flow.message_bytes)

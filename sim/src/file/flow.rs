@@ -5,7 +5,7 @@ use super::network::Network;
 use super::schema::{FLOW, suggest};
 use super::tree::Node;
 use super::{FileError, twice};
-use crate::host::{Op, Storage};
+use crate::host::{Migration, Op, Storage, Writes};
 use crate::scenario::{Connect, Events, Flow, StationKind, Test, Transport, Until};
 use crate::simulation::unsupported;
 use longhaul_rnic::Mtu;
@@ -20,6 +20,27 @@ const IN_CAPSULE: u32 = 4096;
 /// Keys of a storage target.
 const STORAGE: [&str; 5] =
     ["in_capsule", "target_cores", "command_time", "drive_rate", "drive_latency"];
+/// Keys of a migration.
+const MIGRATION: [&str; 10] = [
+    "setup",
+    "disk",
+    "disk_rate",
+    "memory",
+    "memory_rate",
+    "working_set",
+    "dirty_rate",
+    "dirty_pause",
+    "downtime_limit",
+    "timeout",
+];
+/// Default message size of a migration in bytes: a chunk of QEMU's.
+const CHUNK: u64 = 1 << 20;
+/// Default memory of a guest in bytes.
+const MEMORY: u64 = 1 << 30;
+/// Default downtime limit: QEMU's.
+const DOWNTIME_LIMIT: Duration = Duration::from_ms(300);
+/// Default time after which a migration is cancelled.
+const TIMEOUT: Duration = Duration::from_ms(120_000);
 /// Default number of messages per QP.
 const ITERATIONS: u64 = 1000;
 
@@ -85,6 +106,7 @@ fn one(fields: &Fields<'_>, number: usize, network: &Network<'_>) -> Result<Flow
                 format_args!("an atomic works on 8 bytes, not {size}: leave size out"),
             ));
         }
+        (None, _) if fields.text("test") == Some("migration") => CHUNK,
         (size, _) => size.unwrap_or(SIZE),
     };
     let flow = Flow {
@@ -179,6 +201,19 @@ fn mtu(fields: &Fields<'_>) -> Result<Mtu, FileError> {
 }
 
 fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
+    for (name, keys, owner) in [
+        ("storage", &STORAGE[..], "a storage target's"),
+        ("migration", &MIGRATION[..], "a migration's"),
+    ] {
+        let is_other = fields.text("test") != Some(name);
+        if let Some(key) = keys.iter().find(|key| is_other && fields.has(key)) {
+            let cause = format!("'{key}' is {owner}: add test = \"{name}\", or take it out");
+            return Err(fields.error(key, cause));
+        }
+    }
+    if fields.text("test") == Some("migration") {
+        return migration(fields);
+    }
     if fields.text("test") == Some("latency") {
         let without = ["tx_depth", "rx_depth", "post_list", "cq_mod", "duration"];
         if let Some(key) = without.into_iter().find(|key| fields.has(key)) {
@@ -189,12 +224,6 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
             return Err(fields.error("qps", "a latency test has one QP: take 'qps' out"));
         }
         return Ok(Test::Latency { iterations: fields.whole("iterations").unwrap_or(ITERATIONS) });
-    }
-    let is_storage = fields.text("test") == Some("storage");
-    if let Some(key) = STORAGE.into_iter().find(|key| !is_storage && fields.has(key)) {
-        let cause =
-            format!("'{key}' is a storage target's: add test = \"storage\", or take it out");
-        return Err(fields.error(key, cause));
     }
     let until = match (fields.whole("iterations"), fields.time("duration")) {
         (Some(_), Some(_)) => {
@@ -208,7 +237,7 @@ fn test(fields: &Fields<'_>, op: Op) -> Result<Test, FileError> {
         (None, Some(time)) => Until::Elapsed(time),
         (iterations, None) => Until::Iterations(iterations.unwrap_or(ITERATIONS)),
     };
-    if is_storage {
+    if fields.text("test") == Some("storage") {
         return storage(fields, until);
     }
     if !op.takes_receive() && fields.has("rx_depth") {
@@ -251,4 +280,61 @@ fn storage(fields: &Fields<'_>, until: Until) -> Result<Test, FileError> {
             drive_latency: fields.time("drive_latency").unwrap_or(Duration::ZERO),
         },
     })
+}
+
+fn migration(fields: &Fields<'_>) -> Result<Test, FileError> {
+    for key in ["iterations", "duration"] {
+        if fields.has(key) {
+            let cause = format!(
+                "a migration ends by itself, or is cancelled at its 'timeout': take '{key}' out"
+            );
+            return Err(fields.error(key, cause));
+        }
+    }
+    if let Some(key) = ["rx_depth", "post_list", "cq_mod"].into_iter().find(|key| fields.has(key)) {
+        let cause = format!("a migration posts one WRITE at a time: take '{key}' out");
+        return Err(fields.error(key, cause));
+    }
+    let timeout = fields.time("timeout").unwrap_or(TIMEOUT);
+    if timeout == Duration::ZERO {
+        let cause = "a timeout of 0 cancels the migration at once: give some seconds";
+        return Err(fields.error("timeout", cause));
+    }
+    Ok(Test::Migration {
+        depth: fields.number("tx_depth").unwrap_or(128),
+        timeout,
+        migration: Migration {
+            setup: fields.time("setup").unwrap_or(Duration::ZERO),
+            disk_bytes: fields.whole("disk").unwrap_or(0),
+            disk_rate: fields.rate("disk_rate"),
+            memory_bytes: fields.whole("memory").unwrap_or(MEMORY),
+            memory_rate: fields.rate("memory_rate"),
+            writes: writes(fields)?,
+            downtime_limit: fields.time("downtime_limit").unwrap_or(DOWNTIME_LIMIT),
+        },
+    })
+}
+
+/// What the guest of a migration writes.
+fn writes(fields: &Fields<'_>) -> Result<Option<Writes>, FileError> {
+    match (fields.whole("working_set"), fields.rate("dirty_rate")) {
+        (Some(0), _) => Ok(None),
+        (Some(bytes), Some(rate)) => {
+            let pause = fields.time("dirty_pause").unwrap_or(Duration::ZERO);
+            Ok(Some(Writes { bytes, rate, pause }))
+        }
+        (Some(_), None) => {
+            let cause = "a guest that writes does so at a rate: add 'dirty_rate', or take \
+                         'working_set' out";
+            Err(fields.error("working_set", cause))
+        }
+        (None, _) => match ["dirty_rate", "dirty_pause"].into_iter().find(|key| fields.has(key)) {
+            Some(key) => {
+                let cause =
+                    format!("'{key}' is of a guest that writes: add 'working_set', or take it out");
+                Err(fields.error(key, cause))
+            }
+            None => Ok(None),
+        },
+    }
 }

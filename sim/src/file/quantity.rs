@@ -22,6 +22,8 @@ pub(super) enum ValueKind {
     Flag,
     /// Bytes, from 1 to this, with binary prefixes.
     Size(u64),
+    /// The same, or 0.
+    Amount(u64),
     /// Fibre, in metres.
     Distance,
     /// In picoseconds, up to an hour.
@@ -54,7 +56,7 @@ impl ValueKind {
             ValueKind::Distance => "_m",
             ValueKind::Time => "_ns",
             ValueKind::Rate => "_bps",
-            ValueKind::Size(_) => "_bytes",
+            ValueKind::Size(_) | ValueKind::Amount(_) => "_bytes",
             _ => "",
         }
     }
@@ -77,11 +79,13 @@ impl ValueKind {
             (ValueKind::Ecn, Value::Text(text)) => {
                 return ecn(text).map(|_| Quantity::Text(text.clone()));
             }
-            (ValueKind::Size(_) | ValueKind::Rate, Value::Whole(number)) => {
+            (ValueKind::Size(_) | ValueKind::Amount(_) | ValueKind::Rate, Value::Whole(number)) => {
                 Some(Quantity::Whole(*number))
             }
             (ValueKind::Distance | ValueKind::Time, Value::Whole(0)) => Some(Quantity::Whole(0)),
-            (ValueKind::Size(_), Value::Text(text)) => taken(text, size_bytes(text))?,
+            (ValueKind::Size(_) | ValueKind::Amount(_), Value::Text(text)) => {
+                taken(text, size_bytes(text))?
+            }
             (ValueKind::Distance, Value::Text(text)) => taken(text, distance_m(text))?,
             (ValueKind::Time, Value::Text(text)) => taken(text, text.parse().map(Duration::as_ps))?,
             (ValueKind::Rate, Value::Text(text)) => match text.trim() {
@@ -105,6 +109,7 @@ impl ValueKind {
             (ValueKind::Probability, Quantity::Real(number)) => (0.0..=1.0).contains(number),
             (ValueKind::Factor, Quantity::Real(number)) => *number > 0.0 && *number <= 1024.0,
             (ValueKind::Size(most), Quantity::Whole(number)) => (1..=most).contains(number),
+            (ValueKind::Amount(most), Quantity::Whole(number)) => *number <= most,
             (ValueKind::Rate, Quantity::Whole(number)) => {
                 (1000..=1_000_000_000_000_000).contains(number)
             }
@@ -125,6 +130,9 @@ impl ValueKind {
             ValueKind::Flag => "true or false".into(),
             ValueKind::Size(most) => {
                 format!("bytes from 1 to {}, as in 4096, \"64K\" or \"4M\"", bytes(most))
+            }
+            ValueKind::Amount(most) => {
+                format!("bytes from 0 to {}, as in 0, \"64M\" or \"4G\"", bytes(most))
             }
             ValueKind::Distance => "a length with km or m, as in \"380km\" or \"500m\"".into(),
             ValueKind::Time => "a time with ns, us, ms or s, as in \"3.81ms\" or \"250us\"".into(),

@@ -9,6 +9,7 @@ use longhaul_units::{BitRate, Duration, Instant};
 
 mod flow_control;
 mod ingest;
+mod migration;
 
 const SHORTEST: &str = "[path]\ndistance = \"100km\"\n[[flow]]\n";
 

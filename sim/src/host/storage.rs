@@ -10,9 +10,8 @@ mod initiator;
 pub(crate) use controller::Controller;
 pub(crate) use initiator::Initiator;
 
-use super::{Goal, Nic, Op, Posted};
+use super::{Goal, Op, Posted};
 use longhaul_units::{BitRate, Duration, Instant};
-use std::collections::BTreeMap;
 
 /// Bytes of a command capsule without data: a submission queue entry.
 const COMMAND: u32 = 64;
@@ -69,40 +68,6 @@ impl Commands {
     /// Bytes of a command's capsule.
     fn capsule(&self) -> u32 {
         COMMAND + if self.is_in_capsule() { self.size } else { 0 }
-    }
-}
-
-/// Work requests on their way to the NIC, by the time at which it sees them.
-#[derive(Default)]
-struct Doorbells {
-    due: BTreeMap<(Instant, u64), (usize, Posted)>,
-    count: u64,
-    /// Work requests for which a send queue had no room.
-    refused: u64,
-}
-
-impl Doorbells {
-    /// Adds a work request; those of one time are seen in the order of these calls.
-    fn add(&mut self, at: Instant, slot: usize, posted: Posted) {
-        self.count += 1;
-        self.due.insert((at, self.count), (slot, posted));
-    }
-
-    fn next_at(&self) -> Option<Instant> {
-        self.due.first_key_value().map(|((at, _), _)| *at)
-    }
-
-    /// Passes to the NIC what is due.
-    fn ring(&mut self, now: Instant, nic: &mut Nic) {
-        while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= now) {
-            if let Err(later) = nic.begin_message(now) {
-                let ((_, number), work) = entry.remove_entry();
-                self.due.insert((later, number), work);
-                continue;
-            }
-            let (slot, posted) = entry.remove();
-            self.refused += u64::from(!nic.post(now, slot, &posted));
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Outcomes of flows.
 
-use super::{Arrivals, FlowOutcome, Latency, Setup};
-use crate::host::{Op, Program, Window};
+use super::{Arrivals, FlowOutcome, Latency, Migrated, Setup};
+use crate::host::{Migrator, Op, Program, Window};
 use crate::network::Network;
 use crate::programs::End;
 use crate::scenario::{Flow, Transport, Until};
@@ -19,6 +19,8 @@ struct Requested {
     latencies: Vec<u64>,
     failure: Option<Status>,
     out_of_order: u64,
+    /// Work requests for which a send queue had no room.
+    refused: u64,
 }
 
 impl Requested {
@@ -33,6 +35,7 @@ impl Requested {
                 latencies: ps(&program.latencies),
                 failure: program.failure,
                 out_of_order: program.out_of_order,
+                refused: 0,
             },
             Program::Sender(program) => Requested {
                 messages: program.messages,
@@ -42,6 +45,7 @@ impl Requested {
                 latencies: Vec::new(),
                 failure: program.failure,
                 out_of_order: 0,
+                refused: 0,
             },
             Program::Latency(program) => Requested {
                 messages: program.latencies.len() as u64,
@@ -51,6 +55,7 @@ impl Requested {
                 latencies: ps(&program.latencies),
                 failure: program.failure,
                 out_of_order: 0,
+                refused: 0,
             },
             Program::Initiator(program) => Requested {
                 messages: program.messages,
@@ -60,6 +65,17 @@ impl Requested {
                 latencies: ps(&program.latencies),
                 failure: program.failure,
                 out_of_order: 0,
+                refused: program.refused(),
+            },
+            Program::Migrator(program) => Requested {
+                messages: program.messages,
+                early: 0,
+                began: program.began,
+                last: program.last,
+                latencies: Vec::new(),
+                failure: program.failure,
+                out_of_order: 0,
+                refused: program.refused(),
             },
             Program::Receiver(_) | Program::Listener(_) | Program::Controller(_) => {
                 unreachable!("a responder")
@@ -84,15 +100,14 @@ impl FlowOutcome {
             violations.push(format!("{name}: {} completions out of order", requested.out_of_order));
         }
         let mut failure = requested.failure;
-        if let (Program::Initiator(host), Program::Controller(target)) = (
-            host.program(requester.program),
-            network.host(responder.host).program(responder.program),
-        ) {
+        let mut refused = requested.refused;
+        let of_responder = network.host(responder.host).program(responder.program);
+        if let Program::Controller(target) = of_responder {
             failure = failure.or(target.failure);
-            let refused = host.refused() + target.refused();
-            if refused > 0 {
-                violations.push(format!("{name}: {refused} work requests found no room"));
-            }
+            refused += target.refused();
+        }
+        if refused > 0 {
+            violations.push(format!("{name}: {refused} work requests found no room"));
         }
         let target = target(flow, requester, responder);
         let nic = network.host(target.host).nic();
@@ -128,11 +143,36 @@ impl FlowOutcome {
                 max_ns: times.max.as_ps() as f64 / 1e3,
             }),
             arrivals,
+            migration: Migrated::of(host.program(requester.program), flow.message_bytes),
             failure: match host.connection_failure(requester.program) {
                 Some(failure) => Some(failure.to_owned()),
                 None => failure.map(|status| status.to_string()),
             },
         }
+    }
+}
+
+impl Migrated {
+    /// `None`: another program.
+    fn of(program: &Program, size: u32) -> Option<Self> {
+        let Program::Migrator(migrator) = program else { return None };
+        let Migrator { times, began, last, .. } = migrator;
+        let span = |from: Option<Instant>, until: Option<Instant>| {
+            from.map(|from| until.unwrap_or(*last).since(from).as_ns())
+        };
+        let [disk, memory] = migrator.posted.map(|posted| posted * u64::from(size));
+        Some(Migrated {
+            finished: times.arrival.is_some(),
+            total_ns: last.since(*began).as_ns(),
+            setup_ns: span(Some(*began), times.disk),
+            disk_ns: span(times.disk, times.passes),
+            pre_copy_ns: span(times.passes, times.stop),
+            downtime_ns: span(times.stop, times.arrival),
+            passes: migrator.passes,
+            disk_bytes: disk,
+            memory_bytes: memory,
+            left_bytes: migrator.left_bytes(),
+        })
     }
 }
 

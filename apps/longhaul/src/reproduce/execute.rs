@@ -1,10 +1,10 @@
 //! Runs points of experiments on all cores.
 
 use super::declared::{Declared, Planned, Run, only};
-use super::predict::predict;
+use super::predict::{Predicted, predict};
 use crate::problem::Problem;
 use longhaul_bench::{Point, Record, Source, Started};
-use longhaul_sim::{Outcome, Scenario, Simulation, Test};
+use longhaul_sim::{Migrated, Outcome, Scenario, Simulation, Test};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ fn one(experiment: &str, run: &Run, planned: &Planned) -> Result<Vec<Record>, Pr
         records.push(predicted(experiment, planned, &scenario));
     }
     let started = Started::now();
-    let (seed, owed) = (scenario.seed, owed(&scenario));
+    let (seed, owed) = (scenario.seed, owed(&scenario, Source::Simulated));
     let simulation =
         Simulation::new(scenario.clone(), |_, _| None).map_err(|e| here(e.to_string()))?;
     let outcome = simulation.run(1, |_| true);
@@ -93,24 +93,28 @@ fn predicted(experiment: &str, planned: &Planned, scenario: &Scenario) -> Record
     let started = Started::now();
     let record = Record::new(experiment, Source::Predicted, planned.point.clone());
     let record = match predict(scenario) {
-        Ok(prediction) => record
-            .value("goodput_bps", prediction.goodput_bps)
-            .value("latency_ns", prediction.latency_ns)
-            .note(format!("limit: {}", prediction.limit)),
+        Ok(Predicted { values, note }) => values
+            .into_iter()
+            .fold(record, |record, (name, value)| record.value(name, value))
+            .note(note),
         Err(problem) => {
             let why = problem.to_string();
-            ["goodput_bps", "latency_ns"]
-                .into_iter()
-                .fold(record, |record, value| record.failure(value, &why))
+            let owed = owed(scenario, Source::Predicted);
+            owed.iter().fold(record, |record, value| record.failure(value, &why))
         }
     };
     record.from_run(started.provenance(None, 1))
 }
 
-/// Values that a simulation produces unless it fails.
-fn owed(scenario: &Scenario) -> &'static [&'static str] {
-    match scenario.flows.first().map(|flow| flow.test) {
-        Some(Test::Latency { .. }) => &["goodput_bps", "frame_efficiency_percent", "latency_ns"],
+/// Values that a prediction or simulation produces unless it fails; `total_s` only of a migration
+/// that finishes.
+fn owed(scenario: &Scenario, source: Source) -> &'static [&'static str] {
+    match (scenario.flows.first().map(|flow| flow.test), source) {
+        (Some(Test::Migration { .. }), _) => &["finished_percent", "total_s"],
+        (_, Source::Predicted) => &["goodput_bps", "latency_ns"],
+        (Some(Test::Latency { .. }), _) => {
+            &["goodput_bps", "frame_efficiency_percent", "latency_ns"]
+        }
         _ => &["goodput_bps", "frame_efficiency_percent"],
     }
 }
@@ -123,6 +127,9 @@ fn fault(outcome: &Outcome) -> Option<&str> {
 
 fn figures(record: Record, scenario: &Scenario, outcome: &Outcome) -> Record {
     let flow = &outcome.flows[0];
+    if let Some(migrated) = &flow.migration {
+        return of_migration(record, migrated);
+    }
     let mut record = record
         .value("goodput_bps", outcome.flows.iter().map(|flow| flow.goodput_bps).sum())
         .value("frame_efficiency_percent", frame_efficiency_percent(outcome));
@@ -144,6 +151,17 @@ fn figures(record: Record, scenario: &Scenario, outcome: &Outcome) -> Record {
         record = record.value("lost_packets", lost as f64);
     }
     record
+}
+
+fn of_migration(record: Record, migrated: &Migrated) -> Record {
+    match (migrated.finished, migrated.downtime_ns) {
+        (true, Some(downtime_ns)) => record
+            .value("finished_percent", 100.0)
+            .value("total_s", migrated.total_ns as f64 / 1e9)
+            .value("downtime_ms", downtime_ns as f64 / 1e6)
+            .note(format!("passes: {}", migrated.passes)),
+        _ => record.value("finished_percent", 0.0).note(format!("passes: {}", migrated.passes)),
+    }
 }
 
 /// Completes a record with copied values and the fitted flag.

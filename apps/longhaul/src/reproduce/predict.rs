@@ -1,11 +1,19 @@
 //! Converts a scenario of the simulator for the planner.
 
 use crate::problem::Problem;
-use longhaul_planner::{Accelerator, NicProfile, Op, Path, Prediction, Storage, Workload};
+use longhaul_planner::{
+    Accelerator, End, Migration, NicProfile, Op, Path, Prediction, Storage, Workload,
+};
 use longhaul_sim::{Flow, Scenario, StationKind, Test, Until, perftest_cq_mod};
 
+/// Values of a prediction, by name.
+pub struct Predicted {
+    pub values: Vec<(&'static str, f64)>,
+    pub note: String,
+}
+
 /// Predicts the scenario's first flow, between two hosts with at most accelerators in between.
-pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
+pub fn predict(scenario: &Scenario) -> Result<Predicted, Problem> {
     let flow = scenario.flows.first().ok_or_else(|| Problem::plain("a scenario without flows"))?;
     let StationKind::Host(profile) = &scenario.stations[flow.from].kind else {
         return Err(Problem::plain("a flow that begins at no host"));
@@ -17,10 +25,13 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
         StationKind::Box(config) => Some(config),
         _ => None,
     });
-    let prediction = if let Test::Storage { storage, .. } = flow.test {
-        if a_box.is_some() {
-            return Err(Problem::plain("storage through boxes is not predicted"));
-        }
+    if let (Some(_), Test::Storage { .. } | Test::Migration { .. }) = (a_box, flow.test) {
+        return Err(Problem::plain("storage and migration through boxes are not predicted"));
+    }
+    let prediction = if let Test::Migration { migration, timeout, .. } = flow.test {
+        let timeout_ns = timeout.as_ps() as f64 / 1e3;
+        return migrated(&planned_migration(&migration, timeout_ns), &path, &nic, &workload);
+    } else if let Test::Storage { storage, .. } = flow.test {
         planned_storage(&storage).predict(&path, &nic, &workload)
     } else if let Some(config) = a_box {
         // The LAN delay is in the scenario's cables; the box itself takes no time in the simulator.
@@ -38,7 +49,38 @@ pub fn predict(scenario: &Scenario) -> Result<Prediction, Problem> {
     } else {
         Prediction::new(&path, &nic, &workload)
     };
-    prediction.map_err(|error| Problem::plain(error.to_string()))
+    let prediction = prediction.map_err(|error| Problem::plain(error.to_string()))?;
+    Ok(Predicted {
+        values: vec![
+            ("goodput_bps", prediction.goodput_bps),
+            ("latency_ns", prediction.latency_ns),
+        ],
+        note: format!("limit: {}", prediction.limit),
+    })
+}
+
+fn migrated(
+    migration: &Migration,
+    path: &Path,
+    nic: &NicProfile,
+    workload: &Workload,
+) -> Result<Predicted, Problem> {
+    let migrated = migration.predict(path, nic, workload);
+    let migrated = migrated.map_err(|error| Problem::plain(error.to_string()))?;
+    let mut values = vec![("finished_percent", 0.0)];
+    let note = match migrated.end {
+        End::Arrival => {
+            values = vec![
+                ("finished_percent", 100.0),
+                ("total_s", migrated.total_ns() / 1e9),
+                ("downtime_ms", migrated.downtime_ns / 1e6),
+            ];
+            format!("passes: {}", migrated.passes)
+        }
+        End::TooSlow => format!("would take {:.0} s", migrated.total_ns() / 1e9),
+        End::Diverges => "diverges".to_owned(),
+    };
+    Ok(Predicted { values, note })
 }
 
 /// The same profile in the planner's type, which shares the file format but no code.
@@ -54,6 +96,25 @@ fn planned_storage(storage: &longhaul_sim::Storage) -> Storage {
         command_ns: storage.command.as_ps() as f64 / 1e3,
         drive_bps: storage.drive_rate.map_or(f64::INFINITY, |rate| rate.as_bps() as f64),
         drive_latency_ns: storage.drive_latency.as_ps() as f64 / 1e3,
+    }
+}
+
+fn planned_migration(migration: &longhaul_sim::Migration, timeout_ns: f64) -> Migration {
+    let ns = |time: longhaul_units::Duration| time.as_ps() as f64 / 1e3;
+    let bps = |rate: Option<longhaul_units::BitRate>| {
+        rate.map_or(f64::INFINITY, |rate| rate.as_bps() as f64)
+    };
+    Migration {
+        setup_ns: ns(migration.setup),
+        disk_bytes: migration.disk_bytes as f64,
+        disk_bps: bps(migration.disk_rate),
+        memory_bytes: migration.memory_bytes as f64,
+        memory_bps: bps(migration.memory_rate),
+        working_set_bytes: migration.writes.map_or(0.0, |writes| writes.bytes as f64),
+        dirty_bps: bps(migration.writes.map(|writes| writes.rate)),
+        dirty_pause_ns: migration.writes.map_or(0.0, |writes| ns(writes.pause)),
+        downtime_limit_ns: ns(migration.downtime_limit),
+        timeout_ns,
     }
 }
 
@@ -95,7 +156,7 @@ fn workload(flow: &Flow) -> Workload {
             )
         }
         Test::Latency { iterations } => (1, 1, Some(iterations)),
-        Test::Storage { depth, .. } => (depth, 1, None),
+        Test::Storage { depth, .. } | Test::Migration { depth, .. } => (depth, 1, None),
     };
     Workload { op, size: size.into(), qps: flow.qps, tx_depth, cq_mod, iterations }
 }

@@ -154,6 +154,23 @@ fn values(flow: &FlowOutcome) -> Vec<(&'static str, f64)> {
         ]);
         values.extend(arrivals.lost.map(|lost| ("lost_messages", lost as f64)));
     }
+    if let Some(migrated) = flow.migration {
+        values.extend([
+            ("finished_percent", if migrated.finished { 100.0 } else { 0.0 }),
+            ("total_ns", migrated.total_ns as f64),
+            ("passes", migrated.passes as f64),
+            ("disk_bytes", migrated.disk_bytes as f64),
+            ("memory_bytes", migrated.memory_bytes as f64),
+            ("left_bytes", migrated.left_bytes as f64),
+        ]);
+        let phases = [
+            ("setup_ns", migrated.setup_ns),
+            ("disk_ns", migrated.disk_ns),
+            ("pre_copy_ns", migrated.pre_copy_ns),
+            ("downtime_ns", migrated.downtime_ns),
+        ];
+        values.extend(phases.into_iter().filter_map(|(name, ns)| Some((name, ns? as f64))));
+    }
     if let Some(setup) = flow.setup {
         values.extend([("setup_mean_ns", setup.mean_ns), ("setup_max_ns", setup.max_ns)]);
     }

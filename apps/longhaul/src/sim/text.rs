@@ -31,6 +31,7 @@ pub fn render(
     for (rows, keys) in [
         (flows(scenario, outcome), 1),
         (arrivals(outcome), 1),
+        (migrations(outcome), 1),
         (loads(outcome), 1),
         (wires(links, outcome), 3),
         (switches(outcome), 2),
@@ -85,6 +86,7 @@ fn flows(scenario: &Scenario, outcome: &Outcome) -> Rows {
             Test::Bandwidth { .. } => "",
             Test::Latency { .. } => " latency",
             Test::Storage { .. } => " storage",
+            Test::Migration { .. } => " migration",
         };
         let latency = |of_latency: fn(&longhaul_sim::Latency) -> f64| {
             found.latency.map_or_else(|| "-".to_owned(), |latency| of("_ns", of_latency(&latency)))
@@ -123,6 +125,41 @@ fn arrivals(outcome: &Outcome) -> Rows {
             arrivals.flagged.to_string(),
             arrivals.incomplete.to_string(),
             arrivals.duplicates.to_string(),
+        ]);
+    }
+    table
+}
+
+/// Phases of each migration.
+fn migrations(outcome: &Outcome) -> Rows {
+    let mut table = heads(&[
+        "flow",
+        "migration",
+        "total",
+        "set-up",
+        "disk",
+        "pre-copy",
+        "downtime",
+        "passes",
+        "disk sent",
+        "memory sent",
+        "memory left",
+    ]);
+    for flow in &outcome.flows {
+        let Some(migrated) = flow.migration else { continue };
+        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| of("_ns", ns as f64));
+        table.push(vec![
+            flow.name.clone(),
+            if migrated.finished { "finished" } else { "did not finish" }.to_owned(),
+            of("_ns", migrated.total_ns as f64),
+            time(migrated.setup_ns),
+            time(migrated.disk_ns),
+            time(migrated.pre_copy_ns),
+            time(migrated.downtime_ns),
+            migrated.passes.to_string(),
+            of("_bytes", migrated.disk_bytes as f64),
+            of("_bytes", migrated.memory_bytes as f64),
+            of("_bytes", migrated.left_bytes as f64),
         ]);
     }
     table
@@ -228,6 +265,31 @@ pub mod tests {
         let simulation = Simulation::new(scenario.clone(), |_, _| None).unwrap();
         let outcome = simulation.run(1, |_| true);
         move |width| render("example", &scenario, &links, &outcome, width)
+    }
+
+    /// A migration of 64 MiB at 8 Gbit/s: 67 ms.
+    #[test]
+    fn a_migration_shows_its_phases_and_whether_it_finished() {
+        for (timeout, shown) in [("1s", "finished"), ("20ms", "did not finish")] {
+            let text = format!(
+                "[path]\ndistance = \"1km\"\n[[flow]]\ntest = \"migration\"\nmemory = \"64M\"\n\
+                 memory_rate = \"8G\"\ntimeout = \"{timeout}\""
+            );
+            let file = ScenarioFile::parse("m", &text).unwrap();
+            let no_files = &mut |name: &str| Err(format!("no file {name}"));
+            let Loaded { scenario, links, .. } = file.load(no_files).unwrap();
+            let outcome = Simulation::new(scenario.clone(), |_, _| None).unwrap().run(1, |_| true);
+            let text = render("m", &scenario, &links, &outcome, 400);
+            let row = text.lines().find(|line| line.contains(shown)).unwrap();
+            let phases = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+            let phases: Vec<&str> = phases.collect();
+            let (total, is_stopped) = match timeout {
+                "1s" => ("67.", true),
+                _ => ("20 ms", false),
+            };
+            assert!(phases[2].starts_with(total), "{text}");
+            assert_eq!(phases[6] != "-", is_stopped, "{text}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The target of an association: fetches data, accesses drives and responds.
 
-use super::{Commands, Doorbells, RESPONSE, capsule};
+use super::{Commands, RESPONSE, capsule};
+use crate::host::doorbells::Doorbells;
 use crate::host::{Nic, Op, Posted, Seen};
 use longhaul_rnic::Status;
 use longhaul_units::{Duration, Instant};

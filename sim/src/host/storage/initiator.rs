@@ -1,6 +1,7 @@
 //! The host of an association: keeps commands outstanding on each I/O queue.
 
-use super::{Commands, Doorbells, RESPONSE, capsule};
+use super::{Commands, RESPONSE, capsule};
+use crate::host::doorbells::Doorbells;
 use crate::host::{Goal, Nic, Seen};
 use longhaul_rnic::Status;
 use longhaul_units::{Duration, Instant};
