@@ -17,7 +17,7 @@ const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
     "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n"
     "lossy-wan" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events" "thesis-qps"
     "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery"
-    "iown1-nvmf" "chelsio-nvmf"
+    "iown1-nvmf" "chelsio-nvmf" "iown2-vm"
 );
 
 /// Tables from formulas.
@@ -26,8 +26,8 @@ const THEORY: &[(&str, &str)] = embedded!("theory", ".csv": "go_back_n");
 /// Published tables.
 const PUBLISHED: &[(&str, &str)] = embedded!("published", ".csv":
     "chelsio_nvmf" "iown1_nvmf" "iown1_power" "iown1_step1_claims" "iown2_c1_throughput_380km"
-    "iown2_d1_latency_380km" "ntt_claims" "ntt_distance_throughput" "thesis_cpu_srq"
-    "thesis_results" "thesis_text"
+    "iown2_d1_latency_380km" "iown2_vm_migration" "ntt_claims" "ntt_distance_throughput"
+    "thesis_cpu_srq" "thesis_results" "thesis_text"
 );
 
 /// Display names of scenario keys.
@@ -142,6 +142,9 @@ struct Rows {
     value: String,
     #[serde(default = "one")]
     times: f64,
+    /// Where runs may not finish: name of the value, in place of `value`, of cells with runs that
+    /// did not. It is the percentage of runs that did.
+    finished: Option<String>,
     /// Further columns of figures, and names of their values. They are compared with the run's own
     /// figure of `value`, because runs without randomness are equal.
     #[serde(default)]
@@ -356,7 +359,10 @@ impl Rows {
                 };
                 let first = (&self.figure, &self.value);
                 for (column, value) in std::iter::once(first).chain(&self.also) {
-                    let figure = row.number(column)? * self.times;
+                    let (value, figure) = match (&self.finished, row.finished_percent(column)) {
+                        (Some(finished), Some(percent)) => (finished, percent),
+                        _ => (value, row.number(column)? * self.times),
+                    };
                     let cell = PublishedCell {
                         source: table.source,
                         ..PublishedCell::new(planned.point.clone(), value, figure)
@@ -472,6 +478,18 @@ impl<'a> Row<'a> {
         self.cells.get(column).map_or("", String::as_str)
     }
 
+    /// The percentage of a cell's runs that finished, if some did not: 0 of `DNF`, 50 of
+    /// `DNF2of4`.
+    fn finished_percent(&self, column: &str) -> Option<f64> {
+        let word =
+            self.text(column).split_whitespace().find_map(|word| word.strip_prefix("DNF"))?;
+        let counts = word.split_once("of").map(|(of, all)| (of.parse::<f64>(), all.parse::<f64>()));
+        Some(match counts {
+            Some((Ok(unfinished), Ok(all))) => 100.0 * (1.0 - unfinished / all),
+            _ => 0.0,
+        })
+    }
+
     /// A number, or the sum of several with plus signs between.
     fn number(&self, column: &str) -> Result<f64, Problem> {
         let text = self.text(column);
@@ -546,6 +564,14 @@ mod tests {
             let mut cells = reduced.published.iter().map(|cell| &cell.point);
             assert!(points.any(is_judged) || cells.any(is_judged), "{name}");
         }
+    }
+
+    #[test]
+    fn runs_that_did_not_finish_are_a_percentage() {
+        let table = Table::named("iown2_vm_migration").expect("a table");
+        let row = table.rows().nth(3).expect("a row");
+        let percent = |stress| row.finished_percent(&format!("stress_{stress}"));
+        assert_eq!([0, 20, 40, 60].map(percent), [None, None, Some(50.0), Some(0.0)]);
     }
 
     #[test]
