@@ -167,6 +167,82 @@ fn boxes_read_ahead_for_the_life_of_a_connection() {
     assert!(is_most(fetched) && is_most(answered), "{status}");
 }
 
+/// What fails under a load.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    Target,
+    Path,
+}
+
+/// Runs a load through a failure. None of its acknowledged writes may be lost.
+fn assert_writes_survive(storage: &Storage, failure: Failure) {
+    let place = |name: &str| storage.lab.runtime().path().join(name);
+    let (image, record) = (place("disk.img"), place("writes.json"));
+    let served = format!("--namespace file:{}:32M", image.display());
+    let mut target = storage.target(&served);
+    let mut job = storage.host(&format!(
+        "--rw randwrite --bs 8K --verify --runtime 6 --keep-alive 5 --record {}",
+        record.display()
+    ));
+    let begun = Instant::now();
+    let is_written = || fs::read(&image).is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+    while job.is_running() && !is_written() {
+        assert!(begun.elapsed() < LIMIT, "the host writes nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _again = match failure {
+        Failure::Target => {
+            target.signal(libc::SIGKILL);
+            target.wait(LIMIT);
+            let ended = job.finish(LIMIT);
+            assert!(!ended.status.success(), "its target was killed: {ended}");
+            Some(storage.target(&served))
+        }
+        // By the cut's length and the load of this machine it ends well or gives up.
+        Failure::Path => {
+            job.finish(LIMIT);
+            None
+        }
+    };
+    let check = format!("storage host {TARGET} --wait 100 --json --check {}", record.display());
+    let line = format!("{} {check}", program());
+    let checked = json(&storage.lab.exec("a", &line).succeed(LIMIT));
+    assert_eq!(checked["lost"], 0, "{checked}");
+    assert!(checked["checked"].as_u64().unwrap() > 0, "{checked}");
+}
+
+fn over_all_boxes(path: &str, failure: Failure) {
+    for boxes in ["none", "both", "transport", "read-ahead"] {
+        let path = format!("--distance 100km --rate 10G --accelerate {boxes} {path}");
+        assert_writes_survive(&Storage::over(&path), failure);
+    }
+}
+
+const CUT_OFTEN: &str = "--cut-for 1s --cut-every 3s";
+
+#[test]
+fn no_acknowledged_write_is_lost_with_a_killed_target() {
+    over_all_boxes("", Failure::Target);
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_with_a_path_that_is_cut() {
+    over_all_boxes(CUT_OFTEN, Failure::Path);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn no_acknowledged_write_is_lost_in_many_failures() {
+    for _ in 0..5 {
+        over_all_boxes("", Failure::Target);
+        over_all_boxes(CUT_OFTEN, Failure::Path);
+    }
+    for boxes in ["none", "both", "transport", "read-ahead"] {
+        let path = ["--distance", "100km", "--accelerate", boxes, "--at", "2s cut 60s"];
+        assert_writes_survive(&Storage { lab: TestLab::up_with(path) }, Failure::Path);
+    }
+}
+
 /// SPDK's target and load generator beside ours, each with each, and over NVMe/TCP.
 #[test]
 fn spdk_serves_us_and_loads_us() {

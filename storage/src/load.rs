@@ -2,8 +2,10 @@
 
 mod job;
 mod oracle;
+mod record;
 
 pub use oracle::Mismatch;
+pub use record::{Record, Written};
 
 use crate::host::{Association, AssociationError};
 use hdrhistogram::Histogram;
@@ -231,6 +233,9 @@ pub enum LoadError {
     /// The controller answers no operation.
     #[error("none of {0} outstanding operations was answered within {1:?}")]
     Silent(usize, Duration),
+    /// A record of another namespace, or a damaged one.
+    #[error("the record is not of this namespace")]
+    OtherNamespace,
     /// The association failed.
     #[error(transparent)]
     Association(#[from] AssociationError),
@@ -260,33 +265,53 @@ pub fn run(
     load: &Load,
     stop: &AtomicBool,
 ) -> Result<Outcome, LoadError> {
+    run_recorded(association, load, stop).and_then(|(outcome, _)| outcome)
+}
+
+/// Runs a load with verification as [`run`], and returns what it has written, even if it fails on
+/// the way.
+///
+/// # Errors
+/// If the load does not fit the controller.
+pub fn run_recorded(
+    association: &Association,
+    load: &Load,
+    stop: &AtomicBool,
+) -> Result<(Result<Outcome, LoadError>, Record), LoadError> {
     let parts = parts(association, load)?;
+    let namespace = parts.first().map_or(0, |part| part.namespace);
     let mut queues = Vec::new();
     for job in 1..=load.jobs {
         queues.push(association.queue(job, load.depth, load.block_bytes)?);
     }
     let fails = AtomicBool::new(false);
     let start = std::time::Instant::now();
-    let outcomes: Vec<Result<Outcome, LoadError>> = std::thread::scope(|scope| {
-        let numbered = (0..).zip(queues.into_iter().zip(parts));
-        let jobs = numbered.map(|(number, (queue, part))| {
-            let (fails, stops) = (&fails, [stop, &fails]);
-            scope.spawn(move || {
-                let outcome = job::Job::new(queue, part, load, number, start).run(stops);
-                if outcome.is_err() {
-                    fails.store(true, std::sync::atomic::Ordering::Relaxed);
-                }
-                outcome
-            })
+    let outcomes: Vec<(Result<Outcome, LoadError>, Option<Written>)> =
+        std::thread::scope(|scope| {
+            let numbered = (0..).zip(queues.into_iter().zip(parts));
+            let jobs = numbered.map(|(number, (queue, part))| {
+                let (fails, stops) = (&fails, [stop, &fails]);
+                scope.spawn(move || {
+                    let outcome = job::Job::new(queue, part, load, number, start).run(stops);
+                    if outcome.0.is_err() {
+                        fails.store(true, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    outcome
+                })
+            });
+            let jobs: Vec<_> = jobs.collect();
+            let ended = |job: std::thread::ScopedJoinHandle<'_, _>| {
+                job.join().unwrap_or((Err(LoadError::Panicked), None))
+            };
+            jobs.into_iter().map(ended).collect()
         });
-        let jobs: Vec<_> = jobs.collect();
-        jobs.into_iter().map(|job| job.join().unwrap_or(Err(LoadError::Panicked))).collect()
-    });
-    let mut total = Outcome::default();
-    for outcome in outcomes {
+    let (outcomes, written): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
+    let total = outcomes.into_iter().try_fold(Outcome::default(), |mut total, outcome| {
         total.add(&outcome?);
-    }
-    Ok(total)
+        Ok(total)
+    });
+    let jobs = written.into_iter().flatten().collect();
+    Ok((total, Record { namespace, operation_bytes: load.block_bytes, jobs }))
 }
 
 /// Checks the load against the controller, and divides the namespace among the jobs.

@@ -1,6 +1,7 @@
 //! A job of a load: one thread, one queue, one part of the namespace.
 
 use super::oracle::{Mismatch, Oracle};
+use super::record::Written;
 use super::{Direction, Load, LoadError, Mix, Outcome, Part, Until};
 use crate::host::Queue;
 use longhaul_nvme::host::{Answer, Operation, OperationKind};
@@ -79,8 +80,22 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Runs the load, and checks what was written. Ends early when one of `stops` is set.
-    pub(super) fn run(mut self, stops: [&AtomicBool; 2]) -> Result<Outcome, LoadError> {
+    /// Runs the load, and checks what was written. Ends early when one of `stops` is set. Returns
+    /// what has been written, too, if it verifies.
+    pub(super) fn run(
+        mut self,
+        stops: [&AtomicBool; 2],
+    ) -> (Result<Outcome, LoadError>, Option<Written>) {
+        let ended = self.run_to_end(stops);
+        let Job { queue, part, oracle, outcome, failure, .. } = self;
+        let written = oracle.map(|oracle| oracle.record(part.first));
+        if ended.is_ok() {
+            queue.end();
+        }
+        (ended.and(failure.map_or(Ok(outcome), Err)), written)
+    }
+
+    fn run_to_end(&mut self, stops: [&AtomicBool; 2]) -> Result<(), LoadError> {
         let is_stopped = || stops.iter().any(|stop| stop.load(Ordering::Relaxed));
         while !is_stopped() && self.failure.is_none() {
             let now = Instant::now();
@@ -98,10 +113,7 @@ impl<'a> Job<'a> {
         self.drain()?;
         let end = self.ends_at.unwrap_or_else(Instant::now).min(Instant::now());
         self.outcome.runtime = end.saturating_duration_since(self.counts_from);
-        self.check(is_stopped)?;
-        let Job { queue, outcome, failure, .. } = self;
-        queue.end();
-        failure.map_or(Ok(outcome), Err)
+        self.check(is_stopped)
     }
 
     fn is_complete(&self) -> bool {
@@ -221,6 +233,9 @@ impl<'a> Job<'a> {
         let block = self.block(unit);
         let Some(oracle) = &mut self.oracle else { return };
         oracle.release(unit);
+        if kind == OperationKind::Write {
+            oracle.acknowledge(unit);
+        }
         let version = oracle.version(unit);
         if kind != OperationKind::Read || version == 0 {
             return;

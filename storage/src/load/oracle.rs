@@ -1,5 +1,7 @@
 //! Contents of blocks, and what each block must contain.
 
+use super::record::{Versions, Written};
+
 /// A block with other contents than were written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mismatch {
@@ -15,6 +17,8 @@ pub struct Mismatch {
 pub(super) struct Oracle {
     seed: u64,
     versions: Vec<u32>,
+    /// Version of the last write that was completed.
+    acknowledged: Vec<u32>,
     /// Units with an outstanding operation.
     busy: Vec<bool>,
 }
@@ -24,7 +28,12 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 impl Oracle {
     pub(super) fn new(seed: u64, units: u64) -> Self {
         let units = usize::try_from(units).unwrap_or(usize::MAX);
-        Oracle { seed, versions: vec![0; units], busy: vec![false; units] }
+        Oracle {
+            seed,
+            versions: vec![0; units],
+            acknowledged: vec![0; units],
+            busy: vec![false; units],
+        }
     }
 
     /// Reserves the first idle unit from `unit` on, in a circle.
@@ -40,6 +49,20 @@ impl Oracle {
         self.busy[unit as usize] = false;
     }
 
+    /// Notes that the last write of a unit was completed.
+    pub(super) fn acknowledge(&mut self, unit: u64) {
+        self.acknowledged[unit as usize] = self.versions[unit as usize];
+    }
+
+    /// What has been written, from block `first` on.
+    pub(super) fn record(&self, first: u64) -> Written {
+        let units = self.written().map(|unit| {
+            let (acknowledged, begun) = (self.acknowledged[unit as usize], self.version(unit));
+            (unit, Versions { acknowledged, begun })
+        });
+        Written { seed: self.seed, first, units: units.collect() }
+    }
+
     /// Contents for the next write of a reserved unit.
     pub(super) fn fill(&mut self, unit: u64, to: &mut [u8]) {
         self.versions[unit as usize] += 1;
@@ -53,7 +76,7 @@ impl Oracle {
     }
 
     fn put(&self, unit: u64, to: &mut [u8]) {
-        let mut word = self.first_word(unit);
+        let mut word = first_word(self.seed, unit, self.version(unit));
         for piece in to.chunks_mut(8) {
             piece.copy_from_slice(&word.to_le_bytes()[..piece.len()]);
             word = word.wrapping_add(STEP);
@@ -72,25 +95,37 @@ impl Oracle {
 
     /// Offset of the first byte that differs from what was last written.
     pub(super) fn differs(&self, unit: u64, found: &[u8]) -> Option<u32> {
-        let mut word = self.first_word(unit);
-        for (i, piece) in found.chunks(8).enumerate() {
-            let expected = word.to_le_bytes();
-            if let Some(at) = piece.iter().zip(expected).position(|(one, other)| *one != other) {
-                return Some((8 * i + at) as u32);
-            }
-            word = word.wrapping_add(STEP);
-        }
-        None
+        contents_differ(self.seed, unit, self.version(unit), 0, found)
     }
+}
 
-    fn first_word(&self, unit: u64) -> u64 {
-        let version = u64::from(self.version(unit));
-        // SplitMix64's finalizer (Steele, Lea, Flood, 2014).
-        let mut word = self.seed ^ unit.rotate_left(24) ^ version;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+/// Offset of the first byte that differs from what this version of a unit has from byte `from` on,
+/// a multiple of 8.
+pub(super) fn contents_differ(
+    seed: u64,
+    unit: u64,
+    version: u32,
+    from: usize,
+    found: &[u8],
+) -> Option<u32> {
+    let begun = (from as u64 / 8).wrapping_mul(STEP);
+    let mut word = first_word(seed, unit, version).wrapping_add(begun);
+    for (i, piece) in found.chunks(8).enumerate() {
+        let expected = word.to_le_bytes();
+        if let Some(at) = piece.iter().zip(expected).position(|(one, other)| *one != other) {
+            return Some((8 * i + at) as u32);
+        }
+        word = word.wrapping_add(STEP);
     }
+    None
+}
+
+fn first_word(seed: u64, unit: u64, version: u32) -> u64 {
+    // SplitMix64's finalizer (Steele, Lea, Flood, 2014).
+    let mut word = seed ^ unit.rotate_left(24) ^ u64::from(version);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `longhaul storage host`.
 
 use super::spdk::{self, Engine, Fabric, Listener};
-use super::summary::Summary;
+use super::summary::{Checked, Summary};
 use super::{Address, SUBSYSTEM, device, name_of_host, problem, random_id};
 use crate::output;
 use crate::problem::Problem;
@@ -13,8 +13,9 @@ use longhaul_nvme::Nqn;
 use longhaul_nvme::host::Identity;
 use longhaul_rdma::{Device, RdmaError};
 use longhaul_storage::host::{Association, AssociationError, Settings};
-use longhaul_storage::load::{self, Load, LoadError, Mix, Pattern, Until};
-use std::path::Path;
+use longhaul_storage::load::{self, Load, LoadError, Mix, Pattern, Record, Until};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ Examples:
   longhaul exec --host a -- longhaul storage host 10.77.0.2
   longhaul exec --host a -- longhaul storage host 10.77.0.2 --rw randrw --bs 16K --depth 128
   longhaul exec --host a -- longhaul storage host 10.77.0.2 --rw randwrite --verify --ops 100000
+  longhaul exec --host a -- longhaul storage host 10.77.0.2 --rw randwrite --verify --record w.json
+  longhaul exec --host a -- longhaul storage host 10.77.0.2 --check w.json
   longhaul exec --host a -- longhaul storage host 10.77.0.2 --jobs 4 --ramp 20 --runtime 60 --json
   longhaul exec --host a -- longhaul storage host 10.77.0.2 --engine spdk=/opt/spdk --depth 128
 
@@ -77,6 +80,15 @@ pub struct Args {
     /// end
     #[arg(long)]
     verify: bool,
+    /// With --verify: write into this file which writes were acknowledged, also when the target or
+    /// the path fails, for a later --check
+    #[arg(long, value_name = "FILE", requires = "verify")]
+    record: Option<PathBuf>,
+    /// Instead of a load: read what a load with --record wrote, and count acknowledged writes that
+    /// are lost
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["verify", "rw", "bs", "ops", "runtime", "size", "jobs"])]
+    check: Option<PathBuf>,
     /// Namespace [default: the first]
     #[arg(long, value_name = "N")]
     namespace: Option<u32>,
@@ -129,12 +141,46 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     let wait = Duration::from_secs(args.wait);
     let connected = connect(&device, &settings, args.jobs, wait, &stop);
     let association = connected.map_err(|error| problem(&error))?;
-    let outcome = load::run(&association, &load, &stop).map_err(|error| of_load(&error))?;
+    let outcome = match (&args.record, &args.check) {
+        (None, None) => load::run(&association, &load, &stop),
+        (Some(file), _) => {
+            let recorded = load::run_recorded(&association, &load, &stop);
+            let (outcome, record) = recorded.map_err(|error| of_load(&error))?;
+            fs::write(file, output::to_line(&record)?)
+                .map_err(|error| Problem::io("write", file, &error))?;
+            outcome
+        }
+        (None, Some(file)) => return check(args, file, association, &stop),
+    };
+    let outcome = outcome.map_err(|error| of_load(&error))?;
     association.end().map_err(|error| problem(&error))?;
     if stop.load(Ordering::Relaxed) {
         eprintln!("longhaul: interrupted");
     }
     print(args, &load, &Summary::of(&load, &outcome))?;
+    Ok(if outcome.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Reads what a load with a record wrote.
+fn check(
+    args: &Args,
+    file: &Path,
+    association: Association,
+    stop: &AtomicBool,
+) -> Result<ExitCode, Problem> {
+    let text = fs::read_to_string(file).map_err(|error| Problem::io("read", file, &error))?;
+    let record: Record = serde_json::from_str(&text).map_err(|error| {
+        let cause = format!("{} is no record of a load: {error}", file.display());
+        Problem::new(cause, "give a file that --record has written")
+    })?;
+    let outcome = record.check(&association, stop).map_err(|error| of_load(&error))?;
+    association.end().map_err(|error| problem(&error))?;
+    let checked = Checked::of(&outcome);
+    let text = if args.json { output::to_json(&checked)? + "\n" } else { checked.text() };
+    output::print(&text)?;
+    if stop.load(Ordering::Relaxed) {
+        return Err(Problem::plain("interrupted before everything was read"));
+    }
     Ok(if outcome.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -152,6 +198,7 @@ fn with_spdk(args: &Args, dir: &Path, load: &Load, stop: &AtomicBool) -> Result<
         (args.verify, "--verify"),
         (args.namespace.is_some(), "--namespace"),
         (args.wait > 0, "--wait"),
+        (args.check.is_some(), "--check"),
     ];
     if let Some((_, option)) = lacking.iter().find(|(given, _)| *given) {
         let cause = format!("SPDK's bdevperf has nothing like {option}");
@@ -250,6 +297,7 @@ fn of_load(error: &LoadError) -> Problem {
     let cause = error.to_string();
     let cure = match error {
         LoadError::Association(error) => return problem(error),
+        LoadError::OtherNamespace => "give the record of a load on this target",
         LoadError::NoNamespace(_) => "name another with --namespace",
         LoadError::BlockSize { .. } => "use a multiple with --bs",
         LoadError::TransferTooLong { .. } => {

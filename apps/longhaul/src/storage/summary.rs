@@ -75,15 +75,51 @@ struct Place {
     version: u32,
 }
 
+/// What a check of a record found, for programs.
+#[derive(Debug, Serialize)]
+pub struct Checked {
+    checked: u64,
+    lost: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_lost: Option<Place>,
+}
+
+impl Checked {
+    /// Of a check's outcome.
+    pub fn of(outcome: &Outcome) -> Self {
+        Checked {
+            checked: outcome.verified,
+            lost: outcome.mismatches,
+            first_lost: outcome.first_mismatch.map(Place::of),
+        }
+    }
+
+    /// The text form.
+    pub fn text(&self) -> String {
+        let mut text = format!("{} written places read: {} lost\n", self.checked, self.lost);
+        if let Some(Place { block, offset, version }) = &self.first_lost {
+            text += &format!(
+                "  first: byte {offset} of the operation at block {block}, whose write {version} \
+                 was acknowledged\n"
+            );
+        }
+        text
+    }
+}
+
+impl Place {
+    fn of(Mismatch { block, at, version }: Mismatch) -> Self {
+        Place { block, offset: at, version }
+    }
+}
+
 impl Summary {
     /// Of a load and its outcome.
     pub fn of(load: &Load, outcome: &Outcome) -> Self {
-        let place =
-            |Mismatch { block, at, version }: Mismatch| Place { block, offset: at, version };
         let verify = load.verify.then(|| Verify {
             verified: outcome.verified,
             mismatches: outcome.mismatches,
-            first_mismatch: outcome.first_mismatch.map(place),
+            first_mismatch: outcome.first_mismatch.map(Place::of),
         });
         let side = |direction| Side::of(direction, outcome.runtime);
         let (read, write) = (side(&outcome.reads), side(&outcome.writes));
