@@ -7,6 +7,7 @@ use crate::pair::{Fault, Output, Pair, Ready, free_tcp_port};
 use crate::parser::{NoResult, Values};
 use crate::process::{Ended, Group};
 use crate::program::{ADDRESS, Commands, PORT, Program, Start, TCP};
+use crate::slurm::Share;
 use crate::store::{Digest, Store, StoreError};
 use longhaul_bench::{Record, Source, Started};
 use std::io;
@@ -103,22 +104,21 @@ impl Failure {
     }
 }
 
-/// Runs `runs` of `campaign` that `store` has no result of, and stores each when it ends. Setting
-/// `stop` ends it; the run in progress is not stored.
+/// Runs what `store` has no result of in a share of `campaign`'s runs, and stores each result when
+/// it ends. Setting `stop` ends it; the run in progress is not stored.
 ///
 /// # Errors
 /// A result cannot be stored; those before are on disk.
 pub fn measure(
     campaign: &Campaign,
     points: &[Point],
+    share: Share,
     executor: &mut dyn Executor,
     store: &mut Store,
     stop: &AtomicBool,
     news: &mut dyn FnMut(News<'_>),
 ) -> Result<Tally, RunError> {
-    let runs = campaign.runs(points);
-    let is_missing = |run: &Run| !store.has(&points[run.point].place, run.repeat.into());
-    let missing: Vec<Run> = runs.into_iter().filter(is_missing).collect();
+    let missing = missing(campaign, points, share, store);
     store.describe(&campaign.experiment)?;
     let began = Instant::now();
     let mut tally = Tally::default();
@@ -140,6 +140,12 @@ pub fn measure(
     }
     runner.leave();
     Ok(tally)
+}
+
+/// The runs in a share of `campaign`'s that `store` has no result of, in their order.
+pub fn missing(campaign: &Campaign, points: &[Point], share: Share, store: &Store) -> Vec<Run> {
+    let is_missing = |run: &Run| !store.has(&points[run.point].place, run.repeat.into());
+    share.select(campaign.runs(points)).filter(is_missing).collect()
 }
 
 /// How a run ended.
@@ -171,15 +177,22 @@ impl Runner<'_> {
         let mut attempt = 0;
         loop {
             let started = Started::now();
+            let name = &self.campaign.experiment.name;
+            let record = |command: String| {
+                let mut provenance = started.provenance(None, 1);
+                (provenance.command, provenance.repeat) = (command, Some(repeat));
+                let record = Record::new(name, Source::Measured, point.place.clone());
+                record.from_run(provenance)
+            };
+            let failed = |record: Record, reason: &str| {
+                program.values().iter().fold(record, |record, value| record.failure(value, reason))
+            };
+            self.store.begin(&failed(record(String::new()), "in progress"))?;
             let (command, outcome) = self.attempt(program, point, repeat)?;
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(Conclusion::Interrupted);
             }
-            let mut provenance = started.provenance(None, 1);
-            (provenance.command, provenance.repeat) = (command, Some(repeat));
-            let name = &self.campaign.experiment.name;
-            let record = Record::new(name, Source::Measured, point.place.clone());
-            let mut record = record.from_run(provenance);
+            let mut record = record(command);
             if attempt > 0 {
                 record = record.note(format!("attempt {}", attempt + 1));
             }
@@ -197,10 +210,7 @@ impl Runner<'_> {
             let is_tried_again = attempt < self.campaign.retries && !failure.is_final();
             (self.news)(News::Failed { point, reason: &reason, is_tried_again });
             if !is_tried_again {
-                for value in program.values() {
-                    record = record.failure(&value, &*reason);
-                }
-                self.store.add(&record)?;
+                self.store.add(&failed(record, &reason))?;
                 return Ok(Conclusion::Failed(reason));
             }
             attempt += 1;

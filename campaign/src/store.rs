@@ -1,7 +1,8 @@
 //! The result directory of a grid of runs: existing and new results, and those of tasks to collect.
 //!
 //! `results.jsonl` has the results, a manifest identifies what they are of. Tasks write
-//! `task-N.jsonl`. Files are locked while written. A run is finished when its record is on disk.
+//! `task-N.jsonl`, and `task-N.running` for the run in progress. Files are locked while written. A
+//! run is finished when its record is on disk.
 
 use longhaul_bench::{Experiment, Point, ReadError, Record, ResultFile, ResultWriter, WriteError};
 use serde::{Deserialize, Serialize};
@@ -130,12 +131,27 @@ pub struct Store {
     file: File,
     records: Vec<Record>,
     there: BTreeSet<(Point, u64)>,
-    manifest: Option<Manifest>,
+    role: Role,
+}
+
+/// Whose results a store has.
+enum Role {
+    /// Of all runs.
+    Whole(Manifest),
+    /// Of a task, with the file of its run in progress.
+    Task(PathBuf),
+}
+
+/// What to do about results that a task is writing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Left,
+    Refused,
 }
 
 impl Store {
     /// Opens or creates the results of what `digest` identifies and `file` declares, and collects
-    /// those of tasks. `kind` is `sweep` or `campaign`.
+    /// those of tasks that have ended. `kind` is `sweep` or `campaign`.
     ///
     /// # Errors
     /// Results of something else, another writer, or the operating system's.
@@ -162,9 +178,8 @@ impl Store {
                 manifest
             }
         };
-        let mut store = Store::of_file(kind, directory, path)?;
-        store.manifest = Some(manifest);
-        store.collect()?;
+        let mut store = Store::of_file(kind, directory, path, Role::Whole(manifest))?;
+        store.collect_but(Written::Left)?;
         Ok(store)
     }
 
@@ -183,7 +198,8 @@ impl Store {
             return Err(StoreError::OtherTask { directory: directory.to_owned(), kind });
         }
         let path = directory.join(format!("task-{number}.jsonl"));
-        let mut store = Store::of_file(kind, directory, path)?;
+        let role = Role::Task(path.with_extension("running"));
+        let mut store = Store::of_file(kind, directory, path, role)?;
         let results = directory.join(RESULTS);
         if results.exists() {
             let file = ResultFile::read(&results)?;
@@ -192,7 +208,12 @@ impl Store {
         Ok(store)
     }
 
-    fn of_file(kind: &'static str, directory: &Path, path: PathBuf) -> Result<Self, StoreError> {
+    fn of_file(
+        kind: &'static str,
+        directory: &Path,
+        path: PathBuf,
+        role: Role,
+    ) -> Result<Self, StoreError> {
         let file = OpenOptions::new().append(true).create(true).open(&path);
         let file = file.map_err(io_error("write", &path))?;
         lock(&file, &path, kind)?;
@@ -200,7 +221,7 @@ impl Store {
         let records = there.records;
         let there = records.iter().filter_map(key).collect();
         let directory = directory.to_owned();
-        Ok(Store { kind, directory, path, writer, file, records, there, manifest: None })
+        Ok(Store { kind, directory, path, writer, file, records, there, role })
     }
 
     /// The file of results.
@@ -223,6 +244,23 @@ impl Store {
         self.there.contains(&(place.clone(), number))
     }
 
+    /// Returns whether the run of `record` has a result.
+    pub fn has_record(&self, record: &Record) -> bool {
+        key(record).is_some_and(|key| self.there.contains(&key))
+    }
+
+    /// Notes that a task begins a run, with the result that the run has if Slurm kills the task. A
+    /// store of all runs notes nothing.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn begin(&mut self, record: &Record) -> Result<(), StoreError> {
+        let Role::Task(running) = &self.role else { return Ok(()) };
+        let failed = io_error("write", running);
+        let text = serde_json::to_vec(record).map_err(|error| failed(error.into()))?;
+        std::fs::write(running, text).map_err(failed)
+    }
+
     /// Adds a result, which is on disk when this returns.
     ///
     /// # Errors
@@ -232,15 +270,22 @@ impl Store {
         self.file.sync_data().map_err(io_error("write", &self.path))?;
         self.there.extend(key(record));
         self.records.push(record.clone());
+        if let Role::Task(running) = &self.role {
+            // The run has a record, so a file that stays has no effect.
+            let _ = std::fs::remove_file(running);
+        }
         Ok(())
     }
 
-    /// Adds the description of an experiment to results that are empty.
+    /// Adds the description of an experiment to results that are empty. Those of a task have none.
     ///
     /// # Errors
     /// It cannot be written.
     pub fn describe(&mut self, experiment: &Experiment) -> Result<(), StoreError> {
-        if self.records.is_empty() { Ok(self.writer.describe(experiment)?) } else { Ok(()) }
+        match self.role {
+            Role::Whole(_) if self.records.is_empty() => Ok(self.writer.describe(experiment)?),
+            Role::Whole(_) | Role::Task(_) => Ok(()),
+        }
     }
 
     /// Removes the results of runs that failed. Returns their number.
@@ -276,9 +321,16 @@ impl Store {
     /// # Errors
     /// A task still writes, or the operating system's.
     pub fn collect(&mut self) -> Result<(), StoreError> {
-        for part in self.parts()? {
+        self.collect_but(Written::Refused)
+    }
+
+    fn collect_but(&mut self, written: Written) -> Result<(), StoreError> {
+        for part in self.files_of_tasks(".jsonl")? {
             let file = File::open(&part).map_err(io_error("read", &part))?;
-            lock(&file, &part, self.kind)?;
+            match lock(&file, &part, self.kind) {
+                Err(StoreError::Busy { .. }) if written == Written::Left => continue,
+                locked => locked?,
+            }
             let found = ResultFile::read(&part)?;
             for record in &found.records {
                 if key(record).is_some_and(|key| !self.there.contains(&key)) {
@@ -290,32 +342,55 @@ impl Store {
         Ok(())
     }
 
-    /// Number of lines in the files of tasks.
-    pub fn lines_of_tasks(&self) -> usize {
+    /// Number of results in the files of tasks.
+    pub fn results_of_tasks(&self) -> usize {
         let lines = |path: PathBuf| {
             std::fs::read(path)
                 .map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
         };
-        self.parts().map_or(0, |parts| parts.into_iter().map(lines).sum())
+        self.files_of_tasks(".jsonl").map_or(0, |parts| parts.into_iter().map(lines).sum())
     }
 
-    fn parts(&self) -> Result<Vec<PathBuf>, StoreError> {
-        let mut parts = Vec::new();
+    /// The runs during which tasks of a job ended, with the numbers of the tasks. They are
+    /// forgotten. Those that are not whole are left out.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub(crate) fn take_unfinished(&mut self) -> Result<Vec<(usize, Record)>, StoreError> {
+        let mut unfinished = Vec::new();
+        for path in self.files_of_tasks(".running")? {
+            let text = std::fs::read(&path).map_err(io_error("read", &path))?;
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let number = name.strip_prefix("task-").and_then(|number| number.parse().ok());
+            if let (Some(number), Ok(record)) = (number, serde_json::from_slice(&text)) {
+                unfinished.push((number, record));
+            }
+            std::fs::remove_file(&path).map_err(io_error("remove", &path))?;
+        }
+        Ok(unfinished)
+    }
+
+    /// Files `task-N` with this end.
+    fn files_of_tasks(&self, end: &str) -> Result<Vec<PathBuf>, StoreError> {
+        let mut files = Vec::new();
         let entries = std::fs::read_dir(&self.directory);
         for entry in entries.map_err(io_error("read", &self.directory))? {
             let path = entry.map_err(io_error("read", &self.directory))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.strip_prefix("task-").and_then(|rest| rest.strip_suffix(".jsonl")).is_some() {
-                parts.push(path);
+            if name.strip_prefix("task-").is_some_and(|rest| rest.ends_with(end)) {
+                files.push(path);
             }
         }
-        parts.sort();
-        Ok(parts)
+        files.sort();
+        Ok(files)
     }
 
     /// The Slurm job that was submitted but not collected.
     pub fn job(&self) -> Option<&str> {
-        self.manifest.as_ref().and_then(|manifest| manifest.job.as_deref())
+        match &self.role {
+            Role::Whole(manifest) => manifest.job.as_deref(),
+            Role::Task(_) => None,
+        }
     }
 
     /// Sets or clears the job.
@@ -323,7 +398,7 @@ impl Store {
     /// # Errors
     /// The manifest cannot be written.
     pub fn set_job(&mut self, job: Option<&str>) -> Result<(), StoreError> {
-        if let Some(manifest) = &mut self.manifest {
+        if let Role::Whole(manifest) = &mut self.role {
             manifest.job = job.map(str::to_owned);
             write_manifest(&manifest_path(&self.directory, self.kind), manifest)?;
         }

@@ -24,6 +24,7 @@ pub mod qperf;
 pub mod rendezvous;
 pub mod samples;
 pub mod segments;
+mod slurm;
 pub mod testpmd;
 pub mod two_processes;
 
@@ -34,3 +35,4 @@ pub use pair::{Ready, free_tcp_port, wait_for_listener, wait_until_asleep};
 pub use program::{
     Finished, Program, longhaul, longhaul_with_dpdk, members_of_group, python, require,
 };
+pub use slurm::Slurm;

@@ -12,6 +12,7 @@ mod emulate;
 mod env;
 mod exec;
 mod ingest;
+mod job_array;
 mod key;
 mod lab;
 mod measure;

@@ -3,14 +3,17 @@
 mod summary;
 
 use crate::exec;
+use crate::job_array::{self, Job, incomplete, is_at_work};
 use crate::output;
 use crate::output::table::truncate;
 use crate::problem::Problem;
 use crate::sim::{Failure, INTERRUPTED, Interrupt, Progress, time_left};
 use longhaul_bench::Record;
 use longhaul_boxes::figures::count;
+use longhaul_campaign::slurm::{Share, Slurm};
 use longhaul_campaign::{
     Campaign, Executor, InLab, News, OnMachine, Point, RunError, Store, StoreError, Tally, measure,
+    missing,
 };
 use longhaul_lab::LabName;
 use std::error::Error;
@@ -22,6 +25,10 @@ use std::time::Duration;
 
 /// Kind of its results.
 const KIND: &str = "campaign";
+/// The copy of the file that tasks of a job read, because the file may change while they wait.
+const COPY: &str = "job.toml";
+/// What it consists of.
+const PARTS: &str = "runs";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +37,7 @@ Examples:
   longhaul measure mine.toml
   longhaul measure mine.toml --reduced       a part of it that takes less time
   longhaul measure mine.toml --retry-failed  the runs that failed, once more
+  longhaul measure mine.toml --executor slurm --tasks 20 --sbatch=--time=1:00:00
   longhaul report out/mine/results.jsonl --out report.html
 
 Results go to results.jsonl in --out, one line when a run ends; output/ has what the programs
@@ -66,6 +74,8 @@ pub struct Args {
     /// Print a commented example of a campaign file
     #[arg(long, exclusive = true)]
     example: bool,
+    #[command(flatten)]
+    array: job_array::Options,
 }
 
 /// Runs what a campaign has no results of.
@@ -78,6 +88,7 @@ fn campaign(args: &Args) -> Result<ExitCode, Failure> {
         output::print(EXAMPLE)?;
         return Ok(ExitCode::SUCCESS);
     };
+    let slurm = args.array.slurm()?;
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::Value(Problem::io("read", path, &error)))?;
     let name = path.display().to_string();
@@ -88,15 +99,78 @@ fn campaign(args: &Args) -> Result<ExitCode, Failure> {
         output::print(&summary::list(&campaign, &points, args.json)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut store = open(args, &campaign, path)?;
+    let directory = directory(args, &campaign);
     let interrupt = Interrupt::listen()?;
-    let mut progress = Progress::new();
-    let mut news = |news: News<'_>| tell(&campaign, &mut progress, &news);
-    let stop = interrupt.flag();
-    let tally = measure(&campaign, &points, &mut *executor, &mut store, stop, &mut news);
-    progress.done();
-    let tally = tally.map_err(of_run)?;
+    let mut run = |share: Share, store: &mut Store| {
+        let mut progress = Progress::new();
+        let mut news = |news: News<'_>| tell(&campaign, &mut progress, &news);
+        let stop = interrupt.flag();
+        let ran = measure(&campaign, &points, share, &mut *executor, store, stop, &mut news);
+        progress.done();
+        ran.map_err(of_run)
+    };
+    if let Some(share) = args.array.share {
+        let mut store = Store::open_share(KIND, &directory, &campaign.digest(), share.number)?;
+        let is_interrupted = run(share, &mut store)?.is_interrupted;
+        return Ok(ExitCode::from(if is_interrupted { INTERRUPTED } else { 0 }));
+    }
+    let mut store = open(args, &campaign, path, &directory)?;
+    let tally = match slurm {
+        None if store.job().is_some() => return Err(job_array::refusal(&store, PARTS)),
+        None => run(Share::WHOLE, &mut store)?,
+        Some(slurm) => {
+            let missing = missing(&campaign, &points, Share::WHOLE, &store).len();
+            let job = Job {
+                command: "measure",
+                parts: PARTS,
+                name: &campaign.experiment.name,
+                kind: KIND,
+                arguments: arguments(args, &directory)?,
+                directory: &directory,
+                cpus: 1,
+                missing,
+            };
+            if store.job().is_none() {
+                let copy = directory.join(COPY);
+                std::fs::write(&copy, &text).map_err(|e| Problem::io("write", &copy, &e))?;
+            }
+            in_job(args, &slurm, &job, &campaign, &points, &mut store, &interrupt)?
+        }
+    };
     conclude(args, &campaign, &points, &store, &tally)
+}
+
+/// Arguments of the tasks of a job.
+fn arguments(args: &Args, directory: &Path) -> Result<Vec<String>, Failure> {
+    let directory = directory.canonicalize().map_err(|e| Problem::io("find", directory, &e))?;
+    let copy = directory.join(COPY);
+    let reduced = args.reduced.then(|| "--reduced".to_owned());
+    let out = ["--out".to_owned(), directory.display().to_string()];
+    Ok([copy.display().to_string()].into_iter().chain(reduced).chain(out).collect())
+}
+
+/// Has Slurm measure what is missing.
+fn in_job(
+    args: &Args,
+    slurm: &Slurm,
+    job: &Job<'_>,
+    campaign: &Campaign,
+    points: &[Point],
+    store: &mut Store,
+    interrupt: &Interrupt,
+) -> Result<Tally, Failure> {
+    let before = store.records().len();
+    store.describe(&campaign.experiment)?;
+    let is_idle = job.missing == 0 && store.job().is_none();
+    let is_over = is_idle || args.array.run(slurm, job, store, interrupt)?;
+    let left = missing(campaign, points, Share::WHOLE, store).len();
+    if is_over && left > 0 {
+        let total = points.len() * campaign.repeats as usize;
+        return Err(incomplete(left, total, job.parts, job.directory));
+    }
+    let new = store.records()[before..].iter();
+    let measured = new.filter(|record| record.failed.is_empty()).count();
+    Ok(Tally { measured, is_interrupted: !is_over, ..Tally::default() })
 }
 
 /// Where the campaign's programs run.
@@ -133,15 +207,23 @@ fn itself(words: &[OsString]) -> Result<Vec<OsString>, Problem> {
     Ok(words)
 }
 
-/// The results of a campaign.
-fn open(args: &Args, campaign: &Campaign, file: &Path) -> Result<Store, Failure> {
+/// The directory of a campaign's results.
+fn directory(args: &Args, campaign: &Campaign) -> PathBuf {
     let name = &campaign.experiment.name;
-    let directory = match (&args.out, args.reduced) {
+    match (&args.out, args.reduced) {
         (Some(out), _) => out.clone(),
         (None, false) => Path::new("out").join(name),
         (None, true) => Path::new("out").join(format!("{name}-reduced")),
-    };
-    let mut store = Store::open(KIND, &directory, &campaign.digest(), file)?;
+    }
+}
+
+/// The results of a campaign.
+fn open(args: &Args, campaign: &Campaign, file: &Path, directory: &Path) -> Result<Store, Failure> {
+    let mut store = Store::open(KIND, directory, &campaign.digest(), file)?;
+    let is_at_work = is_at_work(&mut store)?;
+    if args.retry_failed && is_at_work {
+        return Err(job_array::refusal(&store, PARTS));
+    }
     if args.retry_failed {
         let forgotten = store.forget_failed()?;
         eprintln!("longhaul measure: {} once more", count(forgotten as u64, "failed run"));

@@ -2,15 +2,16 @@
 
 mod grid;
 mod local;
-mod slurm;
 
+use crate::job_array::{self, Job, incomplete, is_at_work};
 use crate::output;
 use crate::problem::Problem;
 use crate::sim::{Failure, INTERRUPTED, Interrupt, Opened, Progress, open};
 use grid::Grid;
 use longhaul_boxes::number::within;
+use longhaul_campaign::slurm::{Share, Slurm};
 use longhaul_campaign::{Digest, Store};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Kind of its results.
@@ -65,41 +66,8 @@ pub struct Args {
         value_parser = within::<u64>(1..=10_000_000)
     )]
     max_points: u64,
-    /// Where points run: on this machine, or as a Slurm job array
-    #[arg(long, value_enum, default_value_t = Executor::Local)]
-    executor: Executor,
-    /// Number of Slurm tasks [default: 16, or the number of points if smaller]
-    #[arg(long, value_name = "N", value_parser = within::<u16>(1..=10_000))]
-    tasks: Option<u16>,
-    /// Option for sbatch, such as --sbatch=--partition=long; may be repeated
-    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
-    sbatch: Vec<String>,
-    /// Run only this share of the points, in a task
-    #[arg(long, value_name = "I/N", hide = true, value_parser = share)]
-    share: Option<Share>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Executor {
-    Local,
-    Slurm,
-}
-
-/// Every n-th point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    number: usize,
-    of: usize,
-}
-
-fn share(text: &str) -> Result<Share, String> {
-    let wrong = || "not a share: write 0/4 for the first of four".to_owned();
-    let (number, of) = text.split_once('/').ok_or_else(wrong)?;
-    let share = Share {
-        number: number.parse().map_err(|_| wrong())?,
-        of: of.parse().map_err(|_| wrong())?,
-    };
-    if share.number < share.of { Ok(share) } else { Err(wrong()) }
+    #[command(flatten)]
+    array: job_array::Options,
 }
 
 /// Runs the missing points of a grid.
@@ -108,23 +76,13 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn sweep(args: &Args) -> Result<ExitCode, Failure> {
-    let slurm = match args.executor {
-        Executor::Slurm => Some(slurm::Slurm::find()?),
-        Executor::Local => {
-            if args.tasks.is_some() || !args.sbatch.is_empty() {
-                return Err(Failure::value(
-                    "--tasks and --sbatch are for Slurm; add --executor slurm",
-                ));
-            }
-            None
-        }
-    };
+    let slurm = args.array.slurm()?;
     let mut opened = open(&args.file, &args.set)?;
     if let Some(seed) = args.seed {
         opened.seed(seed)?;
     }
     let base = opened.load()?;
-    if base.links.iter().any(|link| link.record.is_some()) && args.share.is_none() {
+    if base.links.iter().any(|link| link.record.is_some()) && args.array.share.is_none() {
         eprintln!(
             "longhaul sweep: the file's 'record' is ignored: all points would record to the same \
              file"
@@ -135,31 +93,32 @@ fn sweep(args: &Args) -> Result<ExitCode, Failure> {
     let directory =
         args.out.clone().unwrap_or_else(|| PathBuf::from("out").join(&opened.experiment));
     let digest = digest(&opened);
-    if let Some(share) = args.share {
+    if let Some(share) = args.array.share {
         let mut store = Store::open_share(KIND, &directory, &digest, share.number)?;
-        let missing = points.into_iter().skip(share.number).step_by(share.of);
-        let missing: Vec<_> =
-            missing.filter(|point| !store.has(&point.place, point.seed)).collect();
+        let missing = missing(&points, share, &store);
         return finish(args, &opened, &grid, &missing, &mut store);
     }
     let mut store = Store::open(KIND, &directory, &digest, &args.file)?;
-    let is_missing = |point: &&grid::Point| !store.has(&point.place, point.seed);
-    let missing: Vec<_> = points.iter().filter(is_missing).cloned().collect();
+    let is_at_work = is_at_work(&mut store)?;
+    let missing = missing(&points, Share::WHOLE, &store);
     let there = points.len() - missing.len();
     if there > 0 {
         eprintln!("longhaul sweep: {there} of {} points already have results", points.len());
     }
     match slurm {
-        None => {
-            slurm::refuse_running_job(&mut store)?;
-            finish(args, &opened, &grid, &missing, &mut store)
-        }
+        None if is_at_work => Err(job_array::refusal(&store, "points")),
+        None => finish(args, &opened, &grid, &missing, &mut store),
         Some(slurm) => {
-            let job =
-                slurm::Job { args, opened: &opened, directory: &directory, missing: missing.len() };
-            submit(&slurm, &job, &points, &mut store)
+            let job = job(args, &opened, &directory, missing.len())?;
+            submit(args, &slurm, &job, &points, &mut store)
         }
     }
+}
+
+/// The points of a share that have no result.
+fn missing(points: &[grid::Point], share: Share, store: &Store) -> Vec<grid::Point> {
+    let is_missing = |point: &&grid::Point| !store.has(&point.place, point.seed);
+    share.select(points).filter(is_missing).cloned().collect()
 }
 
 /// Identifies the scenario of results: its file, and those to which it refers.
@@ -173,26 +132,54 @@ fn digest(opened: &Opened) -> String {
     digest.finish()
 }
 
-/// Submits the missing points to Slurm.
+/// The job that simulates the missing points.
+fn job<'a>(
+    args: &Args,
+    opened: &'a Opened,
+    directory: &'a Path,
+    missing: usize,
+) -> Result<Job<'a>, Failure> {
+    let file = args.file.canonicalize().map_err(|e| Problem::io("find", &args.file, &e))?;
+    let jobs = args.jobs.unwrap_or(1);
+    let mut arguments = vec![file.display().to_string()];
+    let mut option = |name: &str, value: &str| arguments.extend([name.into(), value.into()]);
+    args.vary.iter().for_each(|text| option("--vary", text));
+    args.set.iter().for_each(|text| option("--set", text));
+    option("--repeat", &args.repeat.to_string());
+    if let Some(seed) = args.seed {
+        option("--seed", &seed.to_string());
+    }
+    option("--max-points", &args.max_points.to_string());
+    option("--jobs", &jobs.to_string());
+    let out = directory.canonicalize().map_err(|e| Problem::io("find", directory, &e))?;
+    option("--out", &out.display().to_string());
+    Ok(Job {
+        command: "sweep",
+        parts: "points",
+        name: &opened.experiment,
+        kind: KIND,
+        arguments,
+        directory,
+        cpus: jobs,
+        missing,
+    })
+}
+
+/// Has Slurm simulate the missing points.
 fn submit(
-    slurm: &slurm::Slurm,
-    job: &slurm::Job<'_>,
+    args: &Args,
+    slurm: &Slurm,
+    job: &Job<'_>,
     points: &[grid::Point],
     store: &mut Store,
 ) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::listen()?;
-    if job.missing > 0 && !slurm.run(job, store, &interrupt)? {
+    if job.missing > 0 && !args.array.run(slurm, job, store, &interrupt)? {
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    store.collect()?;
-    let is_missing = |point: &&grid::Point| !store.has(&point.place, point.seed);
-    let (left, total) = (points.iter().filter(is_missing).count(), points.len());
+    let (left, total) = (missing(points, Share::WHOLE, store).len(), points.len());
     if left > 0 {
-        let logs = job.directory.join("slurm-*.out");
-        let cause = format!("the job ended, and {left} of {total} points are missing");
-        let cure =
-            format!("{} contain the reasons; the same command continues with them", logs.display());
-        return Err(Failure::Other(Problem::new(cause, cure)));
+        return Err(incomplete(left, total, job.parts, job.directory));
     }
     output::print(&format!(
         "{total} points, {} of them new: {}\n",

@@ -59,7 +59,8 @@ impl Place {
             News::Logged(text) => news.push(text.to_owned()),
         };
         let (campaign, points) = (&self.campaign, &self.points);
-        measure(campaign, points, &mut executor(), &mut store, &stop, &mut told).unwrap()
+        measure(campaign, points, Share::WHOLE, &mut executor(), &mut store, &stop, &mut told)
+            .unwrap()
     }
 
     fn results(&self) -> Vec<Record> {

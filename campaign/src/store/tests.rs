@@ -85,3 +85,34 @@ fn failed_runs_are_forgotten_and_others_kept() {
     let there = ResultFile::read(&place.0.join("results.jsonl")).unwrap();
     assert_eq!((there.experiments.len(), there.records.len()), (1, 2));
 }
+
+#[test]
+fn results_of_tasks_are_collected_once_and_their_unfinished_runs_are_known() {
+    let place = Place::new("tasks");
+    let store = place.open("one").unwrap();
+    assert!(matches!(
+        Store::open_share("campaign", &place.0, "two", 0),
+        Err(StoreError::OtherTask { .. })
+    ));
+    let share = |number| Store::open_share("campaign", &place.0, "one", number).unwrap();
+    let (mut ended, mut writes) = (share(0), share(1));
+    ended.begin(&record(1, 1)).unwrap();
+    ended.add(&record(1, 1)).unwrap();
+    ended.begin(&record(1, 2)).unwrap();
+    writes.add(&record(2, 1)).unwrap();
+    assert_eq!(store.results_of_tasks(), 2);
+    drop((ended, store));
+    // The results of a task that writes are left to it.
+    let mut store = place.open("one").unwrap();
+    assert!(store.has(&point(1), 1) && !store.has(&point(2), 1));
+    assert!(matches!(store.collect(), Err(StoreError::Busy { .. })));
+    drop(writes);
+    store.collect().unwrap();
+    assert!(store.has(&point(2), 1));
+    let unfinished = store.take_unfinished().unwrap();
+    assert_eq!(unfinished, [(0, record(1, 2))]);
+    assert!(!store.has_record(&record(1, 2)) && store.has_record(&record(1, 1)));
+    assert_eq!(store.take_unfinished().unwrap(), []);
+    // A task that starts again knows what was collected.
+    assert!(share(0).has(&point(1), 1));
+}

@@ -1,5 +1,7 @@
 //! `longhaul measure`: campaigns in a lab and on this machine, killed, interrupted and resumed;
-//! programs that hang, are missing or print nothing.
+//! programs that hang, are missing or print nothing; Slurm.
+
+mod slurm;
 
 use longhaul_checks::{Finished, Program, RuntimeDir, Turn, longhaul, members_of_group, require};
 use serde_json::Value;
