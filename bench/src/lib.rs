@@ -33,7 +33,7 @@ pub use figures::figures;
 pub use plot::{HeatMap, Line, Marker, Plot, PlotAxis, PlotError, Scale, Style};
 pub use point::{Point, Scalar};
 pub use quantity::Quantity;
-pub use record::{Provenance, Record, SCHEMA, Source, Started, rfc3339};
+pub use record::{PairRecord, Provenance, Record, SCHEMA, Source, Started, rfc3339};
 pub use report::{Report, Summary};
 pub use results::{Damage, ReadError, ResultFile, ResultWriter, WriteError};
 pub use table::{Table, TableCell, TableColumn, TableRow, tables};

@@ -119,6 +119,18 @@ pub fn rfc3339(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// What one client measured with its server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PairRecord {
+    /// Host of the client.
+    pub client: String,
+    /// Host of the server.
+    pub server: String,
+    /// Results by name.
+    #[serde(serialize_with = "numbers")]
+    pub values: BTreeMap<String, f64>,
+}
+
 /// One point of one experiment from one source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -131,6 +143,9 @@ pub struct Record {
     /// Results by name, which ends in the unit; finite.
     #[serde(serialize_with = "numbers")]
     pub values: BTreeMap<String, f64>,
+    /// What each pair of a client and a server measured, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<PairRecord>,
     /// Values that the run owes because it ended in an error, with the error.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub failed: BTreeMap<String, String>,
@@ -160,6 +175,7 @@ impl Record {
             source,
             point,
             values: BTreeMap::new(),
+            pairs: Vec::new(),
             failed: BTreeMap::new(),
             provenance: None,
             note: None,

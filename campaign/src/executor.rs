@@ -2,16 +2,20 @@
 
 mod lab;
 mod machine;
+mod ssh;
 
 pub use lab::InLab;
 pub use machine::OnMachine;
+pub use ssh::{BySsh, SshHosts};
 
 use crate::grid::Settings;
+use crate::process::Ended;
+use crate::programs::{Launch, Ready, free_tcp_port};
 use longhaul_bench::Point as Place;
 use serde::Deserialize;
 use std::error::Error;
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::io;
 use std::process::Command;
 use thiserror::Error;
 
@@ -35,13 +39,22 @@ impl Side {
     }
 }
 
-/// Addresses of the server.
+/// One of the programs' places: the number of a client's or server's, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Client or server.
+    pub side: Side,
+    /// Its number among those.
+    pub number: usize,
+}
+
+/// Addresses of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// Of its RDMA device.
-    pub rdma: IpAddr,
+    pub rdma: String,
     /// For TCP.
-    pub tcp: IpAddr,
+    pub tcp: String,
     /// Why TCP between the hosts does not cross the path, if it does not.
     pub off_path: Option<String>,
 }
@@ -58,12 +71,21 @@ impl Refusal {
     }
 }
 
+/// Why a program failed, as far as the executor is the cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// Cause and cure, in one line.
+    pub why: String,
+    /// True if another attempt is in vain.
+    pub is_final: bool,
+}
+
 /// The command of a program, or why there is none.
 pub type Made = Result<Command, Box<dyn Error>>;
 
 /// Sets up paths, and makes the commands of the programs at their ends.
 pub trait Executor {
-    /// True if paths have the setting `key`.
+    /// True if paths have the setting `key`. All have those of a [`Topology`].
     fn takes(&self, key: &str) -> bool;
 
     /// The parameters of results over a path.
@@ -81,17 +103,53 @@ pub trait Executor {
     /// Ends the path, if there is one. Returns what was logged there.
     fn leave(&mut self) -> Option<String>;
 
-    /// Addresses of the server on the present path.
+    /// Addresses of a server on the present path.
     ///
     /// # Errors
     /// Why they are unknown.
-    fn addresses(&self) -> Result<Addresses, Refusal>;
+    fn addresses(&self, server: usize) -> Result<Addresses, Refusal>;
 
-    /// The command of a program at one end of the present path.
+    /// Name of the host at one end of the present path; `None` if there is one host only.
+    fn host(&self, end: End) -> Option<String>;
+
+    /// True if errors have to name the host.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    /// A program at one end of the present path, which errors call `name`.
     ///
     /// # Errors
     /// The program does not exist or cannot be run there.
-    fn command(&self, side: Side, words: &[String]) -> Result<Command, Refusal>;
+    fn launch(&self, end: End, name: String, words: &[String]) -> Result<Launch, Refusal>;
+
+    /// A server at one end of the present path, with the condition by which it is known to be
+    /// ready.
+    ///
+    /// # Errors
+    /// As [`Executor::launch`].
+    fn serve(
+        &self,
+        end: End,
+        name: String,
+        words: &[String],
+        ready: Ready,
+    ) -> Result<(Launch, Ready), Refusal> {
+        Ok((self.launch(end, name, words)?, ready))
+    }
+
+    /// A TCP port that no program of a server's host uses.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn port(&self) -> io::Result<u16> {
+        free_tcp_port()
+    }
+
+    /// What this executor knows of the failure of a program.
+    fn explain(&self, _: &Ended) -> Option<Cause> {
+        None
+    }
 }
 
 fn os_words(words: &[String]) -> Vec<OsString> {

@@ -1,6 +1,6 @@
 //! The file of a campaign.
 
-use crate::executor::Side;
+use crate::executor::{Side, SshHosts};
 use crate::grid::{Axis, Value};
 use crate::parser::PatternError;
 use crate::program::{Commands, Program};
@@ -36,13 +36,36 @@ pub struct Campaign {
     pub limit: Duration,
     /// Further attempts at a run that fails.
     pub retries: u32,
-    /// True if the runs are in a lab, false if they are on this machine.
-    pub in_lab: bool,
+    /// Where the runs are.
+    pub site: Site,
     /// Programs, at least one.
     pub programs: Vec<Program>,
     pub(crate) constants: Vec<Axis>,
     pub(crate) axes: Vec<Axis>,
     file: String,
+}
+
+/// Where the runs of a campaign are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Site {
+    /// On this machine.
+    Machine,
+    /// In labs.
+    Lab,
+    /// On other hosts.
+    Ssh(SshHosts),
+}
+
+impl Site {
+    /// Texts that identify it.
+    fn identity(&self) -> impl Iterator<Item = &str> {
+        let (name, hosts) = match self {
+            Site::Machine => ("machine", None),
+            Site::Lab => ("lab", None),
+            Site::Ssh(hosts) => ("ssh", Some(hosts)),
+        };
+        std::iter::once(name).chain(hosts.into_iter().flat_map(SshHosts::identity))
+    }
 }
 
 /// Order of runs.
@@ -158,6 +181,12 @@ pub enum FileFault {
         /// The executor's words.
         why: String,
     },
+    /// `[ssh]` and `[lab]`.
+    #[error("'[lab]' and '[ssh]' exclude each other: remove one")]
+    TwoSites,
+    /// `[ssh]` that names no hosts.
+    #[error("{0}: write clients = [\"HOST\"] and servers = [\"HOST\"]")]
+    Hosts(String),
     /// A name of `[reduced]` that no axis has.
     #[error("no axis is called '{0}': [reduced] replaces the values of axes")]
     NotReduced(String),
@@ -170,6 +199,8 @@ pub enum FileFault {
 }
 
 type Values = Spanned<Vec<toml::Value>>;
+/// Options of a lab, each with a value or a list.
+type LabFile = BTreeMap<Spanned<String>, toml::Value>;
 type AxesFile = BTreeMap<Spanned<String>, Values>;
 
 #[derive(Deserialize)]
@@ -190,7 +221,8 @@ struct CampaignFile {
     cool_down_s: Option<Spanned<f64>>,
     limit_s: Option<Spanned<f64>>,
     retries: Option<u32>,
-    lab: Option<BTreeMap<Spanned<String>, toml::Value>>,
+    lab: Option<LabFile>,
+    ssh: Option<Spanned<SshHosts>>,
     #[serde(default)]
     axes: AxesFile,
     #[serde(default)]
@@ -211,6 +243,8 @@ pub(crate) struct ProgramFile {
     pub units: BTreeMap<String, String>,
     pub ready: Option<Spanned<String>>,
     pub server_ends: Option<Spanned<bool>>,
+    #[serde(default)]
+    pub shared_server: bool,
     pub from: Option<Spanned<Side>>,
     #[serde(default)]
     axes: AxesFile,
@@ -269,6 +303,17 @@ impl Lines<'_> {
         }
     }
 
+    fn site(&self, is_lab: bool, ssh: Option<Spanned<SshHosts>>) -> Result<Site, FileError> {
+        let Some(ssh) = ssh else { return Ok(if is_lab { Site::Lab } else { Site::Machine }) };
+        let at = ssh.span().start;
+        if is_lab {
+            return Err(self.error(at, FileFault::TwoSites));
+        }
+        let hosts = ssh.into_inner();
+        hosts.check().map_err(|refusal| self.error(at, FileFault::Hosts(refusal.to_string())))?;
+        Ok(Site::Ssh(hosts))
+    }
+
     /// The axes, in the order of the file.
     fn axes(&self, given: AxesFile) -> Result<Vec<Axis>, FileError> {
         let axes = given.into_iter().map(|(key, values)| {
@@ -325,12 +370,7 @@ impl Campaign {
         }
         let mut experiment = Experiment::new(name, &given.title);
         experiment.about = given.about;
-        let in_lab = given.lab.is_some();
-        let constants = given.lab.unwrap_or_default().into_iter();
-        let constants = constants.map(|(key, value)| {
-            let span = key.span();
-            (key, Spanned::new(span, vec![value]))
-        });
+        let site = lines.site(given.lab.is_some(), given.ssh)?;
         let mut campaign = Campaign {
             experiment,
             repeats: lines.repeats(given.repeats, 5)?,
@@ -345,9 +385,9 @@ impl Campaign {
             )?),
             limit: Duration::from_secs_f64(lines.number("limit_s", given.limit_s, 60.0, 0.1)?),
             retries: given.retries.unwrap_or(1),
-            in_lab,
+            site,
             programs: Vec::new(),
-            constants: lines.axes(constants.collect())?,
+            constants: lines.axes(constants(given.lab.unwrap_or_default()))?,
             axes: lines.axes(given.axes)?,
             file: file.to_owned(),
         };
@@ -386,19 +426,24 @@ impl Campaign {
         let places: Vec<(usize, String)> =
             reduced.axes.keys().map(|key| (key.span().start, key.get_ref().clone())).collect();
         for axis in lines.axes(reduced.axes)? {
-            let of_all = self.axes.iter_mut();
-            let own = self.programs.iter_mut().flat_map(|program| &mut program.axes);
-            let mut is_known = false;
-            for known in of_all.chain(own).filter(|known| known.key == axis.key) {
-                known.values.clone_from(&axis.values);
-                is_known = true;
-            }
-            if !is_known {
+            if !self.replace(&axis.key, &axis.values) {
                 let at = places.iter().find(|(_, key)| *key == axis.key).map_or(0, |(at, _)| *at);
                 return Err(lines.error(at, FileFault::NotReduced(axis.key)));
             }
         }
         Ok(())
+    }
+
+    /// Replaces the values of an axis. Returns false if there is none of this name.
+    fn replace(&mut self, key: &str, values: &[Value]) -> bool {
+        let of_all = self.axes.iter_mut().chain(&mut self.constants);
+        let own = self.programs.iter_mut().flat_map(|program| &mut program.axes);
+        let mut is_known = false;
+        for known in of_all.chain(own).filter(|known| known.key == key) {
+            known.values = values.to_vec();
+            is_known = true;
+        }
+        is_known
     }
 
     pub(crate) fn error(&self, line: usize, fault: FileFault) -> FileError {
@@ -409,13 +454,26 @@ impl Campaign {
     /// repeats and limits may change while a campaign is measured.
     pub fn digest(&self) -> String {
         let mut digest = Digest::new();
-        digest.take(if self.in_lab { "lab" } else { "machine" });
+        self.site.identity().for_each(|text| digest.take(text));
         for program in &self.programs {
             digest.take(&program.name);
             program.commands.identity().for_each(|text| digest.take(text));
         }
         digest.finish()
     }
+}
+
+/// Options of a lab as axes.
+fn constants(lab: LabFile) -> AxesFile {
+    let axis = |(key, value): (Spanned<String>, toml::Value)| {
+        let values = match value {
+            toml::Value::Array(values) => values,
+            value => vec![value],
+        };
+        let span = key.span();
+        (key, Spanned::new(span, values))
+    };
+    lab.into_iter().map(axis).collect()
 }
 
 #[cfg(test)]

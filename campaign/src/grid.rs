@@ -127,7 +127,8 @@ impl Campaign {
         let axes = || self.constants.iter().chain(self.all_axes());
         let named = axes().find(|axis| {
             let option = axis.key.replace('_', "-");
-            path.get(&axis.key).is_some() && why.contains(&format!("--{option}"))
+            let names = [format!("--{option}"), format!("'{}'", axis.key)];
+            path.get(&axis.key).is_some() && names.iter().any(|name| why.contains(name))
         });
         named.or_else(|| axes().find(|axis| path.get(&axis.key).is_some())).map_or(1, |a| a.line)
     }

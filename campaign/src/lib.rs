@@ -8,23 +8,27 @@
 mod executor;
 mod file;
 mod grid;
-mod pair;
 pub mod parser;
 mod process;
 mod program;
+mod programs;
 mod run;
 pub mod slurm;
 mod store;
 mod summary;
 mod template;
+mod topology;
 
-pub use executor::{Addresses, Executor, InLab, Made, OnMachine, Refusal, Side};
-pub use file::{Campaign, FileError, FileFault, Order};
+pub use executor::{
+    Addresses, BySsh, Cause, End, Executor, InLab, Made, OnMachine, Refusal, Side, SshHosts,
+};
+pub use file::{Campaign, FileError, FileFault, Order, Site};
 pub use grid::{Axis, Point, Run, Settings, Value};
-pub use pair::{Fault, Output, Pair, Ready, free_tcp_port};
-pub use process::{Ended, Group, Process};
+pub use process::{Ended, Group, Interruption, Process};
 pub use program::Program;
+pub use programs::{Fault, Launch, Output, Programs, Ready, free_tcp_port};
 pub use run::{News, RunError, Tally, measure, missing};
 pub use store::{Digest, Store, StoreError};
 pub use summary::{Row, rows};
 pub use template::{Template, TemplateError};
+pub use topology::Topology;

@@ -11,7 +11,7 @@ mod unit;
 pub use pattern::{Pattern, PatternError};
 
 use crate::executor::Side;
-use crate::pair::Output;
+use crate::process::Ended;
 use crate::template::Template;
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -94,21 +94,26 @@ impl Parser {
         }
     }
 
-    /// Reads the results of a run from the output of one side.
+    /// Reads the results of a client and its server from the output of one side.
     ///
     /// # Errors
     /// What the output lacks.
-    pub fn read(&self, output: &Output, from: Side) -> Result<Values, NoResult> {
-        let ended = match (from, &output.server) {
+    pub fn read(
+        &self,
+        client: &Ended,
+        server: Option<&Ended>,
+        from: Side,
+    ) -> Result<Values, NoResult> {
+        let ended = match (from, server) {
             (Side::Server, Some(server)) => server,
-            _ => &output.client,
+            _ => client,
         };
         match self {
             Parser::Perftest => perftest::read(&ended.stdout),
             Parser::Qperf => qperf::read(&ended.stdout),
             Parser::Iperf3 => iperf3::read(&ended.stdout),
             Parser::Fio => fio::read(&ended.stdout),
-            Parser::Ingest => ingest::read(&output.client.stdout, &ended.stdout),
+            Parser::Ingest => ingest::read(&client.stdout, &ended.stdout),
             Parser::Pattern(pattern) => {
                 pattern.read(&format!("{}\n{}", ended.stdout, ended.stderr))
             }

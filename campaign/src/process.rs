@@ -27,11 +27,21 @@ pub enum Group {
     Callers,
 }
 
+/// How a program learns that it should end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interruption {
+    /// By SIGINT.
+    Signal,
+    /// By the end of its standard input, as programs on other hosts.
+    EndOfInput,
+}
+
 /// A program, which is killed on drop.
 pub struct Process {
     name: String,
     child: Child,
     group: Group,
+    interruption: Interruption,
     /// Standard output, and standard error.
     output: [Collected; 2],
 }
@@ -41,10 +51,8 @@ pub struct Process {
 pub struct Ended {
     /// Its name, and where it ran.
     pub name: String,
-    /// Its exit.
-    pub how: String,
-    /// True if it ended by itself and reports success.
-    pub is_success: bool,
+    /// Its exit, if it ended by itself.
+    pub status: Option<ExitStatus>,
     /// What it printed.
     pub stdout: String,
     /// What it printed as errors.
@@ -52,6 +60,16 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// True if it ended by itself and reports success.
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    /// Its exit.
+    pub fn how(&self) -> String {
+        self.status.map_or("did not end by itself".to_owned(), |status| status.to_string())
+    }
+
     /// The last line of its errors, or else of its output.
     pub fn last_words(&self) -> Option<&str> {
         let is_blank = |text: &str| text.trim().is_empty();
@@ -62,7 +80,7 @@ impl Ended {
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}\n{}{}", self.name, self.how, self.stdout, self.stderr)
+        write!(f, "{}: {}\n{}{}", self.name, self.how(), self.stdout, self.stderr)
     }
 }
 
@@ -71,15 +89,29 @@ impl Process {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn start(name: String, mut command: Command, group: Group) -> io::Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    pub fn start(
+        name: String,
+        mut command: Command,
+        interruption: Interruption,
+        group: Group,
+    ) -> io::Result<Self> {
+        command.stdin(match interruption {
+            Interruption::Signal => Stdio::null(),
+            Interruption::EndOfInput => Stdio::piped(),
+        });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         if group == Group::Own {
             command.process_group(0);
         }
         die_with_parent(&mut command);
         let mut child = command.spawn()?;
         let output = [Collected::of(child.stdout.take()), Collected::of(child.stderr.take())];
-        Ok(Process { name, child, group, output })
+        Ok(Process { name, child, group, interruption, output })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Its exit status, once it has ended.
@@ -110,8 +142,25 @@ impl Process {
         Some((*columns.first()? == "S", ticks(11)? + ticks(12)?))
     }
 
+    /// Time in which it ends once it was asked.
+    pub fn ends_within(&self) -> Duration {
+        match self.interruption {
+            Interruption::Signal => Duration::from_secs(2),
+            // The other host kills it after 2 s.
+            Interruption::EndOfInput => Duration::from_secs(5),
+        }
+    }
+
+    /// Asks it to end.
+    pub fn interrupt(&mut self) {
+        match self.interruption {
+            Interruption::Signal => self.signal(Signal::INT),
+            Interruption::EndOfInput => drop(self.child.stdin.take()),
+        }
+    }
+
     /// Sends `signal` to its group, or to it alone in the caller's group.
-    pub fn signal(&self, signal: Signal) {
+    fn signal(&self, signal: Signal) {
         let id = Pid::from_child(&self.child);
         // It may have ended. It is not reaped, so its id is not reused.
         let _ = match self.group {
@@ -125,13 +174,7 @@ impl Process {
         let status = self.status();
         self.kill();
         let [stdout, stderr] = self.output.each_mut().map(Collected::finish);
-        Ended {
-            name: std::mem::take(&mut self.name),
-            how: status.map_or("did not end by itself".to_owned(), |status| status.to_string()),
-            is_success: status.is_some_and(|status| status.success()),
-            stdout,
-            stderr,
-        }
+        Ended { name: std::mem::take(&mut self.name), status, stdout, stderr }
     }
 
     fn kill(&mut self) {
@@ -218,14 +261,15 @@ mod tests {
     fn a_program_ends_with_its_descendants_and_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; sleep 1000 & echo $!; wait"]);
-        let mut process = Process::start("sh".to_owned(), command, Group::Own).unwrap();
+        let mut process =
+            Process::start("sh".to_owned(), command, Interruption::Signal, Group::Own).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while process.output[0].text().lines().count() < 2 && Instant::now() < deadline {
             sleep(LOOK_AGAIN);
         }
         assert!(process.status().is_none() && process.says("err"));
         let ended = process.end();
-        assert!(!ended.is_success && ended.how == "did not end by itself", "{ended}");
+        assert!(ended.status.is_none() && ended.how() == "did not end by itself", "{ended}");
         let sleeper = ended.stdout.lines().nth(1).unwrap().to_owned();
         assert_eq!((&ended.stdout[..4], ended.last_words()), ("out\n", Some("err")));
         let is_alive = || {

@@ -1,15 +1,17 @@
 //! Runs what a store has no result of.
 
-use crate::executor::{Executor, Refusal, Side};
+use crate::executor::{Cause, End, Executor, Refusal, Side};
 use crate::file::Campaign;
 use crate::grid::{Point, Run};
-use crate::pair::{Fault, Output, Pair, Ready, free_tcp_port};
 use crate::parser::{NoResult, Values};
 use crate::process::{Ended, Group};
 use crate::program::{ADDRESS, Commands, PORT, Program, Start, TCP};
+use crate::programs::{Fault, Output, Programs, Ready};
 use crate::slurm::Share;
 use crate::store::{Digest, Store, StoreError};
-use longhaul_bench::{Record, Source, Started};
+use crate::topology::{Topology, combined};
+use longhaul_bench::{PairRecord, Record, Source, Started};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,6 +85,9 @@ pub enum RunError {
 enum Failure {
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// The executor knows why a program failed.
+    #[error("{name}: {}", .cause.why)]
+    Explained { name: String, cause: Cause, outputs: Vec<Ended> },
     /// The executor refuses a program: another attempt is in vain.
     #[error(transparent)]
     Program(Refusal),
@@ -100,7 +105,11 @@ enum Failure {
 
 impl Failure {
     fn is_final(&self) -> bool {
-        matches!(self, Failure::Program(_) | Failure::OffPath(_))
+        match self {
+            Failure::Program(_) | Failure::OffPath(_) => true,
+            Failure::Explained { cause, .. } => cause.is_final,
+            _ => false,
+        }
     }
 }
 
@@ -164,6 +173,52 @@ struct Runner<'a> {
     news: &'a mut dyn FnMut(News<'_>),
 }
 
+/// The programs of a run.
+struct Meeting {
+    /// Command line of the first client.
+    command: String,
+    programs: Programs,
+    pairs: Vec<PairOf>,
+}
+
+/// A client and its server.
+struct PairOf {
+    /// Host of the client.
+    client: Option<String>,
+    /// Host of the server.
+    server: Option<String>,
+    /// Index of the server.
+    index: Option<usize>,
+}
+
+/// Where the programs of a pair run, and its number if there are several.
+struct Ends {
+    client: End,
+    server: End,
+    pair: Option<usize>,
+}
+
+/// The words of a pair's programs.
+struct Words {
+    client: Vec<String>,
+    server: Option<Vec<String>>,
+}
+
+/// Reads the results of each pair.
+fn read(
+    commands: &Commands,
+    pairs: Vec<PairOf>,
+    output: &Output,
+) -> Result<Vec<PairRecord>, NoResult> {
+    let of_pair = |(pair, client): (PairOf, &Ended)| {
+        let server = pair.index.and_then(|index| output.servers.get(index));
+        let values = commands.parser.read(client, server, commands.from)?;
+        let (client, server) = (pair.client.unwrap_or_default(), pair.server.unwrap_or_default());
+        Ok(PairRecord { client, server, values })
+    };
+    pairs.into_iter().zip(&output.clients).map(of_pair).collect()
+}
+
 impl Runner<'_> {
     /// Runs a point until it has a result or has failed for good, and stores that.
     fn run(
@@ -197,8 +252,13 @@ impl Runner<'_> {
                 record = record.note(format!("attempt {}", attempt + 1));
             }
             let failure = match outcome {
-                Ok(values) => {
-                    record.values = values;
+                Ok(pairs) => {
+                    let values: Vec<Values> =
+                        pairs.iter().map(|pair| pair.values.clone()).collect();
+                    record.values = combined(&values);
+                    if pairs.len() > 1 {
+                        record.pairs = pairs;
+                    }
                     self.store.add(&record)?;
                     return Ok(Conclusion::Measured);
                 }
@@ -217,13 +277,14 @@ impl Runner<'_> {
         }
     }
 
-    /// One attempt at a run: the client's command, and the values. The output is on disk.
+    /// One attempt at a run: the clients' command, and the values of each pair. The output is on
+    /// disk.
     fn attempt(
         &mut self,
         program: &Program,
         point: &Point,
         repeat: u32,
-    ) -> Result<(String, Result<Values, Failure>), RunError> {
+    ) -> Result<(String, Result<Vec<PairRecord>, Failure>), RunError> {
         let is_new = match self.executor.enter(&point.path) {
             Ok(is_new) => is_new,
             Err(refusal) => return Ok((String::new(), Err(refusal.into()))),
@@ -231,70 +292,149 @@ impl Runner<'_> {
         if is_new {
             self.warm_up(program, point);
         }
-        let commands = &program.commands;
-        let (command, ran) = match self.pair(commands, point) {
-            Ok((command, pair)) => (command, pair.run(self.stop).map_err(Failure::from)),
+        let meeting = match self.meeting(&program.commands, point) {
+            Ok(meeting) => meeting,
             Err(failure) => return Ok((String::new(), Err(failure))),
         };
+        let Meeting { command, programs, pairs } = meeting;
+        let ran = programs.run(self.stop).map_err(|fault| self.explained(fault));
         let ended: Vec<&Ended> = match &ran {
-            Ok(Output { client, server }) => [client].into_iter().chain(server).collect(),
+            Ok(Output { clients, servers }) => clients.iter().chain(servers).collect(),
             Err(Failure::Fault(fault)) => fault.outputs().iter().collect(),
+            Err(Failure::Explained { outputs, .. }) => outputs.iter().collect(),
             Err(_) => Vec::new(),
         };
         let file = self.keep(point, repeat, &ended)?;
         let values = ran.and_then(|output| {
-            let read = commands.parser.read(&output, commands.from);
+            let read = read(&program.commands, pairs, &output);
             read.map_err(|error| Failure::NoResult { error, file })
         });
         Ok((command, values))
     }
 
+    /// The failure, as the executor explains it.
+    fn explained(&self, fault: Fault) -> Failure {
+        let (Fault::Failed { ended, .. }
+        | Fault::Hung { ended, .. }
+        | Fault::NotReady { ended, .. }) = &fault
+        else {
+            return fault.into();
+        };
+        let mut others = fault.outputs().iter();
+        // What ended a program's partner may also be the cause.
+        let explained = [&**ended].into_iter().chain(&mut others);
+        let explained =
+            explained.filter_map(|one| Some((one.name.clone(), self.executor.explain(one)?)));
+        match explained.collect::<Vec<_>>().into_iter().next() {
+            Some((name, cause)) => {
+                Failure::Explained { name, cause, outputs: fault.outputs().to_vec() }
+            }
+            None => fault.into(),
+        }
+    }
+
     /// Runs a point without recording it. Whatever fails here is recorded by the runs that count.
     fn warm_up(&mut self, program: &Program, point: &Point) {
         for _ in 0..self.campaign.warm_up {
-            if let Ok((_, pair)) = self.pair(&program.commands, point) {
-                let _ = pair.run(self.stop);
+            if let Ok(meeting) = self.meeting(&program.commands, point) {
+                let _ = meeting.programs.run(self.stop);
             }
         }
     }
 
-    /// The client's command line, and both programs.
-    fn pair(&self, commands: &Commands, point: &Point) -> Result<(String, Pair), Failure> {
-        let addresses = self.executor.addresses()?;
+    /// The programs of a point.
+    fn meeting(&self, commands: &Commands, point: &Point) -> Result<Meeting, Failure> {
+        let topology = Topology::of(&point.path)?;
+        let mut meeting = Meeting {
+            command: String::new(),
+            programs: Programs {
+                servers: Vec::new(),
+                clients: Vec::new(),
+                server_ends: commands.server_ends,
+                limit: self.campaign.limit,
+                group: Group::Own,
+            },
+            pairs: Vec::new(),
+        };
+        // Port and index of each server that several clients share.
+        let mut shared: BTreeMap<usize, (u16, usize)> = BTreeMap::new();
+        for number in 0..topology.pairs() {
+            let (client, server) = topology.pair(number);
+            let known = shared.get(&server).copied().filter(|_| commands.shared_server);
+            let port = match known {
+                Some((port, _)) => port,
+                None => self.executor.port().map_err(Failure::Port)?,
+            };
+            let words = self.words(commands, point, server, port)?;
+            let place = Ends {
+                client: End { side: Side::Client, number: client },
+                server: End { side: Side::Server, number: server },
+                pair: (topology.pairs() > 1).then_some(number),
+            };
+            let index = match (known, words.server) {
+                (Some((_, index)), _) => Some(index),
+                (None, None) => None,
+                (None, Some(words)) => {
+                    let ready = match &commands.start {
+                        Start::Listens => Ready::Listens(port),
+                        Start::Asleep => Ready::Asleep,
+                        Start::Says(text) => Ready::Says(text.clone()),
+                    };
+                    let name = self.name(place.server, place.pair, &words);
+                    let served = self.executor.serve(place.server, name, &words, ready);
+                    meeting.programs.servers.push(served.map_err(Failure::Program)?);
+                    let index = meeting.programs.servers.len() - 1;
+                    shared.insert(server, (port, index));
+                    Some(index)
+                }
+            };
+            let name = self.name(place.client, place.pair, &words.client);
+            let client = self.executor.launch(place.client, name, &words.client);
+            meeting.programs.clients.push(client.map_err(Failure::Program)?);
+            if meeting.command.is_empty() {
+                meeting.command = words.client.join(" ");
+            }
+            meeting.pairs.push(PairOf {
+                client: self.executor.host(place.client),
+                server: self.executor.host(place.server),
+                index,
+            });
+        }
+        Ok(meeting)
+    }
+
+    /// The name of a program for errors.
+    fn name(&self, end: End, pair: Option<usize>, words: &[String]) -> String {
+        let word = words.first().map_or("", String::as_str);
+        let number = pair.map_or_else(String::new, |pair| format!(" {}", pair + 1));
+        let host = self.executor.host(end).filter(|_| pair.is_some() || self.executor.is_remote());
+        let host = host.map_or_else(String::new, |host| format!(" on {host}"));
+        format!("the {}{number}{host}, {word}", end.side.name())
+    }
+
+    /// The words of both programs.
+    fn words(
+        &self,
+        commands: &Commands,
+        point: &Point,
+        server: usize,
+        port: u16,
+    ) -> Result<Words, Failure> {
+        let addresses = self.executor.addresses(server)?;
         if let (true, Some(why)) = (commands.is_tcp, addresses.off_path) {
             return Err(Failure::OffPath(why));
         }
-        let port = free_tcp_port().map_err(Failure::Port)?;
-        let [rdma, tcp, port_text] =
-            [addresses.rdma.to_string(), addresses.tcp.to_string(), port.to_string()];
+        let port = port.to_string();
         let value = |name: &str| match name {
-            ADDRESS => Some(rdma.as_str()),
-            TCP => Some(tcp.as_str()),
-            PORT => Some(port_text.as_str()),
+            ADDRESS => Some(addresses.rdma.as_str()),
+            TCP => Some(addresses.tcp.as_str()),
+            PORT => Some(port.as_str()),
             _ => point.settings.get(name).map(|value| value.text.as_str()),
         };
-        let make = |side: Side, words: &[String]| {
-            let command = self.executor.command(side, words).map_err(Failure::Program)?;
-            let name = words.first().map_or("", String::as_str);
-            Ok::<_, Failure>((format!("the {}, {name}", side.name()), command))
-        };
-        let server = match &commands.server {
-            None => None,
-            Some(server) => {
-                let (name, command) = make(Side::Server, &server.fill(value))?;
-                let ready = match &commands.start {
-                    Start::Listens => Ready::Listens(port),
-                    Start::Asleep => Ready::Asleep,
-                    Start::Says(text) => Ready::Says(text.clone()),
-                };
-                Some((name, command, ready))
-            }
-        };
-        let words = commands.client.fill(value);
-        let client = make(Side::Client, &words)?;
-        let (server_ends, limit) = (commands.server_ends, self.campaign.limit);
-        let pair = Pair { server, client, server_ends, limit, group: Group::Own };
-        Ok((words.join(" "), pair))
+        Ok(Words {
+            client: commands.client.fill(value),
+            server: commands.server.as_ref().map(|server| server.fill(value)),
+        })
     }
 
     /// Writes what programs printed. Returns the file.

@@ -1,5 +1,6 @@
 //! The results of a campaign, a row for each value of each point.
 
+use crate::topology::is_sum;
 use longhaul_bench::{Point as Place, Record};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ pub struct Row {
     pub point: Place,
     /// Name of the value, which ends in its unit.
     pub value: String,
-    /// Number of runs.
+    /// Number of figures: of runs, or where pairs are samples of one distribution, of pairs.
     pub n: usize,
     /// Smallest figure.
     pub min: f64,
@@ -28,7 +29,13 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
     let mut figures: BTreeMap<(&str, &Place), Vec<f64>> = BTreeMap::new();
     for record in records {
         for (value, figure) in &record.values {
-            figures.entry((value, &record.point)).or_default().push(*figure);
+            let figures = figures.entry((value, &record.point)).or_default();
+            let of_pairs = record.pairs.iter().filter(|_| !is_sum(value));
+            let mut of_pairs = of_pairs.filter_map(|pair| pair.values.get(value)).peekable();
+            match of_pairs.peek() {
+                Some(_) => figures.extend(of_pairs),
+                None => figures.push(*figure),
+            }
         }
     }
     let row = |((value, point), mut figures): ((&str, &Place), Vec<f64>)| {

@@ -12,8 +12,8 @@ use longhaul_bench::Record;
 use longhaul_boxes::figures::count;
 use longhaul_campaign::slurm::{Share, Slurm};
 use longhaul_campaign::{
-    Campaign, Executor, InLab, News, OnMachine, Point, RunError, Store, StoreError, Tally, measure,
-    missing,
+    BySsh, Campaign, Executor, InLab, News, OnMachine, Point, RunError, Site, Store, StoreError,
+    Tally, measure, missing,
 };
 use longhaul_lab::LabName;
 use std::error::Error;
@@ -175,14 +175,20 @@ fn in_job(
 
 /// Where the campaign's programs run.
 fn executor(campaign: &Campaign) -> Result<Box<dyn Executor>, Failure> {
-    if !campaign.in_lab {
-        let command = |words: &[OsString]| Ok(on_machine(words)?);
-        return Ok(Box::new(OnMachine::new(command)));
+    match &campaign.site {
+        Site::Machine => {
+            let command = |words: &[OsString]| Ok(on_machine(words)?);
+            Ok(Box::new(OnMachine::new(command)))
+        }
+        Site::Lab => {
+            let name = format!("measure-{}", std::process::id());
+            let name: LabName = name.parse().map_err(Problem::from)?;
+            Ok(Box::new(InLab::new(name, |(dir, host), words| {
+                Ok::<_, Box<dyn Error>>(exec::command(dir, host, &itself(words)?)?)
+            })))
+        }
+        Site::Ssh(hosts) => Ok(Box::new(BySsh::new(hosts.clone()))),
     }
-    let name: LabName = format!("measure-{}", std::process::id()).parse().map_err(Problem::from)?;
-    Ok(Box::new(InLab::new(name, |(dir, host), words| {
-        Ok::<_, Box<dyn Error>>(exec::command(dir, host, &itself(words)?)?)
-    })))
 }
 
 fn on_machine(words: &[OsString]) -> Result<Command, Problem> {

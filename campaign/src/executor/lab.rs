@@ -1,12 +1,13 @@
-//! The client on host a of a lab, the server on host b.
+//! Clients on the hosts a, c, e and so on of a lab, servers on b, d, f and so on.
 
-use super::{Addresses, Executor, Made, Refusal, Side, os_words};
+use super::{Addresses, End, Executor, Made, Refusal, Side, os_words};
 use crate::grid::{Settings, Value};
+use crate::programs::Launch;
+use crate::topology::Topology;
 use clap::{CommandFactory as _, Parser};
 use longhaul_bench::{Point as Place, Scalar};
 use longhaul_lab::{HostName, Lab, LabDir, LabName, Lifetime, Spec};
 use std::ffi::OsString;
-use std::process::Command;
 
 /// Options of a lab that are no settings of a path.
 const NO_SETTINGS: [&str; 3] = ["name", "help", "hosts"];
@@ -42,7 +43,12 @@ impl<F: Fn(Host<'_>, &[OsString]) -> Made> InLab<F> {
 
 /// The spec of a lab with these settings.
 fn spec(path: &Settings) -> Result<Spec, Refusal> {
-    let arguments = path.iter().filter_map(|(key, value)| {
+    let Topology { clients, servers } = Topology::of(path)?;
+    // Hosts of the two sites alternate.
+    let hosts = (2 * clients - 1).max(2 * servers);
+    let hosts = (hosts > 2).then(|| format!("--hosts={hosts}"));
+    let settings = path.iter().filter(|(key, _)| !Topology::takes(key));
+    let settings = settings.filter_map(|(key, value)| {
         let option = key.replace('_', "-");
         match &value.scalar {
             Scalar::Bool(true) => Some(format!("--{option}")),
@@ -50,7 +56,7 @@ fn spec(path: &Settings) -> Result<Spec, Refusal> {
             _ => Some(format!("--{option}={}", value.text)),
         }
     });
-    let parsed = Options::try_parse_from(arguments).map_err(|error| {
+    let parsed = Options::try_parse_from(hosts.into_iter().chain(settings)).map_err(|error| {
         let text = error.to_string();
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let lines = lines.take_while(|line| !line.starts_with("Usage:"));
@@ -58,6 +64,14 @@ fn spec(path: &Settings) -> Result<Spec, Refusal> {
         Refusal::new(lines.join("; ").trim_start_matches("error: "))
     })?;
     Ok(parsed.spec)
+}
+
+/// The host at one end.
+fn host(end: End) -> HostName {
+    match end.side {
+        Side::Client => HostName::of_index(2 * end.number),
+        Side::Server => HostName::of_index(2 * end.number + 1),
+    }
 }
 
 /// The parameter of results that a setting is: quantities as numbers in the unit of their name.
@@ -77,7 +91,7 @@ impl<F: Fn(Host<'_>, &[OsString]) -> Made> Executor for InLab<F> {
         let option = key.replace('_', "-");
         let command = Options::command();
         let is_known = command.get_arguments().any(|known| known.get_long() == Some(&option));
-        is_known && !NO_SETTINGS.contains(&key)
+        (is_known && !NO_SETTINGS.contains(&key)) || Topology::takes(key)
     }
 
     fn parameters(&self, path: &Settings) -> Result<Place, Refusal> {
@@ -103,26 +117,28 @@ impl<F: Fn(Host<'_>, &[OsString]) -> Made> Executor for InLab<F> {
         self.running.take().and_then(|(_, _, lab)| lab.end())
     }
 
-    fn addresses(&self) -> Result<Addresses, Refusal> {
+    fn addresses(&self, server: usize) -> Result<Addresses, Refusal> {
         let (_, spec, lab) = self.running()?;
+        let host = host(End { side: Side::Server, number: server });
         let network = lab.dir().network().map_err(Refusal::new)?;
         let off_path = (!network.is_of_hosts()).then(|| {
             network.missing().unwrap_or("the lab is one without networks of its hosts").to_owned()
         });
         Ok(Addresses {
-            rdma: spec.device_addresses(HostName::B)[0],
-            tcp: lab.dir().address_for_tcp(HostName::B).map_err(Refusal::new)?.into(),
+            rdma: spec.device_addresses(host)[0].to_string(),
+            tcp: lab.dir().address_for_tcp(host).map_err(Refusal::new)?.to_string(),
             off_path,
         })
     }
 
-    fn command(&self, side: Side, words: &[String]) -> Result<Command, Refusal> {
+    fn host(&self, end: End) -> Option<String> {
+        Some(host(end).to_string())
+    }
+
+    fn launch(&self, end: End, name: String, words: &[String]) -> Result<Launch, Refusal> {
         let (_, _, lab) = self.running()?;
-        let host = match side {
-            Side::Client => HostName::A,
-            Side::Server => HostName::B,
-        };
-        (self.command)((lab.dir(), host), &os_words(words)).map_err(Refusal::new)
+        let command = (self.command)((lab.dir(), host(end)), &os_words(words));
+        Ok(Launch::here(name, command.map_err(Refusal::new)?))
     }
 }
 
@@ -156,6 +172,21 @@ mod tests {
         ]));
         let expected = Place::new().with("distance_km", 100.0).with("loss", 1e-3);
         assert_eq!(place.unwrap(), expected.with("accelerate", "both").with("ipv6", true));
+    }
+
+    #[test]
+    fn a_topology_decides_the_number_of_hosts() {
+        let hosts = |clients: u32, servers: u32| {
+            let [clients, servers] = [clients, servers].map(|n| (n.to_string(), Scalar::from(n)));
+            let settings =
+                [("clients", &*clients.0, clients.1), ("servers", &*servers.0, servers.1)];
+            spec(&path(&settings)).map(|spec| spec.hosts)
+        };
+        assert_eq!((hosts(1, 1).unwrap(), hosts(4, 1).unwrap(), hosts(1, 4).unwrap()), (2, 7, 8));
+        assert_eq!(hosts(13, 13).unwrap(), 26);
+        assert!(hosts(14, 1).unwrap_err().to_string().contains("--hosts"));
+        let end = |side, number| host(End { side, number }).to_string();
+        assert_eq!((end(Side::Client, 3), end(Side::Server, 1)), ("g".into(), "d".into()));
     }
 
     #[test]

@@ -22,7 +22,8 @@ fn refusal(text: &str) -> String {
 #[test]
 fn defaults_are_those_of_the_documentation() {
     let found = campaign(SHORTEST);
-    assert_eq!((found.repeats, found.warm_up, found.retries, found.in_lab), (5, 0, 1, false));
+    assert_eq!((found.repeats, found.warm_up, found.retries), (5, 0, 1));
+    assert_eq!(found.site, Site::Machine);
     assert_eq!((found.limit, found.cool_down), (Duration::from_secs(60), Duration::ZERO));
     assert_eq!(found.order, Order::Random);
 }
@@ -57,6 +58,14 @@ fn faults_have_a_line_and_a_cure() {
         (format!("{SHORTEST}[axes]\nloss = [0, 2]\n"), 6, "--loss"),
         (format!("{SHORTEST}[lab]\nname = \"y\"\n"), 6, "a lab has no setting 'name'"),
         (format!("{SHORTEST}[lab]\ndistance = \"5\"\n"), 6, "--distance"),
+        (format!("{SHORTEST}[ssh]\nclients = [\"a\"]\nservers = []\n"), 5, "names no host: write"),
+        (format!("{SHORTEST}[ssh]\nhosts = []\n"), 6, "unknown field `hosts`"),
+        (format!("{SHORTEST}[lab]\n[ssh]\nclients = []\nservers = []\n"), 6, "remove one"),
+        (
+            format!("{SHORTEST}[lab]\n[axes]\nclients = [2]\nservers = [3]\n"),
+            7,
+            "use equal numbers, or 1 of one",
+        ),
         (format!("{SHORTEST}[reduced]\naxes = {{ qps = [1] }}\n"), 6, "no axis is called 'qps'"),
     ] {
         let refused = refusal(&text);

@@ -1,7 +1,9 @@
 //! `longhaul measure`: campaigns in a lab and on this machine, killed, interrupted and resumed;
-//! programs that hang, are missing or print nothing; Slurm.
+//! programs that hang, are missing or print nothing; topologies, ssh and Slurm.
 
 mod slurm;
+mod ssh;
+mod topologies;
 
 use longhaul_checks::{Finished, Program, RuntimeDir, Turn, longhaul, members_of_group, require};
 use serde_json::Value;

@@ -4,10 +4,9 @@ use super::{CLIENT, SERVER};
 use crate::exec;
 use crate::problem::Problem;
 use longhaul_campaign::parser::Values;
-use longhaul_campaign::{Ended, Group, Pair, Ready};
+use longhaul_campaign::{Ended, Group, Launch, Programs, Ready};
 use longhaul_lab::{HostName, Lab};
 use std::ffi::OsString;
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -23,16 +22,16 @@ pub fn run(
     port: u16,
     expected: Duration,
 ) -> Result<Ended, Problem> {
-    let (server_name, server) = command(lab, SERVER, server)?;
-    let pair = Pair {
-        server: Some((server_name, server, Ready::Listens(port))),
-        client: command(lab, CLIENT, client)?,
+    let programs = Programs {
+        servers: vec![(launch(lab, SERVER, server)?, Ready::Listens(port))],
+        clients: vec![launch(lab, CLIENT, client)?],
         server_ends: true,
         limit: expected + GRACE,
         group: Group::Callers,
     };
     let never = AtomicBool::new(false);
-    pair.run(&never).map(|output| output.client).map_err(|fault| {
+    let client = programs.run(&never).map(|mut output| output.clients.swap_remove(0));
+    client.map_err(|fault| {
         let printed = fault.outputs().iter().map(ToString::to_string).collect::<String>();
         Problem::plain(format!("the run failed: {fault}\n{printed}"))
     })
@@ -44,9 +43,9 @@ pub fn goodput_gbps(values: &Values) -> Result<f64, Problem> {
     goodput.ok_or_else(|| Problem::plain("the program printed no goodput"))
 }
 
-/// The name and the command of a program on `host`.
-fn command(lab: &Lab, host: HostName, line: &str) -> Result<(String, Command), Problem> {
+/// A program on `host`.
+fn launch(lab: &Lab, host: HostName, line: &str) -> Result<Launch, Problem> {
     let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
     let name = format!("{} on host {host}", words[0].to_string_lossy());
-    Ok((name, exec::command(lab.dir(), host, &words)?))
+    Ok(Launch::here(name, exec::command(lab.dir(), host, &words)?))
 }

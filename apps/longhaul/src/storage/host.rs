@@ -235,7 +235,7 @@ fn with_spdk(args: &Args, dir: &Path, load: &Load, stop: &AtomicBool) -> Result<
     let mut running = job.start()?;
     running.wait(None, stop);
     let ended = running.end();
-    if !ended.is_success {
+    if !ended.is_success() {
         return Err(spdk::failure(&ended));
     }
     let report =

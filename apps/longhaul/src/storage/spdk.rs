@@ -7,9 +7,8 @@ pub use configuration::{Backing, Fabric, Listener, Subsystem};
 pub use report::Report;
 
 use crate::problem::Problem;
-use longhaul_campaign::{Ended, Group, Process};
+use longhaul_campaign::{Ended, Group, Interruption, Process};
 use longhaul_host::placement::list_text;
-use rustix::process::Signal;
 use serde_json::Value;
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -116,7 +115,7 @@ impl Job<'_> {
         }
         command.env("LD_LIBRARY_PATH", path);
         let name = self.program.rsplit('/').next().unwrap_or_default().to_owned();
-        let process = Process::start(name, command, Group::Callers)
+        let process = Process::start(name, command, Interruption::Signal, Group::Callers)
             .map_err(|error| Problem::io("start", &program, &error))?;
         Ok(Running { process, _place: place })
     }
@@ -135,7 +134,7 @@ impl Running {
                 return false;
             }
             if stop.load(Ordering::Relaxed) && kill_at.is_none() {
-                self.process.signal(Signal::INT);
+                self.process.interrupt();
                 kill_at = Some(Instant::now() + END_WITHIN);
             }
             if kill_at.is_some_and(|at| Instant::now() > at) {
@@ -159,7 +158,7 @@ pub fn failure(ended: &Ended) -> Problem {
         .or_else(|| lines().find(|line| line.starts_with("EAL: ")))
         .or_else(|| ended.last_words())
         .unwrap_or("it printed nothing");
-    let cause = format!("{} of SPDK failed ({}): {error}", ended.name, ended.how);
+    let cause = format!("{} of SPDK failed ({}): {error}", ended.name, ended.how());
     let says = |text: &str| lines().any(|line| line.contains(text));
     if says("error while loading shared libraries") {
         Problem::new(cause, BUILD)
@@ -218,6 +217,8 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
 
     #[test]
     fn an_engine_is_ours_or_a_directory() {
@@ -247,8 +248,7 @@ mod tests {
     fn a_failure_is_told_by_its_first_error() {
         let ended = Ended {
             name: "nvmf_tgt".to_owned(),
-            how: "exit status: 1".to_owned(),
-            is_success: false,
+            status: Some(ExitStatus::from_raw(1 << 8)),
             stdout: String::new(),
             stderr: "[t] pci.c: 57:init: *ERROR*: DPDK LTS version 22.11.11 not supported.\n\
                      [t] app.c: 387:setup: *ERROR*: Unable to initialize SPDK env\n"

@@ -293,7 +293,7 @@ fn with_spdk(
         running.wait(None, stop);
     }
     let ended = running.end();
-    if ended.is_success { Ok(ExitCode::SUCCESS) } else { Err(spdk::failure(&ended)) }
+    if ended.is_success() { Ok(ExitCode::SUCCESS) } else { Err(spdk::failure(&ended)) }
 }
 
 /// The block size of each of `count` namespaces.
