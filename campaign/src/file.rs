@@ -4,9 +4,10 @@ use crate::executor::{Side, SshHosts};
 use crate::grid::{Axis, Value};
 use crate::parser::PatternError;
 use crate::program::{Commands, Program};
+use crate::published::Published;
 use crate::store::Digest;
 use crate::template::TemplateError;
-use longhaul_bench::{Experiment, Scalar};
+use longhaul_bench::{Document, Experiment, Scalar};
 use longhaul_units::size_bytes;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -40,6 +41,10 @@ pub struct Campaign {
     pub site: Site,
     /// Programs, at least one.
     pub programs: Vec<Program>,
+    /// Tables beside which its results stand.
+    pub published: Vec<Published>,
+    /// Parameters of all results that neither a path nor a program has.
+    pub(crate) labels: Vec<(String, Value)>,
     pub(crate) constants: Vec<Axis>,
     pub(crate) axes: Vec<Axis>,
     file: String,
@@ -54,6 +59,8 @@ pub enum Site {
     Lab,
     /// On other hosts.
     Ssh(SshHosts),
+    /// On hosts that the file leaves to its user.
+    Unnamed,
 }
 
 impl Site {
@@ -63,6 +70,7 @@ impl Site {
             Site::Machine => ("machine", None),
             Site::Lab => ("lab", None),
             Site::Ssh(hosts) => ("ssh", Some(hosts)),
+            Site::Unnamed => ("ssh", None),
         };
         std::iter::once(name).chain(hosts.into_iter().flat_map(SshHosts::identity))
     }
@@ -190,6 +198,9 @@ pub enum FileFault {
     /// A name of `[reduced]` that no axis has.
     #[error("no axis is called '{0}': [reduced] replaces the values of axes")]
     NotReduced(String),
+    /// A name of the command line that no axis has.
+    #[error("no axis is called '{0}'")]
+    NoSuchAxis(String),
     /// More runs than a campaign may have.
     #[error("{runs} runs are more than a million: use fewer values or repeats")]
     TooMany {
@@ -211,6 +222,7 @@ struct CampaignFile {
     title: String,
     #[serde(default)]
     about: String,
+    document: Option<Document>,
     repeats: Option<Spanned<u32>>,
     #[serde(default)]
     seed: u64,
@@ -224,9 +236,13 @@ struct CampaignFile {
     lab: Option<LabFile>,
     ssh: Option<Spanned<SshHosts>>,
     #[serde(default)]
+    labels: BTreeMap<Spanned<String>, toml::Value>,
+    #[serde(default)]
     axes: AxesFile,
     #[serde(default)]
     program: Vec<Spanned<ProgramFile>>,
+    #[serde(default)]
+    published: Vec<Published>,
     reduced: Option<ReducedFile>,
 }
 
@@ -256,6 +272,8 @@ pub(crate) struct ProgramFile {
 struct ReducedFile {
     repeats: Option<Spanned<u32>>,
     warm_up: Option<u32>,
+    /// The part runs in labs.
+    lab: Option<LabFile>,
     #[serde(default)]
     axes: AxesFile,
 }
@@ -370,7 +388,15 @@ impl Campaign {
         }
         let mut experiment = Experiment::new(name, &given.title);
         experiment.about = given.about;
-        let site = lines.site(given.lab.is_some(), given.ssh)?;
+        experiment.document = given.document;
+        let mut site = lines.site(given.lab.is_some(), given.ssh)?;
+        if site == Site::Machine && given.reduced.as_ref().is_some_and(|part| part.lab.is_some()) {
+            site = Site::Unnamed;
+        }
+        let labels = given.labels.into_iter().map(|(key, value)| {
+            let value = lines.value(key.span().start, key.get_ref(), &value)?;
+            Ok((key.into_inner(), value))
+        });
         let mut campaign = Campaign {
             experiment,
             repeats: lines.repeats(given.repeats, 5)?,
@@ -387,6 +413,8 @@ impl Campaign {
             retries: given.retries.unwrap_or(1),
             site,
             programs: Vec::new(),
+            published: given.published,
+            labels: labels.collect::<Result<_, _>>()?,
             constants: lines.axes(constants(given.lab.unwrap_or_default()))?,
             axes: lines.axes(given.axes)?,
             file: file.to_owned(),
@@ -421,6 +449,10 @@ impl Campaign {
 
     /// Replaces values by those of `[reduced]`.
     fn reduce(&mut self, lines: &Lines<'_>, reduced: ReducedFile) -> Result<(), FileError> {
+        if let Some(lab) = reduced.lab {
+            self.site = Site::Lab;
+            self.constants = lines.axes(constants(lab))?;
+        }
         self.repeats = lines.repeats(reduced.repeats, self.repeats)?;
         self.warm_up = reduced.warm_up.unwrap_or(self.warm_up);
         let places: Vec<(usize, String)> =
@@ -444,6 +476,27 @@ impl Campaign {
             is_known = true;
         }
         is_known
+    }
+
+    /// Gives an axis other values, separated by commas.
+    ///
+    /// # Errors
+    /// There is no such axis, or a value that it cannot have.
+    pub fn set(&mut self, key: &str, values: &str) -> Result<(), FileFault> {
+        let values = values.split(',').map(|text| parse_value(key, text));
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        if self.replace(key, &values) { Ok(()) } else { Err(FileFault::NoSuchAxis(key.to_owned())) }
+    }
+
+    /// Adds a parameter to all results, or replaces it.
+    ///
+    /// # Errors
+    /// A value that it cannot have.
+    pub fn label(&mut self, key: &str, value: &str) -> Result<(), FileFault> {
+        let value = parse_value(key, value)?;
+        self.labels.retain(|(known, _)| known != key);
+        self.labels.push((key.to_owned(), value));
+        Ok(())
     }
 
     pub(crate) fn error(&self, line: usize, fault: FileFault) -> FileError {
@@ -474,6 +527,18 @@ fn constants(lab: LabFile) -> AxesFile {
         (key, Spanned::new(span, values))
     };
     lab.into_iter().map(axis).collect()
+}
+
+/// The value that a text of the command line is.
+fn parse_value(key: &str, text: &str) -> Result<Value, FileFault> {
+    let text = text.trim();
+    let given = match (text.parse::<i64>(), text.parse::<f64>(), text.parse::<bool>()) {
+        (Ok(number), ..) => toml::Value::Integer(number),
+        (_, Ok(number), _) => toml::Value::Float(number),
+        (.., Ok(flag)) => toml::Value::Boolean(flag),
+        _ => toml::Value::String(text.to_owned()),
+    };
+    Lines { file: "", text: "" }.value(0, key, &given).map_err(|error| error.fault)
 }
 
 #[cfg(test)]

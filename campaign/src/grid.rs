@@ -113,6 +113,9 @@ impl Campaign {
         })?;
         let others = settings.iter().filter(|(key, _)| !executor.takes(key));
         let mut place = Place::new().with("program", program.name.as_str());
+        for (key, value) in &self.labels {
+            place = place.with(key, value.scalar.clone());
+        }
         for (key, value) in parameters.iter() {
             place = place.with(key, value.clone());
         }

@@ -97,16 +97,19 @@ impl Template {
         }
     }
 
-    /// The words, with `value` for each placeholder. One without a value stays empty.
+    /// The words, with `value` for each placeholder. A word that is nothing but placeholders
+    /// without a value is left out.
     pub fn fill<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> Vec<String> {
         let word = |pieces: &Vec<Piece>| {
             let text = pieces.iter().map(|piece| match piece {
                 Piece::Text(text) => text.as_str(),
                 Piece::Name(name) => value(name).unwrap_or_default(),
             });
-            text.collect()
+            let word: String = text.collect();
+            let has_text = pieces.iter().any(|piece| matches!(piece, Piece::Text(_)));
+            (has_text || !word.is_empty()).then_some(word)
         };
-        self.words.iter().map(word).collect()
+        self.words.iter().filter_map(word).collect()
     }
 }
 
@@ -151,6 +154,8 @@ mod tests {
         let words = command.fill(|name| if name == "a" { Some("1 2") } else { Some("3") });
         assert_eq!(words, ["sh", "-c", "echo 1 2", "x1 2-3", "{c}"]);
         assert!(command.has_word("sh") && command.word(2).is_none());
+        let command = Template::parse("x {a} -{a} '' {a}{b}").unwrap();
+        assert_eq!(command.fill(|_| None), ["x", "-", ""]);
     }
 
     #[test]

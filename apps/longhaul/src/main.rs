@@ -15,6 +15,7 @@ mod ingest;
 mod job_array;
 mod key;
 mod lab;
+mod labs;
 mod measure;
 mod migrate;
 mod output;

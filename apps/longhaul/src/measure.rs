@@ -1,5 +1,7 @@
 //! `longhaul measure`: a campaign of measurements, declared in a file.
 
+mod presets;
+mod published;
 mod summary;
 
 use crate::exec;
@@ -12,8 +14,8 @@ use longhaul_bench::Record;
 use longhaul_boxes::figures::count;
 use longhaul_campaign::slurm::{Share, Slurm};
 use longhaul_campaign::{
-    BySsh, Campaign, Executor, InLab, News, OnMachine, Point, RunError, Site, Store, StoreError,
-    Tally, measure, missing,
+    BySsh, Campaign, Executor, InLab, News, OnMachine, Point, RunError, Site, SshHosts, Store,
+    StoreError, Tally, measure, missing,
 };
 use longhaul_lab::LabName;
 use std::error::Error;
@@ -38,6 +40,9 @@ Examples:
   longhaul measure mine.toml --reduced       a part of it that takes less time
   longhaul measure mine.toml --retry-failed  the runs that failed, once more
   longhaul measure mine.toml --executor slurm --tasks 20 --sbatch=--time=1:00:00
+  longhaul measure --list                    the presets, campaigns of published tables
+  longhaul measure iown2-c1 --reduced        a preset: its part for a lab
+  longhaul measure iown2-c1 --clients node1 --servers node2 --set device=mlx5_2
   longhaul report out/mine/results.jsonl --out report.html
 
 Results go to results.jsonl in --out, one line when a run ends; output/ has what the programs
@@ -53,13 +58,13 @@ const EXAMPLE: &str = include_str!("measure/example.toml");
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A campaign file; --example prints one
-    #[arg(required_unless_present = "example")]
+    /// A campaign file, which --example shows, or the name of a preset, which --list shows
+    #[arg(required_unless_present_any = ["example", "list"])]
     file: Option<PathBuf>,
     /// Directory of the results [default: out/ and the campaign's name]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print the points and end
+    /// Print the points, or without a file the presets, and end
     #[arg(long)]
     list: bool,
     /// Measure the part of the campaign that its `reduced` table selects
@@ -75,7 +80,70 @@ pub struct Args {
     #[arg(long, exclusive = true)]
     example: bool,
     #[command(flatten)]
+    changes: Changes,
+    #[command(flatten)]
     array: job_array::Options,
+}
+
+/// What the command line changes of a campaign.
+#[derive(Debug, clap::Args)]
+struct Changes {
+    /// Hosts of the clients, as ssh knows them, instead of the file's
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "servers")]
+    clients: Vec<String>,
+    /// Hosts of the servers
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "clients")]
+    servers: Vec<String>,
+    /// Give an axis other values, such as --set device=mlx5_2; may be repeated
+    #[arg(long, value_name = "AXIS=VALUES")]
+    set: Vec<String>,
+    /// Add a parameter to the results, such as --label distance_km=380; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    label: Vec<String>,
+}
+
+impl Changes {
+    fn apply(&self, campaign: &mut Campaign) -> Result<(), Failure> {
+        if !self.clients.is_empty() {
+            if campaign.site == Site::Lab {
+                let cause = "this campaign runs in labs, and --clients and --servers name hosts";
+                let cure = "remove them, or [lab] from the file, or --reduced";
+                return Err(Failure::Value(Problem::new(cause, cure)));
+            }
+            let (clients, servers) = (self.clients.clone(), self.servers.clone());
+            let hosts = SshHosts { clients, servers, ..SshHosts::default() };
+            hosts
+                .check()
+                .map_err(|error| Failure::value(format!("--clients and --servers: {error}")))?;
+            campaign.site = Site::Ssh(hosts);
+        }
+        for (option, texts) in [("--set", &self.set), ("--label", &self.label)] {
+            for text in texts {
+                let refused = |why: String| Failure::value(format!("{option} {text}: {why}"));
+                let (key, value) =
+                    text.split_once('=').ok_or_else(|| refused("write NAME=VALUE".to_owned()))?;
+                let done = match option {
+                    "--set" => campaign.set(key, value),
+                    _ => campaign.label(key, value),
+                };
+                done.map_err(|fault| refused(fault.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Its words.
+    fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut option = |name: &str, value: &str| words.extend([format!("{name}={value}")]);
+        if !self.clients.is_empty() {
+            option("--clients", &self.clients.join(","));
+            option("--servers", &self.servers.join(","));
+        }
+        self.set.iter().for_each(|text| option("--set", text));
+        self.label.iter().for_each(|text| option("--label", text));
+        words
+    }
 }
 
 /// Runs what a campaign has no results of.
@@ -85,15 +153,16 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn campaign(args: &Args) -> Result<ExitCode, Failure> {
     let Some(path) = &args.file else {
-        output::print(EXAMPLE)?;
+        let text = if args.list { presets::list()? } else { EXAMPLE.to_owned() };
+        output::print(&text)?;
         return Ok(ExitCode::SUCCESS);
     };
     let slurm = args.array.slurm()?;
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::Value(Problem::io("read", path, &error)))?;
+    let text = presets::text(path).map_err(Failure::Value)?;
     let name = path.display().to_string();
-    let campaign = Campaign::parse(&name, &text, args.reduced).map_err(Failure::value)?;
-    let mut executor = executor(&campaign)?;
+    let mut campaign = Campaign::parse(&name, &text, args.reduced).map_err(Failure::value)?;
+    args.changes.apply(&mut campaign)?;
+    let mut executor = executor(&campaign, args.list).map_err(Failure::Value)?;
     let points = campaign.points(&*executor).map_err(Failure::value)?;
     if args.list {
         output::print(&summary::list(&campaign, &points, args.json)?)?;
@@ -146,7 +215,8 @@ fn arguments(args: &Args, directory: &Path) -> Result<Vec<String>, Failure> {
     let copy = directory.join(COPY);
     let reduced = args.reduced.then(|| "--reduced".to_owned());
     let out = ["--out".to_owned(), directory.display().to_string()];
-    Ok([copy.display().to_string()].into_iter().chain(reduced).chain(out).collect())
+    let words = [copy.display().to_string()].into_iter().chain(reduced).chain(out);
+    Ok(words.chain(args.changes.words()).collect())
 }
 
 /// Has Slurm measure what is missing.
@@ -173,10 +243,15 @@ fn in_job(
     Ok(Tally { measured, is_interrupted: !is_over, ..Tally::default() })
 }
 
-/// Where the campaign's programs run.
-fn executor(campaign: &Campaign) -> Result<Box<dyn Executor>, Failure> {
+/// Where the campaign's programs run, or for a list would run.
+fn executor(campaign: &Campaign, is_for_list: bool) -> Result<Box<dyn Executor>, Problem> {
     match &campaign.site {
-        Site::Machine => {
+        Site::Unnamed if !is_for_list => {
+            let cause = format!("{} runs on two hosts or more", campaign.experiment.name);
+            let cure = "name them with --clients and --servers, or add --reduced for a lab";
+            Err(Problem::new(cause, cure))
+        }
+        Site::Machine | Site::Unnamed => {
             let command = |words: &[OsString]| Ok(on_machine(words)?);
             Ok(Box::new(OnMachine::new(command)))
         }
@@ -289,7 +364,9 @@ fn conclude(
 ) -> Result<ExitCode, Failure> {
     let is_ours = |record: &&Record| points.iter().any(|point| point.place == record.point);
     let records: Vec<Record> = store.records().iter().filter(is_ours).cloned().collect();
-    let outcome = summary::Outcome { campaign, points, records: &records, store, tally };
+    let compared = published::compare(campaign, &records)?;
+    let outcome =
+        summary::Outcome { campaign, points, records: &records, compared: &compared, store, tally };
     output::print(&if args.json { outcome.json()? } else { outcome.text(output::columns()) })?;
     if tally.is_interrupted {
         eprintln!(

@@ -128,3 +128,26 @@ fn a_reduced_campaign_has_other_values() {
     assert_eq!(points[0].place, place.with("size_bytes", 1024));
     assert_eq!(reduced.digest(), whole.digest());
 }
+
+#[test]
+fn a_part_may_run_in_labs_and_the_whole_on_hosts_that_its_user_names() {
+    let text = "name = \"x\"\n[labels]\ndistance_km = 380\n[axes]\nqps = [1]\n[[program]]\nname = \
+                \"a\"\nclient = \"ib_write_bw -q {qps}\"\n[reduced]\nlab = { distance = \
+                [\"1km\", \"2km\"], rate = \"1G\" }\n";
+    let lab = InLab::new("x".parse().unwrap(), |_, _| Err("none".into()));
+    let machine = OnMachine::new(|_| Err("none".into()));
+    let mut whole = campaign(text);
+    assert_eq!(whole.site, Site::Unnamed);
+    let place = longhaul_bench::Point::new().with("program", "a").with("distance_km", 380);
+    assert_eq!(whole.points(&machine).unwrap()[0].place, place.clone().with("qps", 1));
+    whole.label("distance_km", "100").unwrap();
+    whole.set("qps", "4, 8").unwrap();
+    let points = whole.points(&machine).unwrap();
+    assert_eq!(points[1].place, place.with("distance_km", 100).with("qps", 8));
+    assert_eq!(whole.set("x", "1").unwrap_err().to_string(), "no axis is called 'x'");
+    let reduced = Campaign::parse("x.toml", text, true).unwrap();
+    assert_eq!(reduced.site, Site::Lab);
+    let points = reduced.points(&lab).unwrap();
+    let km = |at: usize| points[at].place.get("distance_km").cloned();
+    assert_eq!((points.len(), km(0), km(1)), (2, Some(1.0.into()), Some(2.0.into())));
+}

@@ -1,6 +1,7 @@
 //! `longhaul measure`: campaigns in a lab and on this machine, killed, interrupted and resumed;
-//! programs that hang, are missing or print nothing; topologies, ssh and Slurm.
+//! programs that hang, are missing or print nothing; presets, topologies, ssh and Slurm.
 
+mod presets;
 mod slurm;
 mod ssh;
 mod topologies;

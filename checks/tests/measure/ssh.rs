@@ -168,5 +168,11 @@ fn hosts_that_are_missing_are_refused_before_anything_is_made() {
     let refused = place.run("x.toml --out o");
     assert_eq!(refused.status.code(), Some(2), "{refused}");
     assert!(refused.stderr.contains("'clients' = 2, and [ssh] names 1"), "{refused}");
+    let other = place.run("x.toml --out o --clients a --servers=-b");
+    assert!(other.stderr.contains("\"-b\" is no name of a host"), "{other}");
+    let lab = place.run("iown2-c1 --reduced --out o --clients a --servers b");
+    assert!(lab.stderr.contains("this campaign runs in labs"), "{lab}");
+    let unnamed = place.run("iown2-c1 --out o");
+    assert!(unnamed.stderr.contains("name them with --clients and --servers"), "{unnamed}");
     assert!(!place.runtime.path().join("o").exists());
 }

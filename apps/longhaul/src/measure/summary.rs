@@ -1,11 +1,12 @@
 //! The points of a campaign and what was measured there, for people and programs.
 
+use super::published;
 use crate::output;
 use crate::output::table::blocks;
 use crate::problem::Problem;
 use longhaul_bench::{Point as Place, Quantity, Record, Scalar};
 use longhaul_boxes::figures::count;
-use longhaul_campaign::{Campaign, Point, Row, Store, Tally, rows};
+use longhaul_campaign::{Campaign, Compared, Point, Row, Store, Tally, rows};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,6 +20,8 @@ pub struct Outcome<'a> {
     pub points: &'a [Point],
     /// Of these points.
     pub records: &'a [Record],
+    /// Published figures beside these.
+    pub compared: &'a [Compared],
     pub store: &'a Store,
     pub tally: &'a Tally,
 }
@@ -46,6 +49,8 @@ struct Document<'a> {
     measured: usize,
     is_interrupted: bool,
     summary: Vec<Row>,
+    #[serde(skip_serializing_if = "<[Compared]>::is_empty")]
+    published: &'a [Compared],
     failed: Vec<Failed<'a>>,
 }
 
@@ -97,6 +102,7 @@ impl Outcome<'_> {
             measured: self.tally.measured,
             is_interrupted: self.tally.is_interrupted,
             summary: rows(self.records),
+            published: self.compared,
             failed: failed.collect(),
         };
         Ok(output::to_json(&document)? + "\n")
@@ -128,6 +134,9 @@ impl Outcome<'_> {
                 "{rows} with n below {FEW}: their medians and extremes say little; raise 'repeats'"
             );
             text += &output::wrapped(&line, width);
+        }
+        if !self.compared.is_empty() {
+            text += &published::text(self.campaign, self.compared, width);
         }
         for (record, reason) in self.failed() {
             text += &output::wrapped(&format!("failed: {}: {reason}", record.point), width);
