@@ -168,6 +168,7 @@ fn campaign(args: &Args) -> Result<ExitCode, Failure> {
         output::print(&summary::list(&campaign, &points, args.json)?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    campaign.experiment.published = published::cells(&campaign, &points)?;
     let directory = directory(args, &campaign);
     let interrupt = Interrupt::listen()?;
     let mut run = |share: Share, store: &mut Store| {

@@ -170,7 +170,7 @@ fn a_task_that_exceeds_its_memory_leaves_a_failure_with_the_reason() {
 
 /// Slurm's time limits are whole minutes.
 #[test]
-#[ignore = "takes two minutes: for nightly"]
+#[ignore = "nightly: takes two minutes"]
 fn a_task_that_exceeds_its_time_leaves_a_failure_with_the_reason() {
     let slow = "if [ {qps} = 2 ]; then sleep 400; fi";
     let campaign = scripts(2, slow).replace("repeats = 2", "repeats = 1");
@@ -207,7 +207,7 @@ client = "ib_write_bw -d longhaul0 -F -s {message_bytes} -n {messages}"
 "#;
 
 #[test]
-#[ignore = "500 runs in labs: for nightly"]
+#[ignore = "nightly: 500 runs in labs"]
 fn five_hundred_points_of_a_lab_survive_kills() {
     const LONG: Duration = Duration::from_secs(1800);
     require("ib_write_bw", "perftest");

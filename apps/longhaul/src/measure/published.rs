@@ -4,9 +4,9 @@ use crate::labs::Table;
 use crate::output::table::blocks;
 use crate::output::wrapped;
 use crate::problem::Problem;
-use longhaul_bench::{Quantity, Record};
+use longhaul_bench::{PublishedCell, Quantity, Record};
 use longhaul_boxes::figures::count;
-use longhaul_campaign::{Campaign, Compared, Site};
+use longhaul_campaign::{Campaign, Compared, Point, Site, Statistic};
 use std::collections::BTreeSet;
 
 /// The published figures of a campaign, with those of `records`.
@@ -17,6 +17,23 @@ pub fn compare(campaign: &Campaign, records: &[Record]) -> Result<Vec<Compared>,
         all.extend(published.compare(table.cells(), records));
     }
     Ok(all)
+}
+
+/// The published means and medians of single points, as a report shows them: it averages the runs
+/// of a point.
+pub fn cells(campaign: &Campaign, points: &[Point]) -> Result<Vec<PublishedCell>, Problem> {
+    let mut cells = Vec::new();
+    for one in compare(campaign, &[])? {
+        let is_average = matches!(one.statistic, Statistic::Mean | Statistic::Median);
+        let is_at = |point: &&Point| {
+            one.point.iter().all(|(key, value)| point.place.get(key) == Some(value))
+        };
+        let mut found = points.iter().filter(is_at);
+        if let (true, Some(point), None) = (is_average, found.next(), found.next()) {
+            cells.push(PublishedCell::new(point.place.clone(), &one.value, one.published));
+        }
+    }
+    Ok(cells)
 }
 
 /// A table of those that were measured, and the number of the others.
