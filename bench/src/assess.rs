@@ -9,7 +9,8 @@ use crate::experiment::Experiment;
 use crate::point::Point;
 use crate::quantity::Quantity;
 use crate::record::{Provenance, Record, Source};
-use serde::Serialize;
+use crate::samples::Samples;
+use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What one source says of one cell.
@@ -23,11 +24,26 @@ pub struct Figure {
     pub max: f64,
     /// How many runs: seeds of a simulation, repetitions of a measurement.
     pub runs: u32,
+    /// Its runs, or where single observations were recorded, those.
+    #[serde(
+        rename = "statistics",
+        serialize_with = "statistics",
+        skip_serializing_if = "is_single"
+    )]
+    pub samples: Samples,
     /// A constant was fitted here.
     pub fitted: bool,
     /// What its last run noted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+fn statistics<S: Serializer>(samples: &Samples, serializer: S) -> Result<S::Ok, S::Error> {
+    samples.statistics().serialize(serializer)
+}
+
+fn is_single(samples: &Samples) -> bool {
+    samples.n() == 1
 }
 
 /// Whether a figure is what was expected.
@@ -457,25 +473,30 @@ fn gather(records: &[Record]) -> BTreeMap<(String, Point), Gathered> {
     let mut all: BTreeMap<(String, Point), BTreeMap<Source, Runs>> = BTreeMap::new();
     for (index, record) in records.iter().enumerate() {
         let figures = record.values.iter().map(|(value, figure)| (value, Ok(*figure)));
+        let means = record.samples.iter().filter_map(|(value, samples)| {
+            let is_new = !record.values.contains_key(value);
+            Samples::new(samples.iter().copied())
+                .filter(|_| is_new)
+                .map(|all| (value, Ok(all.mean())))
+        });
         let failures = record.failed.iter().map(|(value, why)| (value, Err(why.as_str())));
-        for (value, figure) in figures.chain(failures) {
+        for (value, figure) in figures.chain(means).chain(failures) {
             let cell = all.entry((value.clone(), record.point.clone())).or_default();
             cell.entry(record.source).or_default().insert(run(index, record), (figure, record));
         }
     }
-    let figure = |runs: &Runs| {
-        let figures = || runs.values().filter_map(|(figure, _)| figure.ok());
-        let (least, most) =
-            (figures().fold(f64::INFINITY, f64::min), figures().fold(f64::NEG_INFINITY, f64::max));
-        Figure {
-            // Of equal figures the mean is the figure, to the last bit.
-            mean: if least == most { least } else { figures().sum::<f64>() / runs.len() as f64 },
-            min: least,
-            max: most,
+    let figure = |value: &str, runs: &Runs| {
+        let figures = Samples::new(runs.values().filter_map(|(figure, _)| figure.ok()))?;
+        let of_runs = runs.values().filter_map(|(_, record)| record.samples.get(value));
+        Some(Figure {
+            mean: figures.mean(),
+            min: figures.min(),
+            max: figures.max(),
             runs: runs.len() as u32,
+            samples: Samples::new(of_runs.flatten().copied()).unwrap_or(figures),
             fitted: runs.values().any(|(_, record)| record.fitted),
             note: runs.values().rev().find_map(|(_, record)| record.note.clone()),
-        }
+        })
     };
     let mut cells = BTreeMap::new();
     for (cell, sources) in all {
@@ -483,7 +504,9 @@ fn gather(records: &[Record]) -> BTreeMap<(String, Point), Gathered> {
         for (source, runs) in sources {
             let mut failures = runs.values().filter_map(|(figure, _)| figure.err());
             match failures.next() {
-                None => drop(gathered.figures.insert(source, figure(&runs))),
+                None => {
+                    gathered.figures.extend(figure(&cell.0, &runs).map(|figure| (source, figure)))
+                }
                 Some(why) if runs.len() == 1 => {
                     drop(gathered.failures.insert(source, why.to_owned()))
                 }

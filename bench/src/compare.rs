@@ -1,14 +1,16 @@
 //! Two sets of records side by side.
 
-use crate::assess::{Assessment, Cell, deviation};
+use crate::assess::{Assessment, Cell, Figure, deviation};
 use crate::expectation::Tolerance;
 use crate::experiment::Experiment;
 use crate::point::Point;
-use crate::record::{Record, Source};
+use crate::record::{Provenance, Record, Source};
+use crate::samples::{FEW, bounds};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
-/// A figure that both sets have.
+/// A figure that both sets have: medians where both have several runs, means otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// Experiment.
@@ -29,8 +31,73 @@ pub struct Difference {
     pub ratio: Option<f64>,
     /// (b − a) / |a|; none where a is zero and b is not.
     pub deviation: Option<f64>,
-    /// Too far apart.
+    /// Runs or single observations in the first set.
+    pub n_a: usize,
+    /// Runs or single observations in the second set.
+    pub n_b: usize,
+    /// 95 % bootstrap interval of the ratio, where both sets have several runs.
+    #[serde(serialize_with = "bounds", skip_serializing_if = "Option::is_none")]
+    pub ratio_interval: Option<RangeInclusive<f64>>,
+    /// Beyond the tolerance, whatever the interval.
+    pub is_off: bool,
+    /// Beyond the tolerance, and the interval, if there is one, excludes equality.
     pub is_beyond: bool,
+}
+
+impl Difference {
+    /// Compares the figures of a cell of both sets.
+    fn new(
+        place: &Cell,
+        sources: [Source; 2],
+        figures: [&Figure; 2],
+        name: &str,
+        tolerance: Tolerance,
+    ) -> Self {
+        let [n_a, n_b] = figures.map(|figure| figure.samples.n());
+        let is_repeated = n_a > 1 && n_b > 1;
+        let [a, b] = figures.map(|figure| match is_repeated {
+            true => figure.samples.median(),
+            false => figure.mean,
+        });
+        let [of_a, of_b] = figures.map(|figure| &figure.samples);
+        let ratio_interval = of_b.ratio_interval(of_a);
+        let is_off = !tolerance.is_met(b, a);
+        let is_distinct = ratio_interval.as_ref().is_none_or(|interval| !interval.contains(&1.0));
+        Difference {
+            experiment: name.to_owned(),
+            source_a: sources[0],
+            source_b: sources[1],
+            point: place.point.clone(),
+            value: place.value.clone(),
+            a,
+            b,
+            ratio: (a != 0.0).then(|| b / a),
+            deviation: deviation(b, a),
+            n_a,
+            n_b,
+            ratio_interval,
+            is_off,
+            is_beyond: is_off && is_distinct,
+        }
+    }
+
+    /// True if it has an interval of too few runs to say much.
+    pub fn is_of_few(&self) -> bool {
+        self.ratio_interval.is_some() && self.n_a.min(self.n_b) < FEW
+    }
+}
+
+/// Something that is not the same in the provenance of two sets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// Experiment.
+    pub experiment: String,
+    /// Field of the provenance, or name in its environment.
+    pub name: String,
+    /// What only the first set has.
+    pub a: Vec<String>,
+    /// What only the second set has.
+    pub b: Vec<String>,
 }
 
 /// A figure that only one set has.
@@ -57,10 +124,13 @@ pub struct Comparison {
     pub only_a: Vec<Unmatched>,
     /// What only the second has.
     pub only_b: Vec<Unmatched>,
+    /// What differs in how they were made.
+    pub provenance: Vec<Origin>,
 }
 
 impl Comparison {
-    /// Compares `b` with `a`, runs averaged as in [`Assessment::new`]. Figures of the same source
+    /// Compares `b` with `a`: medians where both have several runs, with an interval of their
+    /// ratio, and otherwise runs averaged as in [`Assessment::new`]. Figures of the same source
     /// are matched; an experiment in which the sets have one source each, not the same, is matched
     /// across the two.
     pub fn new(a: &[Record], b: &[Record], tolerance: Tolerance) -> Self {
@@ -69,6 +139,7 @@ impl Comparison {
         let mut comparison = Comparison::default();
         for name in names {
             comparison.experiment(name, a, b, tolerance);
+            comparison.provenance.extend(origins(name, a, b));
         }
         comparison
     }
@@ -91,30 +162,21 @@ impl Comparison {
         for (source_a, source_b) in pairs {
             for cell in order.cells() {
                 let place = (cell.value.as_str(), &cell.point);
-                let figure = |cells: &BTreeMap<_, &Cell>, source| {
-                    let cell: &&Cell = cells.get(&place)?;
-                    cell.figures.get(&source).map(|figure| figure.mean)
-                };
-                let unmatched = |source, figure| Unmatched {
+                let of_a = cells_a.get(&place).and_then(|cell| cell.figures.get(&source_a));
+                let of_b = cells_b.get(&place).and_then(|cell| cell.figures.get(&source_b));
+                let unmatched = |source, figure: &Figure| Unmatched {
                     experiment: name.to_owned(),
                     source,
                     point: cell.point.clone(),
                     value: cell.value.clone(),
-                    figure,
+                    figure: figure.mean,
                 };
-                match (figure(&cells_a, source_a), figure(&cells_b, source_b)) {
-                    (Some(a), Some(b)) => self.differences.push(Difference {
-                        experiment: name.to_owned(),
-                        source_a,
-                        source_b,
-                        point: cell.point.clone(),
-                        value: cell.value.clone(),
-                        a,
-                        b,
-                        ratio: (a != 0.0).then(|| b / a),
-                        deviation: deviation(b, a),
-                        is_beyond: !tolerance.is_met(b, a),
-                    }),
+                match (of_a, of_b) {
+                    (Some(a), Some(b)) => {
+                        let sources = [source_a, source_b];
+                        let difference = Difference::new(cell, sources, [a, b], name, tolerance);
+                        self.differences.push(difference);
+                    }
                     (Some(a), None) => self.only_a.push(unmatched(source_a, a)),
                     (None, Some(b)) => self.only_b.push(unmatched(source_b, b)),
                     (None, None) => {}
@@ -139,6 +201,69 @@ fn sources(name: &str, records: &[Record]) -> Vec<Source> {
     let all: BTreeSet<Source> =
         records.iter().filter(|r| r.experiment == name).map(|r| r.source).collect();
     all.into_iter().collect()
+}
+
+/// What differs in the provenance of an experiment's records.
+fn origins(name: &str, a: &[Record], b: &[Record]) -> Vec<Origin> {
+    let [all_a, all_b] = [a, b].map(|records| {
+        let mut all: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        let of_name = records.iter().filter(|record| record.experiment == name);
+        for provenance in of_name.filter_map(|record| record.provenance.as_ref()) {
+            for (key, value) in facts(provenance) {
+                all.entry(key).or_default().insert(value);
+            }
+        }
+        all
+    });
+    // Records without provenance differ in nothing that can be named.
+    if all_a.is_empty() || all_b.is_empty() {
+        return Vec::new();
+    }
+    let none = BTreeSet::new();
+    let keys: BTreeSet<&str> = all_a.keys().chain(all_b.keys()).copied().collect();
+    let origin = |key: &str| {
+        let [of_a, of_b] = [&all_a, &all_b].map(|all| all.get(key).unwrap_or(&none));
+        let only = |these: &BTreeSet<String>, those: &BTreeSet<String>| -> Vec<String> {
+            these.difference(those).cloned().collect()
+        };
+        let (experiment, key) = (name.to_owned(), key.to_owned());
+        Origin { experiment, name: key, a: only(of_a, of_b), b: only(of_b, of_a) }
+    };
+    let origins = keys.into_iter().map(origin);
+    origins.filter(|origin| !(origin.a.is_empty() && origin.b.is_empty())).collect()
+}
+
+/// What can be the same in the provenance of two runs.
+fn facts(provenance: &Provenance) -> impl Iterator<Item = (&str, String)> {
+    let seed = provenance.seed.map(|seed| ("seed", seed.to_string()));
+    let own = [
+        ("longhaul", provenance.longhaul.clone()),
+        ("host", provenance.host.clone()),
+        ("threads", provenance.threads.to_string()),
+        ("command", without_ports(&provenance.command)),
+    ];
+    let environment = provenance.environment.iter();
+    let environment = environment.map(|(key, value)| (key.as_str(), value.clone()));
+    own.into_iter().filter(|(_, value)| !value.is_empty()).chain(seed).chain(environment)
+}
+
+/// Options of programs whose value is a port, which is another one in each run.
+const PORT_OPTIONS: [&str; 3] = ["-p", "-lp", "--port"];
+
+/// A command line with `PORT` for ports.
+fn without_ports(command: &str) -> String {
+    let mut words = Vec::new();
+    let mut is_port = false;
+    for word in command.split(' ') {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        words.push(match word.rsplit_once(':') {
+            _ if is_port && is_number(word) => "PORT".to_owned(),
+            Some((address, port)) if is_number(port) => format!("{address}:PORT"),
+            _ => word.to_owned(),
+        });
+        is_port = PORT_OPTIONS.contains(&word);
+    }
+    words.join(" ")
 }
 
 fn by_place(assessment: &Assessment) -> BTreeMap<(&str, &Point), &Cell> {
@@ -206,5 +331,52 @@ mod tests {
         assert_eq!(compare(0.0).beyond(), 0);
         assert_eq!(compare(1e-9).beyond(), 1);
         assert_eq!(compare(1.0).worst().unwrap().deviation, None);
+    }
+
+    #[test]
+    fn repeated_runs_differ_only_where_the_interval_excludes_equality() {
+        let runs = |goodputs: &[f64]| -> Vec<Record> {
+            goodputs.iter().map(|goodput| record(Source::Measured, 1, *goodput)).collect()
+        };
+        let a = runs(&[80.0, 98.0, 100.0, 101.0, 120.0]);
+        let compare = |b: &[Record]| {
+            let comparison = Comparison::new(&a, b, Tolerance::Percent(1.0));
+            comparison.differences[0].clone()
+        };
+        let noise = compare(&runs(&[85.0, 99.0, 104.0, 106.0, 119.0]));
+        assert_eq!((noise.a, noise.b, noise.n_a), (100.0, 104.0, 5));
+        assert!(noise.is_off && !noise.is_beyond && !noise.is_of_few(), "{noise:?}");
+        let faster = compare(&runs(&[170.0, 180.0, 190.0, 191.0, 200.0]));
+        assert!(faster.is_beyond && *faster.ratio_interval.unwrap().start() > 1.0);
+        let few = compare(&runs(&[170.0, 180.0]));
+        assert!(few.is_beyond && few.is_of_few(), "{few:?}");
+        // A single run has no interval; means are compared.
+        let single = compare(&runs(&[100.0]));
+        assert_eq!((single.a, single.b, single.ratio_interval), (99.8, 100.0, None));
+    }
+
+    #[test]
+    fn what_differs_in_provenance_is_named() {
+        let made = |kernel: &str, command: &str| {
+            let environment = [("kernel".to_owned(), kernel.to_owned())].into();
+            let command = command.to_owned();
+            let provenance =
+                Provenance { command, environment, threads: 1, ..Provenance::default() };
+            record(Source::Measured, 1, 1.0).from_run(provenance)
+        };
+        let a = [made("6.1", "ib_write_bw -p 4711 10.0.0.1")];
+        let b = [made("6.5", "ib_write_bw -p 815 10.0.0.1")];
+        let compare = |b: &[Record]| Comparison::new(&a, b, Tolerance::Percent(1.0)).provenance;
+        let kernel = Origin {
+            experiment: "x".to_owned(),
+            name: "kernel".to_owned(),
+            a: vec!["6.1".to_owned()],
+            b: vec!["6.5".to_owned()],
+        };
+        assert_eq!(compare(&b), [kernel]);
+        assert_eq!(compare(&a), []);
+        assert_eq!(compare(&[record(Source::Measured, 1, 1.0)]), []);
+        let other = [made("6.1", "qperf -lp 9 10.0.0.1:99")];
+        assert_eq!(compare(&other)[0].b, ["qperf -lp PORT 10.0.0.1:PORT"]);
     }
 }

@@ -3,42 +3,47 @@
 use crate::assess::{Assessment, Cell, Verdict};
 use crate::record::Source;
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
-/// A field as RFC 4180 has it.
-fn field(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
+/// `lines` as RFC 4180 has them.
+pub(crate) fn written(lines: &[Vec<String>]) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for line in lines {
+        // Lines of equal length in memory cannot fail.
+        let _ = writer.write_record(line);
     }
+    let bytes = writer.into_inner().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// Columns of a source with repeated runs.
+const REPEATED: [&str; 9] =
+    ["min", "max", "runs", "n", "q1", "median", "q3", "median_low", "median_high"];
 
 impl Assessment {
     /// One line per cell, numbers in the units of their names and in full: `experiment`,
     /// parameters, `value`, then of each source its mean, and of those that are not the reference
-    /// `_deviation_percent` and `_verdict`; of repeated runs `_min`, `_max` and `_runs`; `fitted`
-    /// names the sources that were fitted there.
+    /// `_deviation_percent` and `_verdict`; of repeated runs `_min`, `_max`, `_runs` and those of
+    /// [`Statistics`](crate::Statistics); `fitted` names the sources that were fitted there.
     pub fn csv(&self) -> String {
         let parameters: BTreeSet<&str> =
             self.cells().iter().flat_map(|cell| cell.point.iter().map(|(key, _)| key)).collect();
         let is_repeated = |source: &Source| {
             self.cells()
                 .iter()
-                .any(|cell| cell.figures.get(source).is_some_and(|figure| figure.runs > 1))
+                .any(|cell| cell.figures.get(source).is_some_and(|figure| figure.samples.n() > 1))
         };
         let repeated: Vec<Source> = self.sources().iter().copied().filter(is_repeated).collect();
         let judged: BTreeSet<Source> =
             self.cells().iter().flat_map(|cell| cell.judgements.keys().copied()).collect();
         let sources: BTreeSet<Source> = self.sources().iter().chain(&judged).copied().collect();
         let mut header = vec!["experiment".to_owned()];
-        header.extend(parameters.iter().map(|key| field(key)));
+        header.extend(parameters.iter().map(|key| (*key).to_owned()));
         header.push("value".to_owned());
         for source in &sources {
             let name = source.name();
             header.push(name.to_owned());
             if repeated.contains(source) {
-                header.extend(["min", "max", "runs"].map(|what| format!("{name}_{what}")));
+                header.extend(REPEATED.map(|what| format!("{name}_{what}")));
             }
             if judged.contains(source) {
                 header
@@ -46,14 +51,14 @@ impl Assessment {
             }
         }
         header.extend(["fitted".to_owned(), "suspect".to_owned(), "note".to_owned()]);
-        let mut csv = header.join(",") + "\n";
+        let mut lines = vec![header];
         for cell in self.cells() {
             let mut line = vec![self.experiment().name.clone()];
             line.extend(parameters.iter().map(|key| {
                 let value = cell.point.get(key);
-                value.map_or(String::new(), |value| field(&value.to_string()))
+                value.map_or(String::new(), ToString::to_string)
             }));
-            line.push(field(&cell.value));
+            line.push(cell.value.clone());
             for &source in &sources {
                 figure_fields(
                     cell,
@@ -65,11 +70,10 @@ impl Assessment {
             }
             line.push(fitted(cell));
             line.push(if cell.suspect { "yes" } else { "" }.to_owned());
-            line.push(field(&notes(cell)));
-            // Writing to a String cannot fail.
-            let _ = writeln!(csv, "{}", line.join(","));
+            line.push(notes(cell));
+            lines.push(line);
         }
-        csv
+        written(&lines)
     }
 }
 
@@ -84,9 +88,19 @@ fn figure_fields(
     let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
     line.push(number(figure.map(|figure| figure.mean)));
     if repeated {
-        line.push(number(figure.map(|figure| figure.min)));
-        line.push(number(figure.map(|figure| figure.max)));
-        line.push(number(figure.map(|figure| f64::from(figure.runs))));
+        let spread = figure.map(|figure| figure.samples.statistics());
+        let interval = spread.as_ref().and_then(|spread| spread.median_interval.as_ref());
+        line.extend([
+            number(figure.map(|figure| figure.min)),
+            number(figure.map(|figure| figure.max)),
+            number(figure.map(|figure| f64::from(figure.runs))),
+            number(spread.as_ref().map(|spread| spread.n as f64)),
+            number(spread.as_ref().map(|spread| spread.q1)),
+            number(spread.as_ref().map(|spread| spread.median)),
+            number(spread.as_ref().map(|spread| spread.q3)),
+            number(interval.map(|interval| *interval.start())),
+            number(interval.map(|interval| *interval.end())),
+        ]);
     }
     if judged {
         let judgement = cell.judgements.get(&source);

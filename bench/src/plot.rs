@@ -5,11 +5,13 @@
 //! metrics, so the same data give the same bytes everywhere.
 
 mod axis;
+mod boxes;
 mod draw;
 mod heat;
 
 pub use axis::{PlotAxis, Scale};
-pub use heat::HeatMap;
+pub(crate) use boxes::{BoxPlot, PlotBox};
+pub use heat::{Columns, HeatMap, Shades};
 
 use thiserror::Error;
 
@@ -101,7 +103,7 @@ impl Plot {
         if self.lines.iter().all(|line| line.points.is_empty()) {
             return Err(error("it has no points".to_owned()));
         }
-        draw::draw(self).map_err(|e| error(e.to_string()))
+        draw::draw(self, |_, _| Ok(())).map_err(|e| error(e.to_string()))
     }
 }
 

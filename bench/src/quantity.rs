@@ -131,6 +131,29 @@ impl Quantity {
         Quantity { label, family, base }
     }
 
+    /// Name and size of the unit that measures its family without a prefix, as in `seconds`; empty
+    /// for a count.
+    pub(crate) fn base(&self) -> (&'static str, f64) {
+        let (name, scale) = match self.family {
+            Family::Rate => ("bits_per_second", 1.0),
+            Family::Bytes => ("bytes", 1.0),
+            Family::Time => ("seconds", 1.0),
+            Family::Distance => ("meters", 1.0),
+            Family::Percent => ("ratio", 0.01),
+            Family::Power => ("watts", 1.0),
+            Family::Energy => ("joules", 1.0),
+            Family::PerSecond => ("per_second", 1.0),
+            Family::Count => ("", 1.0),
+        };
+        (name, self.base * scale)
+    }
+
+    /// `key` without its unit.
+    pub(crate) fn stem(key: &str) -> &str {
+        let stems = SUFFIXES.iter().filter_map(|(suffix, ..)| key.strip_suffix(suffix));
+        stems.into_iter().find(|stem| !stem.is_empty()).unwrap_or(key)
+    }
+
     /// The name without its unit, for people.
     pub fn label(&self) -> &str {
         &self.label

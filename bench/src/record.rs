@@ -68,6 +68,9 @@ pub struct Provenance {
     pub host: String,
     /// Threads that worked on it.
     pub threads: u32,
+    /// The machine: kernel, processor, versions and settings, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
 }
 
 /// When a run began; becomes a [`Provenance`] when it has ended.
@@ -97,6 +100,7 @@ impl Started {
             wall_s: (self.since.elapsed().as_secs_f64() * 1e6).round() / 1e6,
             host: host.trim().to_owned(),
             threads,
+            environment: BTreeMap::new(),
         }
     }
 }
@@ -117,6 +121,20 @@ pub fn rfc3339(unix_s: u64) -> String {
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Seconds from 1970 to a date as [`rfc3339`] writes it; `None` for any other text.
+pub(crate) fn unix_s(date: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| date.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    // Years that begin in March have their leap day last.
+    let (year, month) =
+        if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400;
+    let days = (days + (153 * month + 2) / 5 + day).checked_sub(1 + 719_468)?;
+    let at = days * 86_400 + hour * 3600 + minute * 60 + second;
+    (rfc3339(at) == date).then_some(at)
 }
 
 /// What one client measured with its server.
@@ -143,6 +161,16 @@ pub struct Record {
     /// Results by name, which ends in the unit; finite.
     #[serde(serialize_with = "numbers")]
     pub values: BTreeMap<String, f64>,
+    /// Single observations by name, such as the latency of each message, in the order in which they
+    /// were made. Without a value of the same name, their mean is the value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub samples: BTreeMap<String, Vec<f64>>,
+    /// Increase of counters of devices during the run, by device and name. Tables leave them out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "numbers")]
+    pub counters: BTreeMap<String, f64>,
+    /// What could not be recorded, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent: BTreeMap<String, String>,
     /// What each pair of a client and a server measured, where there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<PairRecord>,
@@ -175,6 +203,9 @@ impl Record {
             source,
             point,
             values: BTreeMap::new(),
+            samples: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            absent: BTreeMap::new(),
             pairs: Vec::new(),
             failed: BTreeMap::new(),
             provenance: None,
@@ -187,6 +218,13 @@ impl Record {
     #[must_use]
     pub fn value(mut self, name: &str, value: f64) -> Self {
         self.values.insert(name.to_owned(), value);
+        self
+    }
+
+    /// With single observations of `name`.
+    #[must_use]
+    pub fn with_samples(mut self, name: &str, samples: Vec<f64>) -> Self {
+        self.samples.insert(name.to_owned(), samples);
         self
     }
 
@@ -238,5 +276,10 @@ mod tests {
             "2024-12-31T23:59:59Z",
         ];
         assert_eq!(dates, expected);
+        let read = expected.map(unix_s);
+        assert_eq!(read, [0, 951_782_399, 951_782_400, 1_709_164_800, 1_735_689_599].map(Some));
+        for other in ["", "2024-02-30T00:00:00Z", "2024-02-29", "1969-12-31T23:59:59Z"] {
+            assert_eq!(unix_s(other), None, "{other}");
+        }
     }
 }

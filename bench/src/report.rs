@@ -4,12 +4,14 @@ mod page;
 mod section;
 
 use crate::assess::{Assessment, Counts, Tally};
+use crate::distributions::{Picture, distributions, maps};
 use crate::expectation::Basis;
 use crate::experiment::Experiment;
 use crate::figures::figures;
 use crate::plot::{HeatMap, PlotError};
 use crate::record::{Record, SCHEMA};
 use crate::results::ResultFile;
+use crate::spread::spreads;
 use crate::table::tables;
 use serde::Serialize;
 use std::fmt::Write;
@@ -189,6 +191,9 @@ impl Report {
             for table in tables(assessment, TEXT_WIDTH) {
                 let _ = writeln!(text, "{}", table.text());
             }
+            for spread in spreads(assessment) {
+                let _ = writeln!(text, "{}", spread.text());
+            }
             for exemption in &experiment.exemptions {
                 let _ = writeln!(text, "{}", folded(&format!("Not judged: {exemption}")));
             }
@@ -214,6 +219,9 @@ impl Report {
             }
             for table in tables(assessment, MARKDOWN_WIDTH) {
                 let _ = write!(text, "\n{}", table.markdown());
+            }
+            for spread in spreads(assessment) {
+                let _ = write!(text, "\n{}", spread.markdown());
             }
             for exemption in &assessment.experiment().exemptions {
                 let _ = write!(text, "\nNot judged: {exemption}\n");
@@ -294,16 +302,16 @@ impl Report {
         make(folder)?;
         let mut files = Vec::new();
         for assessment in &self.assessments {
-            for mut plot in figures(assessment) {
-                let name = format!("{}-{}", assessment.experiment().name, slug(&plot.title));
+            let plots = figures(assessment).into_iter().map(Picture::Plot);
+            for picture in plots.chain(maps(assessment)).chain(distributions(assessment)) {
+                let name = format!("{}-{}", assessment.experiment().name, slug(picture.title()));
                 let numbered = (2..).map(|number| format!("{name}-{number}"));
                 let mut paths = std::iter::once(name.clone())
                     .chain(numbered)
                     .map(|name| folder.join(name + ".svg"));
                 // Titles that differ in no letter or digit.
                 let path = paths.find(|path| !files.contains(path)).unwrap_or_default();
-                plot.note = assessment.origin();
-                write(&path, &plot.svg()?)?;
+                write(&path, &picture.with_note(assessment.origin()).svg()?)?;
                 files.push(path);
             }
         }

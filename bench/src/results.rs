@@ -284,8 +284,12 @@ impl ResultWriter {
         let parameters =
             record.point.iter().filter_map(|(key, value)| Some((key, value.as_number()?)));
         let values = record.values.iter().map(|(key, value)| (key.as_str(), *value));
+        let samples = record
+            .samples
+            .iter()
+            .flat_map(|(key, samples)| samples.iter().map(|sample| (key.as_str(), *sample)));
         if let Some((value, number)) =
-            parameters.chain(values).find(|(_, number)| !number.is_finite())
+            parameters.chain(values).chain(samples).find(|(_, number)| !number.is_finite())
         {
             return Err(WriteError::NotFinite {
                 experiment: record.experiment.clone(),

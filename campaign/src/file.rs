@@ -18,6 +18,9 @@ use toml::Spanned;
 /// Longest time of a point, in seconds: a week.
 const SECONDS_MAX: f64 = 604_800.0;
 
+/// Shortest interval of samples, in milliseconds.
+const SAMPLE_MS_MIN: f64 = 1.0;
+
 /// A campaign, as its file declares it.
 #[derive(Clone, Debug)]
 pub struct Campaign {
@@ -37,6 +40,8 @@ pub struct Campaign {
     pub limit: Duration,
     /// Further attempts at a run that fails.
     pub retries: u32,
+    /// Interval at which the threads of programs are sampled, if they are.
+    pub sample: Option<Duration>,
     /// Where the runs are.
     pub site: Site,
     /// Programs, at least one.
@@ -233,6 +238,7 @@ struct CampaignFile {
     cool_down_s: Option<Spanned<f64>>,
     limit_s: Option<Spanned<f64>>,
     retries: Option<u32>,
+    sample_ms: Option<Spanned<f64>>,
     lab: Option<LabFile>,
     ssh: Option<Spanned<SshHosts>>,
     #[serde(default)]
@@ -411,6 +417,12 @@ impl Campaign {
             )?),
             limit: Duration::from_secs_f64(lines.number("limit_s", given.limit_s, 60.0, 0.1)?),
             retries: given.retries.unwrap_or(1),
+            sample: match given.sample_ms {
+                None => None,
+                given => Some(Duration::from_secs_f64(
+                    lines.number("sample_ms", given, 0.0, SAMPLE_MS_MIN)? / 1e3,
+                )),
+            },
             site,
             programs: Vec::new(),
             published: given.published,

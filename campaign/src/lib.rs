@@ -5,6 +5,7 @@
 //! no result of, and reports progress as [`News`].
 #![forbid(unsafe_code)]
 
+mod environment;
 mod executor;
 mod file;
 mod grid;
@@ -14,12 +15,14 @@ mod program;
 mod programs;
 mod published;
 mod run;
+pub mod sample;
 pub mod slurm;
 mod store;
 mod summary;
 mod template;
 mod topology;
 
+pub use environment::environment;
 pub use executor::{
     Addresses, BySsh, Cause, End, Executor, InLab, Made, OnMachine, Refusal, Side, SshHosts,
 };

@@ -19,6 +19,9 @@ use thiserror::Error;
 /// Results by name, which ends in their unit.
 pub type Values = BTreeMap<String, f64>;
 
+/// Single observations by name, which ends in their unit.
+pub type Observations = BTreeMap<String, Vec<f64>>;
+
 /// Why there are no results.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
@@ -94,6 +97,19 @@ impl Parser {
         }
     }
 
+    /// Reads the single observations of a client and its server: latencies of perftest's messages
+    /// (`-U`, `-H`), and rates of iperf3's intervals.
+    pub fn observations(&self, client: &Ended, server: Option<&Ended>, from: Side) -> Observations {
+        let ended = of_side(client, server, from);
+        let (name, figures) = match self {
+            Parser::Perftest => ("latency_ns", perftest::latencies(&ended.stdout)),
+            Parser::Iperf3 => ("interval_goodput_bps", iperf3::intervals(&ended.stdout)),
+            _ => return Observations::new(),
+        };
+        let is_some = !figures.is_empty();
+        is_some.then(|| (name.to_owned(), figures)).into_iter().collect()
+    }
+
     /// Reads the results of a client and its server from the output of one side.
     ///
     /// # Errors
@@ -104,10 +120,7 @@ impl Parser {
         server: Option<&Ended>,
         from: Side,
     ) -> Result<Values, NoResult> {
-        let ended = match (from, server) {
-            (Side::Server, Some(server)) => server,
-            _ => client,
-        };
+        let ended = of_side(client, server, from);
         match self {
             Parser::Perftest => perftest::read(&ended.stdout),
             Parser::Qperf => qperf::read(&ended.stdout),
@@ -118,6 +131,14 @@ impl Parser {
                 pattern.read(&format!("{}\n{}", ended.stdout, ended.stderr))
             }
         }
+    }
+}
+
+/// The program whose output has the results.
+fn of_side<'a>(client: &'a Ended, server: Option<&'a Ended>, from: Side) -> &'a Ended {
+    match (from, server) {
+        (Side::Server, Some(server)) => server,
+        _ => client,
     }
 }
 

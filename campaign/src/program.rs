@@ -60,6 +60,14 @@ impl Program {
         names.filter(|name| ![ADDRESS, TCP, PORT].contains(name))
     }
 
+    /// Name of its client, if that is a program known to print its version and end.
+    pub(crate) fn with_version(&self) -> Option<&str> {
+        let word = self.commands.client.word(0)?;
+        let name = word.rsplit('/').next()?;
+        let is_perftest = name.starts_with("ib_") || name.starts_with("raw_ethernet_");
+        (is_perftest || ["qperf", "iperf3", "fio"].contains(&name)).then_some(word)
+    }
+
     /// True if a command has the placeholder `key`.
     pub(crate) fn uses(&self, key: &str) -> bool {
         self.placeholders().any(|name| name == key)

@@ -1,6 +1,6 @@
 //! Published tables beside the results of a campaign.
 
-use longhaul_bench::{Point as Place, Record, Scalar};
+use longhaul_bench::{Point as Place, Record, Samples, Scalar};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -29,14 +29,12 @@ impl Statistic {
         }
     }
 
-    /// It of `figures`, which are sorted and not empty.
-    fn of(self, figures: &[f64]) -> f64 {
-        let n = figures.len();
+    fn of(self, figures: &Samples) -> f64 {
         match self {
-            Statistic::Min => figures[0],
-            Statistic::Median => f64::midpoint(figures[(n - 1) / 2], figures[n / 2]),
-            Statistic::Mean => figures.iter().sum::<f64>() / n as f64,
-            Statistic::Max => figures[n - 1],
+            Statistic::Min => figures.min(),
+            Statistic::Median => figures.median(),
+            Statistic::Mean => figures.mean(),
+            Statistic::Max => figures.max(),
         }
     }
 }
@@ -114,8 +112,8 @@ impl Published {
                         value: self.value.clone(),
                         statistic: *statistic,
                         published: published * self.times,
-                        measured: (!figures.is_empty()).then(|| statistic.of(&figures)),
-                        n: figures.len(),
+                        measured: figures.as_ref().map(|figures| statistic.of(figures)),
+                        n: figures.as_ref().map_or(0, Samples::n),
                     });
                 }
             }
@@ -146,13 +144,11 @@ impl Published {
     }
 }
 
-/// The figures of `value` at points that have the parameters of `point`, sorted.
-fn figures(records: &[Record], point: &Place, value: &str) -> Vec<f64> {
+/// The figures of `value` at points that have the parameters of `point`; `None` if there are none.
+fn figures(records: &[Record], point: &Place, value: &str) -> Option<Samples> {
     let is_at = |record: &&Record| point.iter().all(|(key, at)| record.point.get(key) == Some(at));
     let found = records.iter().filter(is_at).filter_map(|record| record.values.get(value).copied());
-    let mut figures: Vec<f64> = found.collect();
-    figures.sort_by(f64::total_cmp);
-    figures
+    Samples::new(found)
 }
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
 //! Runs what a store has no result of.
 
+use crate::environment::environment;
 use crate::executor::{Cause, End, Executor, Refusal, Side};
 use crate::file::Campaign;
 use crate::grid::{Point, Run};
-use crate::parser::{NoResult, Values};
+use crate::parser::{NoResult, Observations, Values};
 use crate::process::{Ended, Group};
 use crate::program::{ADDRESS, Commands, PORT, Program, Start, TCP};
 use crate::programs::{Fault, Output, Programs, Ready};
+use crate::sample::{Recorded, Recording};
 use crate::slurm::Share;
 use crate::store::{Digest, Store, StoreError};
 use crate::topology::{Topology, combined};
 use longhaul_bench::{PairRecord, Record, Source, Started};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,7 +133,11 @@ pub fn measure(
     store.describe(&campaign.experiment)?;
     let began = Instant::now();
     let mut tally = Tally::default();
-    let mut runner = Runner { campaign, executor, store, stop, news };
+    let versions: BTreeSet<&str> =
+        campaign.programs.iter().filter_map(Program::with_version).collect();
+    let versions: Vec<&str> = versions.into_iter().collect();
+    let environment = &environment(if missing.is_empty() { &[] } else { &versions });
+    let mut runner = Runner { campaign, executor, store, stop, news, environment };
     for (done, run) in missing.iter().enumerate() {
         let point = &points[run.point];
         let mean = began.elapsed().checked_div(done as u32);
@@ -149,6 +155,42 @@ pub fn measure(
     }
     runner.leave();
     Ok(tally)
+}
+
+/// An attempt at a run.
+struct Attempt {
+    /// Of the first client.
+    command: String,
+    outcome: Result<(Vec<PairRecord>, Observations), Failure>,
+    recorded: Recorded,
+}
+
+impl Attempt {
+    /// One whose programs were not started.
+    fn refused(failure: Failure) -> Self {
+        let recorded = Recorded::default();
+        Attempt { command: String::new(), outcome: Err(failure), recorded }
+    }
+}
+
+/// Adds to a record what was recorded beside its values.
+fn add(recorded: Recorded, record: &mut Record) {
+    let Recorded { rise, activity } = recorded;
+    for (zone, energy_j) in rise.energy_j {
+        record.values.insert(format!("energy_{zone}_ws"), energy_j);
+        if rise.seconds > 0.0 {
+            record.values.insert(format!("power_{zone}_w"), energy_j / rise.seconds);
+        }
+    }
+    let counters = rise.counters.into_iter().map(|(name, count)| (name, count as f64));
+    record.counters.extend(counters);
+    record.absent.extend(rise.absent);
+    let Some(activity) = activity else { return };
+    let middle = activity.middle();
+    for (process, shares) in activity.by_process() {
+        let shares = shares[middle.clone()].to_vec();
+        record.samples.insert(format!("{process}.cpu_percent"), shares);
+    }
 }
 
 /// The runs in a share of `campaign`'s that `store` has no result of, in their order.
@@ -171,6 +213,8 @@ struct Runner<'a> {
     store: &'a mut Store,
     stop: &'a AtomicBool,
     news: &'a mut dyn FnMut(News<'_>),
+    /// Of this machine.
+    environment: &'a BTreeMap<String, String>,
 }
 
 /// The programs of a run.
@@ -219,6 +263,18 @@ fn read(
     pairs.into_iter().zip(&output.clients).map(of_pair).collect()
 }
 
+/// Reads the single observations of all pairs.
+fn observations(commands: &Commands, pairs: &[PairOf], output: &Output) -> Observations {
+    let mut all = Observations::new();
+    for (pair, client) in pairs.iter().zip(&output.clients) {
+        let server = pair.index.and_then(|index| output.servers.get(index));
+        for (name, figures) in commands.parser.observations(client, server, commands.from) {
+            all.entry(name).or_default().extend(figures);
+        }
+    }
+    all
+}
+
 impl Runner<'_> {
     /// Runs a point until it has a result or has failed for good, and stores that.
     fn run(
@@ -232,10 +288,11 @@ impl Runner<'_> {
         let mut attempt = 0;
         loop {
             let started = Started::now();
-            let name = &self.campaign.experiment.name;
+            let (name, environment) = (&self.campaign.experiment.name, self.environment);
             let record = |command: String| {
                 let mut provenance = started.provenance(None, 1);
                 (provenance.command, provenance.repeat) = (command, Some(repeat));
+                provenance.environment.clone_from(environment);
                 let record = Record::new(name, Source::Measured, point.place.clone());
                 record.from_run(provenance)
             };
@@ -243,7 +300,7 @@ impl Runner<'_> {
                 program.values().iter().fold(record, |record, value| record.failure(value, reason))
             };
             self.store.begin(&failed(record(String::new()), "in progress"))?;
-            let (command, outcome) = self.attempt(program, point, repeat)?;
+            let Attempt { command, outcome, recorded } = self.attempt(program, point, repeat)?;
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(Conclusion::Interrupted);
             }
@@ -252,10 +309,11 @@ impl Runner<'_> {
                 record = record.note(format!("attempt {}", attempt + 1));
             }
             let failure = match outcome {
-                Ok(pairs) => {
+                Ok((pairs, observations)) => {
                     let values: Vec<Values> =
                         pairs.iter().map(|pair| pair.values.clone()).collect();
-                    record.values = combined(&values);
+                    (record.values, record.samples) = (combined(&values), observations);
+                    add(recorded, &mut record);
                     if pairs.len() > 1 {
                         record.pairs = pairs;
                     }
@@ -277,27 +335,28 @@ impl Runner<'_> {
         }
     }
 
-    /// One attempt at a run: the clients' command, and the values of each pair. The output is on
-    /// disk.
+    /// One attempt at a run. The output of the programs is on disk.
     fn attempt(
         &mut self,
         program: &Program,
         point: &Point,
         repeat: u32,
-    ) -> Result<(String, Result<Vec<PairRecord>, Failure>), RunError> {
+    ) -> Result<Attempt, RunError> {
         let is_new = match self.executor.enter(&point.path) {
             Ok(is_new) => is_new,
-            Err(refusal) => return Ok((String::new(), Err(refusal.into()))),
+            Err(refusal) => return Ok(Attempt::refused(refusal.into())),
         };
         if is_new {
             self.warm_up(program, point);
         }
         let meeting = match self.meeting(&program.commands, point) {
             Ok(meeting) => meeting,
-            Err(failure) => return Ok((String::new(), Err(failure))),
+            Err(failure) => return Ok(Attempt::refused(failure)),
         };
         let Meeting { command, programs, pairs } = meeting;
+        let recording = Recording::begin(self.campaign.sample);
         let ran = programs.run(self.stop).map_err(|fault| self.explained(fault));
+        let recorded = recording.end();
         let ended: Vec<&Ended> = match &ran {
             Ok(Output { clients, servers }) => clients.iter().chain(servers).collect(),
             Err(Failure::Fault(fault)) => fault.outputs().iter().collect(),
@@ -305,11 +364,17 @@ impl Runner<'_> {
             Err(_) => Vec::new(),
         };
         let file = self.keep(point, repeat, &ended)?;
-        let values = ran.and_then(|output| {
+        if let Some(activity) = &recorded.activity {
+            let path = file.with_extension("csv");
+            std::fs::write(&path, activity.csv())
+                .map_err(|error| RunError::Output { path, error })?;
+        }
+        let outcome = ran.and_then(|output| {
+            let observations = observations(&program.commands, &pairs, &output);
             let read = read(&program.commands, pairs, &output);
-            read.map_err(|error| Failure::NoResult { error, file })
+            Ok((read.map_err(|error| Failure::NoResult { error, file })?, observations))
         });
-        Ok((command, values))
+        Ok(Attempt { command, outcome, recorded })
     }
 
     /// The failure, as the executor explains it.

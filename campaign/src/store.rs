@@ -4,15 +4,21 @@
 //! `task-N.jsonl`, and `task-N.running` for the run in progress. Files are locked while written. A
 //! run is finished when its record is on disk.
 
+use crate::process::LOOK_AGAIN;
 use longhaul_bench::{Experiment, Point, ReadError, Record, ResultFile, ResultWriter, WriteError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 const RESULTS: &str = "results.jsonl";
+/// Time in which a lock may get free: a program that was just started has the descriptors of its
+/// parent until it executes.
+const LOCK_WITHIN: Duration = Duration::from_millis(200);
 
 /// Identifies what results depend on: FNV-1a of texts.
 #[derive(Clone, Copy, Debug)]
@@ -414,10 +420,16 @@ fn key(record: &Record) -> Option<(Point, u64)> {
 }
 
 fn lock(file: &File, path: &Path, kind: &'static str) -> Result<(), StoreError> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Busy { path: path.to_owned(), kind }),
-        Err(TryLockError::Error(error)) => Err(io_error("lock", path)(error)),
+    let deadline = Instant::now() + LOCK_WITHIN;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOOK_AGAIN),
+            Err(TryLockError::WouldBlock) => {
+                return Err(StoreError::Busy { path: path.to_owned(), kind });
+            }
+            Err(TryLockError::Error(error)) => return Err(io_error("lock", path)(error)),
+        }
     }
 }
 

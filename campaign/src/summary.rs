@@ -1,7 +1,7 @@
 //! The results of a campaign, a row for each value of each point.
 
 use crate::topology::is_sum;
-use longhaul_bench::{Point as Place, Record};
+use longhaul_bench::{Point as Place, Record, Samples, Statistics};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -12,16 +12,10 @@ pub struct Row {
     pub point: Place,
     /// Name of the value, which ends in its unit.
     pub value: String,
-    /// Number of figures: of runs, or where pairs are samples of one distribution, of pairs.
-    pub n: usize,
-    /// Smallest figure.
-    pub min: f64,
-    /// Middle figure, or the mean of the two in the middle.
-    pub median: f64,
-    /// Mean.
-    pub mean: f64,
-    /// Largest figure.
-    pub max: f64,
+    /// What the figures amount to: those of runs, or where pairs are samples of one distribution,
+    /// those of pairs.
+    #[serde(flatten)]
+    pub statistics: Statistics,
 }
 
 /// Rows of all values in `records`, by value and point.
@@ -38,20 +32,11 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
             }
         }
     }
-    let row = |((value, point), mut figures): ((&str, &Place), Vec<f64>)| {
-        figures.sort_by(f64::total_cmp);
-        let n = figures.len();
-        Row {
-            point: point.clone(),
-            value: value.to_owned(),
-            n,
-            min: figures[0],
-            median: f64::midpoint(figures[(n - 1) / 2], figures[n / 2]),
-            mean: figures.iter().sum::<f64>() / n as f64,
-            max: figures[n - 1],
-        }
+    let row = |((value, point), figures): ((&str, &Place), Vec<f64>)| {
+        let statistics = Samples::new(figures)?.statistics();
+        Some(Row { point: point.clone(), value: value.to_owned(), statistics })
     };
-    figures.into_iter().map(row).collect()
+    figures.into_iter().filter_map(row).collect()
 }
 
 #[cfg(test)]
@@ -68,7 +53,10 @@ mod tests {
         let records =
             [record(4.0), record(1.0), other.value("a_bps", 9.0), record(2.0), record(3.0)];
         let found = rows(&records);
-        let figures = |row: &Row| (row.n, row.min, row.median, row.mean, row.max);
+        let figures = |row: &Row| {
+            let all = &row.statistics;
+            (all.n, all.min, all.median, all.mean, all.max)
+        };
         assert_eq!(figures(&found[0]), (4, 1.0, 2.5, 2.5, 4.0));
         assert_eq!((figures(&found[1]), found.len()), ((1, 9.0, 9.0, 9.0, 9.0), 2));
     }

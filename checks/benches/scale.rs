@@ -8,7 +8,7 @@
 //! one run, is what can be compared.
 
 use clap::Parser;
-use longhaul_checks::samples::Keep;
+use longhaul_checks::samples::{Keep, median};
 use longhaul_checks::two_processes::{
     OtherEnd, connect_other_end, device_of_other_end, wait_for_stop,
 };
@@ -85,7 +85,7 @@ fn main() {
             gbps(*many)
         );
     }
-    let median = ratios[ratios.len() / 2];
+    let median = median(&ratios);
     println!("  ratio, median {median:.2}  (goal: at least 0.80)");
     println!("  memory per idle queue pair {idle_bytes:.0} bytes  (goal: at most 4096)");
     let result = json!({

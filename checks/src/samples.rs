@@ -1,6 +1,7 @@
 //! Statistics of a bench's samples, and the file that stores them.
 
 use clap::Args;
+use longhaul_bench::Samples;
 use serde_json::Value;
 use std::env;
 use std::fs;
@@ -33,10 +34,7 @@ pub struct Keep {
 /// # Panics
 /// If there are no samples.
 pub fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+    Samples::new(samples.iter().copied()).expect("samples").median()
 }
 
 impl Keep {

@@ -3,7 +3,10 @@
 use crate::output;
 use crate::problem::Problem;
 use crate::report::{UNREADABLE, keep_only, read};
-use longhaul_bench::{Comparison, Difference, Quantity, Record, ResultFile, Tolerance, Unmatched};
+use longhaul_bench::{
+    Comparison, Difference, FEW, Origin, Quantity, Record, ResultFile, Tolerance, Unmatched,
+};
+use longhaul_boxes::figures::count;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,7 +21,9 @@ Examples:
   longhaul compare a.jsonl b.jsonl --json | jq '.differences[] | select(.is_beyond)'
 
 Points are matched by experiment, source and parameters, or by experiment and parameters if one file
-simulated the experiment and the other measured it. Exit code: 0, both files have all points, within
+simulated the experiment and the other measured it. Where both files have several runs of a point,
+medians are compared, with a 95 % bootstrap interval of their ratio; a deviation whose interval
+includes 1 is marked ~ and is no difference. Exit code: 0, both files have all points, within
 the tolerance; 1, they differ; 2, files that cannot be read or have no point in common.";
 
 /// Default number of differences shown as text.
@@ -143,7 +148,8 @@ fn text(args: &Args, comparison: &Comparison) -> String {
         shown.truncate(SHOWN);
     }
     if !shown.is_empty() {
-        let header = ["experiment", "point", "value", "A", "B", "B / A", "deviation"];
+        let header =
+            ["experiment", "point", "value", "A", "B", "B / A", "95 % of B / A", "deviation"];
         let mut lines = vec![header.map(str::to_owned).to_vec()];
         lines.extend(shown.iter().map(|difference| line(difference)));
         write_grid(&mut text, &lines);
@@ -157,6 +163,12 @@ fn text(args: &Args, comparison: &Comparison) -> String {
     }
     for (name, only) in [(&args.a, &comparison.only_a), (&args.b, &comparison.only_b)] {
         write_missing(&mut text, &name.display().to_string(), only, args.all);
+    }
+    write_origins(&mut text, &comparison.provenance, args.all);
+    let few = comparison.differences.iter().filter(|difference| difference.is_of_few()).count();
+    if few > 0 {
+        let few = count(few as u64, "figure");
+        let _ = writeln!(text, "\n{few} of fewer than {FEW} runs: their intervals say little.");
     }
     let before = if text.is_empty() { "" } else { "\n" };
     let _ = writeln!(
@@ -180,7 +192,12 @@ fn line(difference: &Difference) -> Vec<String> {
         true => difference.source_a.name().to_owned(),
         false => format!("{} → {}", difference.source_a.name(), difference.source_b.name()),
     };
-    let mark = if difference.is_beyond { "  ✗" } else { "" };
+    let mark = match (difference.is_off, difference.is_beyond) {
+        (_, true) => "  ✗",
+        (true, false) => "  ~",
+        (false, false) => "",
+    };
+    let interval = difference.ratio_interval.as_ref();
     vec![
         difference.experiment.clone(),
         difference.point.to_string(),
@@ -188,6 +205,7 @@ fn line(difference: &Difference) -> Vec<String> {
         quantity.humanised(difference.a),
         quantity.humanised(difference.b),
         difference.ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.4}")),
+        interval.map_or(String::new(), |i| format!("{:.4}–{:.4}", i.start(), i.end())),
         deviation(difference) + mark,
     ]
 }
@@ -205,21 +223,21 @@ fn deviation(difference: &Difference) -> String {
 /// Aligns columns of figures to the right, of words to the left.
 fn write_grid(text: &mut String, lines: &[Vec<String>]) {
     const WORDS: usize = 3;
-    let width = |i: usize| {
-        lines
-            .iter()
-            .map(|line| line[i].trim_end_matches('✗').trim_end().chars().count())
-            .max()
-            .unwrap_or(0)
+    let parts = |cell: &'_ String| {
+        let figure = cell.trim_end_matches(['✗', '~']).trim_end();
+        (figure.to_owned(), cell[figure.len()..].to_owned())
     };
+    let width =
+        |i: usize| lines.iter().map(|line| parts(&line[i]).0.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    // Without repeated runs there are no intervals.
+    let is_empty = |i: usize| lines[1..].iter().all(|line| line[i].is_empty());
+    let shown: Vec<usize> = (0..widths.len()).filter(|i| !is_empty(*i)).collect();
     for line in lines {
         let mut row = String::new();
-        for (i, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            let (figure, mark) = match cell.strip_suffix("  ✗") {
-                Some(figure) => (figure, "  ✗"),
-                None => (cell.as_str(), ""),
-            };
+        for &i in &shown {
+            let (figure, mark) = parts(&line[i]);
+            let width = widths[i];
             // Writing to a String cannot fail.
             let _ = if i < WORDS {
                 write!(row, "{figure:<width$}  {mark}")
@@ -228,6 +246,29 @@ fn write_grid(text: &mut String, lines: &[Vec<String>]) {
             };
         }
         let _ = writeln!(text, "{}", row.trim_end());
+    }
+}
+
+/// Values of a differing field of the provenance that are shown.
+const ORIGINS_SHOWN: usize = 2;
+
+/// What differs in how the figures were made.
+fn write_origins(text: &mut String, origins: &[Origin], all: bool) {
+    if origins.is_empty() {
+        return;
+    }
+    let listed = |values: &[String]| match values {
+        [] => "–".to_owned(),
+        _ if all || values.len() <= ORIGINS_SHOWN => values.join(" | "),
+        _ => format!(
+            "{} and {} more",
+            values[..ORIGINS_SHOWN].join(" | "),
+            values.len() - ORIGINS_SHOWN
+        ),
+    };
+    let _ = writeln!(text, "\nProvenance differs:");
+    for Origin { experiment, name, a, b } in origins {
+        let _ = writeln!(text, "  {experiment}  {name}: {} → {}", listed(a), listed(b));
     }
 }
 

@@ -9,15 +9,16 @@ mod results;
 
 use crate::output;
 use crate::problem::Problem;
+use longhaul_bench::Started;
 use longhaul_boxes::figures;
 use longhaul_boxes::number::within;
 use longhaul_boxes::quantity::Distance;
-use longhaul_campaign::free_tcp_port;
+use longhaul_campaign::{environment, free_tcp_port};
 use longhaul_lab::{Accelerate, HostName, Lab, LabName, Lifetime, Spec};
 
 use cell::{Cell, Fibre, Transport};
 use longhaul_units::BitRate;
-use results::{Measured, Provenance, Results, Run};
+use results::{Measured, Results, Run};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ const EXAMPLES: &str = "\
 Examples:
   longhaul demo                  all paths and message sizes, under four minutes
   longhaul demo --quick          1000 km, with and without loss, at 64 KiB
-  longhaul demo --out /tmp/demo  directory of results.json, throughput.svg and packets.pcap
+  longhaul demo --out /tmp/demo  directory of results.jsonl, throughput.svg and packets.pcap
 
 RDMA is ib_write_bw, plain and through two accelerators; where the fibre loses frames, these use the
 transport. TCP is iperf3 between the hosts' kernels, without accelerators.";
@@ -41,7 +42,7 @@ pub struct Args {
     /// Run only 64 KiB and TCP at 1000 km, with and without loss
     #[arg(long)]
     quick: bool,
-    /// Directory for results.json, throughput.svg and packets.pcap
+    /// Directory for results.jsonl, throughput.svg and packets.pcap
     #[arg(long, default_value = "out/demo")]
     out: PathBuf,
     /// Rate of the hosts' ports and of the fibre
@@ -59,7 +60,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     std::fs::create_dir_all(&args.out).map_err(|e| Problem::io("create", &args.out, &e))?;
     let cells = if args.quick { cell::quick() } else { cell::all() };
     let started = Instant::now();
-    let mut results = Results::new(Provenance::gather(args.rate, args.seed));
+    let programs = environment(&["ib_write_bw", "iperf3"]);
+    let mut results = Results::new(args.rate, args.seed, programs);
+    let mut writer = Results::create(&args.out.join("results.jsonl"))?;
     let mut progress = Progress::new(cells.len());
     let seconds = cells.len() as u64 * (u64::from(args.seconds) + CELL_OVERHEAD_S);
     progress.report(&format!(
@@ -67,7 +70,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
         cells.len(),
         figures::count(seconds.div_ceil(60), "minute")
     ));
-    let results_path = args.out.join("results.json");
     let mut running: Option<RunningLab> = None;
     let mut failed = 0;
     let mut without_tcp = false;
@@ -89,11 +91,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
                 }
                 break;
             }
+            let started = Started::now();
             match measure(&running_lab.lab, &cell, args.seconds) {
                 Ok(measured) => {
-                    results.runs.push(Run::new(&cell, measured));
-                    // Keep the results so far even if the rest fails.
-                    results.write(&results_path)?;
+                    results.add(Run::new(&cell, measured), started, &mut writer)?;
                     break;
                 }
                 Err(problem) => {
@@ -110,10 +111,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     progress.done();
 
     output::print(&results.table())?;
-    results.write(&results_path)?;
-    plot::write(&results, args.rate, &args.out.join("throughput.svg"))?;
+    plot::write(&results, &args.out.join("throughput.svg"))?;
     output::print(&format!(
-        "\n{:.0} s. Wrote results.json, throughput.svg and packets.pcap to {}\n",
+        "\n{:.0} s. Wrote results.jsonl, throughput.svg and packets.pcap to {}\n",
         started.elapsed().as_secs_f64(),
         args.out.display()
     ))?;

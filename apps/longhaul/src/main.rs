@@ -11,6 +11,7 @@ mod doctor;
 mod emulate;
 mod env;
 mod exec;
+mod export;
 mod ingest;
 mod job_array;
 mod key;
@@ -100,6 +101,8 @@ enum Command {
     Report(report::Args),
     /// Compare two result files
     Compare(compare::Args),
+    /// Export result files: CSV, OpenMetrics, perftest's JSON, pscheduler's results
+    Export(export::Args),
     /// Receive and send telescope data: WRITEs with immediate into placed memory
     #[command(subcommand)]
     Ingest(ingest::Command),
@@ -167,6 +170,7 @@ fn main() -> ExitCode {
         Command::Report(args) => return report::run(&args),
         Command::Reproduce(args) => return reproduce::run(&args),
         Command::Compare(args) => return compare::run(&args),
+        Command::Export(args) => return export::run(&args),
         Command::Plan(args) => return plan::run(&args),
         Command::Measure(args) => return measure::run(&args),
         Command::Sim(args) => return sim::run(&args),

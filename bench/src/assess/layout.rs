@@ -97,7 +97,8 @@ impl Layout {
         }
     }
 
-    fn place(&self, key: &str, point: &Point) -> usize {
+    /// Place of its value of `key` among all, from 1; 0 without one.
+    pub fn place(&self, key: &str, point: &Point) -> usize {
         let place = |value| self.places.get(key).and_then(|places| places.get(value));
         point.get(key).and_then(place).map_or(0, |place| place + 1)
     }

@@ -5,7 +5,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 use std::ops::{Range, RangeInclusive};
 
 /// Values that span this factor get a logarithmic axis.
-const LOG_FROM: f64 = 20.0;
+pub(super) const LOG_FROM: f64 = 20.0;
 /// Sizes, which double, and small fractions do from this factor.
 const LOG_DENSE_FROM: f64 = 4.0;
 /// Plain numbers below this are fractions, such as rates of loss.

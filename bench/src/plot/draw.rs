@@ -32,19 +32,28 @@ pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 pub(super) type Pixel = (i32, i32);
 
-pub(super) fn draw(plot: &Plot) -> Outcome<String> {
+/// Draws `plot` and, on its lines, what `paint` draws; its second argument maps the axes' units to
+/// pixels.
+pub(super) fn draw(
+    plot: &Plot,
+    paint: impl Fn(&Area<'_>, &dyn Fn(f64, f64) -> Pixel) -> Outcome,
+) -> Outcome<String> {
     let mut svg = String::new();
     {
         let root =
             SVGBackend::with_string(&mut svg, (WIDTH as u32, HEIGHT as u32)).into_drawing_area();
         root.fill(&PAPER)?;
-        draw_on(plot, &root)?;
+        draw_on(plot, &root, paint)?;
         root.present()?;
     }
     Ok(svg)
 }
 
-fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
+fn draw_on(
+    plot: &Plot,
+    root: &Area<'_>,
+    paint: impl Fn(&Area<'_>, &dyn Fn(f64, f64) -> Pixel) -> Outcome,
+) -> Outcome {
     text(root, &shortened(&plot.title, TITLE_CHARACTERS_MAX), (20, 30), TITLE_PX, INK, HPos::Left)?;
     let has_key = !plot.key.is_empty();
     if has_key {
@@ -79,6 +88,7 @@ fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
         .draw()?;
     let place = |&(x, y): &(f64, f64)| chart.plotting_area().map_coordinate(&(x, y));
     let (across, down) = chart.plotting_area().get_pixel_range();
+    paint(root, &|x, y| place(&(x, y)))?;
     let places: Vec<Vec<Pixel>> =
         plot.lines.iter().map(|line| line.points.iter().map(place).collect()).collect();
     for (line, places) in plot.lines.iter().zip(&places) {
@@ -95,7 +105,7 @@ fn draw_on(plot: &Plot, root: &Area<'_>) -> Outcome {
     draw_names(root, plot, &names, &places, &Frame { across, down })
 }
 
-fn colour(series: usize) -> RGBColor {
+pub(super) fn colour(series: usize) -> RGBColor {
     let (red, green, blue) = COLOURS[series % COLOURS.len()];
     RGBColor(red, green, blue)
 }
@@ -220,7 +230,13 @@ fn stroke(root: &Area<'_>, style: Style, colour: RGBColor, places: &[Pixel]) -> 
 }
 
 /// One of seven shapes around `at`.
-fn mark(root: &Area<'_>, marker: Marker, series: usize, colour: RGBColor, at: Pixel) -> Outcome {
+pub(super) fn mark(
+    root: &Area<'_>,
+    marker: Marker,
+    series: usize,
+    colour: RGBColor,
+    at: Pixel,
+) -> Outcome {
     if marker == Marker::Dot {
         root.draw(&Circle::new(at, 3, colour.filled()))?;
         return Ok(());

@@ -3,10 +3,11 @@
 use super::page::{badge, escaped, figure, title};
 use super::{ReportError, outcome};
 use crate::assess::{Assessment, Runs, Verdict};
+use crate::distributions::{Picture, distributions, maps};
 use crate::experiment::Document;
 use crate::figures::figures;
-use crate::plot::Plot;
 use crate::quantity::{Quantity, percent};
+use crate::spread::{HEADS, Spread, spreads};
 use crate::table::{Table, TableCell, TableColumn, tables};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -34,7 +35,7 @@ pub(super) fn render(
          <h2>{} <span class=\"badge {class}\">{symbol} {words}</span></h2>",
         escaped(title(experiment))
     );
-    let figures = figures(assessment);
+    let figures: Vec<Picture> = figures(assessment).into_iter().map(Picture::Plot).collect();
     // One plot stands beside the text, several below it.
     let single = if figures.len() == 1 { " single" } else { "" };
     let _ = writeln!(html, "<div class=\"overview{single}\">\n<div>");
@@ -56,6 +57,8 @@ pub(super) fn render(
         one_table(&table, html);
     }
     html.push_str("</div>\n");
+    pictures("Over two parameters", &maps(assessment), html)?;
+    spread(assessment, html)?;
     for remark in &experiment.remarks {
         let _ = writeln!(html, "<p class=\"remark\">{}</p>", escaped(remark));
     }
@@ -98,14 +101,67 @@ fn expected(assessment: &Assessment, html: &mut String) {
     html.push_str("</ul>\n");
 }
 
-fn plots(figures: &[Plot], html: &mut String) -> Result<(), ReportError> {
+/// Pictures below a heading, if there are any.
+fn pictures(heading: &str, all: &[Picture], html: &mut String) -> Result<(), ReportError> {
+    if !all.is_empty() {
+        let _ = writeln!(html, "<h3>{heading}</h3>");
+    }
+    plots(all, html)
+}
+
+/// Tables and pictures of repeated runs.
+fn spread(assessment: &Assessment, html: &mut String) -> Result<(), ReportError> {
+    let spreads = spreads(assessment);
+    if spreads.is_empty() {
+        return Ok(());
+    }
+    html.push_str("<h3>Spread of repeated runs</h3>\n<div class=\"figures\">\n");
+    for spread in &spreads {
+        spread_table(spread, html);
+    }
+    html.push_str("</div>\n");
+    plots(&distributions(assessment), html)
+}
+
+fn spread_table(spread: &Spread, html: &mut String) {
+    let _ = write!(
+        html,
+        "<div>\n<table class=\"cells spread\">\n<caption>{}</caption>\n<thead><tr><th></th>",
+        escaped(&spread.title)
+    );
+    for head in HEADS {
+        let _ = write!(html, "<th>{head}</th>");
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for row in &spread.rows {
+        let long = if row.point.chars().count() > LONG_LABEL { " class=\"long\"" } else { "" };
+        let few = if row.is_few { " class=\"few\"" } else { "" };
+        let _ = write!(html, "<tr{few}><th{long}>{}</th>", escaped(&row.point));
+        for figure in &row.figures {
+            let _ = write!(html, "<td>{figure}</td>");
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</tbody>\n</table>\n");
+    let remarks = spread.remarks();
+    if !remarks.is_empty() {
+        html.push_str("<ul class=\"below\">\n");
+        for remark in remarks {
+            let _ = writeln!(html, "<li>{remark}</li>");
+        }
+        html.push_str("</ul>\n");
+    }
+    html.push_str("</div>\n");
+}
+
+fn plots(figures: &[Picture], html: &mut String) -> Result<(), ReportError> {
     if figures.is_empty() {
         return Ok(());
     }
     html.push_str("<div class=\"plots\">\n");
-    for plot in figures {
-        let svg = plot.svg()?;
-        let _ = writeln!(html, "{}", figure(&svg, &format!("Plot: {}", plot.title)));
+    for picture in figures {
+        let svg = picture.svg()?;
+        let _ = writeln!(html, "{}", figure(&svg, &format!("Plot: {}", picture.title())));
     }
     html.push_str("</div>\n");
     Ok(())
@@ -232,10 +288,7 @@ fn below(table: &Table, notes: &[&str], html: &mut String) {
     }
     html.push_str("<ul class=\"below\">\n");
     if let Some(runs) = runs {
-        let _ = writeln!(
-            html,
-            "<li>Means of up to {runs} runs; least and most of each are in the data.</li>"
-        );
+        let _ = writeln!(html, "<li>Means of up to {runs} runs; their spread is shown below.</li>");
     }
     for (i, note) in notes.iter().enumerate() {
         let _ = writeln!(html, "<li><sup>{}</sup> {}</li>", i + 1, escaped(note));

@@ -25,7 +25,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!((found.repeats, found.warm_up, found.retries), (5, 0, 1));
     assert_eq!(found.site, Site::Machine);
     assert_eq!((found.limit, found.cool_down), (Duration::from_secs(60), Duration::ZERO));
-    assert_eq!(found.order, Order::Random);
+    assert_eq!((found.order, found.sample), (Order::Random, None));
 }
 
 #[test]
@@ -37,6 +37,7 @@ fn faults_have_a_line_and_a_cure() {
         (format!("repeat = 3\n{SHORTEST}"), 1, "unknown field `repeat`, expected one of"),
         (format!("repeats = 0\n{SHORTEST}"), 1, "'repeats' must be from 1"),
         (format!("limit_s = 0\n{SHORTEST}"), 1, "'limit_s' must be from 0.1"),
+        (format!("sample_ms = 0.5\n{SHORTEST}"), 1, "'sample_ms' must be from 1"),
         (format!("order = \"any\"\n{SHORTEST}"), 1, "expected `random` or `listed`"),
         ("name = \"x\"\n".to_owned(), 2, "add a [[program]]"),
         (format!("{SHORTEST}{}", &SHORTEST[11..]), 6, "give each its own name"),

@@ -6,8 +6,23 @@ use serde::Deserialize;
 /// The part of iperf3's report that is used.
 #[derive(Deserialize)]
 struct Report {
+    #[serde(default)]
+    intervals: Vec<Interval>,
     end: Option<End>,
     error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Interval {
+    sum: Option<IntervalSum>,
+}
+
+#[derive(Deserialize)]
+struct IntervalSum {
+    bits_per_second: f64,
+    /// True in the time that `--omit` leaves out.
+    #[serde(default)]
+    omitted: bool,
 }
 
 #[derive(Deserialize)]
@@ -54,6 +69,13 @@ pub fn read(output: &str) -> Result<Values, NoResult> {
     Ok(values)
 }
 
+/// Rates of the intervals, a second each unless `--interval` says otherwise.
+pub fn intervals(output: &str) -> Vec<f64> {
+    let Ok(Report { intervals, .. }) = json(output, "iperf3") else { return Vec::new() };
+    let sums = intervals.iter().filter_map(|interval| interval.sum.as_ref());
+    sums.filter(|sum| !sum.omitted).map(|sum| sum.bits_per_second).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +87,16 @@ mod tests {
             "sum_received": {"bits_per_second": 5.0e9, "sender": true}}}"#;
         let values = read(text).unwrap();
         assert_eq!((values["goodput_bps"], values["retransmissions"]), (5e9, 12.0));
+        let with_intervals = text.replacen(
+            '{',
+            r#"{"intervals": [
+            {"sum": {"bits_per_second": 1e9, "omitted": true}},
+            {"sum": {"bits_per_second": 4e9, "omitted": false}},
+            {"sum": {"bits_per_second": 6e9}}],"#,
+            1,
+        );
+        assert_eq!(intervals(&with_intervals), [4e9, 6e9]);
+        assert_eq!((intervals(text).len(), intervals("none").len()), (0, 0));
         let udp = r#"{"end": {"sum": {"bits_per_second": 1e6, "jitter_ms": 0.5,
             "lost_percent": 1.5}}}"#;
         let values = read(udp).unwrap();

@@ -64,6 +64,16 @@ pub fn read(output: &str) -> Result<Values, NoResult> {
     Ok(values)
 }
 
+/// Latencies of single messages in ns, which `-U` and `-H` list. Empty without them.
+pub fn latencies(output: &str) -> Vec<f64> {
+    let lines = output.lines().skip_while(|line| line.trim() != "#, usec").skip(1);
+    let latency = |line: &str| -> Option<f64> {
+        let (_, us) = line.split_once(", ")?;
+        Some(us.trim().parse::<f64>().ok()? * 1e3)
+    };
+    lines.map_while(latency).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +111,15 @@ mod tests {
         let by_time = " #bytes        #iterations       t_avg[usec]    tps average\n 2             \
                        2000            5.25           190476.2\n";
         assert_eq!(of(by_time), [("latency_mean_ns".to_owned(), 5250.0)]);
+    }
+
+    #[test]
+    fn latencies_of_single_messages_are_listed_before_the_table() {
+        let output = " #bytes #iterations t_avg[usec]\n#, usec\n1, 1.5\n2, 12\n---\n #bytes \
+                      #iterations t_avg[usec]\n 2       3          2.00   \n";
+        assert_eq!(latencies(output), [1500.0, 12_000.0]);
+        assert_eq!(of(output), [("latency_mean_ns".to_owned(), 2000.0)]);
+        assert_eq!(latencies("#, cycles\n1, 3000\n"), [0.0; 0]);
     }
 
     #[test]

@@ -139,3 +139,29 @@ fn warm_up_runs_are_not_recorded() {
     let ran = std::fs::read_to_string(place.directory.join("ran")).unwrap();
     assert_eq!((ran.lines().count(), place.results().len()), (5, 3));
 }
+
+#[test]
+fn what_is_recorded_beside_the_values_is_in_the_record_or_named_as_absent() {
+    let keys = "repeats = 1\nsample_ms = 5";
+    let spin = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo a=$1";
+    let mut place = Place::new("samples", keys, spin);
+    assert_eq!(place.measure(100).measured, 3);
+    for record in place.results() {
+        // Shells of other tests are descendants of this process too.
+        let shells = record.samples.iter().filter(|(name, _)| name.starts_with("sh"));
+        let spent: f64 = shells.flat_map(|(_, shares)| shares).sum();
+        assert!(spent > 0.0, "{:?}", record.samples);
+        let is_absent = |what: &str| record.absent.keys().any(|name| name.starts_with(what));
+        let has_energy = record.values.keys().any(|name| name.starts_with("energy_"));
+        assert!(is_absent("energy") != has_energy, "{record:?}");
+        assert!(is_absent("statistics") || !record.counters.is_empty(), "{record:?}");
+        let environment = &record.provenance.as_ref().unwrap().environment;
+        assert!(environment.contains_key("kernel"), "{environment:?}");
+    }
+    let output = std::fs::read_dir(place.directory.join("out/output")).unwrap().flatten();
+    let series = output.filter(|file| file.path().extension().is_some_and(|end| end == "csv"));
+    let series: Vec<String> =
+        series.map(|file| std::fs::read_to_string(file.path()).unwrap()).collect();
+    assert_eq!(series.len(), 3);
+    assert!(series.iter().all(|text| text.contains(",sh")), "{series:?}");
+}

@@ -2,6 +2,7 @@
 
 mod captures;
 mod doctor;
+mod export;
 mod recordings;
 mod report;
 mod reproduce;

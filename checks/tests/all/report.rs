@@ -1,6 +1,7 @@
 //! A report opened in Debian's Chromium: no errors, every plot present, and it fits a screen of
 //! 1280 pixels and a printed page. Also the commands that produce and compare results.
 
+mod legible;
 mod sample;
 
 use longhaul_bench::{Report, ResultWriter};
@@ -14,12 +15,17 @@ const BROWSER: &str = "chromium";
 const LIMIT: Duration = Duration::from_secs(180);
 /// Width of the window, in CSS pixels.
 const WIDTH: u32 = 1280;
+/// Pictures of the sample: eleven plots, and of what has several seeds a box plot, three
+/// distributions and a heat map.
+const PICTURES: usize = 16;
+/// Narrowest window of the browser.
+const WINDOW_MIN: u32 = 500;
 
 /// Runs in the page after layout, and writes its findings into it.
 const PROBE: &str = r#"<script>
 const svgs = [...document.querySelectorAll('svg')].map(svg => {
   const own = svg.getBoundingClientRect();
-  const drawn = svg.querySelectorAll('polyline, polygon, path, line, circle');
+  const drawn = svg.querySelectorAll('polyline, polygon, path, line, circle, rect');
   const shapes = [...drawn].filter(shape => {
     const box = shape.getBBox();
     return shape.getTotalLength() > 0 && (box.width > 0 || box.height > 0);
@@ -56,6 +62,7 @@ probe.textContent = 'PROBE' + JSON.stringify({
   tables: document.querySelectorAll('table.cells').length,
   sections: document.querySelectorAll('section.experiment').length,
   dead_links: links.filter(link => !document.querySelector(link)).length,
+  look: typeof look === 'undefined' ? null : look,
 }) + 'EBORP';
 document.body.append(probe);
 </script></body>"#;
@@ -70,6 +77,8 @@ struct Probe {
     tables: usize,
     sections: usize,
     dead_links: usize,
+    /// What a further script found.
+    look: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,10 +146,27 @@ fn browse(scratch: &Scratch, arguments: &[&str], width: u32, page: &Path) -> Fin
 
 /// The page's findings in a window of this width, and its console messages.
 fn probe(scratch: &Scratch, html: &str, width: u32) -> (Probe, Vec<String>) {
+    probe_with(scratch, html, width, false, "")
+}
+
+/// As [`probe`], on a dark or light screen, with a `script` that runs before the probe and may
+/// define `look`.
+fn probe_with(
+    scratch: &Scratch,
+    html: &str,
+    width: u32,
+    is_dark: bool,
+    script: &str,
+) -> (Probe, Vec<String>) {
     let page = scratch.file("probed.html");
     assert!(html.contains("</body>"));
-    std::fs::write(&page, html.replace("</body>", PROBE)).expect("a page");
-    let finished = browse(scratch, &["--virtual-time-budget=2000", "--dump-dom"], width, &page);
+    let html = html.replace("</body>", &format!("{script}{PROBE}"));
+    let html = if width < WINDOW_MIN { framed(&html, width) } else { html };
+    std::fs::write(&page, html).expect("a page");
+    // Blink's enumeration: 0 is dark, 1 is light.
+    let scheme = format!("--blink-settings=preferredColorScheme={}", u8::from(!is_dark));
+    let arguments = ["--virtual-time-budget=2000", "--dump-dom", &scheme];
+    let finished = browse(scratch, &arguments, width.max(WINDOW_MIN), &page);
     let dom = &finished.stdout;
     let written = dom.rsplit_once("PROBE{").and_then(|(_, rest)| rest.split_once("EBORP"));
     let (json, _) = written.unwrap_or_else(|| panic!("the probe did not run: {}", finished.stderr));
@@ -150,6 +176,17 @@ fn probe(scratch: &Scratch, html: &str, width: u32) -> (Probe, Vec<String>) {
     let console =
         finished.stderr.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
     (serde_json::from_str(&json).unwrap_or_else(|e| panic!("{e}: {json}")), console.collect())
+}
+
+/// A page with `html` in a frame of this width, and its probe.
+fn framed(html: &str, width: u32) -> String {
+    let escaped = html.replace('&', "&amp;").replace('"', "&quot;");
+    format!(
+        "<!DOCTYPE html><body style='margin: 0'><iframe srcdoc=\"{escaped}\" style='width: \
+         {width}px; height: 1000px; border: 0'></iframe><script>const frame = \
+         document.querySelector('iframe'); frame.onload = () => document.body.append(\
+         document.importNode(frame.contentDocument.querySelector('#probe'), true));</script></body>"
+    )
 }
 
 fn report() -> Report {
@@ -181,7 +218,7 @@ mod in_a_browser {
             assert_eq!(probe.fetched, [""; 0], "asked from elsewhere");
             assert_eq!((probe.sections, probe.dead_links), (7, 0));
             assert!(probe.tables >= 9, "{} tables", probe.tables);
-            assert_eq!(probe.svgs.len(), 11, "{:?}", probe.svgs);
+            assert_eq!(probe.svgs.len(), PICTURES, "{:?}", probe.svgs);
             for svg in &probe.svgs {
                 assert!(svg.label.starts_with("Plot: "), "{svg:?}");
                 assert!(svg.width > 300.0 && svg.height > 180.0, "{svg:?}");
@@ -227,8 +264,8 @@ mod in_a_browser {
         assert!(bytes.starts_with(b"%PDF-"));
         let text = String::from_utf8_lossy(&bytes);
         let pages = text.matches("/Type /Page\n").count() + text.matches("/Type /Page ").count();
-        // The summary, and a few pages for each of seven experiments.
-        assert!((8..=18).contains(&pages), "{pages} pages");
+        // The summary, and a few pages for each of seven experiments, one with repeated runs.
+        assert!((8..=22).contains(&pages), "{pages} pages");
         // A4, landscape.
         let sizes = text.matches("/MediaBox [0 0 841.").count()
             + text.matches("/MediaBox [0 0 842").count();
@@ -298,7 +335,7 @@ mod commands {
             experiments.iter().fold(Report::new("A title"), |r, e| r.experiment(e, &records));
         assert_eq!(std::fs::read_to_string(&out).expect("a page"), direct.html().expect("a page"));
         assert_eq!(std::fs::read_dir(&csv).expect("a folder").count(), 7);
-        assert_eq!(std::fs::read_dir(&svg).expect("a folder").count(), 11);
+        assert_eq!(std::fs::read_dir(&svg).expect("a folder").count(), PICTURES);
         let (code, json, _) = run(&["report", &file, "--json", "--check"]);
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!((code, &json["is_met"]), (1, &false.into()));
@@ -383,5 +420,55 @@ mod commands {
         assert!(json["beyond"].as_u64() > Some(0), "{}", json["beyond"]);
         let (code, _, stderr) = run(&["compare", &a, &b, "--tolerance", "much"]);
         assert!(code == 2 && stderr.contains("not a tolerance"), "{stderr}");
+    }
+
+    /// The campaign as a file, its measured goodput scaled by `change`.
+    fn campaign(scratch: &Scratch, name: &str, change: f64, kernel: &str) -> String {
+        let path = scratch.file(name);
+        let mut writer = ResultWriter::create(&path).expect("a file");
+        for mut record in sample::campaign().1 {
+            if let Some(made) = &mut record.provenance {
+                made.environment.insert("kernel".to_owned(), kernel.to_owned());
+            }
+            if record.source == longhaul_bench::Source::Measured {
+                record.values.values_mut().for_each(|value| *value *= change);
+            }
+            writer.record(&record).expect("a line");
+        }
+        path.display().to_string()
+    }
+
+    #[test]
+    fn compare_has_intervals_of_repeated_runs_and_names_what_differs() {
+        let scratch = Scratch::new("compare-campaigns");
+        let a = campaign(&scratch, "a.jsonl", 1.0, "6.1");
+        // Half a percent is less than the runs scatter.
+        let b = campaign(&scratch, "b.jsonl", 1.005, "6.5");
+        let (code, stdout, _) = run(&["compare", &a, &b, "--tolerance", "0.1%"]);
+        assert_eq!(code, 0, "{stdout}");
+        for part in [
+            "95 % of B / A",
+            "+0.50 %  ~",
+            "\nProvenance differs:\n  campaign  kernel: 6.1 → 6.5\n",
+            "4 figures of fewer than 5 runs",
+        ] {
+            assert!(stdout.contains(part), "{part}: {stdout}");
+        }
+        let c = campaign(&scratch, "c.jsonl", 1.5, "6.1");
+        let (code, stdout, _) = run(&["compare", &a, &c]);
+        assert!(code == 1 && stdout.contains("+50.00 %  ✗"), "{stdout}");
+        assert!(!stdout.contains("Provenance"), "{stdout}");
+        let (_, json, _) = run(&["compare", &a, &c, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let all = json["differences"].as_array().expect("a list");
+        let measured = |difference: &&serde_json::Value| {
+            difference["source_a"] == "measured" && difference["value"] == "goodput_bps"
+        };
+        let measured: Vec<_> = all.iter().filter(measured).collect();
+        assert_eq!(measured.len(), 24);
+        for difference in measured {
+            let interval = [0, 1].map(|end| difference["ratio_interval"][end].as_f64());
+            assert!(interval[0] < Some(1.5) && interval[1] > Some(1.5), "{difference}");
+        }
     }
 }

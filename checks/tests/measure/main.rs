@@ -217,7 +217,7 @@ mod failures {
         );
         let measure = "measure x.toml --out o";
         let mut full = Command::new("bash");
-        let script = format!("ulimit -f 2; trap '' XFSZ; exec {} {measure}", longhaul().display());
+        let script = format!("ulimit -f 8; trap '' XFSZ; exec {} {measure}", longhaul().display());
         full.current_dir(place.runtime.path()).args(["-c", &script]);
         let ended = Program::start(&mut full).finish(LIMIT);
         assert_eq!(ended.status.code(), Some(1), "{ended}");

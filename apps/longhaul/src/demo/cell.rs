@@ -2,7 +2,6 @@
 
 use longhaul_boxes::figures::count;
 use longhaul_boxes::quantity::{Distance, Size};
-use serde::Serialize;
 use std::fmt;
 
 /// One run: a transport over a path.
@@ -21,8 +20,7 @@ pub struct Fibre {
 }
 
 /// What carries the data, in the order of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// RC WRITEs of `message_bytes`.
     Rdma { message_bytes: u64, accelerated: bool },
@@ -30,8 +28,7 @@ pub enum Transport {
     Tcp { congestion_control: CongestionControl, connections: u32 },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CongestionControl {
     Cubic,
     Bbr,

@@ -1,11 +1,10 @@
 //! throughput.svg: goodput against the path.
 
 use super::cell::{CongestionControl, Fibre, Transport};
-use super::results::{Provenance, Results};
+use super::results::Results;
 use crate::problem::Problem;
-use longhaul_bench::{Line, Marker, Plot, PlotAxis, Quantity, Scale, Style, rfc3339};
+use longhaul_bench::{Line, Marker, Plot, PlotAxis, Quantity, Scale, Style};
 use longhaul_boxes::quantity::Size;
-use longhaul_units::BitRate;
 use std::path::Path;
 
 /// perftest's default queue depth, in messages.
@@ -17,8 +16,8 @@ const ACCELERATED: (Style, Marker) = (Style::Solid, Marker::Filled);
 const ONE_CONNECTION: (Style, Marker) = (Style::Dotted, Marker::Hollow);
 const SEVERAL: (Style, Marker) = (Style::Dotted, Marker::Filled);
 
-pub fn write(results: &Results, rate: BitRate, path: &Path) -> Result<(), Problem> {
-    let svg = draw(results, rate).svg().map_err(|error| Problem::plain(error.to_string()))?;
+pub fn write(results: &Results, path: &Path) -> Result<(), Problem> {
+    let svg = draw(results).svg().map_err(|error| Problem::plain(error.to_string()))?;
     std::fs::write(path, svg).map_err(|error| Problem::io("write", path, &error))
 }
 
@@ -44,7 +43,7 @@ fn tick(path: &Fibre) -> String {
     if path.loss > 0.0 { format!("{:e}", path.loss) } else { path.distance.km().to_string() }
 }
 
-fn draw(results: &Results, rate: BitRate) -> Plot {
+fn draw(results: &Results) -> Plot {
     let paths = results.paths();
     let mut series: Vec<String> = Vec::new();
     let mut lines = Vec::new();
@@ -75,23 +74,22 @@ fn draw(results: &Results, rate: BitRate) -> Plot {
             named(SEVERAL, "TCP, 8 connections"),
         ],
         lines,
-        note: note(&results.provenance, rate),
+        note: note(results),
     }
 }
 
 /// The tools, their settings, and the date.
-fn note(provenance: &Provenance, rate: BitRate) -> String {
-    let perftest = provenance.perftest.as_deref().map(|text| text.trim_start_matches("Version: "));
+fn note(results: &Results) -> String {
+    let version = |program: &str| results.environment.get(&format!("version.{program}"));
     // "iperf 3.12 (cJSON 1.7.15)"
-    let iperf3 = provenance.iperf3.as_deref().and_then(|text| text.split(' ').nth(1));
+    let iperf3 = version("iperf3").and_then(|text| text.split(' ').nth(1));
     let unknown = "of unknown version";
-    let rate = Quantity::of("rate_bps").humanised(rate.as_bps() as f64);
-    let at = rfc3339(provenance.unix_time_s);
+    let rate = Quantity::of("rate_bps").humanised(results.rate.as_bps() as f64);
     format!(
         "perftest {}, tx-depth {TX_DEPTH}, iperf3 {}, memif, {rate} · longhaul demo, {}",
-        perftest.unwrap_or(unknown),
+        version("ib_write_bw").map_or(unknown, String::as_str),
         iperf3.unwrap_or(unknown),
-        at.split('T').next().unwrap_or_default()
+        results.started_at.split('T').next().unwrap_or_default()
     )
 }
 
@@ -100,28 +98,22 @@ mod tests {
     use super::super::cell;
     use super::super::results::{Measured, Run};
     use super::*;
+    use longhaul_units::BitRate;
     use std::fs;
 
     const README: &str = include_str!("../../../../README.md");
     const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/throughput.svg");
-    /// 2026-11-26, the day of the README's run.
-    const DAY_S: u64 = 1_795_651_200;
+    /// The day of the README's run.
+    const DAY: &str = "2026-11-26";
 
     /// The run that the README's table has, which has the cells of [`cell::all`].
     fn published() -> Results {
-        let provenance = Provenance {
-            longhaul: "",
-            perftest: Some("4.5-0.17".to_owned()),
-            iperf3: Some("iperf 3.12 (cJSON 1.7.15)".to_owned()),
-            kernel: None,
-            cpu: None,
-            cores: 2,
-            rate_bps: 10_000_000_000,
-            seed: 1,
-            command_line: Vec::new(),
-            unix_time_s: DAY_S,
-        };
-        let mut results = Results::new(provenance);
+        let versions =
+            [("version.ib_write_bw", "4.5-0.17"), ("version.iperf3", "iperf 3.12 (cJSON 1.7.15)")];
+        let versions = versions.map(|(name, version)| (name.to_owned(), version.to_owned()));
+        let rate = BitRate::from_gbps(10).unwrap();
+        let mut results = Results::new(rate, 1, versions.into());
+        results.started_at = format!("{DAY}T00:00:00Z");
         let cells = cell::all();
         for row in README.lines() {
             let columns: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
@@ -140,8 +132,8 @@ mod tests {
     #[test]
     fn the_readmes_picture_shows_its_table() {
         let results = published();
-        assert!(README.contains(&rfc3339(DAY_S)[..10]));
-        let svg = draw(&results, BitRate::from_gbps(10).unwrap()).svg().unwrap();
+        assert!(README.contains(DAY));
+        let svg = draw(&results).svg().unwrap();
         if std::env::var_os("LONGHAUL_WRITE_DOCS").is_some() {
             fs::write(PICTURE, &svg).unwrap();
         }
@@ -152,7 +144,7 @@ mod tests {
 
     #[test]
     fn paths_have_a_tick_each_and_series_a_name() {
-        let svg = draw(&published(), BitRate::from_gbps(10).unwrap()).svg().unwrap();
+        let svg = draw(&published()).svg().unwrap();
         let texts: Vec<&str> = svg.lines().filter(|line| !line.starts_with('<')).collect();
         let expected = [
             "0",

@@ -1,97 +1,113 @@
-//! Results of the demo: results.json and the table.
+//! Results of the demo: results.jsonl and the table.
 
-use super::cell::{Cell, Fibre, Transport};
+use super::cell::{Cell, CongestionControl, Fibre, Transport};
 use crate::problem::Problem;
+use longhaul_bench::{Experiment, Point, Record, ResultWriter, Source, Started};
 use longhaul_boxes::quantity::Distance;
 use longhaul_units::BitRate;
-use serde::Serialize;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use std::process::Command;
 
-/// Contents of results.json.
-#[derive(Serialize)]
+/// Name of its experiment.
+const NAME: &str = "demo";
+
+/// The runs so far, and what they have in common.
 pub struct Results {
-    pub provenance: Provenance,
+    pub rate: BitRate,
+    pub seed: u64,
+    /// The machine and the versions of the programs.
+    pub environment: BTreeMap<String, String>,
+    /// When the demo began; RFC 3339, UTC.
+    pub started_at: String,
     pub runs: Vec<Run>,
 }
 
 /// One run.
-#[derive(Serialize)]
 pub struct Run {
     pub distance_km: f64,
     /// Probability of a frame.
     pub loss: f64,
     pub transport: Transport,
-    #[serde(flatten)]
     pub measured: Measured,
 }
 
 /// What a run gave.
-#[derive(Serialize)]
 pub struct Measured {
     pub goodput_gbps: f64,
     /// TCP segments that were retransmitted.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub retransmissions: Option<u64>,
     /// Of the client.
     pub command: String,
 }
 
-/// Provenance of the figures.
-#[derive(Serialize)]
-pub struct Provenance {
-    pub longhaul: &'static str,
-    pub perftest: Option<String>,
-    pub iperf3: Option<String>,
-    pub kernel: Option<String>,
-    pub cpu: Option<String>,
-    pub cores: usize,
-    pub rate_bps: u64,
-    pub seed: u64,
-    pub command_line: Vec<String>,
-    pub unix_time_s: u64,
-}
-
-impl Provenance {
-    pub fn gather(rate: BitRate, seed: u64) -> Self {
-        let first_line = |text: String| text.lines().next().map(str::to_owned);
-        let kernel =
-            std::fs::read_to_string("/proc/sys/kernel/osrelease").ok().and_then(first_line);
-        let cpu = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        });
-        let version = |program: &str| {
-            let output = Command::new(program).arg("--version").output().ok()?;
-            first_line(String::from_utf8_lossy(&output.stdout).into_owned())
-        };
-        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Provenance {
-            longhaul: env!("CARGO_PKG_VERSION"),
-            perftest: version("ib_write_bw"),
-            iperf3: version("iperf3"),
-            kernel,
-            cpu,
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
-            rate_bps: rate.as_bps(),
-            seed,
-            command_line: std::env::args().collect(),
-            unix_time_s: since_epoch.map_or(0, |d| d.as_secs()),
-        }
-    }
-}
-
 impl Results {
-    pub fn new(provenance: Provenance) -> Self {
-        Results { provenance, runs: Vec::new() }
+    /// Without runs, as of now.
+    pub fn new(rate: BitRate, seed: u64, environment: BTreeMap<String, String>) -> Self {
+        let started_at = Started::now().provenance(None, 1).started_at;
+        Results { rate, seed, environment, started_at, runs: Vec::new() }
     }
 
-    pub fn write(&self, path: &Path) -> Result<(), Problem> {
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|e| Problem::plain(format!("cannot write results: {e}")))?;
-        std::fs::write(path, text + "\n").map_err(|e| Problem::io("write", path, &e))
+    /// The file of results, with the description of the demo.
+    pub fn create(path: &Path) -> Result<ResultWriter, Problem> {
+        let failed = |error: &dyn std::fmt::Display| Problem::plain(error.to_string());
+        let mut writer = ResultWriter::create(path).map_err(|error| failed(&error))?;
+        let series =
+            ["loss", "transport", "message_bytes", "connections"].map(str::to_owned).to_vec();
+        let experiment = Experiment {
+            about:
+                "ib_write_bw, plain and through two accelerators, and iperf3 between the hosts' \
+                    kernels, over one emulated fibre."
+                    .to_owned(),
+            x: Some("distance_km".to_owned()),
+            series,
+            ..Experiment::new(NAME, "RDMA WRITE and TCP over distance and loss")
+        };
+        writer.describe(&experiment).map_err(|error| failed(&error))?;
+        Ok(writer)
+    }
+
+    /// Adds a run that began at `started`, here and to the file.
+    pub fn add(
+        &mut self,
+        run: Run,
+        started: Started,
+        writer: &mut ResultWriter,
+    ) -> Result<(), Problem> {
+        let record = self.record(&run, started);
+        writer.record(&record).map_err(|error| Problem::plain(error.to_string()))?;
+        self.runs.push(run);
+        Ok(())
+    }
+
+    fn record(&self, run: &Run, started: Started) -> Record {
+        let point = Point::new()
+            .with("rate_bps", self.rate.as_bps())
+            .with("distance_km", run.distance_km)
+            .with("loss", run.loss);
+        let point = match run.transport {
+            Transport::Rdma { message_bytes, accelerated } => point
+                .with("transport", if accelerated { "RDMA, accelerated" } else { "RDMA, plain" })
+                .with("message_bytes", message_bytes),
+            Transport::Tcp { congestion_control, connections } => {
+                let name = match congestion_control {
+                    CongestionControl::Cubic => "TCP CUBIC",
+                    CongestionControl::Bbr => "TCP BBR",
+                };
+                point.with("transport", name).with("connections", connections)
+            }
+        };
+        let mut provenance = started.provenance(Some(self.seed), 1);
+        provenance.command.clone_from(&run.measured.command);
+        provenance.environment.clone_from(&self.environment);
+        let record = Record::new(NAME, Source::Measured, point)
+            .value("goodput_bps", run.measured.goodput_gbps * 1e9)
+            .from_run(provenance);
+        match run.measured.retransmissions {
+            Some(count) => record.value("retransmissions", count as f64),
+            None => record,
+        }
     }
 
     /// Goodput of `transport` over `path`, in Gbit/s.
@@ -126,7 +142,7 @@ impl Results {
     /// The text table: goodput in Gbit/s, a row per transport and a column per path.
     pub fn table(&self) -> String {
         let paths = self.paths();
-        let rate = self.provenance.rate_bps as f64 / 1e9;
+        let rate = self.rate.as_bps() as f64 / 1e9;
         let mut table = format!("goodput in Gbit/s, over {rate} Gbit/s\n\n");
         // Writing to a String cannot fail.
         let mut row = |name: &str, cells: &mut dyn Iterator<Item = String>| {
@@ -170,17 +186,25 @@ impl Run {
 mod tests {
     use super::super::cell;
     use super::*;
+    use longhaul_bench::{Report, ResultFile};
+
+    /// Results of all but the first cell of `--quick`.
+    fn results() -> Results {
+        let rate = BitRate::from_gbps(10).unwrap();
+        let mut results = Results::new(rate, 1, [("kernel".into(), "6.1".into())].into());
+        for (i, cell) in cell::quick().iter().enumerate().skip(1) {
+            let goodput_gbps = i as f64 / 2.0;
+            let command = "ib_write_bw -p 1".to_owned();
+            let measured = Measured { goodput_gbps, retransmissions: None, command };
+            results.runs.push(Run::new(cell, measured));
+        }
+        results
+    }
 
     #[test]
     fn the_table_has_a_row_per_transport_and_a_column_per_path() {
-        let mut results = Results::new(Provenance::gather(BitRate::from_gbps(10).unwrap(), 1));
-        for (i, cell) in cell::quick().iter().enumerate().skip(1) {
-            let goodput_gbps = i as f64 / 2.0;
-            let measured = Measured { goodput_gbps, retransmissions: None, command: String::new() };
-            results.runs.push(Run::new(cell, measured));
-        }
         assert_eq!(
-            results.table(),
+            results().table(),
             "goodput in Gbit/s, over 10 Gbit/s
 
                             1000 km   1000 km
@@ -193,5 +217,25 @@ TCP BBR, 1 connection         1.500     4.500
 TCP BBR, 8 connections        2.000     5.000
 "
         );
+    }
+
+    #[test]
+    fn the_file_has_a_record_per_run_and_makes_a_report() {
+        let path = std::env::temp_dir().join(format!("longhaul-demo-{}", std::process::id()));
+        let mut writer = Results::create(&path).unwrap();
+        let all = results();
+        let mut written = Results { runs: Vec::new(), ..results() };
+        for run in all.runs {
+            written.add(run, Started::now(), &mut writer).unwrap();
+        }
+        let file = ResultFile::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((file.records.len(), written.runs.len(), &file.damage), (11, 11, &None));
+        let first = &file.records[0];
+        assert_eq!(first.values["goodput_bps"], 0.5e9);
+        let provenance = first.provenance.as_ref().unwrap();
+        assert_eq!((provenance.seed, &*provenance.environment["kernel"]), (Some(1), "6.1"));
+        let text = Report::of_files("", &[(path, file)]).text();
+        assert!(text.contains("TCP BBR") && text.contains("RDMA, accelerated"), "{text}");
     }
 }

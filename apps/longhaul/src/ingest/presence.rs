@@ -1,6 +1,6 @@
 //! Presence by station and time, in bounded memory.
 
-use longhaul_bench::HeatMap;
+use longhaul_bench::{Columns, HeatMap, Shades};
 use longhaul_ingest::chunk::Chunk;
 use longhaul_ingest::ring::Fate;
 use serde::Serialize;
@@ -103,7 +103,11 @@ impl Table {
             y: "station".to_owned(),
             x: "window".to_owned(),
             names: (0..self.streams.len()).map(|stream| stream.to_string()).collect(),
-            columns: (self.first_window as f64, self.windows_per_column as f64),
+            columns: Columns::Even {
+                first: self.first_window as f64,
+                width: self.windows_per_column as f64,
+            },
+            shades: Shades::Missing,
             cells: self.streams.clone(),
             note,
         })

@@ -4,15 +4,12 @@ use super::published;
 use crate::output;
 use crate::output::table::blocks;
 use crate::problem::Problem;
-use longhaul_bench::{Point as Place, Quantity, Record, Scalar};
+use longhaul_bench::{FEW, Point as Place, Quantity, Record, Scalar, Statistics};
 use longhaul_boxes::figures::count;
 use longhaul_campaign::{Campaign, Compared, Point, Row, Store, Tally, rows};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
-
-/// Runs of a point below which its median means little.
-const FEW: usize = 5;
 
 /// What is known at the end.
 pub struct Outcome<'a> {
@@ -123,7 +120,7 @@ impl Outcome<'_> {
                 if of_value.is_empty() {
                     continue;
                 }
-                few += of_value.iter().filter(|row| row.n < FEW).count();
+                few += of_value.iter().filter(|row| row.statistics.n < FEW).count();
                 let label = Quantity::of(&value).label().to_owned();
                 text += &format!("{}: {label}\n{}\n", program.name, table(&of_value, width));
             }
@@ -153,15 +150,16 @@ fn table(rows: &[&Row], width: usize) -> String {
     let differs = |key: &&&str| rows.iter().any(|row| row.point.get(key) != rows[0].point.get(key));
     let keys: Vec<&str> = keys.iter().filter(differs).copied().collect();
     let heads = keys.iter().map(|key| Quantity::of(key).label().to_owned());
-    let figures = ["n", "min", "median", "mean", "max"].map(str::to_owned);
+    let figures = ["n", "min", "median", "mean", "max", "IQR"].map(str::to_owned);
     let mut lines = vec![heads.chain(figures).collect::<Vec<String>>()];
     for row in rows {
         let quantity = Quantity::of(&row.value);
         let parameter =
             |key: &&str| row.point.get(key).map_or_else(String::new, |value| value.humanised(key));
-        let figures = [row.min, row.median, row.mean, row.max];
+        let Statistics { n, min, median, mean, max, iqr, .. } = row.statistics;
+        let figures = [min, median, mean, max, iqr];
         let figures = figures.map(|figure| quantity.humanised(figure));
-        let line = keys.iter().map(parameter).chain([row.n.to_string()]).chain(figures);
+        let line = keys.iter().map(parameter).chain([n.to_string()]).chain(figures);
         lines.push(line.collect());
     }
     blocks(&lines, keys.len() + 1, width)
@@ -170,24 +168,21 @@ fn table(rows: &[&Row], width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longhaul_bench::Samples;
 
     #[test]
     fn a_table_has_the_parameters_that_differ() {
         let row = |km: f64, figure: f64| Row {
             point: Place::new().with("program", "write").with("distance_km", km).with("qps", 1),
             value: "goodput_bps".to_owned(),
-            n: 5,
-            min: figure,
-            median: figure,
-            mean: figure,
-            max: figure,
+            statistics: Samples::new([figure; 5]).unwrap().statistics(),
         };
         let (near, far) = (row(0.0, 9.5e9), row(1000.0, 1e9));
         assert_eq!(
             table(&[&near, &far], 100),
-            "distance  n         min      median        mean         max\n\
-             0 km      5  9.5 Gbit/s  9.5 Gbit/s  9.5 Gbit/s  9.5 Gbit/s\n\
-             1000 km   5    1 Gbit/s    1 Gbit/s    1 Gbit/s    1 Gbit/s\n"
+            "distance  n         min      median        mean         max      IQR\n\
+             0 km      5  9.5 Gbit/s  9.5 Gbit/s  9.5 Gbit/s  9.5 Gbit/s  0 bit/s\n\
+             1000 km   5    1 Gbit/s    1 Gbit/s    1 Gbit/s    1 Gbit/s  0 bit/s\n"
         );
     }
 }

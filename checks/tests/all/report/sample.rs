@@ -21,6 +21,7 @@ fn provenance(seed: u64) -> Provenance {
         wall_s: 0.25,
         host: "bench-1".to_owned(),
         threads: 2,
+        environment: Default::default(),
     }
 }
 
@@ -290,6 +291,46 @@ pub fn results() -> (Vec<Experiment>, Vec<Record>) {
         [throughput_380km, latency_380km, distance_collapse, frameworks, go_back_n, grid, power];
     let experiments = makers.into_iter().map(|make| make(&mut records)).collect();
     (experiments, records)
+}
+
+/// A campaign of repeated runs over distances, sizes and accelerators, with single observations,
+/// and predictions and simulations at the same points.
+pub fn campaign() -> (Vec<Experiment>, Vec<Record>) {
+    let experiment = Experiment {
+        x: Some("message_bytes".to_owned()),
+        ..Experiment::new("campaign", "WRITE over distance")
+    };
+    let mut records = Vec::new();
+    for (i, accelerate) in (0..).zip(["none", "both"]) {
+        for km in [0, 100, 1000] {
+            for bytes in [4096, 65_536, 1 << 20, 8 << 20] {
+                let point = Point::new()
+                    .with("accelerate", accelerate)
+                    .with("distance_km", km)
+                    .with("message_bytes", bytes);
+                let ceiling = 9.8e9 * f64::from(bytes) / f64::from(bytes + (1 << 16));
+                let goodput = if i == 0 { ceiling / (1.0 + f64::from(km) / 50.0) } else { ceiling };
+                let of = |source, figure: f64| {
+                    Record::new("campaign", source, point.clone()).value("goodput_bps", figure)
+                };
+                records.push(of(Source::Predicted, goodput * 1.01));
+                records.push(of(Source::Simulated, goodput * 0.99).from_run(provenance(1)));
+                // Accelerated runs over 1000 km are few.
+                let runs = if i == 1 && km == 1000 { 3 } else { 7 };
+                for run in 0..runs {
+                    let seed = u64::from(bytes as u32 / 4096 + km) * 100 + run;
+                    let outlier = if run == 6 { 0.8 } else { 1.0 };
+                    let goodput = goodput * (1.0 + 0.02 * noise(seed)) * outlier;
+                    let repeat = Some(run as u32 + 1);
+                    let made = Provenance { seed: None, repeat, ..provenance(0) };
+                    let latencies = (0..200).map(|i| 5e4 * (2.0 + noise(seed * 1000 + i)));
+                    let record = of(Source::Measured, goodput).from_run(made);
+                    records.push(record.with_samples("latency_ns", latencies.collect()));
+                }
+            }
+        }
+    }
+    (vec![experiment], records)
 }
 
 /// Extreme results: long names with markup, many categories, figures over many decades, zeros.
