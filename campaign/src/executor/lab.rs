@@ -194,7 +194,7 @@ mod tests {
         for (key, text, part) in [
             ("distance", "5", "--distance"),
             ("loss", "2", "--loss"),
-            ("accelerate", "sideways", "possible values: none, both, transport, a, b"),
+            ("accelerate", "sideways", "possible values: none, both, transport, read-ahead, a, b"),
             ("cut_every", "1s", "--cut-for"),
         ] {
             let refused = spec(&path(&[(key, text, text.into())])).unwrap_err().to_string();
