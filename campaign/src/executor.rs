@@ -85,7 +85,7 @@ pub type Made = Result<Command, Box<dyn Error>>;
 
 /// Sets up paths, and makes the commands of the programs at their ends.
 pub trait Executor {
-    /// True if paths have the setting `key`. All have those of a [`Topology`].
+    /// True if paths have the setting `key`. All have those of a [`Topology`](crate::Topology).
     fn takes(&self, key: &str) -> bool;
 
     /// The parameters of results over a path.
