@@ -111,7 +111,7 @@ pub struct Args {
     #[arg(long, value_name = "ENGINE", default_value_t)]
     engine: Engine,
     /// Fabric to the target: tcp with SPDK only
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, value_name = "rdma|tcp", hide_possible_values = true)]
     fabric: Fabric,
     /// Print one JSON object in fio's form instead of text
     #[arg(long)]

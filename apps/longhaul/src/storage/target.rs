@@ -71,7 +71,7 @@ pub struct Args {
     #[arg(long, value_name = "ENGINE", default_value_t)]
     engine: Engine,
     /// Fabric to the hosts: tcp with SPDK only
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, value_name = "rdma|tcp", hide_possible_values = true)]
     fabric: Fabric,
     /// Address to serve with SPDK [default: that of the device of 'longhaul exec']
     #[arg(long, value_name = "ADDRESS")]
