@@ -190,7 +190,7 @@ pub fn read_ahead(data: &[u8]) {
         let psn = Psn::new(PSN.wrapping_add(i32::from(i16::from_be_bytes([p0, p1])) as u32));
         let bth = Bth {
             version: flags & 1,
-            reserved_6: flags & 0x20,
+            reserved_6: (flags & 0x20) >> 1,
             ack_request: flags & 2 != 0,
             ..Bth::new(Opcode(opcode & 0x1f), qpn, psn)
         };

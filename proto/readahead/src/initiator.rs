@@ -54,7 +54,10 @@ struct Fetch {
     end: u64,
     /// Number of the next response.
     next: u64,
-    tries: u8,
+    /// Repetitions without progress.
+    tries: u32,
+    /// Repetitions while the NIC lacked earlier requests.
+    waits: u32,
     /// Value of `next` when the alarm was set.
     alarm: Option<u64>,
     /// A lost response was requested again at once; further losses wait for the alarm.
@@ -249,6 +252,7 @@ impl Initiator {
                 end: first + len,
                 next: first,
                 tries: 0,
+                waits: 0,
                 alarm: None,
                 is_repeated: false,
                 is_cancelled: false,
@@ -316,14 +320,19 @@ impl Initiator {
             self.fetches.remove(index);
             return true;
         }
-        // Until the NIC has what precedes the fetch, it waits for the target, not for this box.
-        if self.executed >= fetch.first {
-            if fetch.tries >= shared.config.tries_max {
-                self.cancel(shared, index);
-                return false;
-            }
-            self.fetches[index].tries += 1;
+        // Until the NIC has what precedes the fetch, it waits for the target, not for this box: as
+        // long as the data would be held.
+        let config = &shared.config;
+        let waits_max = shared.held_for().as_ns() / config.retry_after.as_ns().max(1);
+        let lacks_earlier = self.executed < fetch.first;
+        let Fetch { waits, tries, .. } = &mut self.fetches[index];
+        let (tries, max) =
+            if lacks_earlier { (waits, waits_max) } else { (tries, config.tries_max.into()) };
+        if u64::from(*tries) >= max {
+            self.cancel(shared, index);
+            return false;
         }
+        *tries += 1;
         shared.counters.fetches_repeated += 1;
         self.ask_nic(now, shared, index);
         false
