@@ -83,7 +83,7 @@ fn of_files(root: &Path) -> BTreeMap<String, String> {
 }
 
 /// Names in a directory, in order.
-fn names(directory: &Path) -> Vec<String> {
+pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

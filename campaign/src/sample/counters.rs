@@ -1,5 +1,6 @@
 //! Counters of network devices and of energy, before and after a run.
 
+use crate::environment::names;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
@@ -156,15 +157,6 @@ impl Readings {
         }
         rise
     }
-}
-
-/// Names in a directory, in order.
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
 }
 
 /// The number in a file, or why there is none.

@@ -1,6 +1,7 @@
 //! Announcements of commands and calls, independent of the protocol.
 
 use longhaul_units::RKey;
+use longhaul_wire::Reth;
 use thiserror::Error;
 
 /// Most ranges examined per command; the target READs further ones itself.
@@ -19,6 +20,11 @@ pub struct Range {
 
 impl Range {
     const NONE: Range = Range { address: 0, rkey: RKey(0), len: 0 };
+
+    /// The range that a READ requests.
+    pub fn of(reth: &Reth) -> Self {
+        Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len }
+    }
 
     /// True if the two share bytes, under the same key.
     pub fn overlaps(&self, other: &Range) -> bool {

@@ -415,7 +415,7 @@ impl Initiator {
         packet: &Packet<'_>,
     ) {
         if let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) {
-            let read = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
+            let read = Range::of(&reth);
             self.wanted.retain(|wanted| !read.overlaps(&wanted.announcement.range));
             return;
         }

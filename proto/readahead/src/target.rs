@@ -270,7 +270,7 @@ impl Target {
         let (Some(Verb::ReadRequest), Some(reth)) = (packet.opcode().verb(), packet.reth()) else {
             return false;
         };
-        let range = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
+        let range = Range::of(&reth);
         number == self.next
             && self.is_offered
             && self.holdings.is_expected(&range, shared.config.range_bytes_max)
@@ -384,7 +384,7 @@ impl Target {
     /// Answers the READ with the next number, `number`, here. Returns `false` if its data is not
     /// held.
     fn take(&mut self, shared: &mut ReadAheadShared, number: u64, reth: &Reth) -> bool {
-        let range = Range { address: reth.virtual_address, rkey: reth.rkey, len: reth.len };
+        let range = Range::of(reth);
         let PathNumber::Known(path) = self.numbering.to_path(number) else { return false };
         let acked_nic = self.numbering.to_nic(self.acked).unwrap_or(0);
         let is_room = self.answers.len() < ANSWERS_MAX && self.numbering.has_room(acked_nic);
@@ -429,8 +429,7 @@ impl Target {
             len: answer.range.len - skipped as u32,
             ..answer.range
         };
-        let asked =
-            packet.reth().map(|r| Range { address: r.virtual_address, rkey: r.rkey, len: r.len });
+        let asked = packet.reth().map(|reth| Range::of(&reth));
         if asked != Some(rest) {
             shared.counters.stray += 1;
             return;

@@ -1,5 +1,6 @@
 //! What a load has written: for a check after its target, its path or a box has failed.
 
+use super::job::ANSWER_WITHIN;
 use super::oracle::{Mismatch, contents_differ};
 use super::{LoadError, Outcome};
 use crate::host::{Association, Queue};
@@ -7,12 +8,10 @@ use longhaul_nvme::host::{NamespaceInfo, Operation, OperationKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Outstanding operations of a check.
 const DEPTH: u16 = 32;
-/// Longest time without an answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a load has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
