@@ -492,7 +492,7 @@ impl Session {
         let own = [
             at(self.out.copy_at().filter(later), "copy of a repetition"),
             at(over, "end of a session"),
-            at(Some(self.sweep_at), "idle streams"),
+            at(self.is_up().then_some(self.sweep_at), "idle streams"),
         ];
         paths.chain(probes).chain(acks).chain(own).fold(None, Deadline::earliest)
     }

@@ -205,13 +205,12 @@ impl Admin {
         if self.slots.iter().any(is_late) {
             return Err(HostError::Silent(self.name()));
         }
-        let sends = |sent: Sent| self.slots.iter().any(|one| one.sent == sent);
-        if !sends(Sent::Phase)
+        if !self.sends(Sent::Phase)
             && let Some((command, data)) = self.of_phase(now)
         {
             return Ok(self.send(now, Sent::Phase, command, data, buffer));
         }
-        if self.is_ready() && !self.has_no_events && !sends(Sent::Event) {
+        if self.is_ready() && !self.has_no_events && !self.sends(Sent::Event) {
             let command = Command::new(admin::ASYNC_EVENT, 0);
             return Ok(self.send(now, Sent::Event, command, Transfer::None, buffer));
         }
@@ -227,7 +226,7 @@ impl Admin {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let look = match self.phase {
-            Phase::Readiness { at, .. } => Some(at),
+            Phase::Readiness { at, .. } if !self.sends(Sent::Phase) => Some(at),
             _ => None,
         };
         let late = self.slots.iter().filter(|one| one.sent != Sent::Event).map(|one| one.at);
@@ -236,10 +235,15 @@ impl Admin {
         look.into_iter().chain(self.keep_alive_at()).chain(late).min()
     }
 
+    /// True if such a command is outstanding.
+    fn sends(&self, sent: Sent) -> bool {
+        self.slots.iter().any(|one| one.sent == sent)
+    }
+
     fn keep_alive_at(&self) -> Option<Instant> {
-        let is_outstanding = self.slots.iter().any(|one| one.sent == Sent::KeepAlive);
         let is_limited = self.keep_alive > Duration::ZERO && self.is_ready();
-        (is_limited && !is_outstanding).then(|| self.spoke + self.keep_alive.divided_by(3))
+        (is_limited && !self.sends(Sent::KeepAlive))
+            .then(|| self.spoke + self.keep_alive.divided_by(3))
     }
 
     fn send(
