@@ -256,7 +256,7 @@ impl Server {
 
     /// Sleeps until the requested event, or for a tick.
     fn sleep(&self) -> Result<(), DeviceError> {
-        if self.accessing().next().is_some() {
+        if self.accesses.as_ref().is_some_and(|accesses| accesses.outstanding() > 0) {
             std::thread::sleep(Duration::from_micros(20));
             return Ok(());
         }
@@ -268,7 +268,12 @@ impl Server {
 
     /// Looks for new, ended and silent connections.
     fn look(&mut self, now: Instant, tell: &mut impl FnMut(News)) -> Result<(), DeviceError> {
-        while !self.is_settling() {
+        let links = self.links.iter().filter(|(_, link)| link.has_ended());
+        let ended: Vec<u32> = links.map(|(qpn, _)| *qpn).collect();
+        for qpn in ended {
+            self.close(qpn, None, tell);
+        }
+        while !self.target.is_settling() {
             match self.listener.request(Duration::ZERO) {
                 Ok(request) => self.accept(now, request, tell),
                 Err(RdmaError::Rejected { peer, .. }) => {
@@ -280,26 +285,10 @@ impl Server {
                 Err(error) => return Err(cannot("wait for a connection")(error)),
             }
         }
-        let links = self.links.iter().filter(|(_, link)| link.has_ended());
-        let ended: Vec<u32> = links.map(|(qpn, _)| *qpn).collect();
-        for qpn in ended {
-            self.close(qpn, None, tell);
-        }
         if self.target.poll_timeout().is_some_and(|at| at <= now) {
             self.target.expire(now);
         }
         Ok(())
-    }
-
-    /// Accesses of files go on whose connection has ended. A host repeats them over its next
-    /// connection, which waits, so that none overtakes what is written then.
-    fn is_settling(&self) -> bool {
-        self.accessing().any(|token| !self.by_queue.contains_key(&token.queue))
-    }
-
-    /// Commands that access files.
-    fn accessing(&self) -> impl Iterator<Item = &Token> {
-        self.accesses.iter().flat_map(Accesses::outstanding)
     }
 
     /// True if the completion queue has room for another connection.

@@ -24,7 +24,7 @@ use crate::{Command, DataPointer, QueueRequest, RefusalReason, SQE_LEN, Status, 
 use controller::{Controller, ControllerId};
 use longhaul_units::{Duration, Instant};
 use queue::{Fetched, Origin, Queue, QueueState, Queues, Slot};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 /// Time within which a host must send Connect.
@@ -65,6 +65,8 @@ pub struct Target {
     queues: Queues,
     controllers: BTreeMap<ControllerId, Controller>,
     last_controller: ControllerId,
+    /// Accesses that the driver carries out for queues that have ended.
+    orphans: BTreeSet<Token>,
     output: VecDeque<Step>,
 }
 
@@ -77,6 +79,7 @@ impl Target {
             config,
             controllers: BTreeMap::new(),
             last_controller: 0,
+            orphans: BTreeSet::new(),
             output: VecDeque::new(),
         }
     }
@@ -92,7 +95,16 @@ impl Target {
         self.controllers.values().map(Controller::host)
     }
 
-    /// A host requests a connection to `local`, with the private data of its request.
+    /// True while accesses of ended connections go on. A host repeats them over its next
+    /// connection: until they are [`Target::executed`], the driver holds requests back, so that
+    /// none overtakes what is written then.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
+    /// A host requests a connection to `local`, with the private data of its request. A driver
+    /// calls this only while the target is not [settling](Target::is_settling).
     ///
     /// # Errors
     /// The reason for the rejection.
@@ -182,7 +194,10 @@ impl Target {
 
     /// The driver has carried out [`Step::Execute`].
     pub fn executed(&mut self, token: Token, outcome: Result<(), IoError>) -> Step {
-        let Some(queue) = self.queues.get_mut(token.queue) else { return Step::Nothing };
+        let Some(queue) = self.queues.get_mut(token.queue) else {
+            self.orphans.remove(&token);
+            return Step::Nothing;
+        };
         match (queue.take(token.slot), outcome) {
             (Some(Slot::Executing { origin, output }), Ok(())) => {
                 self.respond(token, origin, Status::SUCCESS, 0, output)
@@ -204,6 +219,7 @@ impl Target {
     /// A connection ended, whoever ended it.
     pub fn closed(&mut self, queue: QueueId) {
         let Some(closed) = self.queues.remove(queue) else { return };
+        self.orphans.extend(closed.executing().map(|slot| Token { queue, slot }));
         let Some(id) = closed.controller() else { return };
         match self.controllers.get_mut(&id) {
             Some(controller) if controller.admin == queue => {

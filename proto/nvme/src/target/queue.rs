@@ -189,6 +189,12 @@ impl Queue {
         }
     }
 
+    /// The slots whose accesses the driver carries out.
+    pub(super) fn executing(&self) -> impl Iterator<Item = u16> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter(|(_, slot)| matches!(slot, Slot::Executing { .. })).map(|(number, _)| number)
+    }
+
     /// Builds a response, and forgets its command.
     pub(super) fn complete(
         &mut self,
