@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
-use crate::dreqs::HeldDreqs;
+use crate::departures::Departures;
 use crate::flow::{Beginning, Flow};
 use crate::key::{WireKey, vlan};
 use crate::output::Output;
@@ -33,7 +33,7 @@ pub struct Accelerator {
     pub(crate) output: Output,
     pub(crate) touched: Touched,
     timers: Timers,
-    pub(crate) dreqs: HeldDreqs,
+    pub(crate) departures: Departures,
     pub(crate) flow_changes: u64,
 }
 
@@ -47,7 +47,7 @@ impl Accelerator {
             output: Output::new(&config),
             touched: Touched::default(),
             timers: Timers::default(),
-            dreqs: HeldDreqs::default(),
+            departures: Departures::default(),
             flow_changes: 0,
             shared: AccelShared::new(config),
         })
@@ -307,7 +307,11 @@ impl Accelerator {
     }
 
     pub(crate) fn remove_flow(&mut self, slot: u32) {
+        let id = self.flows.id(slot);
         let Some(mut flow) = self.flows.remove(slot) else { return };
+        if flow.bookkeeping.is_departing {
+            self.end_departure(id);
+        }
         self.flow_changes += u64::from(!flow.is_learning());
         flow.close(&mut self.shared);
         self.shared.shares.leave(flow.tenant());
@@ -368,8 +372,8 @@ impl Accelerator {
         self.touched.add(id, flow);
         let (delivered, closing) = (flow.is_delivered(), flow.bookkeeping.is_closing);
         let has_successor = flow.successor().is_some();
-        if flow.bookkeeping.holds_dreq && (delivered || !flow.delivers()) {
-            self.dreqs.release(None, &mut self.flows, &mut self.shared);
+        if flow.bookkeeping.is_departing && (delivered || !flow.delivers()) {
+            self.end_departure(id);
         }
         if delivered && (closing || has_successor) {
             self.remove_flow(slot);
@@ -438,9 +442,7 @@ impl Node for Accelerator {
         self.timers.tidy(flows.len(), |id, at| {
             flows.current(id).is_some_and(|flow| flow.bookkeeping.armed == Some(at))
         });
-        if self.dreqs.deadline().is_some_and(|deadline| deadline.at <= now) {
-            self.dreqs.release(Some(now), &mut self.flows, &mut self.shared);
-        }
+        self.expire_departures(now);
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
@@ -460,7 +462,7 @@ impl Node for Accelerator {
         let flow =
             self.touched.iter().fold(armed, |first, id| Deadline::earliest(first, deadline(id)));
         let first = Deadline::earliest(flow, self.output.deadline());
-        Deadline::earliest(first, self.dreqs.deadline())
+        Deadline::earliest(first, self.departures.deadline())
     }
 
     fn intake(&self, side: Side) -> usize {

@@ -13,8 +13,8 @@ pub(crate) struct Bookkeeping {
     pub(crate) armed: Option<Instant>,
     /// It has received a packet since the eviction scan last examined it.
     pub(crate) is_used: bool,
-    /// A DREQ waits for its store to be delivered.
-    pub(crate) holds_dreq: bool,
+    /// Its requester disconnects, and messages of the connection manager may wait for its delivery.
+    pub(crate) is_departing: bool,
     /// It is removed once its store is delivered.
     pub(crate) is_closing: bool,
 }

@@ -213,6 +213,12 @@ impl Connections {
     }
 }
 
+/// True for a REP.
+pub(crate) fn is_rep(payload: &[u8]) -> bool {
+    let message = <&Mad>::try_from(payload).ok().and_then(|mad| Message::read(mad).ok());
+    matches!(message, Some((_, Message::Rep(_))))
+}
+
 /// Returns the sender's and the receiver's address on an alternate path, `None` if there is none.
 fn alternate(path: &ReqPath) -> Option<[IpAddr; 2]> {
     let is_none = path.local_lid == 0

@@ -106,6 +106,8 @@ longhaul_counters::counters! {
         stored_unconfirmed,
         /// DREQs held until the store was delivered.
         dreqs_held,
+        /// REPs held until the stores of departed flows between the same hosts were delivered.
+        reps_held,
         ;
         /// Frames that the accelerator dropped, by reason.
         drops: Drops,

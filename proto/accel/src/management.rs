@@ -1,10 +1,9 @@
 //! Flows that the connection manager begins and ends.
 
+use crate::FlowKey;
 use crate::accelerator::Accelerator;
-use crate::connections::Action;
-use crate::dreqs::HeldDreq;
+use crate::connections::{Action, is_rep};
 use crate::flow::{Beginning, Flow};
-use crate::{DropReason, FlowKey};
 use longhaul_node::{Frame, Side};
 use longhaul_units::Instant;
 use longhaul_wire::Packet;
@@ -44,7 +43,10 @@ impl Accelerator {
                 }
             }
         }
-        self.pass(side, frame);
+        let may_wait = self.has_departures(side) && is_rep(payload);
+        if !(may_wait && self.hold_rep(now, frame, packet)) {
+            self.pass(side, frame);
+        }
     }
 
     fn close_flow(&mut self, key: FlowKey) {
@@ -73,26 +75,5 @@ impl Accelerator {
             Some(_) => self.shared.counters.flows_from_cm += 1,
             None => self.shared.counters.flow_table_full += 1,
         }
-    }
-
-    /// Holds a DREQ until the store of its flow is delivered. Returns `false` if it is not held.
-    fn hold_dreq(&mut self, now: Instant, frame: &Frame<'_>, key: &FlowKey) -> bool {
-        let Some(slot) = self.flows.by_responder(key.wire()) else { return false };
-        let id = self.flows.id(slot);
-        let Some(flow) = self.flows.get_mut(slot) else { return false };
-        if flow.is_delivered() || !flow.delivers() {
-            return false;
-        }
-        if flow.bookkeeping.holds_dreq {
-            self.shared.counters.drops.count(DropReason::DreqHeld);
-            return true;
-        }
-        let Some(held) = self.shared.hold(frame) else { return true };
-        flow.bookkeeping.holds_dreq = true;
-        let until = now + self.shared.config.dreq_hold_max;
-        let delivered_to = flow.delivered_to();
-        self.dreqs.push(HeldDreq { frame: held, flow: id, delivered_to, until });
-        self.shared.counters.dreqs_held += 1;
-        true
     }
 }

@@ -95,6 +95,12 @@ impl AccelShared {
         }
     }
 
+    pub(crate) fn queue_to_lan(&mut self, frame: FrameBuf) {
+        if !self.to_lan.push_roce(frame) {
+            self.counters.drops.count(DropReason::QueueFull);
+        }
+    }
+
     /// Returns `false` if the frame was dropped.
     pub(crate) fn pass_to_lan(&mut self, frame: &Frame<'_>) -> bool {
         let Some(frame) = self.hold(frame) else { return false };

@@ -102,7 +102,7 @@ impl Flow {
             return self.insist_on_remains(now, shared);
         }
         let retransmission = &mut self.responder.retransmission;
-        if now.since(retransmission.heard_at()) >= shared.config.give_up_after {
+        if now.since(retransmission.advanced_at()) >= shared.config.give_up_after {
             return self.pass_one_way(now, shared);
         }
         retransmission.note_timeout();

@@ -145,7 +145,7 @@ impl Flow {
     /// The retransmission timer of a flow that passes has ended.
     pub(crate) fn insist_on_remains(&mut self, now: Instant, shared: &mut AccelShared) {
         let is_long =
-            now.since(self.responder.retransmission.heard_at()) >= shared.config.give_up_after;
+            now.since(self.responder.retransmission.advanced_at()) >= shared.config.give_up_after;
         let State::Passing(Passing { resends, .. }) = self.state else { return };
         if is_long && resends >= RESENDS {
             return self.let_remains_go(shared);

@@ -56,7 +56,7 @@ impl Flow {
         }
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
-                self.responder.retransmission.note_heard(now);
+                self.responder.retransmission.note_answer(now);
                 if seq + 1 >= reference {
                     self.note_credits_after(seq, aeth);
                 }
@@ -77,7 +77,7 @@ impl Flow {
                 self.absorb(shared);
             }
             Syndrome::Nak(NakCode::PsnSequence) if seq >= reference => {
-                self.responder.retransmission.note_heard(now);
+                self.responder.retransmission.note_answer(now);
                 self.handle_sequence_nak(now, shared, seq);
                 self.absorb(shared);
             }
@@ -303,6 +303,11 @@ impl Flow {
             self.counters.retransmits_read += 1;
             shared.counters.retransmits_read += 1;
         }
+    }
+
+    /// Sends everything again that is not known to be delivered.
+    pub(crate) fn resend_all(&mut self, now: Instant) {
+        self.responder.retransmission.resend_all(now, &mut self.store);
     }
 
     /// Handles a CNP of the responder.

@@ -52,6 +52,8 @@ pub(crate) struct Retransmission {
     resent_at: Instant,
     /// When the responder was last heard, or a packet was first stored for it.
     heard_at: Instant,
+    /// When it last accepted something or asked for a pause, or a packet was first stored for it.
+    advanced_at: Instant,
     rnr_until: Option<Instant>,
     gone_back: Option<GoneBack>,
     /// First packet of the last go-back, while its delivery yields an RTT sample.
@@ -70,6 +72,7 @@ impl Retransmission {
             early_answers: 0,
             resent_at: Instant::ZERO,
             heard_at: now,
+            advanced_at: now,
             rnr_until: None,
             gone_back: None,
             timed: None,
@@ -107,9 +110,22 @@ impl Retransmission {
         self.heard_at
     }
 
+    /// When the responder last accepted something or asked for a pause. One that answers and never
+    /// accepts the oldest packet, because it discards it or the path does, is lost as a silent one.
+    pub(crate) fn advanced_at(&self) -> Instant {
+        self.advanced_at
+    }
+
     /// Notes that the responder was heard, or that no answer was expected before `now`.
     #[inline]
     pub(crate) fn note_heard(&mut self, now: Instant) {
+        self.heard_at = now;
+        self.advanced_at = now;
+    }
+
+    /// Notes an ACK or sequence NAK of the responder, which may acknowledge nothing new.
+    #[inline]
+    pub(crate) fn note_answer(&mut self, now: Instant) {
         self.heard_at = now;
     }
 
@@ -298,6 +314,7 @@ impl Retransmission {
     /// F-RTO (RFC 5682): if it comes soon, nothing is lost.
     pub(crate) fn note_progress(&mut self, now: Instant, store: &Store) {
         self.timer_base = now;
+        self.advanced_at = now;
         self.backoff = 0;
         let mut answered = false;
         if let Probe::Sent(at) = self.probe {
