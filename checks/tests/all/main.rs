@@ -1,5 +1,6 @@
 //! Checks that start no lab and no box, so that they may run concurrently.
 
+mod acknowledged_writes;
 mod captures;
 mod doctor;
 mod export;
