@@ -108,7 +108,8 @@ impl AdminLink {
     ) -> Result<Self, AssociationError> {
         let depth = Admin::DEPTH;
         let request = QueueRequest { queue: 0, receives: depth, sends: depth - 1, controller: 0 };
-        let pair = Pair::connect(device, pd, settings, &request, depth, IDENTIFY_LEN as u32)?;
+        let (len, within) = (IDENTIFY_LEN as u32, settings.connect_within);
+        let pair = Pair::connect(device, pd, settings, &request, depth, len, within)?;
         let keep_alive = longhaul_units::Duration::from_ns(settings.keep_alive.as_nanos() as u64);
         let admin = Admin::new(settings.identity.clone(), goal, keep_alive);
         Ok(AdminLink { admin, pair, clock: Clock::start() })

@@ -9,7 +9,7 @@ mod link;
 use crate::medium::Medium;
 use crate::medium::file::Accesses;
 use crate::{DeviceError, SPIN, cannot};
-use access::Command;
+use access::{Command, Zeroing};
 use link::{COMPLETIONS_PER_SLOT, Link, Work};
 use longhaul_host::Clock;
 use longhaul_nvme::target::{
@@ -21,7 +21,7 @@ use longhaul_rdma::{
     RdmaError, Status,
 };
 use longhaul_units::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -125,6 +125,7 @@ pub struct Server {
     accesses: Option<Accesses<Token>>,
     /// Flushes of all files: accesses that are outstanding, and the outcome so far.
     flushes: BTreeMap<Token, (u32, Result<(), IoError>)>,
+    zeroing: VecDeque<Zeroing>,
     links: BTreeMap<u32, Link>,
     by_queue: BTreeMap<QueueId, u32>,
     clock: Clock,
@@ -176,6 +177,7 @@ impl Server {
             media,
             accesses: has_files.then(Accesses::new),
             flushes: BTreeMap::new(),
+            zeroing: VecDeque::new(),
             links: BTreeMap::new(),
             by_queue: BTreeMap::new(),
             clock: Clock::start(),
@@ -244,6 +246,7 @@ impl Server {
             worked = true;
             self.file_accessed(token, outcome, tell);
         }
+        worked |= self.zero(tell);
         while let Some(step) = self.target.poll_step() {
             worked = true;
             self.carry_out(step, tell);

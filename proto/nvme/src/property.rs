@@ -112,6 +112,7 @@ impl ControllerStatus {
     pub(crate) const DISABLED: ControllerStatus = ControllerStatus(0);
     pub(crate) const READY: ControllerStatus = ControllerStatus(1);
     pub(crate) const FATAL: ControllerStatus = ControllerStatus(2);
+    pub(crate) const SHUTTING_DOWN: ControllerStatus = ControllerStatus(1 | 1 << 2);
     pub(crate) const SHUT_DOWN: ControllerStatus = ControllerStatus(1 | 2 << 2);
 
     /// RDY.

@@ -200,6 +200,12 @@ impl Target {
         };
         match (queue.take(token.slot), outcome) {
             (Some(Slot::Executing { origin, output }), Ok(())) => {
+                if let QueueState::Admin { controller } = queue.state {
+                    self.controllers
+                        .get_mut(&controller)
+                        .into_iter()
+                        .for_each(Controller::note_flushed);
+                }
                 self.respond(token, origin, Status::SUCCESS, 0, output)
             }
             (Some(Slot::Executing { origin, .. }), Err(error)) => {

@@ -49,7 +49,7 @@ impl Response {
 }
 
 impl Pair {
-    /// Connects queue `request.queue` with `slots` slots of `data_len` bytes.
+    /// Connects queue `request.queue` with `slots` slots of `data_len` bytes, `within` that time.
     pub(super) fn connect(
         device: &Device,
         pd: &ProtectionDomain,
@@ -57,6 +57,7 @@ impl Pair {
         request: &QueueRequest,
         slots: u16,
         data_len: u32,
+        within: Duration,
     ) -> Result<Self, AssociationError> {
         let (slots, receives) = (u32::from(slots), u32::from(request.receives));
         let queue_pair = QueuePairSettings {
@@ -89,9 +90,9 @@ impl Pair {
             let piece = responses.piece(receive as usize * CQE_LEN, CQE_LEN as u32);
             qp.post_recv(receive.into(), &[piece]).map_err(cannot("post a receive"))?;
         }
-        let (to, limit) = (settings.to, settings.connect_within);
+        let to = settings.to;
         let connection =
-            device.connect_with(&qp, to, &path, &request.write(), limit).map_err(|cause| {
+            device.connect_with(&qp, to, &path, &request.write(), within).map_err(|cause| {
                 let refusal = match &cause {
                     RdmaError::Refused(data) => Refusal::read(data),
                     _ => None,

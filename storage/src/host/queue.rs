@@ -33,7 +33,12 @@ impl<T> Queue<T> {
         let request = QueueRequest { queue: number, receives: depth + 1, sends: depth, controller };
         // Connect needs 1024 bytes.
         let data_len = bytes.max(longhaul_nvme::CONNECT_DATA_LEN as u32).next_multiple_of(4096);
-        let pair = Pair::connect(device, pd, settings, &request, depth, data_len)?;
+        // The target has answered on the admin queue.
+        let within = match settings.keep_alive {
+            Duration::ZERO => settings.connect_within,
+            limit => limit.min(settings.connect_within),
+        };
+        let pair = Pair::connect(device, pd, settings, &request, depth, data_len, within)?;
         let in_capsule = progress.data.as_ref().map_or(0, |data| data.in_capsule);
         let io = IoQueue::new(number, depth, in_capsule);
         let mut queue = Queue { fate: Arc::clone(fate), io, pair, responses: Vec::new() };
@@ -44,7 +49,7 @@ impl<T> Queue<T> {
         if let Some(connect) = connect {
             queue.pair.send(&connect);
         }
-        let end = std::time::Instant::now() + settings.connect_within;
+        let end = std::time::Instant::now() + within;
         while !queue.io.is_ready() {
             queue.wait(|_, _| {})?;
             if !queue.io.is_ready() && std::time::Instant::now() > end {

@@ -5,6 +5,10 @@ use super::{News, Server};
 use crate::medium::file::{Access, Outcome};
 use crate::medium::{Medium, part};
 use longhaul_nvme::target::{ALL_NAMESPACES, Io, IoError, Source, Step, Token};
+use std::ops::Range;
+
+/// Bytes of memory zeroed before other commands have their turn.
+const ZEROED_AT_ONCE: u64 = 256 << 10;
 
 fn in_capsule(source: Source) -> Option<u32> {
     match source {
@@ -22,7 +26,46 @@ pub(super) struct Command {
     pub durable: bool,
 }
 
+/// Memory that is being zeroed.
+pub(super) struct Zeroing {
+    token: Token,
+    namespace: u32,
+    /// What is left.
+    ranges: Vec<Range<u64>>,
+}
+
 impl Server {
+    /// Zeroes a piece of memory, so that other commands need not wait for whole namespaces. `false`
+    /// if there is nothing to zero.
+    pub(super) fn zero(&mut self, tell: &mut impl FnMut(News)) -> bool {
+        let Some(Zeroing { token, namespace, ranges }) = self.zeroing.front_mut() else {
+            return false;
+        };
+        let token = *token;
+        let outcome = match (ranges.last_mut(), self.media.get_mut(namespace)) {
+            (None, _) => Ok(()),
+            (Some(range), Some(Medium::Memory(memory))) => {
+                let piece = range.start..range.end.min(range.start + ZEROED_AT_ONCE);
+                range.start = piece.end;
+                if range.is_empty() {
+                    ranges.pop();
+                }
+                match part(memory, piece) {
+                    Ok(bytes) => {
+                        bytes.fill(0);
+                        return true;
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            _ => Err(IoError::Gone),
+        };
+        self.zeroing.pop_front();
+        let step = self.target.executed(token, outcome);
+        self.carry_out(step, tell);
+        true
+    }
+
     /// Starts a command of queue pair `qpn`. Returns the next step if it is done at once.
     pub(super) fn execute(&mut self, qpn: u32, command: Command) -> Option<Step> {
         let Command { token, namespace, io, durable } = command;
@@ -39,7 +82,13 @@ impl Server {
         }
         let link = self.links.get(&qpn)?;
         let outcome = match self.media.get_mut(&namespace) {
-            Some(Medium::Memory(memory)) => in_memory(memory, link, token.slot, io),
+            Some(Medium::Memory(memory)) => match in_memory(memory, link, token.slot, io) {
+                Ok(ranges) if !ranges.is_empty() => {
+                    self.zeroing.push_back(Zeroing { token, namespace, ranges });
+                    return None;
+                }
+                outcome => outcome.map(|_| ()),
+            },
             Some(Medium::Null) => nowhere(&io),
             Some(Medium::File(file)) => {
                 let access = of_file(link, token.slot, io);
@@ -96,7 +145,13 @@ impl Server {
     }
 }
 
-fn in_memory(memory: &mut [u8], link: &Link, slot: u16, io: Io) -> Result<(), IoError> {
+/// Accesses memory. Returns the ranges that are still to be zeroed.
+fn in_memory(
+    memory: &mut [u8],
+    link: &Link,
+    slot: u16,
+    io: Io,
+) -> Result<Vec<Range<u64>>, IoError> {
     let range = |offset: u64, len: u32| offset..offset.saturating_add(len.into());
     match io {
         Io::Read { offset, len } => link.write(slot, part(memory, range(offset, len))?),
@@ -110,15 +165,11 @@ fn in_memory(memory: &mut [u8], link: &Link, slot: u16, io: Io) -> Result<(), Io
                 return Err(IoError::Differs);
             }
         }
-        Io::WriteZeroes(range) => part(memory, range)?.fill(0),
-        Io::Deallocate(ranges) => {
-            for range in ranges {
-                part(memory, range)?.fill(0);
-            }
-        }
+        Io::WriteZeroes(range) => return Ok(vec![range]),
+        Io::Deallocate(ranges) => return Ok(ranges),
         Io::Flush => {}
     }
-    Ok(())
+    Ok(Vec::new())
 }
 
 fn nowhere(io: &Io) -> Result<(), IoError> {

@@ -64,10 +64,11 @@ pub struct Args {
     #[arg(value_parser = within::<u8>(0..=100))]
     mix: u8,
     /// Seconds to measure
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = at_least(1))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds_to_run)]
     runtime: u64,
     /// Seconds before the measurement
     #[arg(long, alias = "ramp_time", value_name = "SECONDS", default_value_t = 0)]
+    #[arg(value_parser = seconds)]
     ramp: u64,
     /// End each job after this many operations, instead of --runtime
     #[arg(long, value_name = "N", value_parser = at_least(1))]
@@ -99,10 +100,10 @@ pub struct Args {
     #[arg(long, value_name = "NQN")]
     host_nqn: Option<Nqn>,
     /// Longest silence before host and target give each other up, in seconds; 0 means no limit
-    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = seconds)]
     keep_alive: u64,
     /// Seconds to wait for a target that does not listen yet
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds)]
     wait: u64,
     /// Seed of the order and of the data
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -291,6 +292,22 @@ fn load(args: &Args) -> Result<Load, Problem> {
         verify: args.verify,
         seed: args.seed,
     })
+}
+
+/// Reads whole seconds: `30`, `30s` or `500ms` rounded up.
+fn seconds(text: &str) -> Result<u64, String> {
+    match (text.parse(), text.parse::<longhaul_units::Duration>()) {
+        (Ok(seconds), _) => Ok(seconds),
+        (_, Ok(time)) => Ok(time.as_ns().div_ceil(1_000_000_000)),
+        _ => Err("a number of seconds is needed, such as 30 or 30s".to_owned()),
+    }
+}
+
+fn seconds_to_run(text: &str) -> Result<u64, String> {
+    match seconds(text)? {
+        0 => Err("a second is the least".to_owned()),
+        seconds => Ok(seconds),
+    }
 }
 
 fn of_load(error: &LoadError) -> Problem {

@@ -1,8 +1,8 @@
 //! Commands of admin queues.
 
 use super::controller::{Controller, ControllerId, KeepAlive, Readiness, Serves};
-use super::queue::Slot;
-use super::step::{ALL_NAMESPACES, EndReason, Output};
+use super::queue::{Place, Slot};
+use super::step::{ALL_NAMESPACES, EndReason, Io, Output};
 use super::{Arrived, Namespace, Step, Subsystem, SubsystemId, Target, Token};
 use crate::fields::put;
 use crate::identify::{EVENTS_MAX, VERSION};
@@ -29,10 +29,12 @@ const NAMESPACE_EVENTS: u32 = 1 << 8;
 /// Abort: the command was not aborted.
 const NOT_ABORTED: u64 = 1;
 
-/// What a command yields: the result, or bytes for the host.
+/// What a command yields: the result, bytes for the host, or a flush of all namespaces before its
+/// response.
 enum Yield {
     Result(u64),
     Bytes(Vec<u8>),
+    Flush(SubsystemId),
 }
 
 impl Target {
@@ -56,6 +58,10 @@ impl Target {
         };
         match outcome {
             Ok(Yield::Result(result)) => self.succeed(*token, *origin, result),
+            Ok(Yield::Flush(subsystem)) => {
+                let at = Place { subsystem, namespace: ALL_NAMESPACES, durable: false };
+                self.execute(*token, *origin, at, Io::Flush, None)
+            }
             Ok(Yield::Bytes(bytes)) => match arrived.keyed(bytes.len() as u32) {
                 Ok(remote) => {
                     let output = Some(Output::Bytes(bytes, remote));
@@ -98,8 +104,7 @@ impl Target {
             }
             fabrics::PROPERTY_SET if property == Some(Property::Configuration) => {
                 let to = Configuration(arrived.command.quad(2) as u32);
-                self.configure(id, to)?;
-                Ok(Yield::Result(0))
+                self.configure(id, to)
             }
             fabrics::PROPERTY_SET => Err(invalid),
             fabrics::CONNECT => Err(Status::SEQUENCE_ERROR.permanent()),
@@ -107,14 +112,21 @@ impl Target {
         }
     }
 
-    fn configure(&mut self, id: ControllerId, to: Configuration) -> Result<(), Status> {
+    fn configure(&mut self, id: ControllerId, to: Configuration) -> Result<Yield, Status> {
         let controller = self.controller_mut(id)?;
         controller.readiness = Readiness::after(to);
+        let (serves, shuts_down) = (controller.serves, controller.is_shutting_down());
         if !controller.is_ready() {
             controller.queues.clear();
             self.end_io_queues(id, EndReason::ControllerGone);
         }
-        Ok(())
+        match serves {
+            Serves::Subsystem(subsystem) if shuts_down => Ok(Yield::Flush(subsystem)),
+            _ => {
+                self.controller_mut(id)?.note_flushed();
+                Ok(Yield::Result(0))
+            }
+        }
     }
 
     fn served(&self, id: ControllerId) -> Result<Option<&Subsystem>, Status> {
@@ -307,10 +319,16 @@ impl Target {
     }
 
     /// The Changed Namespace List, which the host then knows.
-    pub(super) fn take_changed(&mut self, id: ControllerId) -> Result<Vec<u8>, Status> {
+    ///
+    /// With `retains` the event stays as it is: the host reads the list once more.
+    pub(super) fn changed(&mut self, id: ControllerId, retains: bool) -> Result<Vec<u8>, Status> {
         let controller = self.controller_mut(id)?;
-        controller.notified = false;
-        Ok(list(std::mem::take(&mut controller.changed)))
+        let page = list(controller.changed.iter().copied());
+        if !retains {
+            controller.notified = false;
+            controller.changed.clear();
+        }
+        Ok(page)
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) enum Readiness {
     Ready(Configuration),
     /// The host enabled it with a configuration that it does not support.
     Fatal(Configuration),
+    /// The host shuts it down, and volatile caches are being flushed.
+    ShuttingDown(Configuration),
     ShutDown(Configuration),
 }
 
@@ -39,7 +41,7 @@ impl Readiness {
     /// The state after a write to the configuration.
     pub(super) fn after(to: Configuration) -> Self {
         match to {
-            to if to.shuts_down() => Readiness::ShutDown(to),
+            to if to.shuts_down() => Readiness::ShuttingDown(to),
             to if !to.is_enabled() => Readiness::Disabled(to),
             to if to.is_supported() => Readiness::Ready(to),
             to => Readiness::Fatal(to),
@@ -50,6 +52,7 @@ impl Readiness {
         let (Readiness::Disabled(value)
         | Readiness::Ready(value)
         | Readiness::Fatal(value)
+        | Readiness::ShuttingDown(value)
         | Readiness::ShutDown(value)) = self;
         value
     }
@@ -59,6 +62,7 @@ impl Readiness {
             Readiness::Disabled(_) => ControllerStatus::DISABLED,
             Readiness::Ready(_) => ControllerStatus::READY,
             Readiness::Fatal(_) => ControllerStatus::FATAL,
+            Readiness::ShuttingDown(_) => ControllerStatus::SHUTTING_DOWN,
             Readiness::ShutDown(_) => ControllerStatus::SHUT_DOWN,
         }
     }
@@ -116,5 +120,16 @@ impl Controller {
 
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.readiness, Readiness::Ready(_))
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        matches!(self.readiness, Readiness::ShuttingDown(_))
+    }
+
+    /// Volatile caches have been flushed.
+    pub(super) fn note_flushed(&mut self) {
+        if let Readiness::ShuttingDown(configuration) = self.readiness {
+            self.readiness = Readiness::ShutDown(configuration);
+        }
     }
 }

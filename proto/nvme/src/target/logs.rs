@@ -11,6 +11,8 @@ const SUPPORTED: u32 = 1;
 const CHANGES_BLOCKS: u32 = 1 << 1 | SUPPORTED;
 /// The log does not change while a target runs.
 const GENERATION: u64 = 1;
+/// Retain Asynchronous Event, dword 10.
+const RETAIN_EVENT: u32 = 1 << 15;
 /// Longest part of a log page in one command.
 const PART_MAX: usize = crate::IDENTIFY_LEN;
 
@@ -29,7 +31,8 @@ impl Target {
         if len > PART_MAX || !offset.is_multiple_of(4) {
             return Err(invalid);
         }
-        let page = self.whole_page(id, first as u8, arrived.token.queue)?;
+        let retains = first & RETAIN_EVENT != 0;
+        let page = self.whole_page(id, first as u8, retains, arrived.token.queue)?;
         let part = page.get(offset..).ok_or(invalid)?;
         let mut part = part[..part.len().min(len)].to_vec();
         part.resize(len, 0);
@@ -40,6 +43,7 @@ impl Target {
         &mut self,
         id: ControllerId,
         page: u8,
+        retains: bool,
         admin_queue: super::QueueId,
     ) -> Result<Vec<u8>, Status> {
         match (self.controller(id)?.serves, page) {
@@ -48,7 +52,7 @@ impl Target {
                 let host = self.controller(id)?.host.clone();
                 Ok(self.discovery(local.ok_or(Status::INTERNAL_ERROR)?, &host))
             }
-            (Serves::Subsystem(_), log_page::CHANGED_NAMESPACES) => self.take_changed(id),
+            (Serves::Subsystem(_), log_page::CHANGED_NAMESPACES) => self.changed(id, retains),
             (Serves::Subsystem(_), log_page::EFFECTS) => Ok(effects()),
             (_, log_page::ERRORS) => Ok(vec![0; 64]),
             (_, log_page::HEALTH) => Ok(health()),

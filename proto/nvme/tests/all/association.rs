@@ -4,8 +4,11 @@ use crate::world::{BLOCK_SHIFT, BLOCKS, NAMESPACE, World, config, nqn};
 use longhaul_nvme::host::{
     Admin, Answer, Event, Goal, HostError, Identity, IoQueue, Operation, OperationKind, Submission,
 };
-use longhaul_nvme::target::{EndReason, IoError, Namespace, QueueId};
-use longhaul_nvme::{IDENTIFY_LEN, Nqn, QueueRequest, RefusalReason, Remote, Status};
+use longhaul_nvme::target::{Capsule, EndReason, IoError, Namespace, QueueId, Step, Token};
+use longhaul_nvme::{
+    Command, DataPointer, IDENTIFY_LEN, Nqn, QueueRequest, RefusalReason, Remote, Status, admin,
+    io, log_page,
+};
 use longhaul_units::{Duration, RKey, Rng, SplitMix64};
 use proptest::prelude::*;
 
@@ -347,14 +350,63 @@ fn a_queue_may_come_back_and_a_controller_takes_its_queues_along() {
 }
 
 #[test]
-fn a_controller_that_shuts_down_ends_its_io_queues() {
+fn a_controller_that_shuts_down_flushes_and_ends_its_io_queues() {
     let mut world = World::new(config());
     let (mut admin, io) = association(&mut world);
     admin.admin.shut_down();
     admin.turn(&mut world).unwrap();
-    assert_eq!(admin.events.last(), Some(&Event::ShutDown));
+    assert_eq!((admin.events.last(), world.flushes), (Some(&Event::ShutDown), 1));
     assert_eq!(world.ended.get(&io.queue), Some(&EndReason::ControllerGone));
     assert!(world.is_connected(admin.queue));
+}
+
+#[test]
+fn a_shutdown_whose_flush_fails_is_none() {
+    let mut world = World::new(config());
+    let (mut admin, _io) = association(&mut world);
+    world.fault = Some(IoError::Write);
+    admin.admin.shut_down();
+    let refused = HostError::Refused { command: "Property Set (CC)", status: Status::WRITE_FAULT };
+    assert_eq!(admin.turn(&mut world), Err(refused));
+}
+
+#[test]
+fn an_access_of_an_ended_connection_settles_the_target_when_it_is_done() {
+    let mut world = World::new(config());
+    let (admin, _io) = association(&mut world);
+    let flush = Command { id: 9, ..Command::new(io::FLUSH, NAMESPACE) };
+    let identity = identity("any", nqn("open"));
+    let controller = admin.admin.progress().controller;
+    let queue = IoHost::connect(&mut world, &identity, controller, 2).unwrap().queue;
+    let token = Token { queue, slot: 7 };
+    let bytes = flush.write();
+    let capsule = Capsule { head: &bytes, len: 64, data: &|_, _| Vec::new() };
+    let step = world.target.receive(world.now, token, &capsule);
+    assert!(matches!(step, Step::Execute { .. }) && !world.target.is_settling());
+    world.close(queue);
+    assert!(world.target.is_settling());
+    assert_eq!(world.target.executed(token, Ok(())), Step::Nothing);
+    assert!(!world.target.is_settling());
+}
+
+#[test]
+fn the_list_of_changed_namespaces_is_cleared_unless_its_event_is_retained() {
+    let mut world = World::new(config());
+    let (host, _io) = association(&mut world);
+    world.target.set_namespace(0, NAMESPACE, None);
+    let list = world.memory.region(99, 4096);
+    let mut read = |retain: u32| {
+        let mut command = Command::new(admin::GET_LOG_PAGE, 0);
+        command.id = 0x0fff;
+        command.dwords[0] = u32::from(log_page::CHANGED_NAMESPACES) | retain << 15 | 1023 << 16;
+        let remote = DataPointer::Keyed { remote: list, invalidate: false };
+        command.descriptor = remote.write();
+        assert!(
+            world.memory.write(list, &[0xff; 4096]) && world.send(host.queue, &command.write())
+        );
+        world.memory.read(list, 8).unwrap()[0]
+    };
+    assert_eq!([1, 1, 0, 0].map(&mut read), [1, 1, 1, 0]);
 }
 
 #[test]

@@ -98,6 +98,8 @@ pub struct World {
     pub fault: Option<IoError>,
     /// The latest execution went past volatile caches.
     pub durable: bool,
+    /// Flushes of all namespaces.
+    pub flushes: u32,
     connections: BTreeMap<QueueId, Connection>,
 }
 
@@ -119,6 +121,7 @@ impl World {
             responses: Vec::new(),
             fault: None,
             durable: false,
+            flushes: 0,
             connections: BTreeMap::new(),
         }
     }
@@ -249,6 +252,7 @@ impl World {
     ) -> Result<(), IoError> {
         if at.1 == ALL_NAMESPACES {
             assert_eq!(io, Io::Flush);
+            self.flushes += 1;
             return Ok(());
         }
         let source = |world: &mut World, from: Source, len: u32| match from {
