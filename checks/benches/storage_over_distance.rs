@@ -1,8 +1,9 @@
 //! NVMe-oF and NFS between two emulated kernels with rxe through our boxes: random reads and writes
 //! of 4 KiB by depth, and of 1 MiB over a longer fibre, with and without accelerators, and what
-//! bounds each, by the doctor.
+//! bounds each, by the doctor; with `--writes`, the round trips of a write by its size, with and
+//! without read-ahead.
 //!
-//! `cargo bench -p longhaul-checks --bench storage_over_distance`
+//! `cargo bench -p longhaul-checks --bench storage_over_distance -- --writes`
 //!
 //! Emulated kernels take a millisecond or two for an operation that hardware does in microseconds:
 //! ratios count.
@@ -11,7 +12,7 @@ use clap::Parser;
 use longhaul_checks::guest::skip_loudly;
 use longhaul_checks::interop::storage::over_distance::{Measured, Storage, Use, measure, table};
 use longhaul_checks::interop::storage::{self, write_and_compare};
-use longhaul_checks::interop::{Between, RxeHosts};
+use longhaul_checks::interop::{Between, BoxKind, RxeHosts};
 use longhaul_checks::samples::{Keep, Rounds};
 use longhaul_checks::{Turn, longhaul};
 use serde_json::json;
@@ -35,6 +36,11 @@ struct Args {
     /// Those alone
     #[arg(long)]
     large: bool,
+    /// Instead: writes of 4 KiB to 1 MiB, one at a time, with and without read-ahead, over this
+    /// many km each
+    #[arg(long, value_name = "KM", value_delimiter = ',', num_args = 0..)]
+    #[arg(default_missing_value = "0,10,100,1000")]
+    writes: Option<Vec<u32>>,
     #[command(flatten)]
     keep: Keep,
 }
@@ -54,7 +60,10 @@ fn main() {
         storage
             .lend(&hosts, |path| write_and_compare(&hosts.guests()[0], path, WRITTEN_MIB, LIMIT));
     }
-    let cells = cells(&args);
+    let cells = match &args.writes {
+        Some(distances) => writes(distances),
+        None => cells(&args),
+    };
     let mut all: Vec<Vec<Measured>> = vec![Vec::new(); cells.len()];
     for round in 1..=args.rounds.rounds {
         eprintln!("round {round} of {}", args.rounds.rounds);
@@ -79,6 +88,17 @@ fn cells(args: &Args) -> Vec<(Use, Between)> {
     };
     let small = Use::small().filter(|_| !args.large).flat_map(|what| over(what, args.km));
     small.chain(Use::large().flat_map(|what| over(what, args.large_km))).collect()
+}
+
+/// Writes one at a time, without boxes, with whole ones, and with read-ahead.
+fn writes(distances: &[u32]) -> Vec<(Use, Between)> {
+    let over = |km: u32| {
+        let boxes = [BoxKind::Whole, BoxKind::ReadAhead].map(|kind| Between::boxes(km, kind));
+        std::iter::once(Between::plain(km)).chain(boxes)
+    };
+    let cells =
+        |what: Use| distances.iter().flat_map(move |km| over(*km).map(move |it| (what, it)));
+    Use::writes().flat_map(cells).collect()
 }
 
 /// The round whose number of operations is the median.

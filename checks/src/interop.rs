@@ -7,7 +7,7 @@ mod peer;
 mod segment;
 pub mod storage;
 
-pub use chain::{Between, Boxes, Recorded, RxeHosts, segments};
+pub use chain::{Between, BoxKind, Boxes, Recorded, RxeHosts, segments};
 pub use exchange::{End, Exchange, Family};
 pub use peer::{Netem, RxePeer};
 pub use segment::{Fibre, Port};

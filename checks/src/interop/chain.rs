@@ -4,6 +4,7 @@ use super::{MTU, PROGRAMS};
 use crate::guest::{Guest, GuestConfig, Job, Netdev, Tap};
 use crate::pair::both;
 use crate::{Finished, Program, RuntimeDir};
+use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,36 @@ pub struct RxeHosts {
     runtime: Arc<RuntimeDir>,
 }
 
+/// What a box does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub enum BoxKind {
+    /// Acknowledges.
+    Accelerator,
+    /// Acknowledges, and has a transport to the other one.
+    Whole,
+    /// A whole box that fetches the data of writes.
+    ReadAhead,
+}
+
+impl BoxKind {
+    /// Name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            BoxKind::Accelerator => "accelerators",
+            BoxKind::Whole => "whole boxes",
+            BoxKind::ReadAhead => "read-ahead",
+        }
+    }
+
+    fn options(self) -> &'static str {
+        match self {
+            BoxKind::Accelerator => "",
+            BoxKind::Whole => " --transport",
+            BoxKind::ReadAhead => " --transport --read-ahead nvme,rpc",
+        }
+    }
+}
+
 /// The path between the two.
 #[derive(Clone, Copy, Debug)]
 pub struct Between {
@@ -35,10 +66,12 @@ pub struct Between {
     pub km: u32,
     /// Its rate, in Mbit/s.
     pub mbits: u32,
-    /// An accelerator at the first guest's end.
+    /// A box at the first guest's end.
     pub near: bool,
-    /// An accelerator at the second guest's end.
+    /// A box at the second guest's end.
     pub far: bool,
+    /// What they do.
+    pub kind: BoxKind,
     /// Fraction of frames that the fibre loses.
     pub loss: f64,
     /// Silence of a responder after which accelerators give up its flows, in seconds.
@@ -51,9 +84,15 @@ impl Between {
         Between { near: true, far: true, ..Self::plain(km) }
     }
 
+    /// A fibre with boxes at both ends.
+    pub fn boxes(km: u32, kind: BoxKind) -> Self {
+        Between { kind, ..Self::accelerated(km) }
+    }
+
     /// A fibre alone, of 1 Gbit/s.
     pub fn plain(km: u32) -> Self {
-        Between { km, mbits: 1000, near: false, far: false, loss: 0.0, give_up_s: 20 }
+        let kind = BoxKind::Accelerator;
+        Between { km, mbits: 1000, near: false, far: false, kind, loss: 0.0, give_up_s: 20 }
     }
 }
 
@@ -246,7 +285,7 @@ fn lines(
     taps: [&str; 2],
     sockets: &RuntimeDir,
 ) -> Vec<(&'static str, String)> {
-    let Between { km, mbits, near, far, loss, give_up_s } = between;
+    let Between { km, mbits, near, far, kind, loss, give_up_s } = between;
     let memif =
         |name: &str, role: &str| format!("memif:{},{role}", sockets.path().join(name).display());
     let file = |dir: &Path, name: &str| dir.join(format!("{name}.pcap")).display().to_string();
@@ -278,7 +317,8 @@ fn lines(
             let wan = memif(name, "master");
             let line =
                 format!("accelerate --lan {lan} --wan {wan} --rate {mbits}M --distance {km}km");
-            lines.push((name, format!("{line} --give-up {give_up_s}s{record}")));
+            let options = kind.options();
+            lines.push((name, format!("{line}{options} --give-up {give_up_s}s{record}")));
         }
     }
     let [a, b] = ends;

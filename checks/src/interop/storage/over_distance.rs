@@ -3,7 +3,7 @@
 
 use super::{Access, BLOCK_KIB, Figures, LIMIT, fio, nfs, nvme};
 use crate::RuntimeDir;
-use crate::interop::{Between, RxeHosts};
+use crate::interop::{Between, BoxKind, RxeHosts};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -110,6 +110,14 @@ impl Use {
         Use::each().map(|(storage, access)| Use { storage, access, kib: 1024, depth: 8 })
     }
 
+    /// Writes of 4 KiB to 1 MiB, one at a time: round trips dominate.
+    pub fn writes() -> impl Iterator<Item = Use> {
+        let access = Access::Write;
+        Storage::BOTH.into_iter().flat_map(move |storage| {
+            [4, 64, 256, 1024].map(|kib| Use { storage, access, kib, depth: 1 })
+        })
+    }
+
     fn each() -> impl Iterator<Item = (Storage, Access)> {
         Storage::BOTH.into_iter().flat_map(|storage| Access::BOTH.map(|access| (storage, access)))
     }
@@ -144,8 +152,8 @@ pub struct Measured {
     pub what: Use,
     /// Length of the fibre.
     pub km: u32,
-    /// Whether accelerators are at both ends.
-    pub accelerated: bool,
+    /// The boxes at both ends.
+    pub boxes: Option<BoxKind>,
     /// fio's results.
     pub figures: Figures,
     /// Requests from the client, and from the server.
@@ -180,7 +188,8 @@ pub fn measure(
             direction(&report, requester, hosts.address(guest))
         });
     let directions = directions.collect();
-    Measured { what, km: between.km, accelerated: between.near, figures, directions }
+    let kind = between.near.then_some(between.kind);
+    Measured { what, km: between.km, boxes: kind, figures, directions }
 }
 
 /// The doctor's report of a capture.
@@ -218,30 +227,36 @@ fn direction(report: &Value, requester: &'static str, ip: &str) -> Option<Direct
 /// A Markdown table: one row per use, with and without accelerators, and the doctor's diagnosis.
 pub fn table(all: &[Measured]) -> String {
     let mut text = String::from(
-        "| | km | accelerators | IOPS | times plain | median | p99 | light alone | client's \
+        "| | km | boxes | IOPS | times plain | median | p99 | light alone | round trips | client's \
          requests | server's requests |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for one in all {
         let Figures { iops, median, p99, .. } = one.figures;
-        let plain = all
-            .iter()
-            .find(|other| !other.accelerated && (other.what, other.km) == (one.what, one.km));
-        let times = plain.filter(|_| one.accelerated).map(|plain| iops / plain.figures.iops);
+        let plain_over = |km| {
+            all.iter()
+                .find(|other| other.boxes.is_none() && (other.what, other.km) == (one.what, km))
+        };
+        let times = plain_over(one.km).filter(|_| one.boxes.is_some());
+        let times = times.map(|plain| iops / plain.figures.iops);
         let words = |requester| {
             let way = one.directions.iter().find(|way| way.requester == requester);
             way.map_or(String::new(), |way| format!("{}: {}", way.operations.join(", "), way.words))
         };
         let light = 2 * one.km * PER_KM;
+        // What distance adds to an operation that waits for no other.
+        let added = plain_over(0).filter(|_| one.km > 0 && one.what.depth == 1);
+        let added = added.map(|plain| median.as_secs_f64() - plain.figures.median.as_secs_f64());
         let row = [
             one.what.to_string(),
             one.km.to_string(),
-            if one.accelerated { "yes" } else { "no" }.to_owned(),
+            one.boxes.map_or("none", BoxKind::name).to_owned(),
             format!("{iops:.0}"),
             times.map_or(String::new(), |times| format!("{times:.2}")),
             format!("{median:.1?}"),
             format!("{p99:.1?}"),
             format!("{light:.1?}"),
+            added.map_or(String::new(), |added| format!("{:.2}", added / light.as_secs_f64())),
             words("client"),
             words("server"),
         ];
@@ -285,20 +300,26 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_held_against_the_one_of_the_same_fibre_without_accelerators() {
-        let row = |km, accelerated, iops| Measured {
-            what: Use { storage: Storage::Nfs, access: Access::Write, kib: 4, depth: 64 },
+    fn a_row_is_held_against_the_one_of_the_same_fibre_without_boxes() {
+        let row = |km, boxes, iops, median| Measured {
+            what: Use { storage: Storage::Nfs, access: Access::Write, kib: 4, depth: 1 },
             km,
-            accelerated,
-            figures: Figures { iops, mean: PER_KM, median: PER_KM, p99: PER_KM },
+            boxes,
+            figures: Figures { iops, mean: PER_KM, median, p99: PER_KM },
             directions: Vec::new(),
         };
-        let text = table(&[row(0, false, 900.0), row(100, false, 200.0), row(100, true, 300.0)]);
+        let ms = Duration::from_millis;
+        let text = table(&[
+            row(0, None, 900.0, ms(1)),
+            row(100, None, 200.0, ms(3)),
+            row(100, Some(BoxKind::ReadAhead), 300.0, ms(2)),
+        ]);
         let last = text.lines().last().unwrap();
         assert_eq!(
             last,
-            "| NFS write 4 KiB, depth 64 | 100 | yes | 300 | 1.50 | 5.0µs | 5.0µs | 1.0ms |  |  |"
+            "| NFS write 4 KiB, depth 1 | 100 | read-ahead | 300 | 1.50 | 2.0ms | 5.0µs | 1.0ms | \
+             1.00 |  |  |"
         );
-        assert!(text.contains("| 0 | no | 900 |  |"), "{text}");
+        assert!(text.contains("| 0 | none | 900 |  |"), "{text}");
     }
 }
