@@ -75,7 +75,7 @@ mod guest {
         fs::write(path("image"), load.image().expect("a load")).expect("an image");
         let (image, socket) = (path("image"), path("qmp"));
         let accel = Accel::Tcg;
-        let config = Config { accel, memory: load.memory, image, socket, waits: false };
+        let config = Config { accel, memory: load.memory, image, disk: None, socket, waits: false };
         let memory = path("memory");
         let mut command = Command::new(QEMU);
         let (size, at) = (load.memory, memory.display());
@@ -176,10 +176,10 @@ mod over_a_lab {
         Program::start(&mut runtime.longhaul(&format!("migrate run --json {options}")))
     }
 
-    /// The result; `None` where TCP has no network, which was reported.
+    /// The result; `None` where TCP or NBD has no network, which was reported.
     fn measured(runtime: &RuntimeDir, options: &str) -> Option<Value> {
         let finished = run(runtime, options).finish(LIMIT);
-        if finished.stderr.contains("the hosts have no IP network for TCP") {
+        if finished.stderr.contains("the hosts have no IP network for") {
             skip(&finished.stderr);
             return None;
         }
@@ -201,7 +201,8 @@ mod over_a_lab {
             "--distance 0km --transport rdma-pin-all",
             "--distance 100km --transport rdma --accelerate transport --loss 1e-3",
             "--distance 0km --transport tcp --congestion cubic",
-            "--distance 100km --transport tcp-multifd",
+            "--distance 100km --transport tcp-multifd --disk 16M",
+            "--distance 0km --transport rdma-pin-all --disk 16M",
         ] {
             let Some(result) = measured(&runtime, &format!("{guest} {path}")) else { continue };
             assert_eq!(result["outcome"], "completed", "{result}");
@@ -216,7 +217,24 @@ mod over_a_lab {
             let total = result["total_s"].as_f64().unwrap();
             assert!((sum - total).abs() < 1e-6, "{result}");
             assert!(result["silence_ms"].is_u64() && result["downtime_ms"].is_u64(), "{result}");
+            if path.contains("--disk") {
+                assert_eq!(result["disk"]["bytes"], 16 << 20, "{result}");
+                assert_eq!(result["disk"]["wrong_bytes"], 0, "{result}");
+            }
         }
+        assert_eq!(runtime.leftovers(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_disk_that_takes_too_long_keeps_the_guest_where_it_is() {
+        require_qemu();
+        let (_turn, runtime) = (Turn::take(), RuntimeDir::new());
+        let options = "--memory 64M --dirty 1M --rate 10M --disk 64M --timeout 2";
+        let Some(result) = measured(&runtime, options) else { return };
+        assert_eq!(result["outcome"], "did not finish", "{result}");
+        let reason = result["reason"].as_str().unwrap();
+        assert!(reason.starts_with("the disk is still being copied: "), "{result}");
+        assert_eq!(result["checked"]["at"], "source", "{result}");
         assert_eq!(runtime.leftovers(), Vec::<PathBuf>::new());
     }
 

@@ -2,6 +2,7 @@
 
 mod timeline;
 
+use crate::disk::{self, Copied, Export};
 use crate::qmp::{Qmp, QmpError, printable};
 use serde_json::{Value, json};
 use std::fmt;
@@ -27,6 +28,8 @@ const INCOMING: &str = "inmigrate";
 const RUNNING: &str = "running";
 /// States of a QEMU whose guest is not there yet, leaving or gone.
 const WITHOUT_GUEST: [&str; 3] = [INCOMING, "finish-migrate", "postmigrate"];
+/// Status of a migration that waits for the end of the disk's copy.
+const PRE_SWITCHOVER: &str = "pre-switchover";
 /// Passes after which the rate of dirtying tells whether a migration converges.
 const PASSES: u64 = 3;
 /// Characters of QEMU's name of a state, and of its reason for a failure.
@@ -99,6 +102,8 @@ pub struct Plan {
     pub max_bandwidth: Option<u64>,
     /// Connections of [`Transport::TcpMultifd`].
     pub channels: u8,
+    /// Where the disk is copied to, before memory; `None`: both QEMUs see the same disks, or none.
+    pub disk: Option<Export>,
     /// Time after which it is cancelled.
     pub timeout: Duration,
 }
@@ -157,6 +162,12 @@ pub enum DriveError {
         RUNS_WITHIN.as_secs()
     )]
     NeverRuns,
+    /// The job that copies the disk does not end.
+    #[error("the copy of the disk does not end, although everything is copied")]
+    DiskNeverEnds,
+    /// The job that copies the disk ended.
+    #[error("the copy of the disk failed: {0}")]
+    Disk(String),
 }
 
 /// Durations of the phases.
@@ -207,6 +218,11 @@ pub enum Reason {
         /// Bytes sent per second.
         sent_per_s: f64,
     },
+    /// The disk was not copied yet.
+    CopiesDisk {
+        /// Bytes that were not copied.
+        left: u64,
+    },
     /// The first pass had not begun.
     InSetup,
     /// The user ended it.
@@ -230,6 +246,9 @@ impl fmt::Display for Reason {
                 let sent = rate(sent_per_s);
                 write!(f, "too slow: {:.1} MiB are left, at {sent:.2} Gbit/s", mib(left))
             }
+            Reason::CopiesDisk { left } => {
+                write!(f, "the disk is still being copied: {:.1} MiB are left", mib(left))
+            }
             Reason::InSetup => {
                 f.write_str("still in set-up: not connected, or memory not yet registered")
             }
@@ -243,8 +262,11 @@ impl fmt::Display for Reason {
 pub struct Migration {
     /// How.
     pub outcome: Outcome,
-    /// From the order until the guest ran on the destination, or until the order to cancel.
+    /// From the order until the guest ran on the destination, or until the order to cancel; without
+    /// the copy of the disk before.
     pub total: Duration,
+    /// Time in which the disk was copied.
+    pub disk: Option<Duration>,
     /// Passes over memory, the last one included.
     pub passes: u64,
     /// Bytes sent, by QEMU's count.
@@ -294,20 +316,33 @@ pub fn migrate(
     stop: &AtomicBool,
 ) -> Result<Migration, DriveError> {
     let timeline = Timeline::starting(Instant::now());
-    let mut drive = Drive { source, destination, timeline, was_running: true };
+    let mut drive = Drive { source, destination, timeline, was_running: true, mirrors_disk: false };
     drive.prepare(plan)?;
     if stop.load(Ordering::Relaxed) {
         let outcome = Outcome::DidNotFinish { reason: Reason::Interrupted, source_runs: true };
         let total = Duration::ZERO;
-        return Ok(Migration { outcome, total, passes: 0, transferred: 0, downtime: None });
+        return Ok(Migration::unbegun(outcome, total));
     }
     drive.listen(plan)?;
-    let migration = drive.begin(plan, stop);
+    let migration = drive.copy_and_begin(plan, stop);
     if migration.is_err() {
         // The guest stays, where that is still possible; the first error is the one to report.
         drive.cancel(Instant::now() + CANCELS_WITHIN);
     }
+    if plan.disk.is_some() {
+        match &migration {
+            Ok(Migration { outcome: Outcome::Completed(_), .. }) => disk::close(drive.destination),
+            _ => disk::abandon(drive.source, drive.destination),
+        }
+    }
     migration
+}
+
+impl Migration {
+    /// One whose memory was not begun.
+    fn unbegun(outcome: Outcome, total: Duration) -> Self {
+        Migration { outcome, total, disk: None, passes: 0, transferred: 0, downtime: None }
+    }
 }
 
 struct Drive<'a> {
@@ -316,6 +351,8 @@ struct Drive<'a> {
     timeline: Timeline,
     /// The guest ran before.
     was_running: bool,
+    /// Each of the guest's writes goes to the destination's disk, too.
+    mirrors_disk: bool,
 }
 
 impl Drive<'_> {
@@ -348,7 +385,7 @@ impl Drive<'_> {
             }
         }
         for end in [End::Source, End::Destination] {
-            self.set_capabilities(end, plan.transport)?;
+            self.set_capabilities(end, plan)?;
         }
         let mut parameters = json!({});
         if plan.transport == Transport::TcpMultifd {
@@ -372,9 +409,11 @@ impl Drive<'_> {
 
     /// Sets what the transport needs, and clears what it must not have. Without events there are no
     /// phases.
-    fn set_capabilities(&mut self, end: End, transport: Transport) -> Result<(), DriveError> {
+    fn set_capabilities(&mut self, end: End, plan: &Plan) -> Result<(), DriveError> {
+        let transport = plan.transport;
         let wanted = [
             ("events", true),
+            ("pause-before-switchover", end == End::Source && plan.disk.is_some()),
             ("rdma-pin-all", transport == Transport::RdmaPinAll),
             ("multifd", transport == Transport::TcpMultifd),
         ];
@@ -399,6 +438,32 @@ impl Drive<'_> {
         self.execute(End::Destination, "migrate-incoming", uri)?;
         // Events of an earlier migration.
         self.read_events(Duration::ZERO)
+    }
+
+    /// Copies the disk, if there is one to copy, and then migrates.
+    fn copy_and_begin(&mut self, plan: &Plan, stop: &AtomicBool) -> Result<Migration, DriveError> {
+        let Some(export) = &plan.disk else { return self.begin(plan, stop) };
+        let begun = Instant::now();
+        disk::begin(self.source, self.destination, export)?;
+        loop {
+            let Some(Copied { left, is_ready, .. }) = disk::progress(self.source)? else {
+                return Err(DriveError::Disk("QEMU's job has ended".to_owned()));
+            };
+            if is_ready {
+                break;
+            }
+            let is_stopped = stop.load(Ordering::Relaxed);
+            if is_stopped || begun.elapsed() >= plan.timeout {
+                let reason =
+                    if is_stopped { Reason::Interrupted } else { Reason::CopiesDisk { left } };
+                let outcome = Outcome::DidNotFinish { reason, source_runs: true };
+                return Ok(Migration::unbegun(outcome, begun.elapsed()));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        self.mirrors_disk = true;
+        let disk = Some(begun.elapsed());
+        self.begin(plan, stop).map(|migration| Migration { disk, ..migration })
     }
 
     /// Makes the source connect, and waits for the end. Over RDMA QEMU replies once memory is
@@ -460,6 +525,13 @@ impl Drive<'_> {
             match figures.status.as_str() {
                 "completed" => return self.arrive(),
                 "failed" | "cancelled" => return Err(self.why_failed(figures)),
+                // The guest is stopped, and its disk is the same at both ends.
+                PRE_SWITCHOVER if !ends && self.mirrors_disk => {
+                    disk::complete(self.source)?;
+                    self.mirrors_disk = false;
+                    let state = json!({"state": PRE_SWITCHOVER});
+                    self.execute(End::Source, "migrate-continue", state)?;
+                }
                 _ if ends => return self.give_up(&figures, stop),
                 _ => {}
             }
@@ -495,6 +567,7 @@ impl Drive<'_> {
         Ok(Migration {
             outcome: Outcome::Completed(phases),
             total,
+            disk: None,
             passes: figures.passes,
             transferred: figures.transferred,
             downtime: figures.downtime,
@@ -517,6 +590,7 @@ impl Drive<'_> {
         Ok(Migration {
             outcome: Outcome::DidNotFinish { reason, source_runs },
             total,
+            disk: None,
             passes: figures.passes,
             transferred: figures.transferred,
             downtime: None,
@@ -616,6 +690,7 @@ mod tests {
             destination: &mut destination.qmp,
             timeline: Timeline::starting(begun),
             was_running: true,
+            mirrors_disk: false,
         };
         let figures = Figures { passes: 9, transferred: 10_000_000, left: 5, ..Figures::default() };
         assert_eq!(drive.reason(&figures), Reason::InSetup);
@@ -689,6 +764,7 @@ mod tests {
             downtime_limit: None,
             max_bandwidth: None,
             channels: 1,
+            disk: None,
             timeout,
         };
         let mut destination = Peer::start(WAITING);

@@ -1,5 +1,6 @@
 //! QEMU processes with the guest.
 
+use crate::disk::DISK;
 use crate::guest::{Heard, LOW_END};
 use crate::qmp::{Address, Qmp, QmpError, printable};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -66,6 +67,8 @@ pub struct Config {
     pub memory: u64,
     /// File with the guest's image.
     pub image: PathBuf,
+    /// Raw image of a disk, which the guest does not see.
+    pub disk: Option<PathBuf>,
     /// Socket for QMP.
     pub socket: PathBuf,
     /// It waits for a guest instead of starting its own.
@@ -98,6 +101,13 @@ impl Config {
             arguments.extend([option.into(), value.into()]);
         }
         arguments.extend(["-kernel".into(), self.image.clone().into_os_string()]);
+        if let Some(disk) = &self.disk {
+            // Without a device: the firmware would drive it, in memory that the guest checks.
+            let mut file = OsString::from(format!("raw,node-name={DISK},file.driver=file"));
+            file.push(",file.filename=");
+            file.push(doubled_commas(disk));
+            arguments.extend(["-blockdev".into(), file]);
+        }
         arguments.extend(["-qmp".into(), socket]);
         if self.waits {
             arguments.extend(["-incoming", "defer"].map(OsString::from));
@@ -315,6 +325,7 @@ mod tests {
             accel: Accel::Tcg,
             memory: 64 << 20,
             image: "/d/guest.bin".into(),
+            disk: None,
             socket: "/d/a,b.qmp".into(),
             waits: false,
         };
@@ -324,8 +335,10 @@ mod tests {
             source.contains("-m 64M") && source.contains("unix:/d/a,,b.qmp,server"),
             "{source}"
         );
-        let destination = line(&Config { waits: true, ..config }).into_string().unwrap();
+        let destination = line(&Config { waits: true, ..config.clone() }).into_string().unwrap();
         assert_eq!(destination, source + " -incoming defer");
+        let with_disk = line(&Config { disk: Some("/d/a,b.img".into()), ..config });
+        assert!(with_disk.into_string().unwrap().contains("file.filename=/d/a,,b.img -qmp"));
         assert_eq!(Accel::Kvm.to_string().parse(), Ok(Accel::Kvm));
     }
 

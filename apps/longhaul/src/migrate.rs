@@ -69,6 +69,7 @@ impl Options {
             downtime_limit: self.downtime_limit.map(Duration::from_millis),
             max_bandwidth: self.max_bandwidth.or(rate).map(|rate| rate.as_bps() / 8),
             channels: self.channels,
+            disk: None,
             timeout: Duration::from_secs(self.timeout),
         }
     }

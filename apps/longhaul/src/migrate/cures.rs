@@ -37,6 +37,10 @@ impl From<DriveError> for Problem {
                 "see what the destination's QEMU printed; check that it is reachable, and that \
                  both have the same machine"
             }
+            DriveError::Disk(_) | DriveError::DiskNeverEnds => {
+                "see what both QEMUs printed; check that the destination's disk has room and that \
+                 its port is reachable"
+            }
             DriveError::NeverRuns => "see what the destination's QEMU printed",
         };
         Problem::new(cause, cure)

@@ -97,18 +97,23 @@ impl Hosts {
     }
 
     /// Fails where `transport` would not cross the fibre.
-    pub fn check(&self, transport: Transport) -> Result<(), Problem> {
+    pub fn check(&self, transport: Transport, copies_disk: bool) -> Result<(), Problem> {
         if self.spec.back_to_back {
             let cause = "back-to-back hosts have no fibre and run one process each";
             return Err(Problem::new(cause, "start a lab without --back-to-back"));
         }
         let network = self.dir.network()?;
-        if !transport.is_tcp() || network.is_of_hosts() {
+        let (what, instead) = match (transport.is_tcp(), copies_disk) {
+            (true, _) => ("TCP", "use --transport rdma"),
+            (false, true) => ("the copy of the disk", "leave out --disk"),
+            (false, false) => return Ok(()),
+        };
+        if network.is_of_hosts() {
             return Ok(());
         }
         let why = network.missing().map(|why| format!(": {why}")).unwrap_or_default();
-        let cause = format!("the hosts have no IP network for TCP{why}");
-        Err(Problem::new(cause, "use --transport rdma, or a lab with --network kernel"))
+        let cause = format!("the hosts have no IP network for {what}{why}");
+        Err(Problem::new(cause, format!("{instead}, or a lab with --network kernel")))
     }
 
     /// Stops a lab of its own, and reports what that logged.

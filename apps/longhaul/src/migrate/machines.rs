@@ -8,8 +8,10 @@ use longhaul_boxes::runtime_dir::private_dir;
 use longhaul_lab::die_with_parent;
 use longhaul_migration::End;
 use longhaul_migration::machine::{Accel, Config, Machine};
+use longhaul_units::{Rng, SplitMix64};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 /// A pair of QEMUs that can be started.
@@ -22,7 +24,9 @@ pub struct Machines<'a> {
     pub accel: Accel,
     /// Bytes of memory of each.
     pub memory: u64,
-    /// Image and sockets.
+    /// Each has a disk.
+    pub has_disk: bool,
+    /// Images and sockets.
     pub files: Files,
 }
 
@@ -33,6 +37,7 @@ impl Machines<'_> {
             accel: self.accel,
             memory: self.memory,
             image: self.files.image(),
+            disk: self.has_disk.then(|| self.files.disk(end)),
             socket: self.files.socket(end),
             waits: end == End::Destination,
         };
@@ -48,7 +53,7 @@ impl Machines<'_> {
     }
 }
 
-/// A directory for the image and the sockets, removed when dropped.
+/// A directory for images and sockets, removed when dropped.
 pub struct Files {
     path: PathBuf,
 }
@@ -61,6 +66,34 @@ impl Files {
         let image_path = files.image();
         fs::write(&image_path, image).map_err(|e| Problem::io("write", &image_path, &e))?;
         Ok(files)
+    }
+
+    /// Writes the disks of both ends: the source's with contents that differ everywhere, the
+    /// destination's without.
+    pub fn write_disks(&self, bytes: u64) -> Result<(), Problem> {
+        for end in [End::Source, End::Destination] {
+            let path = self.disk(end);
+            let written = File::create_new(&path).and_then(|mut file| match end {
+                End::Source => fill(&mut file, bytes),
+                End::Destination => file.set_len(bytes),
+            });
+            written.map_err(|e| Problem::io("write", &path, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the destination's disk that are not those of the source's; both QEMUs may still
+    /// run, and neither writes.
+    pub fn compare_disks(&self) -> Result<u64, Problem> {
+        let [source, destination] = [End::Source, End::Destination].map(|end| self.disk(end));
+        let differ = File::open(&source)
+            .and_then(|one| Ok((one, File::open(&destination)?)))
+            .and_then(|(mut one, mut other)| differing(&mut one, &mut other));
+        differ.map_err(|e| Problem::io("compare", &destination, &e))
+    }
+
+    fn disk(&self, end: End) -> PathBuf {
+        self.path.join(format!("{end}.img"))
     }
 
     fn image(&self) -> PathBuf {
@@ -77,6 +110,38 @@ impl Drop for Files {
         // What remains is in the runtime directory.
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+const PIECE: usize = 1 << 20;
+
+/// Writes `bytes` bytes of which no two sectors are equal.
+fn fill(file: &mut File, bytes: u64) -> io::Result<()> {
+    let mut words = SplitMix64::new(bytes);
+    let mut left = bytes;
+    while left > 0 {
+        let count = left.min(PIECE as u64);
+        let piece: Vec<u8> =
+            (0..count.div_ceil(8)).flat_map(|_| words.next_u64().to_le_bytes()).collect();
+        file.write_all(&piece[..count as usize])?;
+        left -= count;
+    }
+    Ok(())
+}
+
+/// Number of bytes in which two files differ, the longer one's surplus included.
+fn differing(one: &mut File, other: &mut File) -> io::Result<u64> {
+    let lengths = [one.metadata()?.len(), other.metadata()?.len()];
+    let mut differ = lengths[0].abs_diff(lengths[1]);
+    let (mut a, mut b) = (vec![0; PIECE], vec![0; PIECE]);
+    let mut left = lengths[0].min(lengths[1]);
+    while left > 0 {
+        let count = left.min(PIECE as u64) as usize;
+        one.read_exact(&mut a[..count])?;
+        other.read_exact(&mut b[..count])?;
+        differ += a[..count].iter().zip(&b[..count]).filter(|(a, b)| a != b).count() as u64;
+        left -= count as u64;
+    }
+    Ok(differ)
 }
 
 /// Bytes of memory that programs can have on this machine; `None` where the kernel does not say.
@@ -103,6 +168,20 @@ pub fn check_memory(of_guest: u64, available: u64) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copied_disk_is_compared_byte_by_byte() {
+        let files = Files::new(b"image").unwrap();
+        files.write_disks((PIECE + 1000) as u64).unwrap();
+        assert!(files.compare_disks().unwrap() > PIECE as u64 / 2, "it is not copied");
+        fs::copy(files.disk(End::Source), files.disk(End::Destination)).unwrap();
+        assert_eq!(files.compare_disks().unwrap(), 0);
+        let mut bytes = fs::read(files.disk(End::Source)).unwrap();
+        bytes[PIECE + 7] ^= 1;
+        bytes.pop();
+        fs::write(files.disk(End::Destination), bytes).unwrap();
+        assert_eq!(files.compare_disks().unwrap(), 2);
+    }
 
     #[test]
     fn both_ends_need_memory() {

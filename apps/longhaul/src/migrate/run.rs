@@ -10,6 +10,7 @@ use crate::sim::INTERRUPTED;
 use crate::{exec, output};
 use longhaul_boxes::number::at_least;
 use longhaul_boxes::quantity::Size;
+use longhaul_migration::disk::Export;
 use longhaul_migration::guest::{CHECK_ALL, Load, Report, silence};
 use longhaul_migration::machine::{Accel, ENDS_WITHIN, Machine, MachineError};
 use longhaul_migration::{End, Migration, Outcome, Reason, migrate};
@@ -24,6 +25,7 @@ Examples:
   longhaul migrate run
   longhaul migrate run --distance 1000km --loss 1e-3 --accelerate transport
   longhaul migrate run --distance 1000km --transport tcp-multifd --memory 4G --dirty 500M
+  longhaul migrate run --distance 1000km --memory 1G --disk 2G
   longhaul migrate run --lab default --repeat 5 --json
   for km in 0 100 1000; do longhaul migrate run --distance ${km}km --json; done > table.jsonl
 
@@ -36,6 +38,8 @@ interrupted. What the figures mean: docs/migration.md.";
 
 /// Port of the destination.
 const PORT: u16 = 4455;
+/// Port of the destination's disk.
+const NBD_PORT: u16 = 10809;
 /// Bytes per second of all its pages that the guest checks beside its work.
 const CHECKED_PER_S: u64 = 64 << 20;
 /// Time limit for a guest to boot, beyond that for its memory.
@@ -60,6 +64,10 @@ pub struct Args {
     /// Set the guest's working set, which is dirtied in turn [default: all memory]
     #[arg(long, value_name = "SIZE")]
     working_set: Option<Size>,
+    /// Give the guest a disk of this size, and copy it before its memory, by NBD over the lab's
+    /// network; afterwards both disks are compared
+    #[arg(long, value_name = "SIZE")]
+    disk: Option<Size>,
     #[command(flatten)]
     options: Options,
     /// TCP congestion control of the lab's host a, cubic or bbr [default: as it is set]
@@ -90,7 +98,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
     exec::find_program(&args.qemu)?;
     let stop = stop_flag()?;
     let hosts = args.lab.hosts()?;
-    hosts.check(transport)?;
+    hosts.check(transport, args.disk.is_some())?;
     let code = repeat(args, &load, &image, &hosts, &stop);
     hosts.end();
     Ok(code?.into())
@@ -148,7 +156,11 @@ fn once(
     stop: &AtomicBool,
 ) -> Result<Option<Summary>, Problem> {
     let (qemu, accel, memory) = (&args.qemu, args.accel, load.memory);
-    let machines = Machines { hosts, qemu, accel, memory, files: Files::new(image)? };
+    let (files, has_disk) = (Files::new(image)?, args.disk.is_some());
+    if let Some(size) = args.disk {
+        files.write_disks(size.bytes())?;
+    }
+    let machines = Machines { hosts, qemu, accel, memory, has_disk, files };
     let (mut source, mut destination) =
         (machines.start(End::Source)?, machines.start(End::Destination)?);
     let of = |end| move |error| Problem::from((end, error));
@@ -160,7 +172,11 @@ fn once(
         return Ok(None);
     }
     let to = format!("{}:{PORT}", DESTINATION.ip());
-    let plan = args.options.plan(to.clone(), to, Some(hosts.spec().rate));
+    let mut plan = args.options.plan(to.clone(), to, Some(hosts.spec().rate));
+    plan.disk = args.disk.map(|_| {
+        let host = DESTINATION.ip().to_string();
+        Export { host, port: NBD_PORT }
+    });
     let before = source.heard().report;
     let migration = migrate(&mut source_qmp, &mut destination_qmp, &plan, stop);
     let migration = migration.map_err(|error| {
@@ -174,6 +190,11 @@ fn once(
     let mut summary = Summary::of(args.options.transport, &migration);
     summary.over(hosts.spec());
     summary.with_guest(load, args.accel.to_string(), dirtied);
+    if let (Some(size), Some(time)) = (args.disk, migration.disk) {
+        let is_there = matches!(migration.outcome, Outcome::Completed(_));
+        let wrong = is_there.then(|| machines.files.compare_disks()).transpose()?;
+        summary.with_disk(size, time, wrong);
+    }
     let (silent, checked) = verdict(&migration, load, &mut source, &mut destination, stop)?;
     summary.with_words(silent, checked);
     Ok(Some(summary))

@@ -36,6 +36,9 @@ pub struct Summary {
     downtime_ms: Option<u64>,
     /// The guest's pause as its words show it.
     silence_ms: Option<u64>,
+    /// The copy of its disk, before its memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<Disk>,
     /// The guest's memory at the end.
     checked: Option<Checked>,
     /// Without regard to the guest's memory.
@@ -68,6 +71,16 @@ struct Phases {
     precopy_s: f64,
     stop_and_copy_s: f64,
     activation_s: f64,
+}
+
+/// The copy of a disk.
+#[derive(Debug, Serialize)]
+struct Disk {
+    bytes: u64,
+    seconds: f64,
+    gbit_per_s: f64,
+    /// Bytes that differ at the end; `null` if the migration did not finish.
+    wrong_bytes: Option<u64>,
 }
 
 /// The guest's verdict on its memory.
@@ -139,6 +152,7 @@ impl Summary {
             gbit_per_s: migration.transferred as f64 * 8e-9 / seconds.max(1e-3),
             downtime_ms: migration.downtime.map(ms),
             silence_ms: None,
+            disk: None,
             checked: None,
             exit_code,
         }
@@ -177,10 +191,19 @@ impl Summary {
         self.checked = checked;
     }
 
+    /// Adds the copy of the disk, of which `wrong` bytes differ.
+    pub fn with_disk(&mut self, size: Size, time: Duration, wrong: Option<u64>) {
+        let (bytes, seconds) = (size.bytes(), time.as_secs_f64());
+        let gbit_per_s = bytes as f64 * 8e-9 / seconds.max(1e-3);
+        self.disk = Some(Disk { bytes, seconds, gbit_per_s, wrong_bytes: wrong });
+    }
+
     /// The exit code of a command with this result.
     pub fn exit_code(&self) -> u8 {
+        let has_wrong_disk = self.disk.as_ref().is_some_and(|disk| disk.wrong_bytes > Some(0));
         match &self.checked {
             Some(checked) if checked.wrong > 0 => FAILED,
+            _ if has_wrong_disk => FAILED,
             _ => self.exit_code,
         }
     }
@@ -209,6 +232,16 @@ pub fn text(summary: &Summary) -> String {
         Some(reason) => format!("  did not finish in {:.1} s: {reason}\n", summary.total_s),
         None => format!("  completed in {:.2} s\n", summary.total_s),
     };
+    if let Some(disk) = &summary.disk {
+        let wrong = disk.wrong_bytes.map(|bytes| format!(", {bytes} bytes differ"));
+        text += &format!(
+            "  before that a disk of {} in {:.2} s, {:.3} Gbit/s{}\n",
+            Size::from_bytes(disk.bytes),
+            disk.seconds,
+            disk.gbit_per_s,
+            wrong.unwrap_or_default()
+        );
+    }
     if let Some(phases) = &summary.phases {
         text += &format!(
             "  set-up {:.3} s, pre-copy {:.3} s, stop-and-copy {:.3} s, activation {:.3} s\n",
@@ -251,7 +284,7 @@ mod tests {
     fn migration(outcome: Outcome) -> Migration {
         let downtime = Some(Duration::from_millis(70));
         let total = Duration::from_secs(2);
-        Migration { outcome, total, passes: 3, transferred: 500_000_000, downtime }
+        Migration { outcome, total, disk: None, passes: 3, transferred: 500_000_000, downtime }
     }
 
     #[test]
@@ -297,6 +330,12 @@ mod tests {
         let said = text(&summary);
         assert!(said.contains("did not finish in 2.0 s: too slow: 1.0 MiB are left"), "{said}");
         assert!(said.contains("was not seen to run on the source again"), "{said}");
+        let mut copied = summary;
+        copied.with_disk(Size::from_bytes(1 << 30), Duration::from_secs(2), Some(3));
+        let said = text(&copied);
+        assert!(said.contains("a disk of 1 GiB in 2.00 s, 4.295 Gbit/s, 3 bytes differ"), "{said}");
+        assert_eq!(copied.exit_code(), 1);
+        let summary = copied;
         assert_eq!(summary.exit_code(), 1);
         for (reason, code) in [(Reason::Interrupted, 130), (Reason::InSetup, 0)] {
             let outcome = Outcome::DidNotFinish { reason, source_runs: true };

@@ -11,6 +11,8 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
+/// Round trips are told if one takes this part of an operation without distance.
+const TOLD_FROM: u32 = 5;
 /// Propagation delay in glass.
 const PER_KM: Duration = Duration::from_micros(5);
 
@@ -244,8 +246,9 @@ pub fn table(all: &[Measured]) -> String {
             way.map_or(String::new(), |way| format!("{}: {}", way.operations.join(", "), way.words))
         };
         let light = 2 * one.km * PER_KM;
-        // What distance adds to an operation that waits for no other.
-        let added = plain_over(0).filter(|_| one.km > 0 && one.what.depth == 1);
+        // What distance adds to an operation that waits for no other, where that can be told.
+        let added = plain_over(0)
+            .filter(|plain| one.what.depth == 1 && TOLD_FROM * light >= plain.figures.median);
         let added = added.map(|plain| median.as_secs_f64() - plain.figures.median.as_secs_f64());
         let row = [
             one.what.to_string(),
