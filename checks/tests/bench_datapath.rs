@@ -1,5 +1,5 @@
-//! `longhaul bench datapath`: every box over rings, boxes in separate processes, result files, and
-//! refusals.
+//! `longhaul bench datapath` and `longhaul bench box`: every box over rings, boxes in separate
+//! processes, result files, and refusals.
 
 use longhaul_bench::ResultFile;
 use longhaul_checks::guest::skip_loudly;
@@ -124,5 +124,71 @@ fn what_makes_no_sense_is_refused_in_one_line() {
             "{finished}"
         );
         assert_eq!(finished.stdout, "", "{finished}");
+    }
+}
+
+fn run_box(arguments: &str) -> Finished {
+    let runtime = RuntimeDir::new();
+    Program::start(&mut runtime.longhaul(&format!("bench box {arguments}"))).finish(LIMIT)
+}
+
+#[test]
+fn a_box_over_memif_has_a_result_of_every_test() {
+    let _turn = Turn::take();
+    // A load that a busy machine offers, too.
+    let finished = run_box(
+        "--over memif --box accelerator --size 512 --flows 8 --line-rate 50M --trial-seconds 0.05 \
+         --trials 1 --repeats 1 --json",
+    );
+    assert!(finished.status.success(), "{finished}");
+    let output: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(output["schema"], "longhaul-box/1");
+    let result = &output["results"][0];
+    for name in [
+        "throughput_frames_per_s",
+        "conditional_throughput_frames_per_s",
+        "latency_mean_ns",
+        "frame_loss_at_100_percent",
+        "back_to_back_frames",
+        "system_recovery_s",
+        "reset_s",
+    ] {
+        assert!(
+            result["values"][name].as_f64().is_some_and(|value| value >= 0.0),
+            "{name}: {result}"
+        );
+    }
+    assert!(result["values"]["reset_s"].as_f64() > Some(1e-4), "{result}");
+    assert_eq!(result["absent"], serde_json::json!({}), "{result}");
+}
+
+#[test]
+fn a_box_over_rings_names_the_tests_that_need_a_process() {
+    let _turn = Turn::take();
+    let finished = run_box(
+        "--box forward --size 64 --flows 1 --line-rate 10M --trial-seconds 0.02 --trials 1",
+    );
+    assert!(finished.status.success(), "{finished}");
+    assert!(finished.stdout.contains("no reset: over rings"), "{finished}");
+    assert!(finished.stdout.contains("no back-to-back frames"), "{finished}");
+}
+
+#[test]
+fn tests_of_a_box_that_make_no_sense_are_refused_in_one_line() {
+    for (arguments, part) in [
+        ("--near eth1", "--far"),
+        ("--near lo --far lo", "both lo"),
+        ("--size 8K", "4 KiB"),
+        ("--over memif --box paired", "over rings"),
+        ("--width 0", "not a width"),
+        ("--tests moon", "moon"),
+        ("--near no-such-port --far lo", "no-such-port"),
+    ] {
+        let finished = run_box(arguments);
+        assert!(matches!(finished.status.code(), Some(1 | 2)), "{finished}");
+        assert!(
+            finished.stderr.contains(part) && finished.stderr.lines().count() == 1,
+            "{finished}"
+        );
     }
 }

@@ -26,6 +26,7 @@ mod packets;
 mod ring_end;
 mod row;
 mod stage;
+mod trial;
 mod watch;
 
 pub use end::{
@@ -38,4 +39,5 @@ pub use packets::{FLOWS_MAX, PAYLOAD_MAX};
 pub use ring_end::RingEnd;
 pub use row::{Failure, Measured, Plan, Progress, Row, StageCost};
 pub use stage::{Bridge, NodeStage, Seen, Stage};
+pub use trial::{Trial, TrialPlan};
 pub use watch::{PartTicks, WorkPart};

@@ -205,6 +205,8 @@ pub struct Load {
     in_flight: u64,
     /// How many packets each flow may have sent in all, while pairing.
     quota: u64,
+    /// Packets that may still be sent.
+    allowance: u64,
     owing: Vec<u32>,
     owed: VecDeque<Owed>,
     samples: Vec<Sample>,
@@ -251,6 +253,7 @@ impl Load {
             left: config.in_a_row,
             in_flight: 0,
             quota: u64::MAX,
+            allowance: u64::MAX,
             samples: vec![Sample::default(); SAMPLES],
             free_samples: (0..SAMPLES as u8).collect(),
             until_sample: SAMPLE_EVERY,
@@ -300,6 +303,16 @@ impl Load {
         self.quota = packets.unwrap_or(u64::MAX);
     }
 
+    /// Lets all flows together send `packets` more; `u64::MAX`: as many as they may.
+    pub fn set_allowance(&mut self, packets: u64) {
+        self.allowance = packets;
+    }
+
+    /// Packets of the flow that has sent the most, those sent again not counted.
+    pub fn longest_flow(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.next - flow.first).max().unwrap_or(0)
+    }
+
     /// Sends again all that is not acknowledged, as a requester does whose timer has run out.
     pub fn repeat(&mut self) {
         self.flows.iter_mut().for_each(|flow| flow.next = flow.acked);
@@ -337,7 +350,8 @@ impl Load {
     /// # Errors
     /// The port's.
     pub fn send(&mut self, port: &mut impl Port) -> Result<usize, PortError> {
-        let may = usize::try_from(self.config.in_flight - self.in_flight).unwrap_or(usize::MAX);
+        let may = (self.config.in_flight - self.in_flight).min(self.allowance);
+        let may = usize::try_from(may).unwrap_or(usize::MAX);
         let room = port.transmit_room().min(self.config.burst).min(may);
         let flows = self.config.flows as usize;
         let len = self.writes.frame_len();
@@ -373,6 +387,9 @@ impl Load {
         }
         self.counters.sent += sent as u64;
         self.in_flight += sent as u64;
+        if self.allowance != u64::MAX {
+            self.allowance -= sent as u64;
+        }
         if sent > 0 {
             port.flush()?;
         }

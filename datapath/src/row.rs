@@ -235,13 +235,15 @@ impl<P: Port> Row<P> {
     }
 
     /// Waits for links, and has every flow exchange a few packets with acknowledgements, so that
-    /// boxes know them.
+    /// boxes know them. After losses this also restores flows whose packets are missing.
     ///
     /// # Errors
     /// Nobody at the other end, no acknowledgements, or flows that a stage does not know.
     pub fn pair(&mut self) -> Result<(), Failure> {
         // Ports that nobody is at drop what they are given.
         self.load.set_quota(Some(0));
+        self.load.set_allowance(u64::MAX);
+        let before = self.load.longest_flow();
         let deadline = Instant::now() + PATIENCE;
         while self.service()? == LinkState::Down {
             if Instant::now() > deadline {
@@ -253,7 +255,7 @@ impl<P: Port> Row<P> {
         }
         let deadline = Instant::now() + PATIENCE;
         for packets in 1.. {
-            self.load.set_quota(Some(packets));
+            self.load.set_quota(Some(before + packets));
             let mut repeat_at = Instant::now() + REPEAT_AFTER;
             while !self.load.is_paired() {
                 for _ in 0..ROUNDS {
@@ -291,7 +293,7 @@ impl<P: Port> Row<P> {
         })
     }
 
-    fn service(&mut self) -> Result<LinkState, PortError> {
+    pub(crate) fn service(&mut self) -> Result<LinkState, PortError> {
         let mut state = LinkState::Up;
         for end in &mut self.ends {
             if end.service()? == LinkState::Down {

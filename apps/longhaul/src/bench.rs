@@ -1,5 +1,6 @@
 //! `longhaul bench`: measurements of this machine.
 
+mod boxes;
 mod datapath;
 mod profile;
 mod reporting;
@@ -12,6 +13,8 @@ use std::process::ExitCode;
 pub enum Command {
     /// Measure the cost of a packet in a box, and the packet rate
     Datapath(Box<datapath::Args>),
+    /// Test a box as RFC 2544 tests network devices
+    Box(Box<boxes::Args>),
     /// Measure the speed of the software RNIC, and the cost of its parts
     Rnic(Box<rnic::Args>),
 }
@@ -20,6 +23,7 @@ pub enum Command {
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Datapath(args) => datapath::run(args),
+        Command::Box(args) => boxes::run(args),
         Command::Rnic(args) => rnic::run(args),
     }
 }

@@ -9,6 +9,7 @@ mod cell;
 mod error;
 mod outcome;
 mod parts;
+pub mod rfc2544;
 mod served;
 mod testpmd;
 

@@ -16,6 +16,18 @@ pub enum Pass {
     Plain,
     /// The cell, instrumented.
     Instrumented,
+    /// Trials of the throughput search.
+    Throughput,
+    /// The trial of the delay at the throughput.
+    Latency,
+    /// Trials of the frame loss rate.
+    FrameLossRate,
+    /// Bursts of back-to-back frames.
+    BackToBack,
+    /// Overload, and the time after it.
+    Recovery,
+    /// The box restarted under load.
+    Reset,
 }
 
 impl Pass {
@@ -27,6 +39,12 @@ impl Pass {
             Pass::Testpmd => Some("testpmd"),
             Pass::Plain => Some("plain"),
             Pass::Instrumented => Some("instrumented"),
+            Pass::Throughput => Some("throughput"),
+            Pass::Latency => Some("latency"),
+            Pass::FrameLossRate => Some("frame loss rate"),
+            Pass::BackToBack => Some("back-to-back frames"),
+            Pass::Recovery => Some("system recovery"),
+            Pass::Reset => Some("reset"),
         }
     }
 }
@@ -38,12 +56,15 @@ pub enum Work {
     Packets(u64),
     /// Messages that completed.
     Messages(u64),
+    /// Trials that ended.
+    Trials(u64),
 }
 
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Work::Packets(packets) => write!(f, "{:.1} M packets", *packets as f64 / 1e6),
+            Work::Trials(trials) => write!(f, "{trials} trials"),
             Work::Messages(messages) => {
                 write!(f, "{:.0} thousand messages", *messages as f64 / 1e3)
             }
@@ -76,6 +97,7 @@ mod tests {
     #[test]
     fn work_is_told_in_large_units() {
         assert_eq!(Work::Packets(12_340_000).to_string(), "12.3 M packets");
+        assert_eq!(Work::Trials(7).to_string(), "7 trials");
         assert_eq!(Work::Messages(56_700).to_string(), "57 thousand messages");
     }
 }

@@ -270,6 +270,20 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
             && queues.is_power_of_two()
     }
 
+    /// Opens the port for one thread, with the defaults of DPDK's devices.
+    ///
+    /// # Errors
+    /// The port does not exist, is in use, or needs privileges.
+    pub fn open(&self) -> Result<impl Port + use<>, PortError> {
+        let opening = Opening { count: NonZeroUsize::MIN, spread: Spread::ByPair, stamps: true };
+        let ports = self.open_queues(&Dpdk::default(), 0, opening)?;
+        // One core has one queue.
+        ports
+            .into_iter()
+            .next()
+            .ok_or_else(|| PortError::Open { port: self.clone(), error: "it has no queue".into() })
+    }
+
     /// Opens one queue of the port per core.
     pub fn open_queues(
         &self,

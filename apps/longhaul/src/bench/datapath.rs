@@ -114,7 +114,7 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum BoxName {
+pub(super) enum BoxName {
     /// The load alone, its two ends joined
     Load,
     /// Frames forwarded from port to port: the minimum cost of a box
@@ -140,7 +140,7 @@ impl From<BoxName> for BoxKind {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Over {
+pub(super) enum Over {
     /// One thread; frames pass by reference
     Rings,
     /// One thread; frames are copied into and out of the rings, as by ports that must copy
@@ -211,18 +211,6 @@ impl Args {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Command line of the process that [`Args::serve`]s a cell for this one.
-    fn server(&self, cell: &Cell, folder: &Path) -> io::Result<Command> {
-        let Cell { kind, payload_bytes, flows, distance } = cell;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "datapath", "--serve"]).arg(folder);
-        command.args(["--box", kind.name(), "--rate", &self.rate.to_string()]);
-        command.args(["--size", &payload_bytes.to_string(), "--flows", &flows.to_string()]);
-        command.args(["--distance", &format!("{}m", distance.metres())]);
-        command.args(self.cores.get(1).map(|core| format!("--cores={core}")));
-        Ok(command)
-    }
-
     fn settings(&self) -> Settings {
         let has_parity = self.parity != ParityName::Off;
         Settings {
@@ -277,8 +265,25 @@ impl Args {
     }
 }
 
+/// Command line of the process that [`Args::serve`]s a cell for this one, on a processor if given.
+pub(super) fn server(
+    cell: &Cell,
+    folder: &Path,
+    rate: BitRate,
+    core: Option<usize>,
+) -> io::Result<Command> {
+    let Cell { kind, payload_bytes, flows, distance } = cell;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["bench", "datapath", "--serve"]).arg(folder);
+    command.args(["--box", kind.name(), "--rate", &rate.to_string()]);
+    command.args(["--size", &payload_bytes.to_string(), "--flows", &flows.to_string()]);
+    command.args(["--distance", &format!("{}m", distance.metres())]);
+    command.args(core.map(|core| format!("--cores={core}")));
+    Ok(command)
+}
+
 /// Names the option to change.
-fn refusal(error: SettingsError) -> Failure {
+pub(super) fn refusal(error: SettingsError) -> Failure {
     Failure::value(match error {
         SettingsError::Payload(bytes) => {
             format!("--size {bytes}: a packet's payload goes from 1 byte to 4 KiB")
@@ -301,7 +306,8 @@ fn measure(args: &Args) -> Result<ExitCode, Failure> {
     let (settings, cells) = (args.settings(), args.cells());
     settings.check(&cells).map_err(refusal)?;
     args.check_cores()?;
-    let launch = |cell: &Cell, folder: &Path| args.server(cell, folder);
+    let launch =
+        |cell: &Cell, folder: &Path| server(cell, folder, args.rate, args.cores.get(1).copied());
     let bench = Bench::new(&settings, &launch).map_err(Problem::from)?;
     let core = args.cores.first().copied();
     args.reporting.measure(&cells, core, |cell, tell| bench.measure(cell, tell))

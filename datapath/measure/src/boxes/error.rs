@@ -55,6 +55,9 @@ pub enum Error {
     /// A port failed.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// A port of the device under test cannot be opened.
+    #[error(transparent)]
+    Open(#[from] longhaul_boxes::PortError),
     /// There is no folder for the sockets.
     #[error(transparent)]
     Folder(#[from] FolderError),

@@ -81,10 +81,21 @@ impl Served {
     /// Starts the box's process, which connects to the load's ports once they exist.
     pub fn start(cell: &Cell, launch: &Launch<'_>) -> Result<Self, Error> {
         let sockets = Sockets::new()?;
-        let mut command = launch(cell, sockets.0.path()).map_err(Error::StartBox)?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = pinning::start_unpinned(&mut command).map_err(Error::StartBox)?;
+        let child = spawn(cell, &sockets, launch)?;
         Ok(Served { child, sockets, flows: cell.flows })
+    }
+
+    /// Kills the box's process and starts another between the same sockets.
+    pub fn restart(&mut self, cell: &Cell, launch: &Launch<'_>) -> Result<(), Error> {
+        self.kill();
+        self.child = spawn(cell, &self.sockets, launch)?;
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        // It may already have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// The load around it.
@@ -136,10 +147,14 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // It may already have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
+}
+
+fn spawn(cell: &Cell, sockets: &Sockets, launch: &Launch<'_>) -> Result<Child, Error> {
+    let mut command = launch(cell, sockets.0.path()).map_err(Error::StartBox)?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    pinning::start_unpinned(&mut command).map_err(Error::StartBox)
 }
 
 /// Runs the box between the sockets in `folder`, until standard input ends, and writes its final

@@ -113,7 +113,7 @@ fn row(machine: &Machine, all: &[Outcome], outcome: &Outcome) -> Vec<String> {
 }
 
 /// `850 ns`, `12.3 µs`, `5.01 ms`.
-fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     match ns {
         0..1000 => format!("{ns} ns"),
         1000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
