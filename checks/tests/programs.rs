@@ -32,6 +32,37 @@ fn perftest(lab: &TestLab, program: &str, options: &str, by: By) -> Vec<f64> {
     figures(&client.stdout)
 }
 
+/// A trace of an unmodified program's calls, in the trace-event format.
+#[test]
+fn a_trace_has_every_post_and_where_the_time_went() {
+    require("ib_write_bw", "perftest");
+    let lab = TestLab::up("--distance 1km");
+    let file = lab.runtime().path().join("calls.json");
+    let base = "ib_write_bw -d longhaul0 -F -R -s 4096 -n 500";
+    let server = lab.wait_for(lab.exec("b", base), Ready::Attached);
+    let mut client = lab.command("a", "");
+    let line: Vec<_> = client.get_args().map(ToOwned::to_owned).collect();
+    client = lab.runtime().longhaul("");
+    client.args(&line[..line.len() - 1]).arg("--trace").arg(&file).arg("--");
+    client.args(base.split(' ')).arg("10.77.0.2");
+    let client = Program::start(&mut client).finish(LIMIT);
+    server.finish(LIMIT);
+    assert!(client.status.success(), "{client}");
+    assert!(client.stderr.contains("% poll_cq"), "{client}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.trim_end().strip_suffix(',').unwrap();
+    let events: serde_json::Value = serde_json::from_str(&format!("{text}]")).unwrap();
+    let events = events.as_array().unwrap();
+    let sum = |name: &str| -> u64 {
+        events.iter().filter_map(|event| event["args"][name].as_u64()).sum()
+    };
+    let of_posts = events.iter().filter(|event| event["name"] == "post_send");
+    let posted: u64 = of_posts.filter_map(|event| event["args"]["bytes"].as_u64()).sum();
+    assert!(posted >= 500 * 4096, "{posted} bytes posted");
+    assert!(sum("completions") >= 5, "{} completions", sum("completions"));
+    assert!(events.iter().all(|event| event["ph"] != "X" || event["dur"].as_f64() >= Some(0.0)));
+}
+
 mod perftest_bandwidth {
     use super::*;
 

@@ -282,11 +282,15 @@ fn congestion(half: &Half, back: Option<&Half>) -> Option<Finding> {
         Count(cnps, "CNP")
     );
     let found = finding("congestion", Warning, Seen, what, evidence);
-    Some(with_advice(
-        found,
+    let advice = if marked == 0 && cnps > 0 {
+        "Packets are marked behind this capture point, in a queue between it and the responder, \
+         so that all of them look unmarked here. Pace the sender to what the path carries behind \
+         that queue, or mark later: DCQCN over a long path reacts a round trip late."
+    } else {
         "A queue on the path is full: reduce the load or the senders that share it. DCQCN over a \
-         long path reacts a round trip late; pace to the bottleneck's rate instead.",
-    ))
+         long path reacts a round trip late; pace to the bottleneck's rate instead."
+    };
+    Some(with_advice(found, advice))
 }
 
 fn premature(requests: &Requests) -> Option<Finding> {

@@ -12,10 +12,11 @@ use longhaul_boxes::number::within;
 use longhaul_lab::{HostName, LabDir, LabName};
 use longhaul_rdma::attach;
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 pub use environment::Environment;
@@ -27,6 +28,8 @@ Examples:
   longhaul exec --host c -- ibv_devinfo
   longhaul exec --host a -- bash                                      a shell on host a
   longhaul exec --host a -- ping b
+  longhaul exec --host a --trace calls.json -- ib_write_bw -d longhaul0 -R 10.77.0.2
+      a trace of its verbs calls, and what share of its time they took
   longhaul exec -- ib_write_bw -d longhaul0 -R                        on one machine
   longhaul exec --udp=192.0.2.7 -- ib_write_bw -d longhaul0 -R
       the same, with that address of the machine
@@ -84,6 +87,9 @@ on stderr says so.";
 pub struct Args {
     #[command(flatten)]
     network: Network,
+    /// Write a trace of the program's verbs calls, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
@@ -197,6 +203,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
              preloaded"
         );
     }
+    if let Some(trace) = &args.trace {
+        environment.set(attach::ENV_TRACE, begin_trace(trace)?.display());
+    }
     environment.enter()?;
     let error = program.command(environment).exec();
     let program = args.program[0].to_string_lossy();
@@ -206,6 +215,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Problem> {
         }
         _ => Problem::plain(format!("cannot run '{program}': {error}")),
     })
+}
+
+/// Creates the file of a trace, to which the program's processes append; returns its full path.
+fn begin_trace(path: &Path) -> Result<PathBuf, Problem> {
+    let written = fs::write(path, "[\n").and_then(|()| fs::canonicalize(path));
+    written.map_err(|error| Problem::plain(format!("cannot write {}: {error}", path.display())))
 }
 
 /// The command that runs `program` on `host`.

@@ -5,6 +5,7 @@
 use longhaul_checks::{Finished, Program, RuntimeDir};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(900);
@@ -151,4 +152,36 @@ iterations = 2000
         .unwrap_or_else(|| panic!("no finding of the READ limit: {done}"));
     let words = finding.to_string();
     assert!(words.contains("16"), "{words}");
+}
+
+/// Appendix E of the second report: packets are repeated and CNPs come, although every captured
+/// packet bears ECN 10.
+#[test]
+fn the_doctor_explains_cnps_without_marks_and_repetitions_that_come_too_soon() {
+    let runtime = RuntimeDir::new();
+    let scenario = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .join("labs/scenarios/iown-c1-disturbed.toml");
+    let sim = format!("sim {} --pcap port=port.pcap", scenario.display());
+    let done = run(&runtime, &sim);
+    assert!(done.status.success(), "{done}");
+    let report: Value =
+        serde_json::from_str(&run(&runtime, "doctor --json port.pcap").stdout).unwrap();
+    let text = report.to_string();
+    for part in [
+        "marked behind this capture point",
+        "0 requests with congestion experienced",
+        "adaptive retransmission",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let cured = format!(
+        "{sim} --set host.a.egress_rate=97500M --set host.a.nic.adaptive_retransmission=false"
+    );
+    assert!(run(&runtime, &cured).status.success());
+    let report: Value =
+        serde_json::from_str(&run(&runtime, "doctor --json port.pcap").stdout).unwrap();
+    let text = report.to_string();
+    assert!(!text.contains("marked behind") && !text.contains("came too soon"), "{text}");
 }

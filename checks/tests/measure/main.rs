@@ -1,7 +1,8 @@
 //! `longhaul measure`: campaigns in a lab and on this machine, killed, interrupted and resumed;
-//! programs that hang, are missing or print nothing; presets, topologies, ssh and Slurm.
+//! programs that hang, are missing or print nothing; presets, topologies, ssh, Slurm, pscheduler.
 
 mod presets;
+mod pscheduler;
 mod slurm;
 mod ssh;
 mod topologies;

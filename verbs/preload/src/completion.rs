@@ -19,6 +19,7 @@ use crate::device::{self, COMPLETION_VECTORS};
 use crate::extended_cq::Iteration;
 use crate::guard::{guarded, minus_one, null, returned, set_errno, wait_for_event};
 use crate::object::{self, Acknowledgements, Kind};
+use crate::trace;
 
 struct Channel {
     engine: Arc<Engine>,
@@ -294,6 +295,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
         let room = count as usize;
         let out = Cell::new(wc);
         let put = |entry| {
+            trace::completed(&entry);
             let at = out.get();
             // SAFETY: the caller provides space for `count` entries, and no more are handed out.
             unsafe { at.write(entry) };

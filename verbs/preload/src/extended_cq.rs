@@ -30,6 +30,7 @@ use crate::device;
 use crate::domain::Domain;
 use crate::guard::{guarded, null, returned};
 use crate::object;
+use crate::trace;
 
 /// Frequency of the clock of completion timestamps and [`query_rt_values`], in kHz: a tick is a
 /// nanosecond.
@@ -292,6 +293,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex, queue: &Queue, cursor: &Cursor, drives: bo
     batch.current = batch.next;
     batch.next += 1;
     let current = batch.current();
+    trace::completed(&current.wc);
     // SAFETY: a live queue; the program reads these between the calls of its iteration.
     unsafe {
         (*cq).status = current.wc.status;

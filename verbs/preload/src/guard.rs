@@ -3,11 +3,16 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::trace;
+
 /// Runs the body of an entry point. After a panic, which is a bug and is reported on stderr, the
-/// program gets `failed` and EIO.
+/// program gets `failed` and EIO. Traces the call.
 #[inline]
 pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let call = trace::begin(std::any::type_name_of_val(&body));
+    let result = catch_unwind(AssertUnwindSafe(body));
+    trace::end(call);
+    match result {
         Ok(result) => result,
         Err(_) => {
             set_errno(libc::EIO);

@@ -43,6 +43,7 @@ mod queue_pair;
 mod shared_queue;
 #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
 mod sysfs;
+mod trace;
 mod unsupported;
 mod work_builder;
 

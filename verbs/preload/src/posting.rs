@@ -17,6 +17,7 @@ use crate::address::AddressHandle;
 use crate::guard::{guarded, returned};
 use crate::object;
 use crate::queue_pair::queue_pair;
+use crate::trace;
 
 /// Copies a scatter/gather list; `None` if it is too long or missing.
 ///
@@ -151,6 +152,7 @@ pub(crate) unsafe extern "C" fn post_send(
                     fence: flags & IBV_SEND_FENCE != 0,
                 };
                 rnic.post_send(now, ours.qpn, &send).map_err(|error| errno_of_post(&error))?;
+                trace::posted(&send);
                 wr = request.next;
             }
             Ok(())

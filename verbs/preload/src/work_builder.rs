@@ -29,6 +29,7 @@ use crate::critical_section::{Entered, Section};
 use crate::guard::{guarded, null, returned};
 use crate::object;
 use crate::queue_pair::{QueuePair, queue_pair};
+use crate::trace;
 
 /// Bytes of an atomic's operand, and its alignment.
 const ATOMIC_LEN: u64 = 8;
@@ -241,8 +242,10 @@ impl Draft {
             self.check_queue(rnic, qpn)?;
         }
         for request in &self.requests {
-            self.as_posted(request, |wr| rnic.post_send(now, qpn, wr))
-                .map_err(|error| errno_of_post(&error))?;
+            self.as_posted(request, |wr| {
+                rnic.post_send(now, qpn, wr).inspect(|()| trace::posted(wr))
+            })
+            .map_err(|error| errno_of_post(&error))?;
         }
         Ok(())
     }

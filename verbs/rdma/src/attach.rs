@@ -24,6 +24,7 @@
 //! | [`ENV_READ_DEPTH`] | outstanding READs per queue pair, 1 to 128 | 16 |
 //! | [`ENV_CM_ACK_TIMEOUT`] | ACK timeout exponent that RDMA-CM connections use, 1 to 31 | 17 (0.54 s), as kernels do |
 //! | [`ENV_DCQCN`] | `on` or `off`: congestion control | on |
+//! | [`ENV_TRACE`] | file to which the preloaded library appends a trace of the program's calls | no trace |
 //! | [`ENV_COUNTERS`] | directory of the device's files ([`crate::sysfs`]) | none: not in `/sys` |
 
 use std::fmt;
@@ -71,6 +72,8 @@ pub const ENV_CM_ACK_TIMEOUT: &str = "LONGHAUL_CM_ACK_TIMEOUT";
 pub const ENV_DCQCN: &str = "LONGHAUL_DCQCN";
 /// Directory for the device's files, counters among them.
 pub const ENV_COUNTERS: &str = "LONGHAUL_COUNTERS";
+/// File with the opening bracket of a trace of verbs calls.
+pub const ENV_TRACE: &str = "LONGHAUL_TRACE";
 
 /// The variables that identify the device. The user may set the others to change its behaviour.
 pub const IDENTITY: [&str; 14] = [

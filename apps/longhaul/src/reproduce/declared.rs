@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 /// Built-in experiments, in the order of the report.
 const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
-    "ntt-distance" "ntt-frameworks" "iown-c1" "iown-d1" "step1" "step1-reads" "go-back-n"
-    "lossy-wan" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events" "thesis-qps"
-    "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery"
+    "ntt-distance" "ntt-frameworks" "iown-c1" "iown-c1-disturbed" "iown-d1" "step1" "step1-reads"
+    "go-back-n" "lossy-wan" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events"
+    "thesis-qps" "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery"
     "iown1-nvmf" "chelsio-nvmf" "iown2-vm"
 );
 
