@@ -10,6 +10,7 @@ use crate::point::Point;
 use crate::quantity::Quantity;
 use crate::record::{Provenance, Record, Source};
 use crate::samples::Samples;
+use crate::timeline::Timeline;
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -203,6 +204,7 @@ pub struct Assessment {
     runs: Vec<Runs>,
     layout: Layout,
     constant_values: BTreeMap<String, f64>,
+    timelines: Vec<Timeline>,
 }
 
 /// Beginnings of values' names that are shown first where an experiment has no order of its own.
@@ -292,7 +294,13 @@ impl Assessment {
             runs: runs(&all),
             layout,
             constant_values,
+            timelines: Timeline::of(&all),
         }
+    }
+
+    /// Series over time of single runs.
+    pub(crate) fn timelines(&self) -> &[Timeline] {
+        &self.timelines
     }
 
     /// What it is about.

@@ -28,6 +28,7 @@ mod results;
 mod samples;
 mod spread;
 mod table;
+mod timeline;
 
 pub use assess::{Assessment, Cell, Counts, Figure, Judgement, Tally, Verdict};
 pub use compare::{Comparison, Difference, Origin, Unmatched};

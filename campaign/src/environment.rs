@@ -37,6 +37,7 @@ pub fn environment(programs: &[&str]) -> BTreeMap<String, String> {
     let mut facts = of_files(Path::new("/"));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     facts.insert("cores".to_owned(), cores.to_string());
+    facts.extend(configurations(Path::new("/")));
     for program in programs {
         if let Some(version) = version(program) {
             facts.insert(format!("version.{program}"), version);
@@ -82,6 +83,42 @@ fn of_files(root: &Path) -> BTreeMap<String, String> {
     facts
 }
 
+/// Settings of NICs that only `mlxconfig` reads, or why they are absent.
+fn configurations(root: &Path) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::new();
+    for device in names(&root.join("sys/class/infiniband")) {
+        let mut command = Command::new("mlxconfig");
+        command.args(["-d", &device, "query"]);
+        match printed("mlxconfig", command) {
+            Some(text) => {
+                for (name, value) in settings(&text) {
+                    facts.insert(format!("{device}.mlxconfig.{name}"), value);
+                }
+            }
+            None => {
+                let why = "absent: no mlxconfig is installed".to_owned();
+                facts.insert(format!("{device}.mlxconfig"), why);
+            }
+        }
+    }
+    if facts.is_empty() {
+        facts.insert("mlxconfig".to_owned(), "absent: no verbs device".to_owned());
+    }
+    facts
+}
+
+/// Lines `NAME VALUE` of mlxconfig, whose names have capital letters.
+fn settings(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
+    text.lines().filter_map(|line| {
+        let (name, value) = line.trim().split_once(char::is_whitespace)?;
+        let is_name = name.len() > 3
+            && name
+                .chars()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || "_[].".contains(c));
+        (is_name && !value.trim().is_empty()).then(|| (name.to_owned(), value.trim().to_owned()))
+    })
+}
+
 /// Names in a directory, in order.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -95,6 +132,14 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
 fn version(program: &str) -> Option<String> {
     let mut command = Command::new(program);
     command.arg("--version");
+    let text = printed(program, command)?;
+    let mut lines = text.lines().map(str::trim);
+    let line = lines.find(|line| !line.is_empty())?;
+    Some(line.trim_start_matches("Version:").trim().to_owned())
+}
+
+/// What a program prints within a time; `None` if it does not start.
+fn printed(program: &str, command: Command) -> Option<String> {
     let mut process =
         Process::start(program.to_owned(), command, Interruption::Signal, Group::Own).ok()?;
     let deadline = Instant::now() + LIMIT;
@@ -102,14 +147,21 @@ fn version(program: &str) -> Option<String> {
         sleep(LOOK_AGAIN);
     }
     let Ended { stdout, stderr, .. } = process.end();
-    let mut lines = stdout.lines().chain(stderr.lines()).map(str::trim);
-    let line = lines.find(|line| !line.is_empty())?;
-    Some(line.trim_start_matches("Version:").trim().to_owned())
+    Some(stdout + "\n" + &stderr)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mlxconfigs_settings_are_those_with_capital_letters() {
+        let text = "Device #1:\n  Configurations:   Next Boot\n    LOG_MAX_OUTSTANDING_WQE   7\n    \
+                    ATS_ENABLED   False(0)\n";
+        let found: Vec<_> = settings(text).collect();
+        let expected = [("LOG_MAX_OUTSTANDING_WQE", "7"), ("ATS_ENABLED", "False(0)")];
+        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
 
     #[test]
     fn facts_are_those_of_the_files_that_there_are() {

@@ -11,6 +11,7 @@ pub use ssh::{BySsh, SshHosts};
 use crate::grid::Settings;
 use crate::process::Ended;
 use crate::programs::{Launch, Ready, free_tcp_port};
+use crate::sample::{Device, of_machine};
 use longhaul_bench::Point as Place;
 use serde::Deserialize;
 use std::error::Error;
@@ -111,6 +112,11 @@ pub trait Executor {
 
     /// Name of the host at one end of the present path; `None` if there is one host only.
     fn host(&self, end: End) -> Option<String>;
+
+    /// The verbs devices of the programs whose counters this machine can read.
+    fn devices(&self) -> Vec<Device> {
+        of_machine()
+    }
 
     /// True if errors have to name the host.
     fn is_remote(&self) -> bool {

@@ -3,7 +3,7 @@
 use crate::environment::environment;
 use crate::executor::{Cause, End, Executor, Refusal, Side};
 use crate::file::Campaign;
-use crate::grid::{Point, Run};
+use crate::grid::{Point, Run, Settings};
 use crate::parser::{NoResult, Observations, Values};
 use crate::process::{Ended, Group};
 use crate::program::{ADDRESS, Commands, PORT, Program, Start, TCP};
@@ -60,7 +60,8 @@ pub enum News<'a> {
 pub struct Tally {
     /// Runs with results.
     pub measured: usize,
-    /// Runs that failed, with the parameters and the reason.
+    /// Runs that failed, with the parameters and the reason; one entry for all runs of a path that
+    /// does not exist.
     pub failed: Vec<String>,
     /// True if `stop` ended it.
     pub is_interrupted: bool,
@@ -137,7 +138,8 @@ pub fn measure(
         campaign.programs.iter().filter_map(Program::with_version).collect();
     let versions: Vec<&str> = versions.into_iter().collect();
     let environment = &environment(if missing.is_empty() { &[] } else { &versions });
-    let mut runner = Runner { campaign, executor, store, stop, news, environment };
+    let refused = Vec::new();
+    let mut runner = Runner { campaign, executor, store, stop, news, environment, refused };
     for (done, run) in missing.iter().enumerate() {
         let point = &points[run.point];
         let mean = began.elapsed().checked_div(done as u32);
@@ -146,6 +148,7 @@ pub fn measure(
         match runner.run(point, run.repeat, begins)? {
             Conclusion::Measured => tally.measured += 1,
             Conclusion::Failed(reason) => tally.failed.push(format!("{}: {reason}", point.place)),
+            Conclusion::Refused => continue,
             Conclusion::Interrupted => {
                 tally.is_interrupted = true;
                 break;
@@ -175,18 +178,40 @@ impl Attempt {
 
 /// Adds to a record what was recorded beside its values.
 fn add(recorded: Recorded, record: &mut Record) {
-    let Recorded { rise, activity } = recorded;
+    let Recorded { rise, power, activity } = recorded;
     for (zone, energy_j) in rise.energy_j {
         record.values.insert(format!("energy_{zone}_ws"), energy_j);
         if rise.seconds > 0.0 {
             record.values.insert(format!("power_{zone}_w"), energy_j / rise.seconds);
         }
     }
+    for (source, watts) in power.watts {
+        record.values.insert(format!("power_{source}_w"), watts);
+    }
+    record.absent.extend(power.absent);
+    if let Some(bps) = record.values.get("goodput_bps").copied().filter(|bps| *bps > 0.0) {
+        let powers = record.values.iter().filter(|(name, _)| name.starts_with("power_"));
+        let per_bit = powers.map(|(name, watts)| {
+            let source = name.trim_start_matches("power_").trim_end_matches("_w");
+            (format!("energy_per_bit_{source}_nj"), watts / bps * 1e9)
+        });
+        let per_bit: Vec<_> = per_bit.collect();
+        record.values.extend(per_bit);
+    }
     let counters = rise.counters.into_iter().map(|(name, count)| (name, count as f64));
     record.counters.extend(counters);
     record.absent.extend(rise.absent);
     let Some(activity) = activity else { return };
     let middle = activity.middle();
+    record.sample_s = activity.interval_s();
+    let traffic = activity.by_device();
+    if traffic.is_empty() {
+        let why = "no verbs device here counts port_xmit_data and port_rcv_data";
+        record.absent.insert("sent_bps".to_owned(), why.to_owned());
+    }
+    for (name, rates) in traffic {
+        record.samples.insert(name, rates[middle.clone()].to_vec());
+    }
     for (process, shares) in activity.by_process() {
         let shares = shares[middle.clone()].to_vec();
         record.samples.insert(format!("{process}.cpu_percent"), shares);
@@ -204,6 +229,8 @@ enum Conclusion {
     Measured,
     /// For this reason, after the last attempt.
     Failed(String),
+    /// Not attempted, because its path refused an earlier run for good.
+    Refused,
     Interrupted,
 }
 
@@ -215,6 +242,8 @@ struct Runner<'a> {
     news: &'a mut dyn FnMut(News<'_>),
     /// Of this machine.
     environment: &'a BTreeMap<String, String>,
+    /// Paths that the executor does not get, after all attempts of a run, with the reasons.
+    refused: Vec<(Settings, String)>,
 }
 
 /// The programs of a run.
@@ -284,7 +313,11 @@ impl Runner<'_> {
         begins: News<'_>,
     ) -> Result<Conclusion, RunError> {
         let program = &self.campaign.programs[point.program];
-        (self.news)(begins);
+        let known = self.refused.iter().find(|(path, _)| *path == point.path);
+        let known = known.map(|(_, reason)| reason.clone());
+        if known.is_none() {
+            (self.news)(begins);
+        }
         let mut attempt = 0;
         loop {
             let started = Started::now();
@@ -299,6 +332,10 @@ impl Runner<'_> {
             let failed = |record: Record, reason: &str| {
                 program.values().iter().fold(record, |record, value| record.failure(value, reason))
             };
+            if let Some(reason) = &known {
+                self.store.add(&failed(record(String::new()), reason))?;
+                return Ok(Conclusion::Refused);
+            }
             self.store.begin(&failed(record(String::new()), "in progress"))?;
             let Attempt { command, outcome, recorded } = self.attempt(program, point, repeat)?;
             if self.stop.load(Ordering::Relaxed) {
@@ -328,6 +365,9 @@ impl Runner<'_> {
             let is_tried_again = attempt < self.campaign.retries && !failure.is_final();
             (self.news)(News::Failed { point, reason: &reason, is_tried_again });
             if !is_tried_again {
+                if matches!(failure, Failure::Path(_)) {
+                    self.refused.push((point.path.clone(), reason.clone()));
+                }
                 self.store.add(&failed(record, &reason))?;
                 return Ok(Conclusion::Failed(reason));
             }
@@ -354,7 +394,7 @@ impl Runner<'_> {
             Err(failure) => return Ok(Attempt::refused(failure)),
         };
         let Meeting { command, programs, pairs } = meeting;
-        let recording = Recording::begin(self.campaign.sample);
+        let recording = Recording::begin(self.campaign.sample, self.executor.devices());
         let ran = programs.run(self.stop).map_err(|fault| self.explained(fault));
         let recorded = recording.end();
         let ended: Vec<&Ended> = match &ran {
@@ -365,9 +405,11 @@ impl Runner<'_> {
         };
         let file = self.keep(point, repeat, &ended)?;
         if let Some(activity) = &recorded.activity {
-            let path = file.with_extension("csv");
-            std::fs::write(&path, activity.csv())
-                .map_err(|error| RunError::Output { path, error })?;
+            for (end, csv) in [("csv", activity.csv()), ("devices.csv", activity.csv_of_devices())]
+            {
+                let path = file.with_extension(end);
+                std::fs::write(&path, csv).map_err(|error| RunError::Output { path, error })?;
+            }
         }
         let outcome = ran.and_then(|output| {
             let observations = observations(&program.commands, &pairs, &output);

@@ -2,9 +2,13 @@
 //! devices, energy.
 
 mod counters;
+mod devices;
+mod power;
 mod threads;
 
 pub use counters::{Readings, Rise};
+pub use devices::{Device, Traffic, of_machine};
+pub use power::{Power, PowerMeter};
 pub use threads::{Activity, Sampler};
 
 use std::ops::Range;
@@ -21,6 +25,7 @@ const SPLIT_MIN: usize = 8;
 /// A recording in progress.
 pub struct Recording {
     before: Readings,
+    meter: PowerMeter,
     sampler: Option<Sampler>,
 }
 
@@ -29,22 +34,30 @@ pub struct Recording {
 pub struct Recorded {
     /// Increase of counters and energy.
     pub rise: Rise,
-    /// Processor time of threads, if it was sampled.
+    /// Power of GPUs, supplies and sensors.
+    pub power: Power,
+    /// Processor time of threads and traffic of devices, if they were sampled.
     pub activity: Option<Activity>,
 }
 
 impl Recording {
     /// Begins: reads all counters and, if there is an `interval`, samples the threads of all
-    /// descendants of this process.
-    pub fn begin(interval: Option<Duration>) -> Self {
+    /// descendants of this process and the traffic of `devices`.
+    pub fn begin(interval: Option<Duration>, devices: Vec<Device>) -> Self {
         let before = Readings::now(Path::new("/"));
-        Recording { before, sampler: interval.map(Sampler::start) }
+        let meter = PowerMeter::start();
+        Recording {
+            before,
+            meter,
+            sampler: interval.map(|interval| Sampler::start(interval, devices)),
+        }
     }
 
     /// Ends.
     pub fn end(self) -> Recorded {
         let activity = self.sampler.map(Sampler::end);
-        Recorded { rise: Readings::now(Path::new("/")).since(&self.before), activity }
+        let rise = Readings::now(Path::new("/")).since(&self.before);
+        Recorded { rise, power: self.meter.end(), activity }
     }
 }
 

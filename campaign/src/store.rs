@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 const RESULTS: &str = "results.jsonl";
-/// Time in which a lock may get free: a program that was just started has the descriptors of its
+/// Time in which locks may get free: a program that was just started has the descriptors of its
 /// parent until it executes.
 const LOCK_WITHIN: Duration = Duration::from_millis(200);
 
@@ -222,7 +222,7 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let file = OpenOptions::new().append(true).create(true).open(&path);
         let file = file.map_err(io_error("write", &path))?;
-        lock(&file, &path, kind)?;
+        lock(&file, &path, kind, lock_deadline())?;
         let (writer, there) = ResultWriter::resume(&path)?;
         let records = there.records;
         let there = records.iter().filter_map(key).collect();
@@ -314,7 +314,7 @@ impl Store {
             writer.record(record)?;
         }
         let file = OpenOptions::new().append(true).open(&new).map_err(io_error("write", &new))?;
-        lock(&file, &new, self.kind)?;
+        lock(&file, &new, self.kind, lock_deadline())?;
         file.sync_all().map_err(io_error("write", &new))?;
         std::fs::rename(&new, &self.path).map_err(io_error("replace", &self.path))?;
         self.there = kept.iter().filter_map(key).collect();
@@ -331,9 +331,11 @@ impl Store {
     }
 
     fn collect_but(&mut self, written: Written) -> Result<(), StoreError> {
+        // One for all files: hundreds of tasks may be writing.
+        let deadline = lock_deadline();
         for part in self.files_of_tasks(".jsonl")? {
             let file = File::open(&part).map_err(io_error("read", &part))?;
-            match lock(&file, &part, self.kind) {
+            match lock(&file, &part, self.kind, deadline) {
                 Err(StoreError::Busy { .. }) if written == Written::Left => continue,
                 locked => locked?,
             }
@@ -419,8 +421,11 @@ fn key(record: &Record) -> Option<(Point, u64)> {
     Some((record.point.clone(), number))
 }
 
-fn lock(file: &File, path: &Path, kind: &'static str) -> Result<(), StoreError> {
-    let deadline = Instant::now() + LOCK_WITHIN;
+fn lock_deadline() -> Instant {
+    Instant::now() + LOCK_WITHIN
+}
+
+fn lock(file: &File, path: &Path, kind: &'static str, deadline: Instant) -> Result<(), StoreError> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),

@@ -135,6 +135,9 @@ pub struct Sent {
     pub unsent: u64,
     /// Payload bytes posted.
     pub bytes: u64,
+    /// Payload bytes of messages that the device has completed. A stream without a number of windows
+    /// ends with some whose completion nobody asked for.
+    pub completed_bytes: u64,
     /// Time since the first message.
     pub elapsed: Duration,
     /// Largest delay of a message behind its schedule, without jitter.
@@ -144,10 +147,10 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Payload rate in bit/s.
+    /// Rate of completed payload in bit/s.
     #[must_use]
     pub fn rate(&self) -> f64 {
-        self.bytes as f64 * 8.0 / self.elapsed.as_secs_f64().max(1e-9)
+        self.completed_bytes as f64 * 8.0 / self.elapsed.as_secs_f64().max(1e-9)
     }
 }
 
@@ -183,6 +186,8 @@ pub enum SenderError {
 struct Subband<D: Device> {
     pair: D::Pair,
     posted: u64,
+    /// Messages up to the last one that a completion reports.
+    signaled: u64,
     executed: u64,
 }
 
@@ -249,7 +254,7 @@ impl<D: Device> Sender<D> {
         for _ in 0..station.subbands {
             let pair = device.pair(&completions, &settings, None)?;
             ends.push(Endpoint { qpn: pair.qpn(), psn: device.fresh_psn() });
-            subbands.push(Subband { pair, posted: 0, executed: 0 });
+            subbands.push(Subband { pair, posted: 0, signaled: 0, executed: 0 });
         }
         let hello = Hello {
             stream: station.stream,
@@ -411,6 +416,13 @@ impl<D: Device> Sender<D> {
         (window - self.welcome.first_window) * self.station.slots() + u64::from(slot)
     }
 
+    /// Whether this is its subband's last message of a stream with a number of windows.
+    fn is_last(&self, window: u64, slot: u32) -> bool {
+        let Station { subbands, blocks, .. } = self.station;
+        let sent = window - self.welcome.first_window;
+        slot / subbands + 1 == blocks && self.station.windows_to_send() == Some(sent + 1)
+    }
+
     /// Whether there is such a message: a recording may end within a window.
     fn has(&self, window: u64, slot: u32) -> bool {
         match &self.station.source {
@@ -457,7 +469,8 @@ impl<D: Device> Sender<D> {
             remote_address: region.address.wrapping_add(u64::from(slot) * u64::from(bytes)),
             rkey: region.rkey,
             immediate: layout.encode(place),
-            signaled: (count + 1).is_multiple_of(u64::from(self.depth / 2)),
+            signaled: (count + 1).is_multiple_of(u64::from(self.depth / 2))
+                || self.is_last(window, slot),
             solicited: solicit > 0 && (count + 1).is_multiple_of(solicit),
         }
     }
@@ -468,7 +481,12 @@ impl<D: Device> Sender<D> {
         }
         let of = &mut self.subbands[subband as usize];
         of.pair.post_writes(&self.registration, writes)?;
-        of.posted += writes.len() as u64;
+        for write in writes {
+            of.posted += 1;
+            if write.signaled {
+                of.signaled = of.posted;
+            }
+        }
         self.sent.messages += writes.len() as u64;
         self.sent.bytes += writes.len() as u64 * u64::from(self.station.message_bytes);
         Ok(())
@@ -496,7 +514,10 @@ impl<D: Device> Sender<D> {
             match completion.kind {
                 CompletionKind::Sent { tag } => {
                     if let Some(of) = self.subbands.get_mut((tag >> 40) as usize) {
-                        of.executed = of.executed.max(tag & ((1 << 40) - 1));
+                        let executed = of.executed.max(tag & ((1 << 40) - 1));
+                        self.sent.completed_bytes +=
+                            (executed - of.executed) * u64::from(self.station.message_bytes);
+                        of.executed = executed;
                     }
                 }
                 CompletionKind::Failed { status } => return Err(SenderError::Failed(status)),
@@ -509,9 +530,8 @@ impl<D: Device> Sender<D> {
     /// Waits until the device has executed everything that will complete, which is all but the
     /// unsignaled messages at the end; UC's leave in the order of posting.
     fn drain(&mut self) -> Result<(), SenderError> {
-        let half = u64::from(self.depth / 2);
         let begun = Instant::now();
-        while self.subbands.iter().any(|of| of.executed < of.posted / half * half) {
+        while self.subbands.iter().any(|of| of.executed < of.signaled) {
             if begun.elapsed() > STALL {
                 return Err(SenderError::Stalled);
             }

@@ -18,6 +18,7 @@ use longhaul_campaign::{
     StoreError, Tally, measure, missing,
 };
 use longhaul_lab::LabName;
+use longhaul_rdma::attach;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -259,8 +260,14 @@ fn executor(campaign: &Campaign, is_for_list: bool) -> Result<Box<dyn Executor>,
         Site::Lab => {
             let name = format!("measure-{}", std::process::id());
             let name: LabName = name.parse().map_err(Problem::from)?;
-            Ok(Box::new(InLab::new(name, |(dir, host), words| {
-                Ok::<_, Box<dyn Error>>(exec::command(dir, host, &itself(words)?)?)
+            let sample = campaign.sample;
+            Ok(Box::new(InLab::new(name, move |(dir, host), words| {
+                let mut command = exec::command(dir, host, &itself(words)?)?;
+                if let Some(interval) = sample {
+                    let ms = interval.as_millis().clamp(1, 60_000);
+                    command.env(attach::ENV_COUNTERS_MS, ms.to_string());
+                }
+                Ok::<_, Box<dyn Error>>(command)
             })))
         }
         Site::Ssh(hosts) => Ok(Box::new(BySsh::new(hosts.clone()))),

@@ -59,6 +59,9 @@ pub(super) fn render(
     html.push_str("</div>\n");
     pictures("Over two parameters", &maps(assessment), html)?;
     spread(assessment, html)?;
+    let timelines = assessment.timelines().iter();
+    let timelines = timelines.flat_map(|one| one.pictures(|at| assessment.layout().place_name(at)));
+    pictures("Over time", &timelines.collect::<Vec<_>>(), html)?;
     for remark in &experiment.remarks {
         let _ = writeln!(html, "<p class=\"remark\">{}</p>", escaped(remark));
     }

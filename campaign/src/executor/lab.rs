@@ -3,6 +3,7 @@
 use super::{Addresses, End, Executor, Made, Refusal, Side, os_words};
 use crate::grid::{Settings, Value};
 use crate::programs::Launch;
+use crate::sample::Device;
 use crate::topology::Topology;
 use clap::{CommandFactory as _, Parser};
 use longhaul_bench::{Point as Place, Scalar};
@@ -19,6 +20,9 @@ struct Options {
     #[command(flatten)]
     spec: Spec,
 }
+
+/// Counters of a host's device, below the directory of its files.
+const COUNTERS_OF_DEVICE: &str = "devices/virtual/infiniband/longhaul0/ports/1/counters";
 
 /// A place in a lab.
 type Host<'a> = (&'a LabDir, HostName);
@@ -133,6 +137,16 @@ impl<F: Fn(Host<'_>, &[OsString]) -> Made> Executor for InLab<F> {
 
     fn host(&self, end: End) -> Option<String> {
         Some(host(end).to_string())
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        let Some((_, spec, lab)) = &self.running else { return Vec::new() };
+        let hosts = (0..usize::from(spec.hosts)).map(HostName::of_index);
+        let device = |host: HostName| Device {
+            name: host.to_string(),
+            counters: lab.dir().counters(host).join(COUNTERS_OF_DEVICE),
+        };
+        hosts.map(device).collect()
     }
 
     fn launch(&self, end: End, name: String, words: &[String]) -> Result<Launch, Refusal> {

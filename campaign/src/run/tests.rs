@@ -109,6 +109,60 @@ fn a_run_that_fails_is_recorded_and_the_others_go_on() {
     assert_eq!(place.measure(100).failed.len(), 1);
 }
 
+/// An executor whose paths never come up.
+struct NoPath(u32);
+
+impl Executor for NoPath {
+    fn takes(&self, _: &str) -> bool {
+        false
+    }
+
+    fn parameters(&self, _: &Settings) -> Result<longhaul_bench::Point, Refusal> {
+        Ok(longhaul_bench::Point::new())
+    }
+
+    fn enter(&mut self, _: &Settings) -> Result<bool, Refusal> {
+        self.0 += 1;
+        Err(Refusal::new("no network"))
+    }
+
+    fn leave(&mut self) -> Option<String> {
+        None
+    }
+
+    fn addresses(&self, _: usize) -> Result<crate::executor::Addresses, Refusal> {
+        Err(Refusal::new("no network"))
+    }
+
+    fn host(&self, _: End) -> Option<String> {
+        None
+    }
+
+    fn launch(&self, _: End, _: String, _: &[String]) -> Result<crate::programs::Launch, Refusal> {
+        Err(Refusal::new("no network"))
+    }
+}
+
+#[test]
+fn a_path_that_never_comes_up_is_tried_for_one_run_and_told_once() {
+    let place = Place::new("path", "repeats = 2\nretries = 2", "true");
+    let (mut store, mut executor) = (place.store(), NoPath(0));
+    let mut told = Vec::new();
+    let mut news = |one: News<'_>| {
+        if let News::Failed { is_tried_again, .. } = one {
+            told.push(is_tried_again);
+        }
+    };
+    let (campaign, points, stop) = (&place.campaign, &place.points, AtomicBool::new(false));
+    let tally =
+        measure(campaign, points, Share::WHOLE, &mut executor, &mut store, &stop, &mut news);
+    assert_eq!((executor.0, told.as_slice()), (3, [true, true, false].as_slice()));
+    assert_eq!(tally.unwrap().failed.len(), 1);
+    let results = place.results();
+    assert_eq!(results.len(), 6);
+    assert!(results.iter().all(|record| record.failed["a"] == "no network"), "{results:?}");
+}
+
 #[test]
 fn a_second_attempt_may_succeed() {
     let script = "if mkdir DIR/$1 2>/dev/null; then exit 1; fi; echo a=$1";

@@ -1,6 +1,6 @@
 //! Processor time of the threads of programs, at regular intervals.
 
-use super::middle;
+use super::{Device, Traffic, middle};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt::Write;
@@ -27,6 +27,7 @@ pub struct Sampler {
 pub struct Activity {
     /// Ends of the intervals, in seconds since the beginning.
     ends_s: Vec<f64>,
+    traffic: Vec<Traffic>,
     threads: BTreeMap<Id, Samples>,
 }
 
@@ -50,17 +51,20 @@ struct Samples {
 
 impl Sampler {
     /// Begins to sample at `interval`.
-    pub fn start(interval: Duration) -> Self {
+    pub fn start(interval: Duration, devices: Vec<Device>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let mut activity = Activity::default();
+            let traffic = devices.into_iter().map(Traffic::new).collect();
+            let mut activity = Activity { traffic, ..Activity::default() };
             let began = Instant::now();
             let mut known = Vec::new();
             for number in 0_u32.. {
                 if number > 0 {
                     activity.ends_s.push(began.elapsed().as_secs_f64());
                 }
+                let past = activity.ends_s.len();
+                activity.traffic.iter_mut().for_each(|traffic| traffic.take(past));
                 let is_look = number.is_multiple_of(LOOK_EVERY);
                 if is_look {
                     known = threads_of_descendants(std::process::id());
@@ -163,6 +167,34 @@ impl Activity {
         all
     }
 
+    /// Bits per second of each device and direction, as `DEVICE.sent_bps`, by interval.
+    pub fn by_device(&self) -> BTreeMap<String, Vec<f64>> {
+        let lengths = self.lengths_s();
+        self.traffic.iter().flat_map(|traffic| traffic.rates(&lengths)).collect()
+    }
+
+    /// Mean length of the intervals in seconds; `None` without intervals.
+    pub fn interval_s(&self) -> Option<f64> {
+        self.ends_s.last().map(|end| end / self.ends_s.len() as f64)
+    }
+
+    /// A line for each interval, with the rates of each device.
+    pub fn csv_of_devices(&self) -> String {
+        let all = self.by_device();
+        let mut csv = "time_s".to_owned();
+        all.keys().for_each(|name| csv += &format!(",{name}"));
+        csv.push('\n');
+        for (at, end_s) in self.ends_s.iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = write!(csv, "{end_s:.3}");
+            for rates in all.values() {
+                let _ = write!(csv, ",{:.0}", rates.get(at).copied().unwrap_or(0.0));
+            }
+            csv.push('\n');
+        }
+        csv
+    }
+
     /// The intervals of the middle of the run, by the processor time of all processes.
     pub fn middle(&self) -> Range<usize> {
         let mut sums = vec![0.0; self.ends_s.len()];
@@ -246,6 +278,7 @@ mod tests {
     fn processes_have_names_and_shares_of_a_processor() {
         let activity = Activity {
             ends_s: vec![0.01, 0.02, 0.04],
+            traffic: Vec::new(),
             threads: [
                 (Id { process: 7, thread: 7 }, samples("ib_write_bw", &[10_000_000, 5_000_000])),
                 (Id { process: 7, thread: 8 }, samples("ib_write_bw", &[0, 5_000_000, 20_000_000])),
@@ -268,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_program_that_computes_is_seen() {
-        let sampler = Sampler::start(Duration::from_millis(10));
+        let sampler = Sampler::start(Duration::from_millis(10), Vec::new());
         let mut sh = Command::new("sh");
         sh.args(["-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"]).stdin(Stdio::null());
         assert!(sh.status().unwrap().success());

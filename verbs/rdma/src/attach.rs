@@ -25,6 +25,7 @@
 //! | [`ENV_CM_ACK_TIMEOUT`] | ACK timeout exponent that RDMA-CM connections use, 1 to 31 | 17 (0.54 s), as kernels do |
 //! | [`ENV_DCQCN`] | `on` or `off`: congestion control | on |
 //! | [`ENV_TRACE`] | file to which the preloaded library appends a trace of the program's calls | no trace |
+//! | [`ENV_COUNTERS_MS`] | interval at which the device's files follow its counters, 1 to 60,000 ms | 1000 |
 //! | [`ENV_COUNTERS`] | directory of the device's files ([`crate::sysfs`]) | none: not in `/sys` |
 
 use std::fmt;
@@ -32,7 +33,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use longhaul_rnic::PortAddresses;
-use longhaul_units::BitRate;
+use longhaul_units::{BitRate, Duration};
 use longhaul_wire::MacAddr;
 use longhaul_wire::mad::gid_of_ip;
 
@@ -72,6 +73,8 @@ pub const ENV_CM_ACK_TIMEOUT: &str = "LONGHAUL_CM_ACK_TIMEOUT";
 pub const ENV_DCQCN: &str = "LONGHAUL_DCQCN";
 /// Directory for the device's files, counters among them.
 pub const ENV_COUNTERS: &str = "LONGHAUL_COUNTERS";
+/// Interval at which the device's files follow its counters, in ms.
+pub const ENV_COUNTERS_MS: &str = "LONGHAUL_COUNTERS_MS";
 /// File with the opening bracket of a trace of verbs calls.
 pub const ENV_TRACE: &str = "LONGHAUL_TRACE";
 
@@ -253,6 +256,8 @@ pub struct Attach {
     pub dcqcn: bool,
     /// Directory of the device's files.
     pub counters: Option<PathBuf>,
+    /// Interval at which these files follow the counters.
+    pub counters_interval: Duration,
 }
 
 /// Why an environment is not an [`Attach`].
@@ -333,6 +338,10 @@ impl Attach {
             "off" => Some(false),
             _ => None,
         })?;
+        let interval_ms =
+            variables.number(ENV_COUNTERS_MS, "a number from 1 to 60000 is needed", |n| {
+                (1..=60_000).contains(&n)
+            })?;
         Ok(Attach {
             line,
             addresses,
@@ -345,6 +354,7 @@ impl Attach {
             cm_ack_timeout: timeout.unwrap_or(17) as u8,
             dcqcn: dcqcn.unwrap_or(true),
             counters: variables.text(ENV_COUNTERS).map(PathBuf::from),
+            counters_interval: Duration::from_ms(interval_ms.unwrap_or(1000)),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Counters and link state in the device's files (`sysfs`), for tools that read those of a NIC.
 //!
-//! The files follow the device about once per second while it changes, and are written once more
+//! The files follow the device about once per second, or as [`Attach`] has it, while it changes, and are written once more
 //! when the process exits normally. Each process of a device adds its counts to those in the files,
 //! under a lock, so that the files hold the sums over all processes, as those of a NIC do.
 
@@ -15,9 +15,6 @@ use longhaul_units::{Duration, Instant};
 use crate::attach::Attach;
 use crate::sysfs::{self, counters as files};
 
-/// Interval at which the files are updated.
-const INTERVAL: Duration = Duration::from_ms(1000);
-
 /// The files of one device.
 pub(crate) struct CounterFiles {
     /// Locked while this process writes the files.
@@ -28,6 +25,7 @@ pub(crate) struct CounterFiles {
     written: Counters,
     link: Option<LinkState>,
     due: Instant,
+    interval: Duration,
 }
 
 impl CounterFiles {
@@ -40,7 +38,8 @@ impl CounterFiles {
         let port = sysfs::port_dir(root);
         let lock = File::create(root.join("lock"))?;
         let (root, written) = (root.to_owned(), Counters::default());
-        Ok(CounterFiles { lock, root, port, written, link: None, due: Instant::ZERO })
+        let (due, interval) = (Instant::ZERO, attach.counters_interval);
+        Ok(CounterFiles { lock, root, port, written, link: None, due, interval })
     }
 
     /// True if the files may be outdated.
@@ -61,7 +60,7 @@ impl CounterFiles {
         counters: &Counters,
         link: Option<LinkState>,
     ) -> io::Result<()> {
-        self.due = now + INTERVAL;
+        self.due = now + self.interval;
         self.lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
             TryLockError::Error(error) => error,

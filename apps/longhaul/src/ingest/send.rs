@@ -115,7 +115,9 @@ struct Summary {
     messages: u64,
     unsent: u64,
     bytes: u64,
+    completed_bytes: u64,
     elapsed_s: f64,
+    /// Rate of `completed_bytes`.
     rate_bps: f64,
     behind_s: f64,
     present: Option<u64>,
@@ -141,7 +143,7 @@ fn send<D: Device>(device: &D, args: &Args, station: Station) -> Result<Sent, Pr
     let mut before = Sent::default();
     let print = |sent: &Sent| {
         if sent.elapsed >= printed + Duration::from_secs(1) {
-            let bits = (sent.bytes - before.bytes) as f64 * 8.0;
+            let bits = (sent.completed_bytes - before.completed_bytes) as f64 * 8.0;
             let rate = bits / (sent.elapsed - before.elapsed).as_secs_f64() / 1e9;
             eprintln!("{rate:7.3} Gbit/s  window {}", sent.windows);
             (printed, before) = (sent.elapsed, *sent);
@@ -212,6 +214,7 @@ fn summary(sent: &Sent) -> Summary {
         messages: sent.messages,
         unsent: sent.unsent,
         bytes: sent.bytes,
+        completed_bytes: sent.completed_bytes,
         elapsed_s: sent.elapsed.as_secs_f64(),
         rate_bps: sent.rate(),
         behind_s: sent.behind.as_secs_f64(),

@@ -135,8 +135,20 @@ impl Outcome<'_> {
         if !self.compared.is_empty() {
             text += &published::text(self.campaign, self.compared, width);
         }
+        let mut by_reason: Vec<(&str, Vec<&Record>)> = Vec::new();
         for (record, reason) in self.failed() {
-            text += &output::wrapped(&format!("failed: {}: {reason}", record.point), width);
+            match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, records)) => records.push(record),
+                None => by_reason.push((reason, vec![record])),
+            }
+        }
+        for (reason, records) in by_reason {
+            let more = match records.len() {
+                1 => String::new(),
+                all => format!(" and {} more", all - 1),
+            };
+            let line = format!("failed: {}{more}: {reason}", records[0].point);
+            text += &output::wrapped(&line, width);
         }
         let runs = count(self.tally.measured as u64, "new run");
         text + &format!("{runs}: {}\n", self.store.path().display())
