@@ -405,8 +405,9 @@ impl Runner<'_> {
         };
         let file = self.keep(point, repeat, &ended)?;
         if let Some(activity) = &recorded.activity {
-            for (end, csv) in [("csv", activity.csv()), ("devices.csv", activity.csv_of_devices())]
-            {
+            let has_traffic = !activity.by_device().is_empty();
+            let of_devices = has_traffic.then(|| ("devices.csv", activity.csv_of_devices()));
+            for (end, csv) in [("csv", activity.csv())].into_iter().chain(of_devices) {
                 let path = file.with_extension(end);
                 std::fs::write(&path, csv).map_err(|error| RunError::Output { path, error })?;
             }
