@@ -111,10 +111,8 @@ fn configurations(root: &Path) -> BTreeMap<String, String> {
 fn settings(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
     text.lines().filter_map(|line| {
         let (name, value) = line.trim().split_once(char::is_whitespace)?;
-        let is_name = name.len() > 3
-            && name
-                .chars()
-                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || "_[].".contains(c));
+        let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_[].".contains(c);
+        let is_name = name.len() > 3 && name.chars().all(is_part);
         (is_name && !value.trim().is_empty()).then(|| (name.to_owned(), value.trim().to_owned()))
     })
 }
@@ -156,8 +154,8 @@ mod tests {
 
     #[test]
     fn mlxconfigs_settings_are_those_with_capital_letters() {
-        let text = "Device #1:\n  Configurations:   Next Boot\n    LOG_MAX_OUTSTANDING_WQE   7\n    \
-                    ATS_ENABLED   False(0)\n";
+        let text = "Device #1:\n Configurations: Next Boot\n LOG_MAX_OUTSTANDING_WQE  7\n \
+                    ATS_ENABLED  False(0)\n";
         let found: Vec<_> = settings(text).collect();
         let expected = [("LOG_MAX_OUTSTANDING_WQE", "7"), ("ATS_ENABLED", "False(0)")];
         assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));

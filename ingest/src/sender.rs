@@ -135,8 +135,8 @@ pub struct Sent {
     pub unsent: u64,
     /// Payload bytes posted.
     pub bytes: u64,
-    /// Payload bytes of messages that the device has completed. A stream without a number of windows
-    /// ends with some whose completion nobody asked for.
+    /// Payload bytes of messages that the device has completed. A stream without a number of
+    /// windows ends with some whose completion nobody asked for.
     pub completed_bytes: u64,
     /// Time since the first message.
     pub elapsed: Duration,

@@ -19,9 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Watts by source, or the reason why a kind of source has none.
 type Readings = Result<Vec<(String, f64)>, String>;
 
-/// Kinds of sources, with what reads them.
-const SOURCES: [(&str, fn() -> Readings); 3] =
-    [("gpu", of_gpus), ("psu", of_supply), ("hwmon", of_sensors)];
+/// A kind of source, and what reads it.
+type Kind = (&'static str, fn() -> Readings);
+const SOURCES: [Kind; 3] = [("gpu", of_gpus), ("psu", of_supply), ("hwmon", of_sensors)];
 
 /// A thread that reads power.
 pub struct PowerMeter {

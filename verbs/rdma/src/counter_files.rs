@@ -1,8 +1,9 @@
 //! Counters and link state in the device's files (`sysfs`), for tools that read those of a NIC.
 //!
-//! The files follow the device about once per second, or as [`Attach`] has it, while it changes, and are written once more
-//! when the process exits normally. Each process of a device adds its counts to those in the files,
-//! under a lock, so that the files hold the sums over all processes, as those of a NIC do.
+//! The files follow the device, about once per second unless [`Attach`] has another interval, and
+//! are written once more when the process exits normally. Each process of a device adds its counts
+//! to those in the files, under a lock, so that the files hold the sums over all processes, as a
+//! NIC's do.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
