@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use longhaul_abi_defs::{IBV_WC_RECV, ibv_wc};
+use longhaul_rdma::attach::ENV_TRACE;
 use longhaul_rnic::SendWr;
-
-pub(crate) use longhaul_rdma::attach::ENV_TRACE;
 
 /// Events of a thread after which it writes them.
 const BUFFERED_MAX: usize = 4096;
