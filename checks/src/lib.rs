@@ -2,8 +2,8 @@
 //! with a time limit. For wire formats: packets as plain fields, external decoders, and the fuzz
 //! targets.
 //!
-//! The checks run the release build of the program, as a user does; `cargo xtask ci` builds it
-//! first.
+//! The checks run the program of the profile `test-program`, and benches that of a release;
+//! `cargo xtask ci` builds the former first.
 
 mod back_to_back;
 pub mod counting;

@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: every check, cheapest first.
 
-use crate::cargo::{RELEASE, captured, cargo, target};
+use crate::cargo::{TEST_PROGRAM, captured, cargo, target};
 use crate::disk;
 use crate::interop;
 use crate::python;
@@ -21,7 +21,7 @@ const STEPS: &[(&str, &[&str])] = &[
     ("clippy", CLIPPY),
     ("documentation", &["doc", "--workspace", "--no-deps", "--quiet"]),
     // End-to-end tests run the program and its preloaded library.
-    ("build", RELEASE),
+    ("build", TEST_PROGRAM),
 ];
 
 /// What is built with DPDK, in the whole workspace, so that all tests share one build.
@@ -134,7 +134,7 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     }
     cargo(root, DPDK_CLIPPY, &[])?;
     cargo(root, DPDK_DOC, &[])?;
-    cargo(root, RELEASE, &[])?;
+    cargo(root, TEST_PROGRAM, &[])?;
     let program = program_with_dpdk(root)?;
     let quiet_test = |package, features, name: &[&str]| {
         cargo(root, &[&["test", "--quiet", "--lib", package, features], name].concat(), &[])
@@ -156,7 +156,7 @@ pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
     let minutes: u64 = minutes
         .parse()
         .map_err(|_| format!("'{minutes}' is no number of minutes: give one, as 30"))?;
-    cargo(root, RELEASE, &[])?;
+    cargo(root, TEST_PROGRAM, &[])?;
     let test = ["test", "-p=longhaul-checks", "--test=integrity", "soak::", "--", "--nocapture"];
     cargo(root, &test, &[("LONGHAUL_SOAK_SECONDS", &(60 * minutes).to_string())])
 }

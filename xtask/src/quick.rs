@@ -7,8 +7,8 @@ use crate::steps::Steps;
 use crate::tidy;
 use std::path::Path;
 
-/// Unit tests and tests in virtual time: no programs, no guests, nothing that needs the release
-/// build.
+/// Unit tests and tests in virtual time: no programs, no guests, nothing that needs the
+/// program built.
 const TESTS: &[&str] = &[
     "test",
     "--workspace",

@@ -175,7 +175,7 @@ fn end(child: &mut Child) {
 
 /// Takes down the lab whose files are in the folder of a killed test.
 fn take_down(folder: &Path) {
-    for name in ["release/longhaul", "debug/longhaul"] {
+    for name in ["test-program/longhaul", "debug/longhaul"] {
         let program = target(&crate::workspace()).join(name);
         let mut command = Command::new(program);
         command.args(["lab", "down", "--name", "check"]).env("XDG_RUNTIME_DIR", folder);
