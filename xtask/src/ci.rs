@@ -30,8 +30,12 @@ const DPDK_CLIPPY: &[&str] =
     &["clippy", "--workspace", DPDK, "--all-targets", "--quiet", "--", "-D", "warnings"];
 const DPDK_DOC: &[&str] =
     &["doc", "-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", "--no-deps", "--quiet"];
-/// The development profile takes half as long to build, for the same result here.
-const DPDK_PROGRAM: &[&str] = &["build", "--workspace", "--bin=longhaul", DPDK, "--quiet"];
+/// The development profile takes half as long to build, for the same result here. A test beside the
+/// program selects the tests' features of dependencies, so that both share all libraries.
+const DPDK_PROGRAM: &[&str] =
+    &["build", "--workspace", "--bin=longhaul", DPDK_BOXES, DPDK, "--quiet"];
+/// The test target that runs boxes over DPDK.
+const DPDK_BOXES: &str = "--test=dpdk";
 
 /// Fixed cases of every property test; `cargo xtask nightly` draws new ones.
 pub const SAME_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
@@ -141,7 +145,7 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     };
     quiet_test("-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", &[])?;
     quiet_test("-p=longhaul-boxes", "--features=longhaul-boxes/dpdk", &["port_counters"])?;
-    let boxes = ["test", "-p=longhaul-checks", "--test=dpdk"];
+    let boxes = ["test", "--workspace", DPDK_BOXES, DPDK];
     cargo(root, &boxes, &[(PROGRAM_WITH_DPDK, &program)])
 }
 
