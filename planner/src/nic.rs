@@ -57,7 +57,7 @@ pub struct NicProfile {
     pub timeout_code: u8,
     /// Maximum retries without progress, 0 to 7.
     pub retry_count: u8,
-    /// The timer starts at `adaptive_first_ns` and doubles with each retry, ignoring `timeout_code`
+    /// The timer starts at `adaptive_first_ns` and doubles with each retry, up to `timeout_code`
     /// (ConnectX, ROCE_ACCL).
     pub adaptive_retransmission: bool,
     /// See `adaptive_retransmission`.
@@ -135,8 +135,9 @@ const NS_MAX: u64 = 60_000_000_000;
 
 impl NicProfile {
     /// Built-in profiles: name and file.
-    const FILES: [(&str, &str); 6] = [
+    const FILES: [(&str, &str); 7] = [
         ("connectx6", include_str!("../../labs/nics/connectx6.toml")),
+        ("connectx6-adaptive", include_str!("../../labs/nics/connectx6-adaptive.toml")),
         ("connectx6-apn", include_str!("../../labs/nics/connectx6-apn.toml")),
         ("rxe", include_str!("../../labs/nics/rxe.toml")),
         ("longhaul", include_str!("../../labs/nics/longhaul.toml")),
@@ -288,7 +289,7 @@ mod tests {
     fn an_unknown_name_lists_those_that_there_are() {
         let error = NicProfile::named("connectx9").unwrap_err().to_string();
         assert!(
-            error.contains("'connectx9'") && error.contains("connectx6, connectx6-apn, rxe"),
+            error.contains("'connectx9'") && error.contains("connectx6, connectx6-adaptive, connectx6-apn, rxe"),
             "{error}"
         );
     }

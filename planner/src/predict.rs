@@ -6,7 +6,7 @@
 use crate::nic::NicProfile;
 use crate::path::Path;
 use crate::run::Run;
-use crate::timeout::timeout_ns;
+use crate::timeout::{patience_ns, timeout_ns};
 use crate::window::{self, Acknowledged, Window};
 use crate::wire::Message;
 use crate::workload::Workload;
@@ -570,14 +570,8 @@ impl<'a> Model<'a> {
 
     /// `true` if all retries are exhausted before a response can arrive.
     fn dies(&self) -> bool {
-        let Some(first) = timeout_ns(self.nic) else { return false };
-        let retries = i32::from(self.nic.retry_count);
-        let patience = if self.nic.adaptive_retransmission {
-            first * (2_f64.powi(retries + 1) - 1.0)
-        } else {
-            first * f64::from(retries + 1)
-        };
-        patience < self.trip_ns() + self.nic.turn_ns()
+        patience_ns(self.nic)
+            .is_some_and(|patience| patience < self.trip_ns() + self.nic.turn_ns())
     }
 
     fn latency_ns(&self) -> f64 {

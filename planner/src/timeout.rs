@@ -17,11 +17,20 @@ const ROUND_TRIPS: f64 = 4.0;
 
 /// The first timeout of a NIC, in nanoseconds; `None`: no timeout.
 pub fn timeout_ns(nic: &NicProfile) -> Option<f64> {
-    match (nic.adaptive_retransmission, nic.timeout_code) {
-        (true, _) => Some(nic.adaptive_first_ns as f64),
-        (false, 0) => None,
-        (false, code) => Some(of_code(code)),
-    }
+    if nic.adaptive_retransmission { Some(nic.adaptive_first_ns as f64) } else { set_ns(nic) }
+}
+
+/// Time without progress after which a QP fails, in nanoseconds; `None`: never. Adaptive
+/// retransmission lasts as long as all retries' timeouts together (NVIDIA, "Adaptive
+/// Retransmission: Parameters Control").
+pub fn patience_ns(nic: &NicProfile) -> Option<f64> {
+    let waits = f64::from(nic.retry_count) + f64::from(!nic.adaptive_retransmission);
+    set_ns(nic).map(|timeout| timeout * waits)
+}
+
+/// The timeout that is set.
+fn set_ns(nic: &NicProfile) -> Option<f64> {
+    (nic.timeout_code != 0).then(|| of_code(nic.timeout_code))
 }
 
 fn of_code(code: u8) -> f64 {

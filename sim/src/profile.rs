@@ -58,8 +58,8 @@ pub struct NicProfile {
     pub timeout_code: u8,
     /// Maximum retries without progress, 0 to 7.
     pub retry_count: u8,
-    /// The timer starts at `adaptive_first_ns` and doubles with each retry, ignoring `timeout_code`
-    /// (ConnectX, ROCE_ACCL).
+    /// The timer starts at `adaptive_first_ns` and doubles with each retry, up to `timeout_code`'s;
+    /// the QP fails after `retry_count` times that (ConnectX, ROCE_ACCL).
     pub adaptive_retransmission: bool,
     /// See `adaptive_retransmission`.
     pub adaptive_first_ns: u64,

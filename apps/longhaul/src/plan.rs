@@ -33,8 +33,8 @@ Examples:
   longhaul plan --probe far.example.org --rate 100G
 
 The model, its constants and their sources: docs/spec/planner.md. NIC profiles: connectx6,
-connectx6-apn, rxe, longhaul, ideal, das6, or a changed copy of labs/nics/connectx6.toml. --use is
-one of cps, storage, database, migration, telescope, training.";
+connectx6-adaptive, connectx6-apn, rxe, longhaul, ideal, das6, or a changed copy of
+labs/nics/connectx6.toml. --use is one of cps, storage, database, migration, telescope, training.";
 
 const USAGE_LINES: &str = "\
 longhaul plan --distance <DISTANCE> [OPTIONS]

@@ -54,6 +54,8 @@ longhaul_counters::counters! {
         acks_absorbed,
         /// ACKs for packets that this box has not seen, forwarded for the requester to process.
         acks_unseen,
+        /// Acknowledge packets with a reserved syndrome, forwarded for the requester to process.
+        syndromes_unknown,
         /// Sequence NAKs from responders, answered from the store.
         packet_seq_err,
         /// RNR NAKs from responders, waited out and answered from the store.

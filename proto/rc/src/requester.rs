@@ -293,10 +293,7 @@ impl Requester {
     fn timeout(&self) -> Option<Duration> {
         match self.config.adaptive_timeout {
             None => self.config.timeout,
-            Some(first) => {
-                let retries = self.config.retry_cnt.saturating_sub(self.retries.left());
-                Some(first.times(1 << retries.min(7)))
-            }
+            Some(first) => Some(self.retries.adaptive_wait(first, self.config.timeout)),
         }
     }
 

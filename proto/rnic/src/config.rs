@@ -59,7 +59,8 @@ pub struct Config {
     /// Largest inline size in bytes.
     pub inline_max: u32,
     /// Mimics a ConnectX with adaptive retransmission: the local ACK timer begins at this and
-    /// doubles with each retry, whatever timeout a QP has.
+    /// doubles with each retry, up to the timeout of the QP, which fails after all its retries'
+    /// timeouts together.
     pub adaptive_timeout: Option<Duration>,
     /// Maximum READs and atomics that a QP serves concurrently as responder.
     pub rd_atomic_max: u8,

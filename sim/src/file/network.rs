@@ -195,7 +195,7 @@ impl<'a> Drafts<'a> {
             one => vec![one],
         };
         if let ("none", Some(key)) =
-            (which, ["accelerator", "lan_delay", "paired"].into_iter().find(|key| fields.has(key)))
+            (which, ["accelerator", "lan_delay", "lan_rule", "paired"].into_iter().find(|key| fields.has(key)))
         {
             let cause = format!(
                 "'{key}' without an accelerator: add accelerators = \"both\", or take it out"
@@ -208,6 +208,7 @@ impl<'a> Drafts<'a> {
         }
         let lan = LinkConfig {
             delay: fields.time("lan_delay").unwrap_or(SHORT),
+            rules: listed(&fields, "lan_rule")?,
             ..LinkConfig::default()
         };
         // Station and side of each end of the fibre.

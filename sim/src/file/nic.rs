@@ -7,8 +7,9 @@ use super::{FileError, Read};
 use crate::profile::NicProfile;
 
 /// Built-in profiles: the data files of labs/nics.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("connectx6", include_str!("../../../labs/nics/connectx6.toml")),
+    ("connectx6-adaptive", include_str!("../../../labs/nics/connectx6-adaptive.toml")),
     ("connectx6-apn", include_str!("../../../labs/nics/connectx6-apn.toml")),
     ("rxe", include_str!("../../../labs/nics/rxe.toml")),
     ("longhaul", include_str!("../../../labs/nics/longhaul.toml")),

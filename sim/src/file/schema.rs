@@ -44,6 +44,7 @@ pub(super) const PATH: Keys = &[
     ("accelerators", ValueKind::Choice(&["none", "near", "far", "both"])),
     ("paired", ValueKind::Flag),
     ("lan_delay", ValueKind::Time),
+    ("lan_rule", ValueKind::Text),
     ("nic", ValueKind::Nic),
     ("pfc", ValueKind::Choice(SWITCHED)),
     ("dcqcn", ValueKind::Choice(SWITCHED)),

@@ -45,6 +45,11 @@ impl Flow {
         packet: &Packet<'_>,
         aeth: Aeth,
     ) {
+        if let Syndrome::Reserved(_) = aeth.syndrome {
+            shared.counters.syndromes_unknown += 1;
+            shared.pass_to_lan(frame);
+            return;
+        }
         let reference = self.store.responder_next;
         let seq = packet.psn().unwrap_near(reference).unwrap_or(0);
         if seq >= self.store.sent_to() {

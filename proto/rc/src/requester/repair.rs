@@ -47,15 +47,17 @@ impl Requester {
 
     /// The oldest unacknowledged packet is missing. The answer to a probe costs no second retry.
     fn repair_gap<C: Context>(&mut self, ctx: &mut C) {
-        if matches!(self.repair, Repair::Probing { .. }) || self.take_retry(ctx) {
+        if matches!(self.repair, Repair::Probing { .. }) || self.retries.take() {
             self.go_back();
+        } else {
+            self.give_up(ctx);
         }
     }
 
     /// The local ACK timer has expired.
     pub(super) fn answer_timeout<C: Context>(&mut self, now: Instant, ctx: &mut C) {
-        if !self.take_retry(ctx) {
-            return;
+        if !self.retries.take_timeout(&self.config) {
+            return self.give_up(ctx);
         }
         if self.outstanding() > u64::from(self.config.probe_above) {
             self.probe();
@@ -91,14 +93,10 @@ impl Requester {
         self.window = (outstanding / 2).max(RNR_WINDOW_MIN.min(self.window));
     }
 
-    /// Takes one of the retries; without any left, the requester fails.
-    fn take_retry<C: Context>(&mut self, ctx: &mut C) -> bool {
-        let has_retry = self.retries.take();
-        if !has_retry {
-            ctx.counters().count(Counter::RetryExceededErr);
-            self.fail(ctx, Status::RetryExceeded);
-        }
-        has_retry
+    /// Fails: no retry is left.
+    fn give_up<C: Context>(&mut self, ctx: &mut C) {
+        ctx.counters().count(Counter::RetryExceededErr);
+        self.fail(ctx, Status::RetryExceeded);
     }
 
     /// Progress: everything before `to` is acknowledged.

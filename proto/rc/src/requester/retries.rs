@@ -14,12 +14,16 @@ pub(super) struct Retries {
     transport: u8,
     /// After RNR NAKs.
     rnr: u8,
+    /// Expiries of the adaptive timer, and their sum.
+    expiries: u8,
+    waited: Duration,
 }
 
 impl Retries {
     #[inline]
     pub(super) fn full(config: &RequesterConfig) -> Self {
-        Retries { transport: config.retry_cnt, rnr: config.rnr_retry }
+        let (transport, rnr) = (config.retry_cnt, config.rnr_retry);
+        Retries { transport, rnr, expiries: 0, waited: Duration::ZERO }
     }
 
     #[inline]
@@ -30,6 +34,22 @@ impl Retries {
     /// Takes a retry; `false` if none is left.
     pub(super) fn take(&mut self) -> bool {
         take(&mut self.transport)
+    }
+
+    /// Takes a retry after a timeout; `false` if none is left. Adaptive retransmission counts time,
+    /// not retries: `timeout` for each of `retry_cnt`.
+    pub(super) fn take_timeout(&mut self, config: &RequesterConfig) -> bool {
+        let Some(first) = config.adaptive_timeout else { return self.take() };
+        self.waited = self.waited + self.adaptive_wait(first, config.timeout);
+        self.expiries = self.expiries.saturating_add(1);
+        let total = config.timeout.map(|timeout| timeout.times(config.retry_cnt.into()));
+        total.is_none_or(|total| self.waited < total)
+    }
+
+    /// The adaptive timer's next wait: `first`, doubled with each expiry, at most `longest`.
+    pub(super) fn adaptive_wait(self, first: Duration, longest: Option<Duration>) -> Duration {
+        let wait = first.times(1 << self.expiries.min(63));
+        longest.map_or(wait, |longest| wait.min(longest))
     }
 
     /// Takes an RNR retry; `false` if none is left.

@@ -966,6 +966,22 @@ scripts! {
             count local_ack_timeout_err 8
             failed
         ";
+        an_adaptive_one_doubles_up_to_the_timeout_and_fails_after_all_timeouts_together: "
+            config timeout=4ms adaptive=1ms retry=2
+            post write len=1
+            out write.only psn=0
+            wait 1ms
+            out write.only psn=0
+            wait 2ms
+            out write.only psn=0
+            wait 3ms
+            quiet
+            wait 1ms
+            out write.only psn=0
+            wait 4ms
+            done 1 RetryExceeded
+            failed
+        ";
         an_adaptive_one_begins_short_and_doubles_until_there_is_progress: "
             config timeout=50ms adaptive=2ms retry=7
             post write len=1
