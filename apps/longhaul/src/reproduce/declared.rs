@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Built-in experiments, in the order of the report.
 const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
     "ntt-distance" "ntt-frameworks" "iown-c1" "iown-c1-disturbed" "iown-d1" "step1" "step1-reads"
-    "go-back-n" "lossy-wan" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events"
+    "go-back-n" "lossy-wan" "nics" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events"
     "thesis-qps" "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery"
     "iown1-nvmf" "chelsio-nvmf" "iown2-vm"
 );

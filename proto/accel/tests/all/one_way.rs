@@ -337,6 +337,29 @@ mod step_by_step {
     }
 
     #[test]
+    fn packets_that_the_lan_reorders_are_no_sign_of_it() {
+        let mut script = run("connect psn=100
+             lan: write_only 100 A
+             > wan write_only 100 A
+             > lan ack 100 msn=1");
+        for late in (101..).step_by(2).take(6) {
+            let early = late + 1;
+            script.go_on(&format!(
+                "after 2ms
+                 lan: write_only {early}
+                 > lan nak {late} sequence msn={}
+                 lan: write_only {late}
+                 > wan write_only {late}
+                 lan: write_only {late}         # the NAK asked for it
+                 lan: write_only {early}
+                 > wan write_only {early}",
+                late - 100
+            ));
+        }
+        assert!(!is_one_way(&script));
+    }
+
+    #[test]
     fn a_requester_that_is_never_answered_has_its_own_way() {
         let script = run("connect psn=100
              lan: write_only 100 A

@@ -697,6 +697,24 @@ mod recovery {
     }
 
     #[test]
+    fn a_reserved_syndrome_is_the_requesters_and_changes_nothing() {
+        let script = run("connect psn=100
+             lan: write_only 100 A
+             > wan write_only 100 A
+             > lan ack 100 msn=1
+             wan: reserved 100 byte=127 msn=0
+             > lan reserved 100 msn=0
+             wan: reserved 100 byte=64 msn=0
+             > lan reserved 100 msn=0
+             after 100ms
+             > wan write_only 100 A
+             wan: ack 100 msn=1
+             after 1000ms");
+        assert_eq!(script.accel.counters().syndromes_unknown, 2);
+        assert_eq!(script.status().stored_bytes, 0);
+    }
+
+    #[test]
     fn a_fatal_nak_after_a_pseudo_ack_fails_the_oldest_unacknowledged_packet() {
         let mut script = run(THREE);
         script.go_on(

@@ -99,6 +99,7 @@ const OPCODES: &[(&str, Opcode)] = &[
     ("ack", Opcode::RC_ACK),
     ("rnr", Opcode::RC_ACK),
     ("nak", Opcode::RC_ACK),
+    ("reserved", Opcode::RC_ACK),
     ("cnp", Opcode::CNP),
 ];
 
@@ -313,6 +314,7 @@ fn usual_len(opcode: Opcode) -> u32 {
 
 fn syndrome(name: &str, words: &Words<'_>) -> Syndrome {
     match name {
+        "reserved" => Syndrome::Reserved(words.value("byte").unwrap_or(0x7f) as u8),
         "rnr" => Syndrome::RnrNak { timer_code: words.value("timer").unwrap_or(1) as u8 },
         "nak" => {
             let code = NAKS.iter().find(|(n, _)| words.has(n)).expect("a NAK code").1;
@@ -351,6 +353,7 @@ fn describe_packet(packet: &Packet<'_>, frame: &Frame<'_>) -> String {
     }
     let name = match packet.aeth().map(|aeth| aeth.syndrome) {
         Some(Syndrome::Nak(_)) => "nak",
+        Some(Syndrome::Reserved(_)) => "reserved",
         Some(Syndrome::RnrNak { .. }) => "rnr",
         _ => OPCODES
             .iter()
