@@ -12,7 +12,7 @@
 //! and is missed fails the flow, and the flow is learnt anew.
 
 use super::Flow;
-use super::repetitions::Repetitions;
+use super::repetitions::{APART, Repetitions};
 use super::requester::Requester;
 use super::state::{Passing, Remains, State};
 use crate::shared::AccelShared;
@@ -30,9 +30,6 @@ const RETURNS_UNHEARD: u32 = 3;
 const RETURNS: u32 = 4;
 /// Timeouts in a row after which a responder that was never heard is not expected to answer.
 const TIMEOUTS: u32 = 3;
-/// Times that a sequence NAK of this box explains: a packet that the LAN reordered arrives late, and
-/// its requester retransmits it.
-const EXPLAINED: u8 = 2;
 /// Least times that everything acknowledged is sent again.
 const RESENDS: u8 = 3;
 
@@ -42,24 +39,20 @@ pub(crate) struct Silence {
     returns: Repetitions,
     /// Those that do not go back as far as was acknowledged here.
     skips: u32,
-    /// PSN of this box's latest sequence NAK, and how many more times that NAK explains.
-    asked_for: Option<(u64, u8)>,
+    /// Time of this box's latest sequence NAK.
+    asked_at: Option<Instant>,
 }
 
 impl Silence {
-    /// This box has sent a sequence NAK for `seq`.
-    pub(crate) fn note_nak_sent(&mut self, seq: u64) {
-        self.asked_for = Some((seq, EXPLAINED));
+    /// This box has sent a sequence NAK.
+    pub(crate) fn note_nak_sent(&mut self, now: Instant) {
+        self.asked_at = Some(now);
     }
 
-    /// Returns `true` if the requester goes back to `seq` because this box asked for it.
-    fn explains(&mut self, seq: u64) -> bool {
-        let Some((_, left)) = self.asked_for.as_mut().filter(|(asked, _)| *asked == seq) else {
-            return false;
-        };
-        let explains = *left > 0;
-        *left = left.saturating_sub(1);
-        explains
+    /// True if the requester goes back because this box asked it to, or because the LAN that made
+    /// the gap reorders what follows.
+    fn is_explained(&self, now: Instant) -> bool {
+        self.asked_at.is_some_and(|at| now.since(at) < APART)
     }
 
     /// True if the responder was heard since the requester last went back.
@@ -101,9 +94,9 @@ impl Flow {
         let retransmission = &self.responder.retransmission;
         let is_silent = retransmission.may_send() && !hold.is_for_responder();
         if !is_silent || silence.ended_by(retransmission.heard_at()) {
-            *silence = Silence { asked_for: silence.asked_for, ..Silence::default() };
+            *silence = Silence { asked_at: silence.asked_at, ..Silence::default() };
         }
-        if silence.explains(seq) {
+        if silence.is_explained(now) {
             return false;
         }
         // A READ that is answered in part is asked for the rest of.

@@ -541,7 +541,7 @@ impl Flow {
         }
         if nak {
             self.requester.missing.note_nak_sent();
-            self.requester.silence.note_nak_sent(psn);
+            self.requester.silence.note_nak_sent(now);
             self.counters.sequence_naks += 1;
             shared.counters.sequence_naks += 1;
         } else if !waits {
