@@ -145,7 +145,10 @@ mod bad_input {
             ("--distance 1km --op atomic --sizes 4K", ["--sizes", "atomics are 8 bytes"]),
             ("--distance 1km --op fetch", ["'fetch'", "write, send, read or atomic"]),
             ("--distance 1km --use games", ["'games'", "storage"]),
-            ("--distance 1km --nic connectx9", ["'connectx9'", "connectx6, connectx6-adaptive, connectx6-apn, rxe"]),
+            (
+                "--distance 1km --nic connectx9",
+                ["'connectx9'", "connectx6, connectx6-adaptive, connectx6-apn, rxe"],
+            ),
             ("--distance 1km --nic /nowhere/x.toml", ["/nowhere/x.toml", "No such file"]),
             ("--distanc 3km", ["--distanc", "--distance"]),
             ("--answer 0", ["'0'", "--answer"]),

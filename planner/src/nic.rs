@@ -289,7 +289,8 @@ mod tests {
     fn an_unknown_name_lists_those_that_there_are() {
         let error = NicProfile::named("connectx9").unwrap_err().to_string();
         assert!(
-            error.contains("'connectx9'") && error.contains("connectx6, connectx6-adaptive, connectx6-apn, rxe"),
+            error.contains("'connectx9'")
+                && error.contains("connectx6, connectx6-adaptive, connectx6-apn, rxe"),
             "{error}"
         );
     }

@@ -570,8 +570,7 @@ impl<'a> Model<'a> {
 
     /// `true` if all retries are exhausted before a response can arrive.
     fn dies(&self) -> bool {
-        patience_ns(self.nic)
-            .is_some_and(|patience| patience < self.trip_ns() + self.nic.turn_ns())
+        patience_ns(self.nic).is_some_and(|patience| patience < self.trip_ns() + self.nic.turn_ns())
     }
 
     fn latency_ns(&self) -> f64 {

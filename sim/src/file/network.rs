@@ -194,9 +194,8 @@ impl<'a> Drafts<'a> {
             "none" => vec![],
             one => vec![one],
         };
-        if let ("none", Some(key)) =
-            (which, ["accelerator", "lan_delay", "lan_rule", "paired"].into_iter().find(|key| fields.has(key)))
-        {
+        let of_boxes = ["accelerator", "lan_delay", "lan_rule", "paired"];
+        if let ("none", Some(key)) = (which, of_boxes.into_iter().find(|key| fields.has(key))) {
             let cause = format!(
                 "'{key}' without an accelerator: add accelerators = \"both\", or take it out"
             );

@@ -351,9 +351,11 @@ mod step_by_step {
                  lan: write_only {late}
                  > wan write_only {late}
                  lan: write_only {late}         # the NAK asked for it
+                 > lan ack {late} msn={}
                  lan: write_only {early}
                  > wan write_only {early}",
-                late - 100
+                late - 100,
+                late - 99
             ));
         }
         assert!(!is_one_way(&script));

@@ -20,10 +20,10 @@ pub struct RequesterConfig {
     pub max_rd_atomic: u32,
     /// Local ACK timeout; `None` never expires.
     pub timeout: Option<Duration>,
-    /// Adaptive retransmission, like ConnectX: the timer begins at this and doubles with each expiry
-    /// without progress, up to `timeout`. The requester fails after `retry_cnt` times `timeout`.
-    /// Sources: NVIDIA, "Adaptive Retransmission: Parameters Control"; linux-rdma/perftest issue
-    /// 251.
+    /// Adaptive retransmission, like ConnectX: the timer begins at this and doubles with each
+    /// expiry without progress, up to `timeout`. The requester fails after `retry_cnt` times
+    /// `timeout`. Sources: NVIDIA, "Adaptive Retransmission: Parameters Control";
+    /// linux-rdma/perftest issue 251.
     pub adaptive_timeout: Option<Duration>,
     /// Retries without progress, 0 to 7.
     pub retry_cnt: u8,
