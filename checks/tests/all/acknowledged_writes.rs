@@ -57,6 +57,8 @@ struct Setup {
     unit_len: usize,
     operations: usize,
     slowest_access: Duration,
+    /// Of the connection manager: 4.096 µs times 2^code, beyond a second for the path.
+    response_timeout_code: u8,
     /// From the failure of an association to the next one.
     reconnect_after: Duration,
     deaths: Vec<Death>,
@@ -91,6 +93,7 @@ impl Setup {
             unit_len: [512, 4096, 16_384][pick(3)],
             operations: 100 + pick(300),
             slowest_access: Duration::from_us([0, 100, 5000][pick(3)]),
+            response_timeout_code: [20, 16][pick(2)],
             reconnect_after: ms(&[0, 1, 100, 10_000], &mut pick),
             deaths: Vec::new(),
             kills: Default::default(),
@@ -285,6 +288,7 @@ fn a_write_of_an_earlier_association_overtakes_none() {
         unit_len: 4096,
         operations: 2000,
         slowest_access: Duration::from_ms(5),
+        response_timeout_code: 20,
         reconnect_after: Duration::from_ms(1805),
         deaths: Vec::new(),
         kills: Default::default(),

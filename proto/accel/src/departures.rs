@@ -115,15 +115,21 @@ impl Accelerator {
         let owed: Vec<SlotId> = self.owed_between(hosts).collect();
         let Some(&first) = owed.first() else { return false };
         let Some(rep) = self.shared.hold(frame) else { return true };
-        let until = now + self.shared.config.dreq_hold_max;
-        for id in owed {
-            let Some(flow) = self.flows.current_mut(id) else { continue };
-            flow.resend_all(now);
-            let delivered_to = flow.delivered_to();
-            self.departures.wait(id, delivered_to, Some(until));
-            self.touch(id.slot);
+        let holds =
+            |id: &&SlotId| self.departures.all.get(id).is_some_and(|it| !it.reps.is_empty());
+        let holder = owed.iter().find(holds).copied();
+        // A REP is repeated while it waits, which must not prolong the wait.
+        if holder.is_none() {
+            let until = now + self.shared.config.dreq_hold_max;
+            for &id in &owed {
+                let Some(flow) = self.flows.current_mut(id) else { continue };
+                flow.resend_all(now);
+                let delivered_to = flow.delivered_to();
+                self.departures.wait(id, delivered_to, Some(until));
+                self.touch(id.slot);
+            }
         }
-        if let Some(departure) = self.departures.all.get_mut(&first) {
+        if let Some(departure) = self.departures.all.get_mut(&holder.unwrap_or(first)) {
             departure.reps.push(rep);
         }
         self.shared.counters.reps_held += 1;

@@ -119,7 +119,7 @@ impl Initiator {
         let len = (1 + usize::from(setup.queues)) * REGION;
         Initiator {
             setup: setup.clone(),
-            nic: Nic::start(INITIATOR, 0, setup.rate(), len),
+            nic: Nic::start(setup, INITIATOR, 0, len),
             oracle: oracle.clone(),
             random: SplitMix64::new(setup.seed ^ 0x4057),
             phase: Phase::Down { until: Instant::ZERO },

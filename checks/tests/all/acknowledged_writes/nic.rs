@@ -1,11 +1,12 @@
 //! A host's device with one region of memory, as both programs use it.
 
+use super::Setup;
 use longhaul_node::{Gather, Payload};
 use longhaul_rnic::{
     Access, AddressVector, BringUp, Config, CqId, Memory, MrKeys, Mtu, PdId, QpAttr, QpInit,
     QpKind, RecvWr, Rnic, SendOp, SendWr, Sge,
 };
-use longhaul_units::{BitRate, Instant, Psn, Qpn};
+use longhaul_units::{Instant, Psn, Qpn};
 use longhaul_wire::MacAddr;
 use std::net::IpAddr;
 
@@ -61,11 +62,13 @@ pub fn address_of(host: usize) -> IpAddr {
 
 impl Nic {
     /// A device with a region of `len` bytes; `life` tells the QPNs of its starts apart.
-    pub fn start(host: usize, life: u32, rate: BitRate, len: usize) -> Self {
+    pub fn start(setup: &Setup, host: usize, life: u32, len: usize) -> Self {
+        let (rate, response_timeout_code) = (setup.rate(), setup.response_timeout_code);
         let mac = MacAddr([2, 0, 10, 77, 0, host as u8 + 1]);
         let mut config = Config::new(mac, address_of(host));
         config.port_rate = Some(rate);
         config.qpn_first = 0x11 + 0x1000 * life + 0x10_0000 * host as u32;
+        config.cm.response_timeout_code = response_timeout_code;
         let mut rnic = Rnic::new(config, Bytes(vec![0; len]));
         let pd = rnic.alloc_pd().unwrap();
         let cq = rnic.create_cq(1 << 16).unwrap();

@@ -129,7 +129,7 @@ impl Process {
             transfer_max: TRANSFER_MAX,
             ..TargetConfig::default()
         };
-        let mut nic = Nic::start(TARGET, lives, setup.rate(), REGIONS * REGION);
+        let mut nic = Nic::start(setup, TARGET, lives, REGIONS * REGION);
         nic.rnic.cm().listen(ServiceId::tcp(PORT), 16).unwrap();
         Process {
             nic,
