@@ -119,7 +119,8 @@ fn peer_gone(side: &mut Side<'_>, opcode: ibv_wr_opcode) -> Result<(), Fault> {
 /// The responder stops during many WRITEs: the earlier ones complete, the others fail, in order.
 fn peer_in_error(side: &mut Side<'_>) -> Result<(), Fault> {
     const WRITES: usize = 40;
-    let options = Options { timeout: 13, retry_cnt: 2, mtu: IBV_MTU_256, ..Options::default() };
+    // The first WRITE is acknowledged within 0.8 s, even by a guest that waits for its processor.
+    let options = Options { timeout: 16, retry_cnt: 2, mtu: IBV_MTU_256, ..Options::default() };
     let connection = side.connect(options)?;
     if !side.requests {
         let id = connection.receive(None)?;
