@@ -22,10 +22,9 @@ type Hosts = (IpAddr, IpAddr, u16);
 
 /// A flow whose requester disconnects.
 struct Departure {
-    key: FlowKey,
+    hosts: Hosts,
     /// Until it is forwarded.
     dreq: Option<FrameBuf>,
-    reps: Vec<FrameBuf>,
     /// The PSN behind the last delivered packet at the start, or at the last extension, of the
     /// wait.
     delivered_to: u64,
@@ -37,6 +36,8 @@ struct Departure {
 #[derive(Default)]
 pub(crate) struct Departures {
     all: BTreeMap<SlotId, Departure>,
+    /// REPs that wait for all departures between their hosts.
+    reps: BTreeMap<Hosts, Vec<FrameBuf>>,
     /// When messages have waited long enough.
     deadlines: BTreeSet<(Instant, SlotId)>,
 }
@@ -87,9 +88,8 @@ impl Accelerator {
         flow.bookkeeping.is_departing = true;
         let delivered_to = flow.delivered_to();
         let departure = self.departures.all.entry(id).or_insert_with(|| Departure {
-            key: *key,
+            hosts: (key.requester, key.responder, key.vlan),
             dreq: None,
-            reps: Vec::new(),
             delivered_to,
             until: None,
         });
@@ -113,15 +113,16 @@ impl Accelerator {
         let Some(vlan) = vlan(packet) else { return false };
         let hosts = (packet.destination_ip(), packet.source_ip(), vlan);
         let owed: Vec<SlotId> = self.owed_between(hosts).collect();
-        let Some(&first) = owed.first() else { return false };
+        if owed.is_empty() {
+            return false;
+        }
         let Some(rep) = self.shared.hold(frame) else { return true };
-        let holds =
-            |id: &&SlotId| self.departures.all.get(id).is_some_and(|it| !it.reps.is_empty());
-        let holder = owed.iter().find(holds).copied();
+        let reps = self.departures.reps.entry(hosts).or_default();
+        reps.push(rep);
         // A REP is repeated while it waits, which must not prolong the wait.
-        if holder.is_none() {
+        if reps.len() == 1 {
             let until = now + self.shared.config.dreq_hold_max;
-            for &id in &owed {
+            for id in owed {
                 let Some(flow) = self.flows.current_mut(id) else { continue };
                 flow.resend_all(now);
                 let delivered_to = flow.delivered_to();
@@ -129,36 +130,27 @@ impl Accelerator {
                 self.touch(id.slot);
             }
         }
-        if let Some(departure) = self.departures.all.get_mut(&holder.unwrap_or(first)) {
-            departure.reps.push(rep);
-        }
         self.shared.counters.reps_held += 1;
         true
     }
 
     /// Departed flows between `hosts` that are owed.
     fn owed_between(&self, hosts: Hosts) -> impl Iterator<Item = SlotId> {
-        let between = self.departures.all.iter().filter(move |(_, Departure { key, .. })| {
-            (key.requester, key.responder, key.vlan) == hosts
-        });
+        let between = self.departures.all.iter().filter(move |(_, it)| it.hosts == hosts);
         let flows = &self.flows;
         between.map(|(id, _)| *id).filter(|id| flows.current(*id).is_some_and(is_owed))
     }
 
     /// Forwards what waits for `flow`, which is owed nothing any more.
     pub(crate) fn end_departure(&mut self, flow: SlotId) {
-        let Some(Departure { key, dreq, mut reps, .. }) = self.departures.remove(flow) else {
-            return;
-        };
+        let Some(Departure { hosts, dreq, .. }) = self.departures.remove(flow) else { return };
         if let Some(flow) = self.flows.current_mut(flow) {
             flow.bookkeeping.is_departing = false;
         }
         dreq.into_iter().for_each(|dreq| self.shared.queue_to_wan(dreq));
-        let hosts = (key.requester, key.responder, key.vlan);
-        let next = if reps.is_empty() { None } else { self.owed_between(hosts).next() };
-        match next.and_then(|next| self.departures.all.get_mut(&next)) {
-            Some(other) => other.reps.append(&mut reps),
-            None => reps.into_iter().for_each(|rep| self.shared.queue_to_lan(rep)),
+        if self.owed_between(hosts).next().is_none() {
+            let reps = self.departures.reps.remove(&hosts).unwrap_or_default();
+            reps.into_iter().for_each(|rep| self.shared.queue_to_lan(rep));
         }
     }
 
@@ -176,11 +168,11 @@ impl Accelerator {
             if delivered_to > departure.delivered_to {
                 let until = now + self.shared.config.dreq_hold_max;
                 self.departures.wait(id, delivered_to, Some(until));
-            } else if departure.reps.is_empty() {
+            } else if self.departures.reps.contains_key(&departure.hosts) {
+                self.remove_flow(id.slot);
+            } else {
                 departure.dreq.take().into_iter().for_each(|dreq| self.shared.queue_to_wan(dreq));
                 self.departures.wait(id, delivered_to, None);
-            } else {
-                self.remove_flow(id.slot);
             }
         }
     }
