@@ -14,8 +14,8 @@ mod target;
 
 use initiator::{Initiator, Task};
 use longhaul_accel::Mode;
-use longhaul_link::LinkConfig;
-use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
+use longhaul_link::{Change, LinkConfig, Setting};
+use longhaul_node::node_by_variant;
 use longhaul_sim::{Cable, Nodes};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
 use oracle::Oracle;
@@ -156,33 +156,7 @@ enum Station {
     Site(Box<Site>),
 }
 
-macro_rules! each {
-    ($station:expr, $node:ident => $call:expr) => {
-        match $station {
-            Station::Initiator($node) => $call,
-            Station::Target($node) => $call,
-            Station::Site($node) => $call,
-        }
-    };
-}
-
-impl Node for Station {
-    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        each!(self, node => node.handle_frame(now, side, frame));
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        each!(self, node => node.handle_timeout(now));
-    }
-
-    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        each!(self, node => node.poll_transmit(now, out));
-    }
-
-    fn poll_timeout(&self) -> Option<Deadline> {
-        each!(self, node => node.poll_timeout())
-    }
-}
+node_by_variant!(Station: Initiator, Target, Site);
 
 /// What a run has shown.
 struct Outcome {
@@ -195,23 +169,31 @@ struct Outcome {
 
 fn run(setup: &Setup) -> Outcome {
     let oracle = Rc::new(RefCell::new(Oracle::new(setup.seed, setup.units, setup.unit_len)));
-    let stations = vec![
+    let mut stations = vec![
         Station::Initiator(Box::new(Initiator::new(setup, &oracle))),
         Station::Target(Box::new(TargetHost::new(setup, &oracle))),
-        Station::Site(Box::new(Site::new(setup, 0))),
-        Station::Site(Box::new(Site::new(setup, 1))),
     ];
+    let cuts = setup.cuts.iter().map(|&Outage { at, length }| Change {
+        at,
+        lasts: Some(length),
+        to: Setting::Cut,
+    });
     let wire = LinkConfig {
         delay: setup.delay,
         rate: Some(setup.rate()),
         loss: setup.loss,
+        changes: cuts.collect(),
         ..LinkConfig::default()
     };
-    let cables = [
-        Cable::short([(0, 0), (2, 0)], setup.rate()),
-        Cable::short([(1, 0), (3, 0)], setup.rate()),
-        Cable { ends: [(2, 1), (3, 1)], wire, loss_toward_second_only: false },
-    ];
+    let (mut cables, mut ends) = (Vec::new(), [(INITIATOR, 0), (TARGET, 0)]);
+    if setup.boxes != Boxes::None {
+        for (site, end) in ends.iter_mut().enumerate() {
+            cables.push(Cable::short([*end, (stations.len(), 0)], setup.rate()));
+            *end = (stations.len(), 1);
+            stations.push(Station::Site(Box::new(Site::new(setup, site))));
+        }
+    }
+    cables.push(Cable { ends, wire, loss_toward_second_only: false });
     let mut nodes = Nodes::new(stations, &cables, setup.seed).expect("valid");
     let mut until = Instant::ZERO;
     let is_done = |nodes: &Nodes<Station>| match &nodes[INITIATOR] {

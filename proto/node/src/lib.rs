@@ -143,3 +143,45 @@ macro_rules! forward_node {
 }
 
 forward_node!(Box<N>, &mut N);
+
+/// Implements [`Node`] for an enum whose variants each hold a node: calls that node.
+#[macro_export]
+macro_rules! node_by_variant {
+    ($enum:ident: $($variant:ident),+) => {
+        impl $crate::Node for $enum {
+            #[inline]
+            fn handle_frame(
+                &mut self,
+                now: ::longhaul_units::Instant,
+                side: $crate::Side,
+                frame: &$crate::Frame<'_>,
+            ) {
+                match self { $($enum::$variant(node) => node.handle_frame(now, side, frame)),+ }
+            }
+            #[inline]
+            fn handle_timeout(&mut self, now: ::longhaul_units::Instant) {
+                match self { $($enum::$variant(node) => node.handle_timeout(now)),+ }
+            }
+            #[inline]
+            fn poll_transmit(
+                &mut self,
+                now: ::longhaul_units::Instant,
+                out: &mut dyn $crate::Transmit,
+            ) {
+                match self { $($enum::$variant(node) => node.poll_transmit(now, out)),+ }
+            }
+            #[inline]
+            fn poll_timeout(&self) -> Option<$crate::Deadline> {
+                match self { $($enum::$variant(node) => node.poll_timeout()),+ }
+            }
+            #[inline]
+            fn intake(&self, side: $crate::Side) -> usize {
+                match self { $($enum::$variant(node) => node.intake(side)),+ }
+            }
+            #[inline]
+            fn other_intake(&self, side: $crate::Side) -> usize {
+                match self { $($enum::$variant(node) => node.other_intake(side)),+ }
+            }
+        }
+    };
+}

@@ -1,4 +1,4 @@
-//! A site's box, which may be killed, and its end of a path that may be cut.
+//! A site's box, which may be killed.
 
 use super::{Boxes, Setup};
 use longhaul_accel::{Config, Pacing, Policy};
@@ -9,8 +9,6 @@ use longhaul_wan::{PathConfig, Rate};
 use longhaul_wan_box::WanBox;
 use std::collections::VecDeque;
 
-const LAN: Side = 0;
-
 /// A time during which a box is dead or the path is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
@@ -18,13 +16,7 @@ pub struct Outage {
     pub length: Duration,
 }
 
-impl Outage {
-    pub fn includes(&self, now: Instant) -> bool {
-        self.at <= now && now < self.at + self.length
-    }
-}
-
-/// A box, or a cable in its place. Side 0 is the LAN.
+/// A box. Side 0 is the LAN.
 pub struct Site {
     setup: Setup,
     number: usize,
@@ -34,14 +26,8 @@ pub struct Site {
 }
 
 enum State {
-    Forwards(Box<Forwarder>),
+    Runs(Box<WanBox>),
     Dead { until: Instant },
-}
-
-enum Forwarder {
-    Box(Box<WanBox>),
-    /// Frames on their way to each side.
-    Cable([VecDeque<Vec<u8>>; 2]),
 }
 
 impl Site {
@@ -49,7 +35,7 @@ impl Site {
         Site {
             setup: setup.clone(),
             number,
-            state: State::Forwards(Box::new(Forwarder::new(setup, number, 0))),
+            state: State::Runs(Box::new(start(setup, number, 0))),
             kills: setup.kills[number].iter().copied().collect(),
             lives: 0,
         }
@@ -60,128 +46,71 @@ impl Site {
             && until <= now
         {
             self.lives += 1;
-            let forwarder = Forwarder::new(&self.setup, self.number, self.lives);
-            self.state = State::Forwards(Box::new(forwarder));
+            self.state = State::Runs(Box::new(start(&self.setup, self.number, self.lives)));
         }
-        if let State::Forwards(_) = self.state
+        if let State::Runs(_) = self.state
             && let Some(kill) = self.kills.front().copied().filter(|kill| kill.at <= now)
         {
             self.kills.pop_front();
             self.state = State::Dead { until: now + kill.length };
         }
     }
-
-    fn is_cut(&self, now: Instant) -> bool {
-        self.setup.cuts.iter().any(|cut| cut.includes(now))
-    }
 }
 
-impl Forwarder {
-    fn new(setup: &Setup, number: usize, lives: u64) -> Forwarder {
-        if setup.boxes == Boxes::None {
-            return Forwarder::Cable(Default::default());
-        }
-        let accelerator = Config {
-            policy: Policy::all(setup.mode),
-            wan_pacing: Pacing::Own(setup.rate()),
-            lan_pacing: Pacing::Own(setup.rate()),
-            ..Config::default()
-        };
+/// A box of this site, in its `lives`th life.
+fn start(setup: &Setup, number: usize, lives: u64) -> WanBox {
+    let accelerator = Config {
+        policy: Policy::all(setup.mode),
+        wan_pacing: Pacing::Own(setup.rate()),
+        lan_pacing: Pacing::Own(setup.rate()),
+        ..Config::default()
+    };
+    let round_trip = setup.delay.times(2);
+    let config = if setup.boxes == Boxes::Alone {
+        longhaul_wan_box::Config::alone(accelerator)
+    } else {
         let path = PathConfig { rate: Rate::Fixed(setup.rate()), ..PathConfig::default() };
-        let round_trip = setup.delay.times(2);
-        let config = match setup.boxes {
-            Boxes::None | Boxes::Alone => longhaul_wan_box::Config::alone(accelerator),
-            Boxes::Whole | Boxes::ReadAhead => {
-                let transport = longhaul_wan::Config {
-                    box_id: 1 + number as u64,
-                    ..longhaul_wan::Config::for_paths(vec![path], setup.rate().bytes_in(round_trip))
-                };
-                longhaul_wan_box::Config::whole(accelerator, transport, round_trip)
-            }
+        let transport = longhaul_wan::Config {
+            box_id: 1 + number as u64,
+            ..longhaul_wan::Config::for_paths(vec![path], setup.rate().bytes_in(round_trip))
         };
-        let read_ahead = longhaul_readahead::Config::of(&[Protocol::Nvme]);
-        let config = config
-            .reading_ahead((setup.boxes == Boxes::ReadAhead).then_some(read_ahead))
-            .seeded(setup.seed << 16 | lives << 8 | number as u64);
-        Forwarder::Box(Box::new(WanBox::new(config).expect("valid")))
-    }
-}
-
-/// Drops frames towards a path that is cut.
-struct Cut<'a>(&'a mut dyn Transmit);
-
-impl Transmit for Cut<'_> {
-    fn room(&mut self, side: Side) -> usize {
-        if side == LAN { self.0.room(side) } else { usize::MAX }
-    }
-
-    fn transmit(&mut self, side: Side, frame: &Frame<'_>) {
-        if side == LAN {
-            self.0.transmit(side, frame);
-        }
-    }
-}
-
-impl Forwarder {
-    fn transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        match self {
-            Forwarder::Box(node) => node.poll_transmit(now, out),
-            Forwarder::Cable(queues) => {
-                for (side, queue) in queues.iter_mut().enumerate() {
-                    while !queue.is_empty() && out.room(side) > 0 {
-                        let bytes = queue.pop_front().expect("not empty");
-                        out.transmit(side, &Frame::opaque(&bytes));
-                    }
-                }
-            }
-        }
-    }
+        longhaul_wan_box::Config::whole(accelerator, transport, round_trip)
+    };
+    let read_ahead = longhaul_readahead::Config::of(&[Protocol::Nvme]);
+    let config = config
+        .reading_ahead((setup.boxes == Boxes::ReadAhead).then_some(read_ahead))
+        .seeded(setup.seed << 16 | lives << 8 | number as u64);
+    WanBox::new(config).expect("valid")
 }
 
 impl Node for Site {
     fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
         self.live(now);
-        if side != LAN && self.is_cut(now) {
-            return;
-        }
-        let State::Forwards(forwarder) = &mut self.state else { return };
-        match &mut **forwarder {
-            Forwarder::Box(node) => node.handle_frame(now, side, frame),
-            Forwarder::Cable(queues) => {
-                let mut bytes = vec![0; frame.len()];
-                frame.write_to(&mut bytes);
-                queues[1 - side].push_back(bytes);
-            }
+        if let State::Runs(node) = &mut self.state {
+            node.handle_frame(now, side, frame);
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
         self.live(now);
-        let State::Forwards(forwarder) = &mut self.state else { return };
-        if let Forwarder::Box(node) = &mut **forwarder {
+        if let State::Runs(node) = &mut self.state {
             node.handle_timeout(now);
         }
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        let is_cut = self.is_cut(now);
-        let State::Forwards(forwarder) = &mut self.state else { return };
-        if is_cut {
-            forwarder.transmit(now, &mut Cut(out));
-        } else {
-            forwarder.transmit(now, out);
+        if let State::Runs(node) = &mut self.state {
+            node.poll_transmit(now, out);
         }
     }
 
     fn poll_timeout(&self) -> Option<Deadline> {
-        let own = match &self.state {
-            State::Dead { until } => return Some(Deadline { at: *until, reason: "restart" }),
-            State::Forwards(forwarder) => match &**forwarder {
-                Forwarder::Box(node) => node.poll_timeout(),
-                Forwarder::Cable(_) => None,
-            },
-        };
-        let kill = self.kills.front().map(|kill| Deadline { at: kill.at, reason: "kill" });
-        Deadline::earliest(own, kill)
+        match &self.state {
+            State::Dead { until } => Some(Deadline { at: *until, reason: "restart" }),
+            State::Runs(node) => {
+                let kill = self.kills.front().map(|kill| Deadline { at: kill.at, reason: "kill" });
+                Deadline::earliest(node.poll_timeout(), kill)
+            }
+        }
     }
 }

@@ -18,7 +18,7 @@ use boxes::{Boxes, Kill, Limits, Site};
 use fork::Fork;
 use longhaul_accel::{Accelerator, Mode};
 use longhaul_link::LinkConfig;
-use longhaul_node::{Deadline, Frame, Node, Side, Transmit};
+use longhaul_node::{Node, node_by_variant};
 use longhaul_rnic::{Config, Mtu};
 use longhaul_sim::{Cable, Nodes};
 use longhaul_units::{BitRate, Duration, Instant, Rng, SplitMix64};
@@ -201,33 +201,7 @@ enum Station {
     Between(Box<dyn Node>),
 }
 
-macro_rules! each {
-    ($station:expr, $node:ident => $call:expr) => {
-        match $station {
-            Station::Host($node) => $call,
-            Station::Site($node) => $call,
-            Station::Between($node) => $call,
-        }
-    };
-}
-
-impl Node for Station {
-    fn handle_frame(&mut self, now: Instant, side: Side, frame: &Frame<'_>) {
-        each!(self, node => node.handle_frame(now, side, frame));
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        each!(self, node => node.handle_timeout(now));
-    }
-
-    fn poll_transmit(&mut self, now: Instant, out: &mut dyn Transmit) {
-        each!(self, node => node.poll_transmit(now, out));
-    }
-
-    fn poll_timeout(&self) -> Option<Deadline> {
-        each!(self, node => node.poll_timeout())
-    }
-}
+node_by_variant!(Station: Host, Site, Between);
 
 /// Result of a run.
 #[derive(Debug, Default)]
