@@ -1,9 +1,9 @@
 //! Copies a guest's disk to the destination while the guest runs, as libvirt does: the destination
 //! exports its disk by NBD, and the source mirrors its own to it until the switchover.
 
-use super::drive::{DriveError, End};
+use crate::drive::{DriveError, End, POLL_INTERVAL, execute};
 use crate::qmp::Qmp;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Node name of the guest's disk in both QEMUs, and name of its export.
@@ -12,11 +12,8 @@ pub const DISK: &str = "disk";
 const TARGET: &str = "target";
 /// The job that mirrors.
 const JOB: &str = "mirror";
-/// Time limit for a reply.
-const REPLIES_WITHIN: Duration = Duration::from_secs(60);
 /// Time limit for the last writes to reach the destination, and for a job to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where the destination exports its disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,11 +33,6 @@ pub struct Copied {
     pub left: u64,
     /// Everything is copied, and each write goes to both disks.
     pub is_ready: bool,
-}
-
-fn execute(qmp: &mut Qmp, end: End, command: &str, with: Value) -> Result<Value, DriveError> {
-    let reply = qmp.execute(command, with, REPLIES_WITHIN);
-    reply.map_err(|error| DriveError::Qmp { end, error })
 }
 
 /// Begins to copy.

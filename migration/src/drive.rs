@@ -17,7 +17,7 @@ const REPLIES_WITHIN: Duration = Duration::from_secs(60);
 /// Polling interval for the migration's figures.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
 /// Polling interval for events; their time is that of their arrival.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time limit for a migration to end, and its guest to run, after it was cancelled.
 const CANCELS_WITHIN: Duration = Duration::from_secs(30);
 /// Time limit for the destination to run the guest after the source has sent everything.
@@ -345,6 +345,16 @@ impl Migration {
     }
 }
 
+/// Executes a command on a side.
+pub(crate) fn execute(
+    qmp: &mut Qmp,
+    end: End,
+    command: &str,
+    with: Value,
+) -> Result<Value, DriveError> {
+    qmp.execute(command, with, REPLIES_WITHIN).map_err(|error| DriveError::Qmp { end, error })
+}
+
 struct Drive<'a> {
     source: &'a mut Qmp,
     destination: &'a mut Qmp,
@@ -364,8 +374,7 @@ impl Drive<'_> {
     }
 
     fn execute(&mut self, end: End, command: &str, with: Value) -> Result<Value, DriveError> {
-        let reply = self.qmp(end).execute(command, with, REPLIES_WITHIN);
-        reply.map_err(|error| DriveError::Qmp { end, error })
+        execute(self.qmp(end), end, command, with)
     }
 
     /// Checks both guests' states, and sets capabilities and parameters.
