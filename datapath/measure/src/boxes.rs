@@ -58,6 +58,17 @@ pub struct Settings {
     pub has_parts: bool,
 }
 
+/// Checks whether a load has such packets and so many flows.
+fn check_load(payload_bytes: usize, flows: u32) -> Result<(), SettingsError> {
+    if !(1..=PAYLOAD_MAX).contains(&payload_bytes) {
+        return Err(SettingsError::Payload(payload_bytes));
+    }
+    if !(1..=FLOWS_MAX).contains(&flows) {
+        return Err(SettingsError::Flows(flows));
+    }
+    Ok(())
+}
+
 impl Settings {
     /// Checks whether `cells` can be measured.
     ///
@@ -65,12 +76,7 @@ impl Settings {
     /// The first contradiction.
     pub fn check(&self, cells: &[Cell]) -> Result<(), SettingsError> {
         for cell in cells {
-            if !(1..=PAYLOAD_MAX).contains(&cell.payload_bytes) {
-                return Err(SettingsError::Payload(cell.payload_bytes));
-            }
-            if !(1..=FLOWS_MAX).contains(&cell.flows) {
-                return Err(SettingsError::Flows(cell.flows));
-            }
+            check_load(cell.payload_bytes, cell.flows)?;
             self.load(cell).check()?;
             if self.over == Over::Memif && cell.kind == BoxKind::Paired {
                 return Err(SettingsError::PairedOverMemif);

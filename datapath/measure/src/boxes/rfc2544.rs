@@ -10,13 +10,11 @@ pub use outcome::{Absent, Latency, Outcome};
 
 use super::cell::{BoxKind, Over, Setup};
 use super::served::Served;
-use super::{Error, Launch, SettingsError, between};
+use super::{Error, Launch, SettingsError, between, check_load};
 use crate::progress::{Pass, Progress, Tell, Work};
 use longhaul_boxes::PortName;
 use longhaul_boxes::quantity::{Distance, Size};
-use longhaul_datapath::{
-    FLOWS_MAX, Load, LoadConfig, PAYLOAD_MAX, Row, Trial, TrialPlan, resident_bytes,
-};
+use longhaul_datapath::{Load, LoadConfig, Row, Trial, TrialPlan, resident_bytes};
 use longhaul_port::Port;
 use longhaul_units::{BitRate, Duration as Span};
 use search::{Bounds, Goal, GoalResult, TrialResult};
@@ -140,12 +138,7 @@ impl Settings {
     /// The first contradiction.
     pub fn check(&self, cells: &[Cell]) -> Result<(), SettingsError> {
         for cell in cells {
-            if !(1..=PAYLOAD_MAX).contains(&cell.payload_bytes) {
-                return Err(SettingsError::Payload(cell.payload_bytes));
-            }
-            if !(1..=FLOWS_MAX).contains(&cell.flows) {
-                return Err(SettingsError::Flows(cell.flows));
-            }
+            check_load(cell.payload_bytes, cell.flows)?;
             if self.over == Over::Memif && cell.device == Device::Box(BoxKind::Paired) {
                 return Err(SettingsError::PairedOverMemif);
             }
@@ -337,7 +330,7 @@ impl<P: Port> Bed<'_, '_, P> {
         if let Some(rate) = settings.line_rate {
             return Ok(rate.as_bps() as f64 / ((frame_bytes + GAP_BYTES) * 8) as f64);
         }
-        let wire = super::Cell { kind: BoxKind::None, ..of_box(self.cell, BoxKind::None) };
+        let wire = of_box(self.cell, BoxKind::None);
         let load = LoadConfig { ack_delay: Span::ZERO, ..settings.load(self.cell) };
         let mut row = between::row(&wire, &settings.setup, load, false)?;
         row.pair()?;

@@ -1,6 +1,6 @@
 //! The table of results.
 
-use crate::bench::datapath::text::{aligned, time};
+use crate::bench::datapath::text::{aligned, connection, time};
 use longhaul_measure::boxes::Over;
 use longhaul_measure::boxes::rfc2544::search::GoalResult;
 use longhaul_measure::boxes::rfc2544::{Absent, Device, Outcome};
@@ -36,9 +36,8 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
         "{machine}; {}",
         match outcomes.first().map(|outcome| (&outcome.cell().device, outcome.over())) {
             Some((Device::Ports { .. }, _)) => "between two ports",
-            Some((_, Over::Memif)) => "over memif, the box in a process of its own",
-            Some((_, Over::CopyingRings)) => "over rings that copy, all in one thread",
-            _ => "over rings, all in one thread",
+            Some((Device::Box(_), over)) => connection(over),
+            None => connection(Over::Rings),
         }
     );
     text.push_str(&aligned(&rows));

@@ -27,6 +27,15 @@ const COLUMNS: [&str; 15] = [
     "lost",
 ];
 
+/// What connects load and box, in words.
+pub fn connection(over: Over) -> &'static str {
+    match over {
+        Over::Memif => "over memif, the box in a process of its own",
+        Over::CopyingRings => "over rings that copy, all in one thread",
+        Over::Rings => "over rings, all in one thread",
+    }
+}
+
 /// Formats all results, with the properties of the machine.
 pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
@@ -36,11 +45,7 @@ pub fn render(machine: &Machine, outcomes: &[Outcome]) -> String {
     let _ = writeln!(
         text,
         "{machine}; {}",
-        match outcomes.first().map(Outcome::over) {
-            Some(Over::Memif) => "over memif, the box in a process of its own",
-            Some(Over::CopyingRings) => "over rings that copy, all in one thread",
-            _ => "over rings, all in one thread",
-        }
+        connection(outcomes.first().map_or(Over::Rings, Outcome::over))
     );
     text.push_str(&aligned(&rows));
     text.push('\n');
