@@ -808,6 +808,7 @@ mod keep_alive {
 /// Rule 10: a DREQ waits for the store.
 mod disconnect {
     use super::*;
+    use crate::script::frames::Wire;
 
     #[test]
     fn is_held_until_stored_data_is_acknowledged() {
@@ -866,6 +867,50 @@ mod disconnect {
              after 60ms
              > wan dreq",
         );
+    }
+
+    const SHORT: Duration = Duration::from_ms(50);
+
+    /// A script whose flow departed with an undelivered packet, and whose requester asks for the
+    /// next connection.
+    fn departed() -> Script {
+        let wait = Config { dreq_hold_max: SHORT, ..config() };
+        let mut script = run_with(
+            wait,
+            "connect psn=100
+             lan: write_only 100 A
+             > wan write_only 100 A
+             > lan ack 100 msn=1
+             lan: dreq",
+        );
+        let next = Wire { requester_qpn: script.wire.requester_qpn + 1, ..Wire::default() };
+        script.passes(LAN, &next.requester_frame("req id=3 psn=700"));
+        script
+    }
+
+    /// The REP of the next connection, which has QPs of its own.
+    fn next_rep(script: &mut Script) {
+        let next = Wire { responder_qpn: script.wire.responder_qpn + 1, ..Wire::default() };
+        script.inject(WAN, &next.responder_frame("rep id=3 rid=4 psn=700"));
+    }
+
+    #[test]
+    fn the_next_connection_waits_and_what_is_owed_is_sent_again() {
+        let mut script = departed();
+        next_rep(&mut script);
+        script.go_on("> wan write_only 100 A\n wan: ack 100 msn=1\n > wan dreq\n > lan rep");
+        assert_eq!(script.accel.counters().reps_held, 1);
+        assert_eq!(script.accel.counters().stored_lost, 0);
+    }
+
+    #[test]
+    fn a_repeated_rep_does_not_prolong_the_wait() {
+        let mut script = departed();
+        next_rep(&mut script);
+        script.go_on("> wan write_only 100 A\n after 40ms");
+        next_rep(&mut script);
+        script.go_on("after 11ms\n > wan dreq\n > lan rep\n > lan rep");
+        assert_eq!(script.accel.counters().stored_lost, 1);
     }
 }
 
