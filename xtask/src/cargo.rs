@@ -1,7 +1,7 @@
 //! Runs cargo with the committed Cargo.lock.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Builds the program and its preloaded library as users do.
 pub const RELEASE: &[&str] =
@@ -18,14 +18,12 @@ pub fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Res
     ended(arguments, status.map_err(|e| format!("cannot run cargo: {e}"))?)
 }
 
-/// As [`cargo`], but prints everything at the end, so that it can run beside another step.
-pub fn captured(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {
-    let output = lean(root, arguments, variables).output();
+/// As [`cargo`], but returns what cargo prints to its standard output.
+pub fn output(root: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = lean(root, arguments, &[]).stderr(Stdio::inherit()).output();
     let output = output.map_err(|e| format!("cannot run cargo: {e}"))?;
-    for text in [&output.stderr, &output.stdout] {
-        eprint!("{}", String::from_utf8_lossy(text));
-    }
-    ended(arguments, output.status)
+    ended(arguments, output.status)?;
+    String::from_utf8(output.stdout).map_err(|e| format!("cargo {}: {e}", arguments.join(" ")))
 }
 
 fn lean(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {

@@ -1,12 +1,13 @@
 //! `cargo xtask ci`: every check, cheapest first.
 
-use crate::cargo::{TEST_PROGRAM, captured, cargo, target};
+use crate::cargo::{TEST_PROGRAM, cargo, output, target};
 use crate::disk;
-use crate::interop;
+use crate::executables;
 use crate::python;
 use crate::skips::Skips;
 use crate::steps::Steps;
 use crate::tidy;
+use serde::Deserialize;
 use std::path::Path;
 use std::process::Command;
 
@@ -60,11 +61,11 @@ const LOOM: (&[&str], &[(&str, &str)]) = (
 
 /// Runs every step; with `strict` a skipped test is a failure.
 pub fn run(root: &Path, strict: bool) -> Result<(), String> {
-    let mut steps = Steps::default();
+    let steps = Steps::begin();
     eprintln!("== all checks: about half an hour on two cores");
     let skips = Skips::begin(root)?;
     disk::check(root)?;
-    let outcome = all(root, &mut steps, &skips);
+    let outcome = all(root, &steps, &skips);
     eprint!("{}", steps.table());
     let skipped = skips.report(strict);
     outcome.and(skipped)?;
@@ -72,50 +73,101 @@ pub fn run(root: &Path, strict: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn all(root: &Path, steps: &mut Steps, skips: &Skips) -> Result<(), String> {
+fn all(root: &Path, steps: &Steps, skips: &Skips) -> Result<(), String> {
     steps.run("tidy", || tidy::run(root))?;
     for (name, arguments) in STEPS {
         steps.run(name, || cargo(root, arguments, &[]))?;
     }
     let (variable, file) = skips.variable();
-    let variables = [SAME_CASES, (variable, &file)];
-    if has_dpdk() {
-        steps.run("clippy with DPDK", || cargo(root, DPDK_CLIPPY, &[]))?;
-        steps.run("documentation with DPDK", || cargo(root, DPDK_DOC, &[]))?;
-        tests(root, steps, &[DPDK], &variables)?;
-    } else {
+    let mut variables = vec![SAME_CASES, (variable, &file)];
+    if !has_dpdk() {
         skips.add(&format!("everything with DPDK: {DPDK_IS_MISSING}"))?;
-        tests(root, steps, &[], &variables)?;
+        return tests(root, steps, skips, &[], &variables);
     }
-    steps.run("Python package", || python::test(root, skips))?;
-    steps.run("orders of execution", || cargo(root, LOOM.0, LOOM.1))
+    steps.run("clippy with DPDK", || cargo(root, DPDK_CLIPPY, &[]))?;
+    steps.run("documentation with DPDK", || cargo(root, DPDK_DOC, &[]))?;
+    let program = steps.run("program with DPDK", || program_with_dpdk(root))?;
+    variables.push((PROGRAM_WITH_DPDK, &program));
+    tests(root, steps, skips, &[DPDK], &variables)
 }
 
-/// Runs every test with these features. The emulated guests of [`interop`] leave one processor
-/// idle, so their tests run while all others are compiled.
+/// Runs every test with these features. Those of programs, labs and guests often wait, and must not
+/// be starved; everything else is compiled and runs beside them at a low priority.
 fn tests(
     root: &Path,
-    steps: &mut Steps,
+    steps: &Steps,
+    skips: &Skips,
     features: &[&str],
     variables: &[(&str, &str)],
 ) -> Result<(), String> {
-    let target = format!("--test={}", interop::TARGET);
-    let others = [&["test", "--no-fail-fast", "--workspace"], features].concat();
-    let guests = [&others[..], &[&target]].concat();
-    let build = |tests: &[&str]| cargo(root, &[tests, &["--quiet", "--no-run"]].concat(), &[]);
-    steps.run("build of the guests' tests", || build(&guests))?;
-    let (built, passed) = std::thread::scope(|scope| {
-        let running = scope.spawn(|| captured(root, &guests, variables));
-        let built = steps.run("build of all others", || build(&others));
-        let joined = || running.join().unwrap_or_else(|_| Err("their thread panicked".to_owned()));
-        (built, steps.run("tests with guests", joined))
-    });
-    built?;
-    let program = if features.contains(&DPDK) { Some(program_with_dpdk(root)?) } else { None };
-    let program = program.as_deref().map(|program| (PROGRAM_WITH_DPDK, program));
-    let variables: Vec<_> = variables.iter().copied().chain(program).collect();
-    let others_passed = steps.run("all other tests", || cargo(root, &others, &variables));
-    passed.and(others_passed)
+    let selection = [&["test", "--workspace"], features].concat();
+    let of_programs = tests_of_programs(root)?;
+    let of_programs: Vec<&str> = of_programs.iter().map(String::as_str).collect();
+    let build = || executables::build(root, &[&selection[..], &of_programs].concat());
+    let of_programs = steps.run("build of programs' tests", build)?;
+    let others = || {
+        // On Linux the priority of this thread, and of the processes that it starts.
+        rustix::process::nice(10).map_err(|e| format!("cannot lower the priority: {e}"))?;
+        let build = || executables::build(root, &selection);
+        let others = steps.run("build of all others", build)?;
+        let outcomes = [
+            steps.run("all other tests", || {
+                executables::run(others.difference(&of_programs), variables)
+            }),
+            steps.run("examples in documentation", || {
+                cargo(root, &[&selection[..], &["--doc", "--quiet"]].concat(), variables)
+            }),
+            steps.run("Python package", || python::test(root, skips)),
+            steps.run("orders of execution", || cargo(root, LOOM.0, LOOM.1)),
+        ];
+        joined(outcomes)
+    };
+    std::thread::scope(|scope| {
+        let others = scope.spawn(others);
+        let passed = steps.run("tests of programs", || executables::run(&of_programs, variables));
+        let panicked = |_| Err("the thread of all other tests panicked".to_owned());
+        joined([passed, others.join().unwrap_or_else(panicked)])
+    })
+}
+
+/// `--test=NAME` for every test target that starts programs.
+fn tests_of_programs(root: &Path) -> Result<Vec<String>, String> {
+    let metadata = output(root, &["metadata", "--no-deps", "--format-version=1"])?;
+    let metadata: Metadata =
+        serde_json::from_str(&metadata).map_err(|e| format!("metadata: {e}"))?;
+    let package = metadata.packages.into_iter().find(|it| it.name == PROGRAMS);
+    let Some(package) = package else { return Err(format!("there is no package {PROGRAMS}")) };
+    let targets = package.targets.into_iter().filter(|it| it.kind == ["test"]);
+    // `all` is what runs in virtual time, in every crate.
+    let targets = targets.map(|it| it.name).filter(|name| name != "all");
+    Ok(targets.map(|name| format!("--test={name}")).collect())
+}
+
+/// The package whose test targets start programs, labs and guests.
+const PROGRAMS: &str = "longhaul-checks";
+
+/// What `cargo metadata` says of packages, as far as it matters here.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    name: String,
+}
+
+/// All errors, one a line.
+fn joined(outcomes: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
+    let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
 /// The variable in which the tests get the path of the program with DPDK.

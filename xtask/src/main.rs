@@ -5,6 +5,7 @@ mod cargo;
 mod ci;
 mod count;
 mod disk;
+mod executables;
 mod fuzz;
 mod interop;
 mod nightly;

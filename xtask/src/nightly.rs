@@ -38,7 +38,7 @@ const fn length(variable: &'static str, value: u64, counts: Counts) -> Length {
 const LENGTHS: [Length; 7] = [
     // For tests with a long form but no count.
     length("LONGHAUL_NIGHTLY", 1, Counts::Nothing),
-    // Cases of each property test without its own number (default 256).
+    // Cases of each property test, in place of its own number or 256.
     length("PROPTEST_CASES", 5000, Counts::Times),
     // Episodes of random verbs calls in proto/rnic/tests/all/model.
     length("LONGHAUL_MODEL_EPISODES", 20_000, Counts::Times),

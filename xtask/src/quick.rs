@@ -24,15 +24,15 @@ const FEW_CASES: (&str, &str) = ("PROPTEST_CASES", "32");
 const CACHES: (&str, &str) = ("CARGO_INCREMENTAL", "1");
 
 pub fn run(root: &Path, strict: bool) -> Result<(), String> {
-    let mut steps = Steps::default();
+    let steps = Steps::begin();
     let skips = Skips::begin(root)?;
-    let outcome = all(root, &mut steps, &skips);
+    let outcome = all(root, &steps, &skips);
     eprint!("{}", steps.table());
     let skipped = skips.report(strict);
     outcome.and(skipped)
 }
 
-fn all(root: &Path, steps: &mut Steps, skips: &Skips) -> Result<(), String> {
+fn all(root: &Path, steps: &Steps, skips: &Skips) -> Result<(), String> {
     steps.run("tidy", || tidy::run(root))?;
     steps.run("format", || cargo(root, FORMAT, &[]))?;
     steps.run("clippy", || cargo(root, CLIPPY, &[CACHES]))?;
