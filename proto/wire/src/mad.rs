@@ -8,11 +8,13 @@
 //! against Linux `ibta_vol1_c12.h` and captures of Linux.
 
 mod connect;
+mod ece;
 mod reject;
 mod rest;
 mod service;
 
 pub use connect::{Rep, Req, ReqPath, TransportService};
+pub use ece::Ece;
 pub use reject::{MessageRejected, Rej, RejectReason};
 pub use rest::{Drep, Dreq, Mra, Opaque, Rtu, SidrRep, SidrReq, SidrStatus};
 pub use service::{RdmaCmHeader, ServiceId, gid_of_ip, ip_of_gid};
@@ -129,7 +131,7 @@ pub struct Header {
     pub class_specific: u16,
     /// Transaction: a REP, RTU, MRA or REJ repeats that of its REQ, a DREP that of its DREQ.
     pub transaction_id: u64,
-    /// Attribute modifier; 0, or an extension that Linux calls ECE.
+    /// Attribute modifier; 0, or the options of [`Ece`].
     pub attribute_modifier: u32,
 }
 
@@ -177,7 +179,8 @@ impl Header {
 /// A message of the connection manager; private data is borrowed from the MAD, or from the caller.
 ///
 /// Private data has no length on the wire: reading returns the whole field; writing pads with zeros
-/// and truncates to the message's `PRIVATE_LEN`.
+/// and truncates to the message's `PRIVATE_LEN`. [`Ece`] stands beside the messages: writing one
+/// leaves its vendor 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
     /// Connection request.

@@ -2,7 +2,7 @@
 
 use super::model::{Hex32, Hex64};
 use longhaul_units::Qpn;
-use longhaul_wire::mad::{Mad, Message, RdmaCmHeader, ServiceId, SidrStatus};
+use longhaul_wire::mad::{Ece, Mad, Message, RdmaCmHeader, ServiceId, SidrStatus};
 use longhaul_wire::{Opcode, Packet};
 use serde::Serialize;
 use std::fmt;
@@ -37,6 +37,9 @@ pub struct Cm {
     pub rnr_retry_count: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qkey: Option<Hex32>,
+    /// Vendor and options of enhanced connection establishment, if the message has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ece: Option<(Hex32, Hex32)>,
     /// Source address and port of the RDMA connection manager's header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<(IpAddr, u16)>,
@@ -56,7 +59,9 @@ impl Cm {
         }
         let mad: &Mad = payload.try_into().ok()?;
         let (header, message) = Message::read(mad).ok()?;
+        let ece = Ece::read(mad, message.attribute()).filter(|ece| *ece != Ece::NONE);
         let mut cm = Cm {
+            ece: ece.map(|ece| (Hex32(ece.vendor_id), Hex32(ece.options))),
             message: message.attribute().name(),
             transaction: Some(Hex64(header.transaction_id)),
             local_id: Some(Hex32(message.local_comm_id())).filter(|id| id.0 != 0),
@@ -162,6 +167,9 @@ impl fmt::Display for Cm {
         }
         if let Some(qkey) = self.qkey {
             write!(f, ", QKey {qkey}")?;
+        }
+        if let Some((vendor, options)) = self.ece {
+            write!(f, ", ECE {options} of vendor {vendor}")?;
         }
         if let Some(reason) = self.reason {
             write!(f, ", reason {reason}")?;

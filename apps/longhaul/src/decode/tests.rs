@@ -84,6 +84,18 @@ mod a_line_of_text {
     }
 
     #[test]
+    fn shows_what_a_req_offers_by_ece() {
+        let mut req = first_frame("cm_rc_reject_no_listener");
+        let mad_at = 62;
+        req[mad_at + 20..mad_at + 24].copy_from_slice(&[0x20, 0, 0, 1]);
+        req[mad_at + 24 + 5..mad_at + 24 + 8].copy_from_slice(&[0, 0x15, 0xb3]);
+        let (text, ..) = decoded(&capture(&[(&req, req.len())]), &[]);
+        assert!(text.contains("RNR retries 7, ECE 0x20000001 of vendor 0x000015b3"), "{text}");
+        let (json, ..) = decoded(&capture(&[(&req, req.len())]), &["--json"]);
+        assert!(json.contains(r#""ece":["0x000015b3","0x20000001"]"#), "{json}");
+    }
+
+    #[test]
     fn shows_requests_with_their_extended_headers() {
         assert_eq!(
             first("rc_nak_remote_access_read", "READ Request"),

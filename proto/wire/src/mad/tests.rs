@@ -261,6 +261,61 @@ mod layout {
     }
 }
 
+mod ece {
+    use super::*;
+
+    const NVIDIA: Ece = Ece { vendor_id: 0x15b3, options: 0x2000_0001 };
+
+    fn req_and_rep() -> [Mad; 2] {
+        let mads = captured("cm_rc_perftest_write_5000B.pcap");
+        [mads[0], mads[1]]
+    }
+
+    #[test]
+    fn stands_in_the_header_and_in_bytes_that_were_reserved() {
+        let [mut req, mut rep] = req_and_rep();
+        for (mad, attribute) in [(&req, Attribute::Req), (&rep, Attribute::Rep)] {
+            assert_eq!(Ece::read(mad, attribute), Some(Ece::NONE), "rxe has none");
+        }
+        let all = Ece { vendor_id: 0xa1b2c3, options: 0xd4e5_f607 };
+        let [req_before, rep_before] = [req, rep];
+        all.write(&mut req, Attribute::Req);
+        all.write(&mut rep, Attribute::Rep);
+        let changed = |before: &Mad, after: &Mad| -> Vec<(usize, u8)> {
+            let bytes = before.iter().zip(after).enumerate();
+            bytes.filter(|(_, (old, new))| old != new).map(|(at, (_, new))| (at, *new)).collect()
+        };
+        let options = [(20, 0xd4), (21, 0xe5), (22, 0xf6), (23, 0x07)];
+        let of_req = [(24 + 5, 0xa1), (24 + 6, 0xb2), (24 + 7, 0xc3)];
+        let of_rep = [(24 + 15, 0xa1), (24 + 19, 0xb2), (24 + 23, 0xc3)];
+        assert_eq!(changed(&req_before, &req), [&options[..], &of_req].concat());
+        assert_eq!(changed(&rep_before, &rep), [&options[..], &of_rep].concat());
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_clearing_it_restores_the_message() {
+        for (before, attribute) in req_and_rep().into_iter().zip([Attribute::Req, Attribute::Rep]) {
+            let mut mad = before;
+            NVIDIA.write(&mut mad, attribute);
+            assert_eq!(Ece::read(&mad, attribute), Some(NVIDIA));
+            let (header, message) = Message::read(&mad).unwrap();
+            assert_eq!(header.attribute_modifier, NVIDIA.options);
+            assert_eq!(message, Message::read(&before).unwrap().1, "no field overlaps");
+            Ece::NONE.write(&mut mad, attribute);
+            assert_eq!(mad, before);
+        }
+    }
+
+    #[test]
+    fn other_messages_have_none() {
+        let mads = captured("cm_rc_perftest_write_5000B.pcap");
+        let mut rtu = mads[2];
+        assert_eq!(Ece::read(&rtu, Attribute::Rtu), None);
+        NVIDIA.write(&mut rtu, Attribute::Rtu);
+        assert_eq!(rtu, mads[2]);
+    }
+}
+
 mod rdma_cm_header {
     use super::*;
 
