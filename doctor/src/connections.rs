@@ -1,7 +1,7 @@
 //! Connections set up by the connection manager.
 
 use longhaul_units::{Duration, Qpn};
-use longhaul_wire::mad::{Mad, Message, Rej, Rep, Req, TransportService};
+use longhaul_wire::mad::{Ece, Mad, Message, Rej, Rep, Req, TransportService};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -35,6 +35,27 @@ pub struct Agreed {
     pub passive_reads: u8,
     /// The passive side has a shared receive queue, and so grants no credits.
     pub shared_receive_queue: bool,
+    /// Vendor features that the active side offers by ECE; `None`: none.
+    pub ece_offered: Option<Features>,
+    /// Those that the passive side agrees to; `None`: none.
+    pub ece_agreed: Option<Features>,
+}
+
+/// The fields of enhanced connection establishment (ECE) in a REQ or REP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Features {
+    /// PCI vendor of the NIC.
+    pub vendor_id: u32,
+    /// Options, whose meaning the vendor defines.
+    pub options: u32,
+}
+
+impl Features {
+    /// `None` without a vendor or without options: receivers ignore one without the other.
+    fn of(mad: &Mad, message: &Message<'_>) -> Option<Self> {
+        let Ece { vendor_id, options } = Ece::read(mad, message.attribute())?;
+        (vendor_id != 0 && options != 0).then_some(Features { vendor_id, options })
+    }
 }
 
 /// Counts of each kind of message, and the rejections.
@@ -91,6 +112,7 @@ struct Waiting {
     rnr_retry_count: u8,
     responder_resources: u8,
     initiator_depth: u8,
+    ece: Option<Features>,
 }
 
 /// Follows the connection manager's messages.
@@ -109,14 +131,15 @@ impl Connections {
         mad: &Mad,
     ) -> Option<Connected> {
         let Ok((_, message)) = Message::read(mad) else { return None };
+        let ece = Features::of(mad, &message);
         match message {
             Message::Req(req) => {
                 self.seen.requests += 1;
-                self.asked(source, destination, &req);
+                self.asked(source, destination, &req, ece);
             }
             Message::Rep(rep) => {
                 self.seen.replies += 1;
-                return self.answered(source, destination, &rep);
+                return self.answered(source, destination, &rep, ece);
             }
             Message::Rej(rej) => self.refused(source, destination, frame, &rej),
             Message::Dreq(_) => self.seen.disconnects += 1,
@@ -126,7 +149,7 @@ impl Connections {
         None
     }
 
-    fn asked(&mut self, active: IpAddr, passive: IpAddr, req: &Req<'_>) {
+    fn asked(&mut self, active: IpAddr, passive: IpAddr, req: &Req<'_>, ece: Option<Features>) {
         if !matches!(req.transport, TransportService::Rc | TransportService::Uc) {
             return;
         }
@@ -145,11 +168,18 @@ impl Connections {
             rnr_retry_count: req.rnr_retry_count,
             responder_resources: req.responder_resources,
             initiator_depth: req.initiator_depth,
+            ece,
         });
     }
 
     /// Keep the request, because a reply may be retransmitted.
-    fn answered(&mut self, passive: IpAddr, active: IpAddr, rep: &Rep<'_>) -> Option<Connected> {
+    fn answered(
+        &mut self,
+        passive: IpAddr,
+        active: IpAddr,
+        rep: &Rep<'_>,
+        ece: Option<Features>,
+    ) -> Option<Connected> {
         let asked = |w: &&Waiting| {
             (w.active, w.passive, w.comm_id) == (active, passive, rep.remote_comm_id)
         };
@@ -165,6 +195,8 @@ impl Connections {
             active_reads: req.initiator_depth.min(rep.responder_resources),
             passive_reads: rep.initiator_depth.min(req.responder_resources),
             shared_receive_queue: rep.srq,
+            ece_offered: req.ece,
+            ece_agreed: ece,
         };
         Some(Connected { active, passive, agreed })
     }

@@ -14,6 +14,12 @@ use Severity::{Failure, Note, Warning};
 
 /// Minimum ratio of READ to ACK round trips for pseudo-ACKs.
 const PSEUDO_ACK_FACTOR: u64 = 10;
+/// Minimum packets kept behind gaps for selective repeat: fewer may be repetitions that the capture
+/// lacks.
+const KEPT_MIN: u64 = 8;
+/// Minimum ACKs for a statement about coalescing, and minimum messages for each.
+const COALESCED_MIN: u64 = 8;
+const COALESCED_MESSAGES: u64 = 2;
 /// Minimum READ round trip for pseudo-ACKs.
 const PSEUDO_ACK_MIN_NS: u64 = 1_000_000;
 
@@ -26,10 +32,14 @@ pub(crate) fn of_events(half: &Half, back: Option<&Half>) -> Vec<Finding> {
         timeouts(half),
         unheeded(requests),
         go_back_n(requests),
+        selective_repeat(requests),
         implied(requests),
         rnr(requests),
         congestion(half, back),
         premature(requests),
+        ece(half),
+        reserved_syndrome(requests),
+        coalesced_acks(requests),
         pseudo_ack(requests),
         nak_below_ack(requests),
         unreliable_loss(requests),
@@ -203,6 +213,83 @@ fn go_back_n(requests: &Requests) -> Option<Finding> {
             .to_owned(),
     );
     Some(found)
+}
+
+/// The responder keeps what arrives behind a gap: only the missing packets are sent again.
+fn selective_repeat(requests: &Requests) -> Option<Finding> {
+    let counts = &requests.counts;
+    let kept = counts.kept_packets;
+    (kept >= KEPT_MIN && kept > counts.resent_packets).then(|| {
+        let what = "The NICs repeat single packets, and the responder keeps what arrives behind a \
+                    gap (selective repeat)"
+            .to_owned();
+        let evidence = format!(
+            "{} behind a NAKed one acknowledged without having been sent again; {} sent again",
+            Count(kept, "packet"),
+            Count(counts.resent_packets, "packet")
+        );
+        with_advice(
+            finding("selective_repeat", Note, Likely, what, evidence),
+            "An accelerator expects PSNs in order: beside one, turn selective repeat off.",
+        )
+    })
+}
+
+/// Vendor features that the NICs negotiate while they connect.
+fn ece(half: &Half) -> Option<Finding> {
+    let agreed = half.agreed?;
+    let offered = agreed.ece_offered?;
+    let evidence = format!(
+        "REQ: options {:#010x} of vendor {:#06x}; REP: {}",
+        offered.options,
+        offered.vendor_id,
+        agreed.ece_agreed.map_or_else(
+            || "none".to_owned(),
+            |ece| format!("options {:#010x} of vendor {:#06x}", ece.options, ece.vendor_id)
+        )
+    );
+    let what = match agreed.ece_agreed {
+        Some(_) => "The NICs agreed on vendor features (ECE), such as selective repeat",
+        None => "A NIC offered vendor features (ECE), and the other end took none",
+    };
+    let found = finding("ece", Note, Seen, what.to_owned(), evidence);
+    Some(match agreed.ece_agreed {
+        Some(_) => with_advice(
+            found,
+            "An accelerator expects PSNs in order, and clears the offer if it sees the REQ.",
+        ),
+        None => found,
+    })
+}
+
+fn reserved_syndrome(requests: &Requests) -> Option<Finding> {
+    let counts = &requests.counts;
+    (counts.reserved_syndromes > 0).then(|| {
+        let what = format!(
+            "The responder answered with a reserved AETH syndrome, {}",
+            times(counts.reserved_syndromes)
+        );
+        let evidence = format!("first {:#04x}", counts.reserved_syndrome);
+        with_advice(
+            finding("reserved_syndrome", Warning, Seen, what, evidence),
+            "The standard does not define it: a vendor's extension, or a defective NIC or box. A \
+             requester of another vendor does not understand it, and retries by its timer.",
+        )
+    })
+}
+
+/// ACKs that complete several messages each.
+fn coalesced_acks(requests: &Requests) -> Option<Finding> {
+    let counts = &requests.counts;
+    let (acks, messages) = (counts.completing_acks, counts.completed_messages);
+    (acks >= COALESCED_MIN && messages >= acks * COALESCED_MESSAGES).then(|| {
+        let what = format!(
+            "ACKs are coalesced: each completes {:.0} messages on average",
+            messages as f64 / acks as f64
+        );
+        let evidence = format!("{} by {}", Count(messages, "message"), Count(acks, "ACK"));
+        finding("coalesced_acks", Note, Seen, what, evidence)
+    })
 }
 
 /// Sequence NAKs that did not end the requester's wait for its timer.

@@ -36,7 +36,7 @@ mod trace;
 mod verdict;
 mod window;
 
-pub use connections::{Agreed, ConnectionManager, Rejected};
+pub use connections::{Agreed, ConnectionManager, Features, Rejected};
 pub use doctor::{Doctor, End, Options};
 pub use histogram::Quantiles;
 pub use link::link_type_name;

@@ -366,6 +366,10 @@ pub struct Counters {
     pub replayed_bytes: u64,
     /// READ responses that were skipped.
     pub missing_responses: u64,
+    /// Acknowledge packets with a reserved syndrome.
+    pub reserved_syndromes: u64,
+    /// Packets behind a NAKed one that were acknowledged without having been sent again.
+    pub kept_packets: u64,
     /// Packets first seen as retransmissions: lost before the capture point.
     pub lost_before_capture_point: u64,
     /// Packets that the responder NAKed although the capture point had seen them.

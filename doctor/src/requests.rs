@@ -91,6 +91,14 @@ pub(crate) struct Counts {
     pub restarts: u64,
     /// NAKs of packets acknowledged longer ago than any reordering lasts.
     pub naks_below_ack: u64,
+    /// Acknowledge packets with a reserved syndrome, and the first of these.
+    pub reserved_syndromes: u64,
+    pub reserved_syndrome: u8,
+    /// ACKs that complete messages, and these messages.
+    pub completing_acks: u64,
+    pub completed_messages: u64,
+    /// Packets behind a NAKed one that were acknowledged without having been sent again.
+    pub kept_packets: u64,
     pub rnr_timer_max_ns: u64,
     /// PSNs skipped by an unreliable requester.
     pub unreliable_gaps: u64,
@@ -142,6 +150,8 @@ pub(crate) struct Requests {
     /// The first PSN that the responder lacks, according to holes and NAKs: it discards later
     /// packets.
     gap: Option<u64>,
+    /// PSNs behind the last NAKed one that were under way: go-back-N sends them again.
+    behind_nak: (u64, u64),
     /// A READ or atomic that a later response has passed, and the time.
     passed: Option<(u64, u64)>,
 }
@@ -209,6 +219,7 @@ impl Requests {
         self.recovery.restart();
         self.messages.interrupted();
         (self.quiet, self.gap, self.passed) = (Quiet::default(), None, None);
+        self.behind_nak = (0, 0);
         self.next = (1 << 24) + u64::from(packet.psn.get());
         self.first = self.next;
         self.acknowledged = (0, 0);
@@ -400,7 +411,11 @@ impl Requests {
                 self.counts.acks += 1;
                 self.mark(now, sequence, Mark::Ack);
                 self.sample(sequence, now, false);
+                let before = self.window.level().messages;
                 self.acknowledge(sequence + 1, now, budget);
+                let completed = before.saturating_sub(self.window.level().messages);
+                self.counts.completing_acks += u64::from(completed > 0);
+                self.counts.completed_messages += u64::from(completed);
                 if sequence + 1 > self.acknowledged.0 {
                     self.acknowledged = (sequence + 1, now);
                 }
@@ -426,6 +441,7 @@ impl Requests {
                 self.counts.lost_behind +=
                     u64::from(self.window.find(sequence).is_some_and(|s| !s.is_discarded));
                 self.gap = Some(sequence);
+                self.behind_nak = (sequence + 1, self.next);
                 self.recovery.demanded(Demand { cause: Cause::SequenceNak, sequence, at_ns: now });
             }
             Syndrome::Nak(code) => {
@@ -437,7 +453,12 @@ impl Requests {
                 self.fatal.get_or_insert(fatal);
                 self.acknowledge(sequence, now, budget);
             }
-            Syndrome::Reserved(_) => {}
+            Syndrome::Reserved(byte) => {
+                if self.counts.reserved_syndromes == 0 {
+                    self.counts.reserved_syndrome = byte;
+                }
+                self.counts.reserved_syndromes += 1;
+            }
         }
     }
 
@@ -530,6 +551,8 @@ impl Requests {
                 }
                 self.counts.missing_responses += 1;
             }
+            let is_behind_nak = (self.behind_nak.0..self.behind_nak.1).contains(&front.sequence);
+            self.counts.kept_packets += u64::from(is_behind_nak && !front.was_resent);
             self.window.pop(budget);
             popped = true;
         }

@@ -210,6 +210,8 @@ fn counters(half: &Half, back: Option<&Half>) -> Counters {
         replayed_responses: counts.replayed_responses,
         replayed_bytes: counts.replayed_bytes,
         missing_responses: counts.missing_responses,
+        reserved_syndromes: counts.reserved_syndromes,
+        kept_packets: counts.kept_packets,
         lost_before_capture_point: counts.lost_before,
         lost_behind_capture_point: counts.lost_behind,
         reordered: counts.reordered,

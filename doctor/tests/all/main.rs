@@ -5,3 +5,4 @@ mod enormous;
 mod episodes;
 mod limits;
 mod script;
+mod vendors;

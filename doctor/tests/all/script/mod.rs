@@ -3,7 +3,7 @@
 use longhaul_doctor::report::{Finding, Flow};
 use longhaul_doctor::{Doctor, Options, Report};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
-use longhaul_wire::mad::{Header, MAD_LEN, Message, Rep, Req, ReqPath, TransportService};
+use longhaul_wire::mad::{Ece, Header, MAD_LEN, Message, Rep, Req, ReqPath, TransportService};
 use longhaul_wire::pcap::{LinkType, Record};
 use longhaul_wire::{
     Aeth, Bth, Deth, Head, ICRC_LEN, MacAddr, Opcode, Path, PathTemplate, Reth, Syndrome, icrc,
@@ -90,9 +90,10 @@ impl Script {
     }
 
     /// A message of the connection manager.
-    fn manage(&mut self, forward: bool, message: Message<'_>) {
+    fn manage(&mut self, forward: bool, message: Message<'_>, ece: Ece) {
         let mut mad = [0; MAD_LEN];
         message.write(&Header::new(9), &mut mad);
+        ece.write(&mut mad, message.attribute());
         let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0));
         let deth = Deth { qkey: 0x8001_0000, reserved_8: 0, source_qp: Qpn::GSI };
         self.add(0, frame_of(&template(forward, 0), &bth, |head| head.push_deth(&deth), &mad));
@@ -100,6 +101,11 @@ impl Script {
 
     /// Sets up the connection through the connection manager, with this local ACK timeout code.
     pub fn connect(&mut self, ack_timeout: u8) {
+        self.connect_with(ack_timeout, [Ece::NONE; 2]);
+    }
+
+    /// The same, with the ECE of REQ and REP.
+    pub fn connect_with(&mut self, ack_timeout: u8, ece: [Ece; 2]) {
         let req = Req {
             local_comm_id: 1,
             service_id: 0,
@@ -142,8 +148,8 @@ impl Script {
             ca_guid: 0,
             private_data: &[],
         };
-        self.manage(true, Message::Req(req));
-        self.manage(false, Message::Rep(rep));
+        self.manage(true, Message::Req(req), ece[0]);
+        self.manage(false, Message::Rep(rep), ece[1]);
     }
 
     /// Adds a request; `dma_len` is for its RETH, if the opcode has one.
