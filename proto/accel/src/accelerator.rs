@@ -10,7 +10,7 @@ use crate::question::is_question;
 use crate::shared::AccelShared;
 use crate::table::FlowTable;
 use crate::timers::{SlotId, Timers, Touched};
-use crate::{Counters, DropReason, FlowKey, FlowStatus, Policy, TenantStatus};
+use crate::{Advised, Counters, DropReason, FlowKey, FlowStatus, Policy, TenantStatus};
 use longhaul_node::{Deadline, Frame, Node, Side, Trailer, Transmit};
 use longhaul_units::{Instant, Qpn};
 use longhaul_wire::{Packet, Pause, Transport, Verb};
@@ -84,6 +84,12 @@ impl Accelerator {
         &self.shared.counters
     }
 
+    /// What flows have revealed about the settings of their hosts, in the order of its discovery;
+    /// only grows.
+    pub fn advice(&self) -> &[Advised] {
+        self.shared.advices.all()
+    }
+
     /// Bytes of memory in use by the stores of all flows.
     pub fn stored_bytes(&self) -> u64 {
         self.shared.shares.stored()
@@ -144,8 +150,27 @@ impl Accelerator {
                 self.pass(side, frame);
             }
             Transport::Cnp if side == WAN => self.handle_cnp(now, frame, packet),
+            Transport::Rc if side == LAN && opcode.verb().is_none() => {
+                self.handle_unknown_request(now, frame, packet)
+            }
             _ => self.pass(side, frame),
         }
+    }
+
+    /// Handles an RC packet from the LAN whose opcode is unknown. It takes PSNs, so that the flow
+    /// that it belongs to cannot be terminated any more: it passes, with this packet.
+    #[cold]
+    fn handle_unknown_request(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
+        let known = self.flows.by_responder(WireKey::of_lan_packet(packet));
+        let Some(slot) = known else { return self.pass(LAN, frame) };
+        if !self.is_sound(LAN, frame, packet) {
+            return;
+        }
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.pass_for_unknown_opcode(now, &mut self.shared);
+            flow.handle_request(now, &mut self.shared, frame, packet);
+        }
+        self.touch(slot);
     }
 
     /// Handles a CNP: the flow and its requester both slow down.

@@ -6,7 +6,7 @@
 
 use crate::accelerator::Accelerator;
 use crate::flow::{Beginning, Flow};
-use crate::{FlowKey, FlowState};
+use crate::{FlowKey, FlowState, PassReason};
 use longhaul_units::Instant;
 
 impl Accelerator {
@@ -14,7 +14,7 @@ impl Accelerator {
     pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, key: FlowKey) {
         let Some(slot) = self.flows.by_responder(key.wire()) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.pass_for_alternate_path(now, &mut self.shared);
+            flow.pass_for_good(now, &mut self.shared, PassReason::AlternatePath);
         }
         self.touch(slot);
     }

@@ -3,6 +3,7 @@
 use crate::policy::{Policy, Role};
 use longhaul_cc::{CodelConfig, Pacing};
 use longhaul_units::Duration;
+use std::str::FromStr;
 use thiserror::Error;
 
 /// Limits, rates and times of an accelerator.
@@ -96,6 +97,9 @@ pub struct Config {
     pub ack_every: u32,
     /// The mode of each flow, which defines its completions. Default: early for all.
     pub policy: Policy,
+    /// What becomes of the vendor features that NICs offer each other by enhanced connection
+    /// establishment. Default: cleared.
+    pub ece: EceMode,
     /// Which box of a pair this one is for the requesters on its LAN side. Default: near, which
     /// also suits a box without a peer.
     pub role: Role,
@@ -129,11 +133,51 @@ impl Default for Config {
             dreq_hold_max: Duration::from_ms(3000),
             ack_every: 64,
             policy: Policy::default(),
+            ece: EceMode::default(),
             role: Role::Near,
             seed: 0,
         }
     }
 }
+
+/// What a box does with the enhanced connection establishment (ECE) of connections that it
+/// accelerates: the fields of REQ and REP by which NICs of one vendor agree on features of theirs,
+/// such as selective repeat.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum EceMode {
+    /// Clears them in both messages, so that both NICs use the plain transport, which boxes expect.
+    #[default]
+    Clear,
+    /// Leaves them.
+    Pass,
+}
+
+impl EceMode {
+    /// All of them.
+    pub const ALL: [EceMode; 2] = [EceMode::Clear, EceMode::Pass];
+
+    /// Lower-case name used in files, options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EceMode::Clear => "clear",
+            EceMode::Pass => "pass",
+        }
+    }
+}
+
+impl FromStr for EceMode {
+    type Err = UnknownEceMode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownEceMode> {
+        let known = EceMode::ALL.into_iter().find(|mode| mode.name() == text);
+        known.ok_or_else(|| UnknownEceMode(text.to_owned()))
+    }
+}
+
+/// A text that names no [`EceMode`].
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("'{0}' is nothing to do with ECE: say clear or pass")]
+pub struct UnknownEceMode(pub String);
 
 /// Why a [`Config`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -238,6 +282,12 @@ impl Config {
             Some((field, _)) => Err(ConfigError::Fixed { field }),
             None => Ok(()),
         }
+    }
+
+    /// True if responders answer this box themselves. The near half of a whole box is answered by
+    /// the far half, and is the one that heeds no CNPs.
+    pub(crate) fn is_before_responder(&self) -> bool {
+        self.role == Role::Far || self.heed_cnps
     }
 
     /// Stored bytes of one flow above which pseudo-ACKs wait for the responder.

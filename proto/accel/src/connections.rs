@@ -4,6 +4,7 @@
 use crate::FlowKey;
 use crate::Learnt;
 use crate::accelerator::LAN;
+use crate::ece::EceFate;
 use crate::flow::{Beginning, dscp};
 use crate::key::{Map, WireKey, map, vlan};
 use longhaul_node::Side;
@@ -45,6 +46,7 @@ struct Connection {
     /// The initiator's and the target's address on the alternate path.
     alternate: Option<[IpAddr; 2]>,
     migreq: bool,
+    ece: EceFate,
     /// The target's answer, and the resulting flow.
     answered: Option<(Qpn, Psn, FlowKey, Beginning)>,
 }
@@ -96,6 +98,26 @@ impl Connections {
         }
     }
 
+    /// What becomes of the ECE of the connection that a REQ or REP belongs to, if it is known.
+    pub(crate) fn ece_of(
+        &mut self,
+        packet: &Packet<'_>,
+        message: &Message<'_>,
+    ) -> Option<&mut EceFate> {
+        let (source, destination) = (packet.source_ip(), packet.destination_ip());
+        let vlan = vlan(packet).unwrap_or_default();
+        let key = match message {
+            Message::Req(req) => {
+                WireKey::of_connection(source, destination, vlan, req.local_comm_id)
+            }
+            Message::Rep(rep) => {
+                WireKey::of_connection(destination, source, vlan, rep.remote_comm_id)
+            }
+            _ => return None,
+        };
+        self.known.get_mut(&key).map(|connection| &mut connection.ece)
+    }
+
     fn note_req(&mut self, side: Side, packet: &Packet<'_>, key: WireKey, req: &Req<'_>) {
         if req.transport != TransportService::Rc {
             return;
@@ -119,6 +141,7 @@ impl Connections {
             path_mtu: mtu_bytes(req.path_mtu),
             alternate: alternate(&req.alternate),
             migreq: packet.bth().migreq,
+            ece: EceFate::Open,
             answered: None,
         };
         self.known.insert(key, connection);

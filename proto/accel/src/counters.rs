@@ -88,6 +88,12 @@ longhaul_counters::counters! {
         flows_failed,
         /// Flows that pass because no response of their responder reaches the box.
         flows_one_way,
+        /// Flows that pass because a request has an opcode that the box does not know.
+        flows_unknown_opcode,
+        /// Connections whose ECE, an offer of vendor features, was cleared in REQ and REP.
+        ece_cleared,
+        /// Pairs of hosts advised of a wrong setting, once for each kind of advice.
+        advice_given,
         /// Connections with an alternate path (APM), whose flows pass.
         alternate_paths,
         /// Flows evicted to make room for others.

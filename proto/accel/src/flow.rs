@@ -31,7 +31,9 @@ use crate::policy::Duty;
 use crate::shared::AccelShared;
 use crate::shares::TenantId;
 use crate::store::{RequestKind, Store};
-use crate::{Config, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt};
+use crate::{
+    Config, DropReason, Drops, FlowCounters, FlowKey, FlowState, FlowStatus, Learnt, PassReason,
+};
 use credits::Credits;
 use learning::Learning;
 use life::Lives;
@@ -40,6 +42,7 @@ use longhaul_units::{Instant, Msn, Psn, Qpn};
 use longhaul_wire::{NakCode, Packet};
 use mode::FlowMode;
 use reads::Reads;
+pub(crate) use repetitions::Repetitions;
 use requester::{Requester, Sent};
 use responder::Responder;
 use state::{Failed, Passing, State};
@@ -101,8 +104,8 @@ pub(crate) struct Flow {
     state: State,
     mode: FlowMode,
     learnt: Learnt,
-    /// The connection has an alternate path.
-    has_alternate: bool,
+    /// Why it passes for good, if it does.
+    for_good: Option<PassReason>,
     reads: Reads,
     answer: Answer,
     store: Store,
@@ -124,7 +127,7 @@ impl Flow {
     /// Creates a flow in the mode that the policy announces; its first request settles the mode.
     pub(crate) fn new(now: Instant, config: &Config, key: FlowKey, beginning: Beginning) -> Self {
         let start = first_sequence(beginning.psn);
-        let has_alternate = beginning.alternate.is_some();
+        let for_good = beginning.alternate.map(|_| PassReason::AlternatePath);
         let mode = FlowMode::announced(config, &key, beginning.dscp);
         let learning =
             beginning.requester_qpn.is_none().then(|| Box::new(Learning::new(now, start)));
@@ -132,10 +135,10 @@ impl Flow {
             key,
             tenant: TenantId::default(),
             requester_qpn: beginning.requester_qpn,
-            state: State::new(&mode, has_alternate, learning),
+            state: State::new(&mode, for_good, learning),
             mode,
             learnt: beginning.learnt,
-            has_alternate,
+            for_good,
             reads: Reads::new(beginning.path_mtu),
             answer: Answer::new(beginning.migreq),
             store: Store::new(start),
@@ -234,7 +237,7 @@ impl Flow {
     /// Sets the mode by the DSCP of the first request, which overrides that of the CM's messages.
     pub(crate) fn settle_mode(&mut self, config: &Config, packet: &Packet<'_>) {
         self.mode = FlowMode::requested(config, &self.key, dscp(packet));
-        self.state.settle(&self.mode, self.has_alternate);
+        self.state.settle(&self.mode, self.for_good);
     }
 
     /// Discards the store and learns the flow again, from `packet` on.

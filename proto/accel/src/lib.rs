@@ -55,11 +55,16 @@
 //! through.
 //!
 //! **Limits.** The accelerator does not repair loss beyond go-back-N, sends no CNPs of its own and
-//! never reorders. It changes no frame that it forwards, except that it sets AckReq in a packet
-//! that it retransmits to ask the responder which PSN it expects.
+//! never reorders. It changes no frame that it forwards, with two exceptions: it sets AckReq in a
+//! packet that it retransmits to ask the responder which PSN it expects, and it clears ECE, by
+//! which NICs agree on vendor features, in REQ and REP ([`EceMode`]).
+//!
+//! **Advice.** What a flow reveals about a wrong setting of a host or its LAN is told once per pair
+//! of hosts ([`Accelerator::advice`]).
 #![forbid(unsafe_code)]
 
 mod accelerator;
+mod advice;
 mod alternate_path;
 mod answer;
 mod bookkeeping;
@@ -69,6 +74,7 @@ mod connections;
 mod counters;
 mod departures;
 mod drain;
+mod ece;
 mod entries;
 mod flow;
 mod index;
@@ -88,7 +94,8 @@ mod timers;
 mod trace;
 
 pub use accelerator::{Accelerator, LAN, WAN};
-pub use config::{Config, ConfigError};
+pub use advice::{Advice, Advised};
+pub use config::{Config, ConfigError, EceMode, UnknownEceMode};
 pub use counters::{Counters, DropReason, Drops};
 pub use key::FlowKey;
 pub use longhaul_cc::{JointRate, Pacing};

@@ -2,7 +2,9 @@
 
 use crate::FlowKey;
 use crate::accelerator::Accelerator;
+use crate::advice;
 use crate::connections::{Action, is_rep};
+use crate::ece::Plain;
 use crate::flow::{Beginning, Flow};
 use longhaul_node::{Frame, Side};
 use longhaul_units::Instant;
@@ -43,9 +45,11 @@ impl Accelerator {
                 }
             }
         }
+        let plain = self.without_ece(side, frame, packet, payload);
+        let frame = plain.as_ref().map_or(*frame, Plain::frame);
         let may_wait = self.has_departures(side) && is_rep(payload);
-        if !(may_wait && self.hold_rep(now, frame, packet)) {
-            self.pass(side, frame);
+        if !(may_wait && self.hold_rep(now, &frame, packet)) {
+            self.pass(side, &frame);
         }
     }
 
@@ -71,6 +75,7 @@ impl Accelerator {
         }
         let mut flow = Flow::new(now, &self.shared.config, key, beginning);
         flow.follow_passed_requests(&self.shared);
+        self.shared.give(advice::on_path_mtu(beginning.path_mtu), &key);
         match self.add_flow(now, flow) {
             Some(_) => self.shared.counters.flows_from_cm += 1,
             None => self.shared.counters.flow_table_full += 1,

@@ -1,6 +1,7 @@
 //! State that all flows of an accelerator share: configuration, memory, counters and queues.
 
 use crate::accelerator::LAN;
+use crate::advice::Advices;
 use crate::pairing::Looks;
 use crate::shares::Shares;
 use crate::store::Spare;
@@ -24,6 +25,7 @@ pub(crate) struct AccelShared {
     pub(crate) to_lan: PassingQueue,
     pub(crate) to_wan: PassingQueue,
     pub(crate) looks: Looks,
+    pub(crate) advices: Advices,
 }
 
 impl AccelShared {
@@ -39,6 +41,7 @@ impl AccelShared {
             to_lan: queue(),
             to_wan: queue(),
             looks: Looks::default(),
+            advices: Advices::default(),
             config,
         }
     }

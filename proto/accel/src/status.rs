@@ -48,16 +48,20 @@ pub enum PassReason {
     /// The connection has an alternate path (APM), or was asked to take one: requests may move to a
     /// path that this box does not see, and back.
     AlternatePath,
+    /// A request had an opcode that the box does not know, such as FLUSH or ATOMIC WRITE: how it is
+    /// answered, and what must not overtake it, is not known.
+    UnknownOpcode,
 }
 
 impl PassReason {
     /// All reasons.
-    pub const ALL: [PassReason; 5] = [
+    pub const ALL: [PassReason; 6] = [
         PassReason::Mode,
         PassReason::Draining,
         PassReason::NotLearnt,
         PassReason::OneWay,
         PassReason::AlternatePath,
+        PassReason::UnknownOpcode,
     ];
 
     /// Lower-case name for reports.
@@ -68,6 +72,7 @@ impl PassReason {
             PassReason::NotLearnt => "not-learnt",
             PassReason::OneWay => "one-way",
             PassReason::AlternatePath => "alternate-path",
+            PassReason::UnknownOpcode => "unknown-opcode",
         }
     }
 }
@@ -165,6 +170,8 @@ longhaul_counters::counters! {
         ack_delays,
         /// Sum of these delays, in nanoseconds.
         ack_delay_ns,
+        /// Gaps in the requests.
+        out_of_sequence,
         /// Sequence NAKs sent.
         sequence_naks,
         /// Fatal NAKs sent.
@@ -175,6 +182,8 @@ longhaul_counters::counters! {
         packet_seq_err,
         /// RNR NAKs absorbed.
         rnr_nak_absorbed,
+        /// Congestion notifications that slowed the flow down.
+        rp_cnp_handled,
         /// Retransmission timeouts.
         timeouts,
         /// Packets retransmitted after a sequence NAK.

@@ -1,7 +1,7 @@
 //! Elements: nodes between two ports, and the state that they report.
 
 use crate::state::{LinkStatus, ReadAheadState, SealState, TransportState, named};
-use crate::status::{AcceleratorState, FibreState, Tenant};
+use crate::status::{AcceleratorState, AdviceStatus, FibreState, Tenant};
 use longhaul_accel::{Accelerator, FlowStatus, PassReason, TenantStatus};
 use longhaul_link::Link;
 use longhaul_netdev::PreferredQps;
@@ -63,8 +63,8 @@ pub trait Element: Node + Send + 'static {
         None
     }
 
-    /// Messages about flows that pass although their mode is another, since `told` was last
-    /// updated; updates it.
+    /// Messages about flows that pass although their mode is another, and about wrong settings of
+    /// hosts, since `told` was last updated; updates it.
     fn news_of_flows(&self, _told: &mut FlowsTold) -> Vec<String> {
         Vec::new()
     }
@@ -80,11 +80,19 @@ pub trait Element: Node + Send + 'static {
     }
 }
 
-/// Number of passing flows that the journal has reported, by reason.
+/// What the journal has reported about flows: passing ones, by reason, and advice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowsTold {
+    passing: PassingFlows,
+    /// Pieces of the near half's advice, and of the far half's.
+    advice: [usize; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PassingFlows {
     one_way: u64,
     alternate_path: u64,
+    unknown_opcode: u64,
 }
 
 /// Offset of the far half's slots, which follow those of the near half.
@@ -140,15 +148,26 @@ impl Element for WanBox {
 
     fn news_of_flows(&self, told: &mut FlowsTold) -> Vec<String> {
         let halves = || std::iter::once(self.near()).chain(self.far());
-        let [mut one_way, mut alternate_path] = [0, 0];
+        let mut counts = PassingFlows::default();
         for half in halves() {
-            one_way += half.counters().flows_one_way;
-            alternate_path += half.counters().alternate_paths;
+            counts.one_way += half.counters().flows_one_way;
+            counts.alternate_path += half.counters().alternate_paths;
+            counts.unknown_opcode += half.counters().flows_unknown_opcode;
         }
-        let before = std::mem::replace(told, FlowsTold { one_way, alternate_path });
+        let advice =
+            [Some(self.near()), self.far()].map(|half| half.map_or(&[][..], |it| it.advice()));
+        let now = FlowsTold { passing: counts, advice: advice.map(<[_]>::len) };
+        let before = std::mem::replace(told, now);
+        let advice = advice
+            .into_iter()
+            .zip(before.advice)
+            .flat_map(|(given, told)| given.iter().skip(told))
+            .map(|advised| AdviceStatus::of(advised).to_string());
+        let told = before.passing;
         [
-            (one_way.saturating_sub(before.one_way), PassReason::OneWay),
-            (alternate_path.saturating_sub(before.alternate_path), PassReason::AlternatePath),
+            (counts.one_way.saturating_sub(told.one_way), PassReason::OneWay),
+            (counts.alternate_path.saturating_sub(told.alternate_path), PassReason::AlternatePath),
+            (counts.unknown_opcode.saturating_sub(told.unknown_opcode), PassReason::UnknownOpcode),
         ]
         .into_iter()
         .filter(|(count, _)| *count > 0)
@@ -156,6 +175,7 @@ impl Element for WanBox {
             let mut flows = halves().flat_map(Accelerator::flows);
             passing(count, reason, flows.find(|flow| flow.pass_reason == Some(reason)))
         })
+        .chain(advice)
         .collect()
     }
 
@@ -174,6 +194,9 @@ impl Element for WanBox {
 fn passing(count: u64, reason: PassReason, first: Option<FlowStatus>) -> String {
     let why = match reason {
         PassReason::AlternatePath => "their connections have an alternate path (APM)",
+        PassReason::UnknownOpcode => {
+            "they use an operation that the box does not know, such as FLUSH or ATOMIC WRITE"
+        }
         _ => "no responses pass this box: they take another path, or there are none",
     };
     let name = |flow: FlowStatus| {
@@ -198,6 +221,7 @@ fn accelerator(node: &Accelerator) -> AcceleratorState {
         counters: named(counters.values()),
         drops: named(counters.drops.iter().map(|(reason, n)| (reason.name(), n))),
         tenants: tenants(node),
+        advice: node.advice().iter().map(AdviceStatus::of).collect(),
         flows: Vec::new(),
     }
 }

@@ -89,6 +89,9 @@ impl AcceleratorState {
                 None => self.tenants.push(other),
             }
         }
+        let news = other.advice.into_iter().filter(|advice| !self.advice.contains(advice));
+        let news: Vec<_> = news.collect();
+        self.advice.extend(news);
         self.flows.extend(other.flows);
     }
 }
@@ -185,7 +188,16 @@ fn add_named(sum: &mut Named, other: Named) {
 mod tests {
     use super::*;
     use crate::state::named;
-    use crate::status::CoreStatus;
+    use crate::status::{AdviceStatus, CoreStatus};
+
+    fn advice(name: &str) -> AdviceStatus {
+        AdviceStatus {
+            advice: name.into(),
+            requester: "10.0.0.1".into(),
+            responder: "10.0.0.2".into(),
+            text: "cause: cure".into(),
+        }
+    }
 
     fn core(number: usize, n: u64) -> PairStatus {
         let port = PortStatus {
@@ -217,6 +229,7 @@ mod tests {
                 share_bytes: 50,
                 refused_packets: n,
             }],
+            advice: vec![advice("early-retries"), advice(["congestion", "lan-gaps"][number % 2])],
             flows: Vec::new(),
         };
         PairStatus {
@@ -247,6 +260,8 @@ mod tests {
         assert_eq!((accelerator.counters["pseudo_acks"], accelerator.is_draining), (10, true));
         let [tenant] = &accelerator.tenants[..] else { panic!("one tenant") };
         assert_eq!((tenant.flows, tenant.stored_bytes, tenant.share_bytes), (3, 10, 150));
+        let advice: Vec<&str> = accelerator.advice.iter().map(|one| &*one.advice).collect();
+        assert_eq!(advice, ["early-retries", "congestion", "lan-gaps"], "each once");
         assert_eq!(pair.cores.iter().map(|core| core.core).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(PairStatus::of_cores(Vec::new()).is_none());
     }

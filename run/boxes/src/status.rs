@@ -6,7 +6,7 @@ use crate::state::{
     Flow, LinkStatus, Named, ReadAheadState, TransportState, absorbed_and_drops, nonzero,
     write_flow, write_link, write_read_ahead, write_transport,
 };
-use longhaul_accel::TenantStatus;
+use longhaul_accel::{Advised, TenantStatus};
 use longhaul_host::{DriverCounters, HandedOver};
 use longhaul_port::PortCounters;
 use longhaul_units::{BitRate, Duration as Span};
@@ -166,7 +166,40 @@ pub struct AcceleratorState {
     /// The tenants that store most.
     #[serde(default)]
     pub tenants: Vec<Tenant>,
+    /// Settings of hosts that flows have shown to be wrong.
+    #[serde(default)]
+    pub advice: Vec<AdviceStatus>,
     pub flows: Vec<Flow>,
+}
+
+/// Advice about the settings of two hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdviceStatus {
+    /// Its kind, as `early-retries`.
+    pub advice: String,
+    pub requester: String,
+    pub responder: String,
+    /// What was seen, and what to set.
+    pub text: String,
+}
+
+impl AdviceStatus {
+    /// Converts one piece of advice.
+    pub fn of(advised: &Advised) -> Self {
+        AdviceStatus {
+            advice: advised.advice.name().to_string(),
+            requester: advised.requester.to_string(),
+            responder: advised.responder.to_string(),
+            text: advised.advice.text().to_string(),
+        }
+    }
+}
+
+impl fmt::Display for AdviceStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> Result {
+        let AdviceStatus { advice, requester, responder, text } = self;
+        write!(f, "advice ({advice}), requests of {requester} to {responder}: {text}; docs/nics.md")
+    }
 }
 
 /// The requesters under one source prefix, and their share of the store.
@@ -364,6 +397,9 @@ fn write_accelerator(accelerator: &AcceleratorState, text: &mut String) -> Resul
     )?;
     for tenant in &accelerator.tenants {
         writeln!(text, "  {tenant}")?;
+    }
+    for advice in &accelerator.advice {
+        writeln!(text, "  {advice}")?;
     }
     for flow in &accelerator.flows {
         write_flow(flow, text)?;

@@ -117,14 +117,28 @@ impl Flow {
         shared.counters.flows_one_way += 1;
     }
 
-    /// The flow passes from here on: its connection has an alternate path.
-    pub(crate) fn pass_for_alternate_path(&mut self, now: Instant, shared: &mut AccelShared) {
-        self.has_alternate = true;
+    /// The flow passes for good, if it does not yet: it uses an operation that the box does not
+    /// know.
+    pub(crate) fn pass_for_unknown_opcode(&mut self, now: Instant, shared: &mut AccelShared) {
+        if self.for_good.is_none() {
+            self.pass_for_good(now, shared, PassReason::UnknownOpcode);
+            shared.counters.flows_unknown_opcode += 1;
+        }
+    }
+
+    /// The flow passes from here on, whatever its requester and its responder do.
+    pub(crate) fn pass_for_good(
+        &mut self,
+        now: Instant,
+        shared: &mut AccelShared,
+        reason: PassReason,
+    ) {
+        self.for_good = Some(reason);
         match &mut self.state {
-            State::Terminated => self.pass_but_for_remains(now, shared, PassReason::AlternatePath),
-            State::Learning(_) => self.pass_for(shared, PassReason::AlternatePath),
+            State::Terminated => self.pass_but_for_remains(now, shared, reason),
+            State::Learning(_) => self.pass_for(shared, reason),
             State::Passing(Passing { reason: PassReason::Mode, .. }) | State::Failed(_) => {}
-            State::Passing(passing) => passing.reason = PassReason::AlternatePath,
+            State::Passing(passing) => passing.reason = reason,
         }
     }
 

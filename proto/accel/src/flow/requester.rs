@@ -6,6 +6,7 @@ use super::hold::Hold;
 use super::missing::Missing;
 use super::one_way::Silence;
 use super::replay::Replay;
+use crate::advice::Retries;
 
 /// How far the requester has sent, as PSNs.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +66,7 @@ pub(crate) struct Requester {
     pub(crate) silence: Silence,
     /// Responses that were requested again.
     pub(crate) replay: Option<Replay>,
+    pub(crate) retries: Retries,
 }
 
 impl Requester {
@@ -78,12 +80,18 @@ impl Requester {
             hold: Hold::default(),
             silence: Silence::default(),
             replay: None,
+            retries: Retries::default(),
         }
     }
 
     /// The same requester, to which nothing is owed.
     pub(crate) fn afresh(&self) -> Self {
         let begins_at = self.acks.begins_at();
-        Requester { sent: self.sent, acks: self.acks.afresh(), ..Requester::new(begins_at) }
+        Requester {
+            sent: self.sent,
+            acks: self.acks.afresh(),
+            retries: self.retries,
+            ..Requester::new(begins_at)
+        }
     }
 }

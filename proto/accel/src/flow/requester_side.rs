@@ -120,7 +120,7 @@ impl Flow {
         self.reads.learn(packet, frame.payload.len());
         if let State::Passing(Passing { remains, .. }) = self.state {
             let is_aside = matches!(remains, Remains::DeliveredTo(_));
-            let may_be_taken_in = is_aside && !shared.draining && !self.has_alternate;
+            let may_be_taken_in = is_aside && !shared.draining && self.for_good.is_none();
             if may_be_taken_in || self.passes_another_life(packet) {
                 self.restart_learning(now, shared, packet);
             }
@@ -137,7 +137,7 @@ impl Flow {
         }
         let seq = self.sequence_of(packet);
         let request = self.request_of(packet);
-        if seq < self.requester.sent.next() && self.goes_back_one_way(now, seq) {
+        if seq < self.requester.sent.next() && self.goes_back_one_way(now, shared, packet, seq) {
             self.pass_one_way(now, shared);
             return self.pass_request(now, shared, frame, packet);
         }
@@ -225,9 +225,32 @@ impl Flow {
     /// answer: if that lies behind a repeated READ, the READ's responses have arrived. Returns
     /// `true` if responses take another path.
     #[cold]
-    fn goes_back_one_way(&mut self, now: Instant, seq: u64) -> bool {
+    fn goes_back_one_way(
+        &mut self,
+        now: Instant,
+        shared: &mut AccelShared,
+        packet: &Packet<'_>,
+        seq: u64,
+    ) -> bool {
+        self.count_retry(now, shared, packet, seq);
         self.requester.replay.take_if(|replay| replay.ends_before(seq));
         self.shows_one_way(now, seq)
+    }
+
+    /// Counts a retry that goes back to `seq`, for advice. Repeated READs and atomics are counted
+    /// where it shows whether their answers can have come.
+    fn count_retry(
+        &mut self,
+        now: Instant,
+        shared: &mut AccelShared,
+        packet: &Packet<'_>,
+        seq: u64,
+    ) {
+        let is_acknowledged = seq < self.requester.acks.to();
+        let is_early = (self.store.frontier().0..self.store.end()).contains(&seq);
+        if self.is_terminated() && !is_answered_by_data(packet) && (is_acknowledged || is_early) {
+            shared.give(self.requester.retries.count(now, is_acknowledged), &self.key);
+        }
     }
 
     /// True if `seq` may come from another life of the requester, and learning it again loses
@@ -396,7 +419,9 @@ impl Flow {
             return;
         }
         if self.requester.missing.note_gap(seq) {
+            self.counters.out_of_sequence += 1;
             shared.counters.out_of_sequence += 1;
+            shared.give(self.counters.advice_on_gap(), &self.key);
         }
         self.lives.note_repeated(now, seq);
         self.drop_frame(shared, DropReason::PsnGap);
@@ -456,6 +481,9 @@ impl Flow {
             let lost = awaited.recover_at.is_some() || asks_again;
             let fits = !resolved || awaited.last == last;
             if !fits || !awaited.sent_at.is_some_and(|at| lost || overdue(at)) {
+                if fits && !lost {
+                    shared.give(self.requester.retries.count(now, false), &self.key);
+                }
                 self.drop_frame(shared, DropReason::ReadInFlight);
                 return;
             }
@@ -548,6 +576,9 @@ impl Flow {
             self.counters.pseudo_acks += 1;
             shared.counters.pseudo_acks += 1;
             self.measure_ack_delay(now, shared, frontier);
+        }
+        if nak || waits {
+            self.requester.retries.note_nak();
         }
         self.requester.acks.note_sent(frontier, messages);
     }

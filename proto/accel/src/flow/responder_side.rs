@@ -4,6 +4,7 @@ use super::Flow;
 use super::missing::Missing;
 use super::requester::Requester;
 use super::retransmission::Cause;
+use crate::advice;
 use crate::shared::AccelShared;
 use crate::trace::OUTSTANDING_MAX;
 use crate::{DropReason, WAN};
@@ -75,6 +76,7 @@ impl Flow {
                 self.responder.retransmission.go_back(&mut self.store, seq, Cause::Rnr);
                 let Requester { hold, missing, .. } = &mut self.requester;
                 let timer = rnr_timer(timer_code);
+                shared.give(advice::on_rnr_timer(timer, &shared.config), &self.key);
                 let until = hold.note_not_ready(now, &shared.config, timer, &self.store, missing);
                 self.responder.retransmission.wait_for_responder(until);
                 self.counters.rnr_nak_absorbed += 1;
@@ -119,6 +121,7 @@ impl Flow {
         self.take_delivered(now, shared, seq);
         shared.counters.packet_seq_err += 1;
         self.counters.packet_seq_err += 1;
+        shared.give(self.counters.advice_on_nak(&shared.config), &self.key);
         self.responder.retransmission.go_back_to_lost(now, &mut self.store, seq);
     }
 
@@ -322,6 +325,10 @@ impl Flow {
             let is_heeded =
                 shared.config.heed_cnps && self.responder.pace.handle_cnp(now, &shared.dcqcn);
             shared.counters.rp_cnp_handled += u64::from(is_heeded);
+            if is_heeded {
+                self.counters.rp_cnp_handled += 1;
+                shared.give(self.counters.advice_on_cnp(), &self.key);
+            }
         }
     }
 

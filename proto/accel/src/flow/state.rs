@@ -57,17 +57,18 @@ pub(crate) struct Failed {
 }
 
 impl State {
-    /// For a flow without stored packets. `learning`: its requester is not certain.
+    /// For a flow without stored packets. `for_good`: why it passes whatever the mode; `learning`:
+    /// its requester is not certain.
     pub(crate) fn new(
         mode: &FlowMode,
-        has_alternate: bool,
+        for_good: Option<PassReason>,
         learning: Option<Box<Learning>>,
     ) -> Self {
-        match (mode.duty(), learning) {
-            (Duty::Pass, followed) => State::passing(PassReason::Mode, followed),
-            (_, followed) if has_alternate => State::passing(PassReason::AlternatePath, followed),
-            (_, Some(learning)) => State::Learning(learning),
-            (_, None) => State::Terminated,
+        match (mode.duty(), for_good, learning) {
+            (Duty::Pass, _, followed) => State::passing(PassReason::Mode, followed),
+            (_, Some(reason), followed) => State::passing(reason, followed),
+            (_, None, Some(learning)) => State::Learning(learning),
+            (_, None, None) => State::Terminated,
         }
     }
 
@@ -120,8 +121,8 @@ impl State {
     }
 
     /// Enters the state for `mode`, which has become final or has changed.
-    pub(crate) fn settle(&mut self, mode: &FlowMode, has_alternate: bool) {
-        *self = State::new(mode, has_alternate, self.take_learning());
+    pub(crate) fn settle(&mut self, mode: &FlowMode, for_good: Option<PassReason>) {
+        *self = State::new(mode, for_good, self.take_learning());
     }
 
     /// Passes the flow from here on.

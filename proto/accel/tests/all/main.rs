@@ -1,10 +1,12 @@
 //! Tests of the accelerator: wire scripts, whole devices in virtual time, crashes, hostile frames.
 
+mod advice;
 mod alternate_path;
 mod budget;
 mod chain;
 mod crash;
 mod crash_whole;
+mod ece;
 mod fleet;
 mod flood;
 mod host;
@@ -30,3 +32,4 @@ mod script;
 mod sites;
 mod tenants;
 mod transfer;
+mod violations;

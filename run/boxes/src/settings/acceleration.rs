@@ -8,7 +8,7 @@ use crate::plan::{BoxKind, Fault, Pair, Section, Settings, by, parsed, written};
 use crate::port::{PortName, mtu};
 use crate::quantity::{Distance, Size, memory};
 use crate::random_seed;
-use longhaul_accel::{Config, Mode, Policy, Prefix, Rule};
+use longhaul_accel::{Config, EceMode, Mode, Policy, Prefix, Rule};
 use longhaul_host::Spread;
 use longhaul_host::placement::CoreList;
 use longhaul_readahead::Protocol;
@@ -123,6 +123,12 @@ pub struct Acceleration {
     #[arg(long)]
     #[serde(deserialize_with = "written")]
     mode: Option<Mode> => Live;
+    /// Vendor features that NICs offer each other by ECE while they connect by RDMA-CM, such as
+    /// selective repeat: clear (both NICs use the plain transport, which the box expects) or pass
+    /// (leave them) [default: clear]
+    #[arg(long, value_name = "clear|pass")]
+    #[serde(deserialize_with = "written")]
+    ece: Option<EceMode> => Live;
     /// Cores that share the ports: a number, as 2, or the processors to run on, as 4-7 or 0,2. All
     /// traffic between two hosts maps to one core; with --transport both boxes need the same
     /// number; docs/cores.md describes the setup of NICs [default: 1]
@@ -344,6 +350,7 @@ impl Acceleration {
             tenant_prefix_ipv6: self.tenant_prefix_ipv6.unwrap_or(sized.tenant_prefix_ipv6),
             give_up_after: self.give_up.unwrap_or(sized.give_up_after),
             policy,
+            ece: self.ece.unwrap_or_default(),
             ..sized
         })
     }
@@ -760,7 +767,7 @@ mod tests {
     }
 
     /// A sample value of each key except `policy`, which has no flag: as flags, and as in a file.
-    const SAMPLES: [(&str, &str, &str); 21] = [
+    const SAMPLES: [(&str, &str, &str); 22] = [
         ("rate", "--rate 1G", "'1G'"),
         ("distance", "--distance 5km", "'5km'"),
         ("window", "--window 1M", "'1M'"),
@@ -780,6 +787,7 @@ mod tests {
         ("tenant_prefix_ipv6", "--tenant-prefix-ipv6 64", "64"),
         ("flows", "--flows 9", "9"),
         ("mode", "--mode tail", "'tail'"),
+        ("ece", "--ece pass", "'pass'"),
         ("cores", "--cores 4-5", "'4-5'"),
         ("numa", "--numa 1", "1"),
     ];

@@ -4,7 +4,7 @@ use super::{Far, Peer, Psk, WanRate};
 use crate::cores::Cores;
 use crate::fibre::Ecn;
 use crate::quantity::{Distance, Size};
-use longhaul_accel::{Mode, Prefix};
+use longhaul_accel::{EceMode, Mode, Prefix};
 use longhaul_host::placement::CoreList;
 use longhaul_link::{Change, Rule};
 use longhaul_readahead::Protocol;
@@ -66,7 +66,7 @@ macro_rules! written {
 }
 
 written! {
-    "string": BitRate, Distance, Size, Duration, Mode, WanRate, Ecn, PathBuf;
+    "string": BitRate, Distance, Size, Duration, Mode, EceMode, WanRate, Ecn, PathBuf;
     "string": Peer, Psk, Prefix, Far, Protocol, Rule, Change;
     "integer": u8, u32, u64;
     "number": f64;

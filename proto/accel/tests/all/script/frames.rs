@@ -4,8 +4,8 @@ use longhaul_accel::LAN;
 use longhaul_node::{Frame, Payload, Side, Trailer};
 use longhaul_units::{Msn, Psn, Qpn, RKey};
 use longhaul_wire::mad::{
-    Drep, Dreq, GSI_QKEY, Header, Mad, Message, Opaque, Rep, Req, ReqPath, Rtu, TransportService,
-    gid_of_ip,
+    Drep, Dreq, Ece, GSI_QKEY, Header, Mad, Message, Opaque, Rep, Req, ReqPath, Rtu,
+    TransportService, gid_of_ip,
 };
 use longhaul_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Head, MacAddr, NakCode, Opcode, Packet, Path,
@@ -251,6 +251,9 @@ impl Wire {
             }),
         };
         message.write(&Header::new(77), &mut mad);
+        if let Some(options) = words.value("ece") {
+            Ece { vendor_id: 0x15b3, options }.write(&mut mad, message.attribute());
+        }
         let mut bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0));
         bth.migreq = migreq;
         let template = PathTemplate::new(path);
@@ -349,7 +352,11 @@ fn describe_packet(packet: &Packet<'_>, frame: &Frame<'_>) -> String {
     if bth.opcode == Opcode::UD_SEND_ONLY {
         let mad = frame.payload.as_bytes().and_then(|b| <&Mad>::try_from(b).ok()).expect("a MAD");
         let (_, message) = Message::read(mad).expect("CM");
-        return message.attribute().name().to_lowercase();
+        let name = message.attribute().name().to_lowercase();
+        return match Ece::read(mad, message.attribute()).filter(|ece| *ece != Ece::NONE) {
+            Some(ece) => format!("{name} ece={}", ece.options),
+            None => name,
+        };
     }
     let name = match packet.aeth().map(|aeth| aeth.syndrome) {
         Some(Syndrome::Nak(_)) => "nak",

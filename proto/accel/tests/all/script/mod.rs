@@ -135,7 +135,9 @@ impl Script {
         let side = if expected.starts_with("lan") { LAN } else { WAN };
         let at = self.pending.iter().position(|(s, _)| *s == side);
         let Some(at) = at else {
-            panic!("`{expected}` did not come; pending: {}", self.pending.len())
+            let came: Vec<_> =
+                self.pending.iter().map(|(s, it)| frames::describe(*s, it)).collect();
+            panic!("`{expected}` did not come, but {came:?}")
         };
         let (_, bytes) = self.pending.remove(at);
         assert_eq!(
