@@ -13,6 +13,7 @@ mod network;
 mod nic;
 mod quantity;
 mod schema;
+mod sealing;
 mod tree;
 
 #[cfg(test)]
@@ -165,9 +166,10 @@ impl ScenarioFile {
         }
         let flows = flow::read(nodes, &network)?;
         let (cables, links) = (network.cables.clone(), network.links.clone());
-        let stations = network.into_stations(&flows)?;
+        let seed = settings.whole("seed").unwrap_or(1);
+        let stations = network.into_stations(&flows, seed)?;
         let scenario = Scenario {
-            seed: settings.whole("seed").unwrap_or(1),
+            seed,
             stations,
             cables,
             flows,

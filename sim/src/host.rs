@@ -41,7 +41,7 @@ use longhaul_rnic::{
 use longhaul_switch::{PauseCounters, Pauser, PfcConfig};
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wire::MacAddr;
-use memory::Spans;
+use memory::{Capsule, Spans};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Completions polled at a time.
@@ -279,6 +279,11 @@ impl Nic {
         self.profile.outstanding_reads.into()
     }
 
+    /// The start of a slot's memory and its key, as a peer names them.
+    pub fn own_memory(&self, slot: usize) -> (u64, RKey) {
+        (Spans::address(slot), self.keys.rkey)
+    }
+
     /// Returns the time at which the NIC sees a work request posted at `at`.
     pub fn doorbell(&self, at: Instant) -> Instant {
         at + Duration::from_ns(self.profile.doorbell_ns)
@@ -313,8 +318,9 @@ impl Nic {
 
     /// Posts a work request, visible to the device immediately. Returns whether it was accepted.
     pub fn post(&mut self, now: Instant, slot: usize, posted: &Posted) -> bool {
-        let &Posted { op, size, wr_id, signaled, solicited } = posted;
-        let QpUse { qpn, peer_address: remote_address, peer_rkey: rkey, .. } = self.qps[slot];
+        let &Posted { op, size, wr_id, signaled, solicited, offset, .. } = posted;
+        let QpUse { qpn, peer_address, peer_rkey: rkey, .. } = self.qps[slot];
+        let remote_address = peer_address + offset;
         // Immediate data numbers the messages of a QP.
         let number = Some((wr_id as u32).to_be_bytes());
         let op = match op {
@@ -324,12 +330,16 @@ impl Nic {
             Op::Read => SendOp::Read { remote_address, rkey },
             Op::Atomic => SendOp::FetchAdd { remote_address, rkey, add: 1 },
         };
-        let segments = [Sge { address: Spans::address(slot), len: size, lkey: self.keys.lkey }];
+        let address = match &posted.capsule {
+            Some(capsule) => self.rnic.memory_mut().load(slot, capsule),
+            None => Spans::address(slot),
+        };
+        let segments = [Sge { address, len: size, lkey: self.keys.lkey }];
         let wr = SendWr {
             wr_id,
             op,
             segments: &segments,
-            inline: false,
+            inline: posted.capsule.is_some(),
             signaled,
             solicited,
             fence: false,
@@ -420,6 +430,10 @@ pub(crate) struct Posted {
     pub wr_id: u64,
     pub signaled: bool,
     pub solicited: bool,
+    /// Offset of its data in the peer's memory, in bytes.
+    pub offset: u64,
+    /// The bytes of a SEND, which is posted inline; without, a message has a length only.
+    pub capsule: Option<Capsule>,
 }
 
 /// Parameters of a QP.
@@ -431,6 +445,8 @@ pub(crate) struct QpPlan {
     pub rq_depth: u32,
     /// Message size in bytes.
     pub size: u32,
+    /// Inline bytes of a send work request.
+    pub inline_max: u32,
     pub window: Window,
 }
 
@@ -552,6 +568,7 @@ impl Host {
             srq,
             rq_depth: if srq.is_some() { 0 } else { plan.rq_depth },
             signal_all: false,
+            inline_max: plan.inline_max,
             ..QpInit::new(plan.kind, nic.pd, cq, plan.sq_depth)
         };
         let qpn = nic.rnic.create_qp(&init)?;
@@ -620,7 +637,8 @@ impl Host {
         Ok(())
     }
 
-    /// Prepares QPs for connection requests, and listens if `listens`.
+    /// Prepares QPs for connection requests, and listens if `listens`. QPs of one port have numbers
+    /// in the order of these calls.
     pub fn serve(&mut self, service: Service, listens: bool) -> Result<(), VerbsError> {
         service.qps.iter().try_for_each(|qp| self.nic.initialize(qp.slot))?;
         let connections = self.connections.get_or_insert_default();

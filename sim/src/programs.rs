@@ -166,6 +166,10 @@ fn qp_plan(flow: &Flow, sq_depth: u32, rq_depth: u32, window: Window) -> QpPlan 
         sq_depth,
         rq_depth,
         size: flow.message_bytes,
+        inline_max: match flow.test {
+            Test::Storage { .. } => longhaul_nvme::SQE_LEN as u32,
+            _ => 0,
+        },
         window,
     }
 }

@@ -30,9 +30,31 @@ pub struct Scenario {
 
 impl Scenario {
     /// Describes likely mistakes: a headroom for priority-based flow control that is smaller than
-    /// the bytes that arrive on the link after a pause was sent.
+    /// the bytes that arrive on the link after a pause was sent; and writes that boxes do not read
+    /// ahead for, because no REQ tells them of the connections.
     pub fn warnings(&self) -> Vec<String> {
-        crate::pfc::short_headrooms(self)
+        let mut warnings = crate::pfc::short_headrooms(self);
+        let reads_ahead = |station: &StationPlan| match &station.kind {
+            StationKind::Box(config) => {
+                config.whole.as_ref().is_some_and(|whole| whole.read_ahead.is_some())
+            }
+            _ => false,
+        };
+        if self.stations.iter().any(reads_ahead) {
+            let is_unseen = |flow: &&Flow| {
+                matches!(flow.test, Test::Storage { .. })
+                    && flow.op == Op::Write
+                    && flow.connect == Connect::OutOfBand
+            };
+            warnings.extend(self.flows.iter().filter(is_unseen).map(|flow| {
+                format!(
+                    "{}: boxes read ahead only for connections that they saw begin: add connect = \
+                     \"cm\"",
+                    flow.name
+                )
+            }));
+        }
+        warnings
     }
 }
 

@@ -376,6 +376,7 @@ fn connect(
 ) -> Result<Vec<[End; 2]>, ScenarioError> {
     let mut ends = Vec::new();
     let mut ports = vec![PORT_FIRST; stations.len()];
+    let mut queues = vec![0; stations.len()];
     for flow in &scenario.flows {
         let mut made = Vec::new();
         for (at, create) in [
@@ -405,18 +406,30 @@ fn connect(
                 start(from, &made[0]);
             }
             Connect::ConnectionManager { listens } => {
-                let port = ports[flow.to];
-                ports[flow.to] = port.checked_add(1).ok_or_else(|| too_many_ports(flow))?;
+                let depth = match flow.test {
+                    Test::Storage { depth, .. } => Some(depth),
+                    _ => None,
+                };
+                let (port, first) = if depth.is_some() {
+                    let first = queues[flow.to];
+                    queues[flow.to] += if listens { flow.qps } else { 0 };
+                    (longhaul_nvme::PORT, first)
+                } else {
+                    let port = ports[flow.to];
+                    ports[flow.to] = port.checked_add(1).ok_or_else(|| too_many_ports(flow))?;
+                    (port, 0)
+                };
                 let waiting = |end: usize| {
                     let of_peer = psns.iter().map(|psns| psns[1 - end]);
                     let pairs = made[end].slots.iter().zip(of_peer);
                     pairs.map(|(&slot, peer_psn)| Waiting { slot, peer_psn }).collect()
                 };
-                let service = Service { qps: waiting(1), port };
+                let service = Service { qps: waiting(1), port, depth };
                 to.serve(service, listens).map_err(|why| flow_error(flow, &why))?;
                 start(to, &made[1]);
                 let (program, mtu) = (made[0].program, flow.mtu);
-                let caller = Caller { program, qps: waiting(0), to: to.ip(), port, mtu, starts_at };
+                let (qps, to) = (waiting(0), to.ip());
+                let caller = Caller { program, qps, to, port, first, depth, mtu, starts_at };
                 from.call(caller).map_err(|why| flow_error(flow, &why))?;
             }
         }

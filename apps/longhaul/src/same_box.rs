@@ -49,6 +49,18 @@ fn transport(
     }
 }
 
+fn seal(
+    of: fn(&mut longhaul_seal::Config, &longhaul_seal::Config),
+    from: &Config,
+    to: &mut Config,
+) {
+    if let (Some(from), Some(to)) = (&from.whole, &mut to.whole)
+        && let (Some(from), Some(to)) = (&from.seal, &mut to.seal)
+    {
+        of(to, from);
+    }
+}
+
 fn whole(config: &Config) -> Option<&Whole> {
     config.whole.as_deref()
 }
@@ -140,6 +152,35 @@ const OF_SIM: &[Difference] = &[
     },
 ];
 
+const OF_SIM_SEALED: &[Difference] = &[
+    Difference {
+        what: "seal.private_key, seal.peers, seal.seed",
+        why: "real keys are in files; those of a scenario are derived from its seed",
+        is_there: |from, to| {
+            let key = |config| Some(whole(config)?.seal.as_ref()?.private_key.public());
+            key(from) != key(to)
+        },
+        mend: |from, to| {
+            seal(
+                |to, from| {
+                    to.private_key = from.private_key.clone();
+                    to.peers.clone_from(&from.peers);
+                    to.seed = from.seed.clone();
+                },
+                from,
+                to,
+            );
+        },
+    },
+    Difference {
+        what: "seal.ciphers",
+        why: "real boxes prefer what their processor is fast at; runs are the same on all machines",
+        // Processors with AES prefer it, as a scenario does.
+        is_there: |_, _| true,
+        mend: |from, to| seal(|to, from| to.ciphers.clone_from(&from.ciphers), from, to),
+    },
+];
+
 #[track_caller]
 fn assert_same(from: &Config, mut to: Config, differences: &[&[Difference]]) {
     for Difference { what, why, is_there, mend } in differences.iter().copied().flatten() {
@@ -159,15 +200,15 @@ fn assert_same(from: &Config, mut to: Config, differences: &[&[Difference]]) {
         Some(longhaul_readahead::Config { seed: 0, ..of })
     };
     assert_eq!(read_ahead(from), read_ahead(&to));
-    for config in [from, &to] {
-        assert!(whole(config).is_none_or(|it| it.seal.is_none()));
-    }
+    let sealed = |config| whole(config).map(|it| format!("{:?}", it.seal));
+    assert_eq!(sealed(from), sealed(&to));
 }
 
-fn of_sim(is_whole: bool) -> Config {
+/// A box of the simulator with these further settings.
+fn of_sim(settings: &str) -> Config {
     let text = format!(
         "[path]\n{}\naccelerators = \"both\"\n[path.accelerator]\nmemory = \"4G\"\n\
-         transport = {is_whole}\n[[flow]]\n",
+         {settings}\n[[flow]]\n",
         PATH[1]
     );
     let nothing = |name: &str| panic!("asks for {name}");
@@ -185,7 +226,7 @@ fn of_sim(is_whole: bool) -> Config {
 fn of_an_accelerator_alone() {
     let real = accelerate::box_config(PATH[0]);
     assert_same(&real, lab::box_config(&format!("{} --accelerate", PATH[0])), &[OF_ALL, OF_LAB]);
-    assert_same(&real, of_sim(false), &[OF_ALL, OF_SIM]);
+    assert_same(&real, of_sim(""), &[OF_ALL, OF_SIM]);
 }
 
 #[test]
@@ -193,7 +234,7 @@ fn of_a_whole_box() {
     let real = accelerate::box_config(&format!("{} --transport", PATH[0]));
     let in_lab = lab::box_config(&format!("{} --accelerate transport", PATH[0]));
     assert_same(&real, in_lab, &[OF_ALL, OF_LAB]);
-    assert_same(&real, of_sim(true), &[OF_ALL, OF_SIM]);
+    assert_same(&real, of_sim("transport = true"), &[OF_ALL, OF_SIM]);
 }
 
 #[test]
@@ -202,6 +243,34 @@ fn of_a_whole_box_that_reads_ahead() {
     let in_lab = lab::box_config(&format!("{} --accelerate read-ahead", PATH[0]));
     assert!(whole(&real).unwrap().read_ahead.is_some());
     assert_same(&real, in_lab, &[OF_ALL, OF_LAB]);
+    let simulated = of_sim("transport = true\nread_ahead = ['nvme', 'rpc']");
+    assert_same(&real, simulated, &[OF_ALL, OF_SIM]);
+}
+
+#[test]
+fn of_a_sealed_box() {
+    use longhaul_seal::{PrivateKey, Seed};
+    use std::os::unix::fs::PermissionsExt;
+    let key = |number| PrivateKey::generate(&Seed::of_scenario(number));
+    let file = std::env::temp_dir().join(format!("longhaul-same-box-{}", std::process::id()));
+    std::fs::write(&file, key(1).to_text().as_bytes()).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let keys = format!("--key {} --peer near={}", file.display(), key(2).public());
+    let cases = [
+        ("", ""),
+        ("--key-optional", "key_optional = true"),
+        ("--clear 10.9.0.0/16 --clear fd00::/8", "clear = ['10.9.0.0/16', 'fd00::/8']"),
+        ("--read-ahead nvme", "read_ahead = 'nvme'"),
+    ];
+    let real = cases.map(|(flags, _)| {
+        accelerate::box_config(&format!("{} --transport {keys} {flags}", PATH[0]))
+    });
+    std::fs::remove_file(&file).unwrap();
+    for (real, (_, settings)) in real.iter().zip(cases) {
+        assert!(whole(real).unwrap().seal.is_some());
+        let simulated = of_sim(&format!("transport = true\nkey = 'k'\n{settings}"));
+        assert_same(real, simulated, &[OF_ALL, OF_SIM, OF_SIM_SEALED]);
+    }
 }
 
 /// The options of one command.

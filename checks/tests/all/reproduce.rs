@@ -29,7 +29,7 @@ fn assert_all_as_expected(arguments: &str) {
             .sum();
         assert!(judged > 0 && tally["failed"] == 0, "{experiment:#}");
     }
-    assert_eq!(json["experiments"].as_array().unwrap().len(), 22);
+    assert_eq!(json["experiments"].as_array().unwrap().len(), 23);
     let page = fs::read_to_string(runtime.path().join("reproduction.html")).unwrap();
     assert!(page.contains("<svg"), "no plot");
 }

@@ -4,11 +4,51 @@ use crate::Counters;
 use crate::command::{Command, Range};
 use crate::local::Announcement;
 use crate::shared::ReadAheadShared;
+use longhaul_node::Payload;
 use longhaul_units::{Psn, RKey};
 use std::collections::VecDeque;
 
 /// Most remembered ranges of commands that have passed to the target.
 const PASSED_MAX: usize = 1024;
+
+/// Fetched data.
+#[derive(Debug)]
+pub(crate) enum Data {
+    /// Its bytes.
+    Bytes(Vec<u8>),
+    /// Its length, of hosts in virtual time whose memory has no bytes.
+    Length(usize),
+}
+
+impl Data {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.len(),
+            Data::Length(len) => *len,
+        }
+    }
+
+    /// Appends a packet's payload. `false` if it mixes bytes and lengths.
+    fn extend(&mut self, payload: &Payload<'_>) -> bool {
+        match (&mut *self, payload, payload.as_bytes()) {
+            (Data::Bytes(own), _, Some(bytes)) => own.extend_from_slice(bytes),
+            (Data::Bytes(own), Payload::Synthetic { len }, _) if own.is_empty() => {
+                *self = Data::Length(*len);
+            }
+            (Data::Length(own), Payload::Synthetic { len }, _) => *own += len,
+            _ => return false,
+        }
+        true
+    }
+
+    /// The bytes from `from` to before `to`, if they have arrived.
+    pub(crate) fn part(&self, from: usize, to: usize) -> Option<Payload<'_>> {
+        match self {
+            Data::Bytes(bytes) => bytes.get(from..to).map(Payload::Bytes),
+            Data::Length(len) => (to <= *len).then(|| Payload::Synthetic { len: to - from }),
+        }
+    }
+}
 
 /// One announced range.
 #[derive(Debug)]
@@ -16,7 +56,7 @@ pub(crate) struct Held {
     pub(crate) serial: u64,
     number: u16,
     announcement: Announcement,
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Data,
     /// A READ may be answered from it.
     is_open: bool,
     /// No more data will arrive.
@@ -127,7 +167,7 @@ impl Holdings {
             return None;
         }
         self.serial += 1;
-        let data = shared.take_buffer(len);
+        let data = Data::Bytes(shared.take_buffer(len));
         self.held.push_back(Held {
             serial: self.serial,
             number,
@@ -145,20 +185,26 @@ impl Holdings {
         self.held.iter_mut().rev().find(|held| held.number == number && !held.is_ended)
     }
 
-    /// Stores the bytes of packet `index`, with `mtu` bytes per packet.
-    pub(crate) fn extend(&mut self, number: u16, index: u32, mtu: u32, data: &[u8]) -> bool {
+    /// Stores the payload of packet `index`, with `mtu` bytes per packet.
+    pub(crate) fn extend(
+        &mut self,
+        number: u16,
+        index: u32,
+        mtu: u32,
+        payload: &Payload<'_>,
+    ) -> bool {
         let Some(held) = self.by_number(number) else { return false };
         let at = u64::from(index) * u64::from(mtu);
         let rest = u64::from(held.announcement.range.len).saturating_sub(at).min(u64::from(mtu));
-        let is_next = at == held.data.len() as u64 && data.len() as u64 == rest && rest > 0;
+        let is_next = at == held.data.len() as u64 && payload.len() as u64 == rest && rest > 0;
         if is_next {
-            held.data.extend_from_slice(data);
+            return held.data.extend(payload);
         } else if at > held.data.len() as u64 {
             // A packet was lost between the boxes, which keep order: the rest is useless.
             held.is_ended = true;
             held.is_open = false;
         }
-        is_next
+        false
     }
 
     /// Notes that no more data arrives for fetch `number`.
@@ -241,7 +287,11 @@ impl Holdings {
             if !held.is_open && held.claims == 0 {
                 let Counters { discarded, .. } = &mut shared.counters;
                 *discarded += u64::from(!held.was_claimed);
-                shared.return_buffer(std::mem::take(&mut held.data), held.announcement.range.len);
+                let buffer = match std::mem::replace(&mut held.data, Data::Length(0)) {
+                    Data::Bytes(buffer) => buffer,
+                    Data::Length(_) => Vec::new(),
+                };
+                shared.return_buffer(buffer, held.announcement.range.len);
             }
         }
         self.held.retain(|held| held.is_open || held.claims > 0);

@@ -205,9 +205,7 @@ impl Target {
                 self.unpark(now, shared);
             }
             Local::Data { index } => {
-                let data = frame.payload.as_bytes();
-                let taken = data
-                    .is_some_and(|data| self.holdings.extend(number, index, self.terms.mtu, data));
+                let taken = self.holdings.extend(number, index, self.terms.mtu, &frame.payload);
                 shared.counters.stray += u64::from(!taken);
             }
             Local::Cancel => self.holdings.cancel(shared, number),
@@ -587,7 +585,7 @@ impl Target {
         let answer = self.answers[index];
         let [from, to] = answer.bytes(self.terms.mtu);
         let held = self.holdings.get(answer.serial);
-        let Some(data) = held.and_then(|held| held.data.get(from..to)) else {
+        let Some(data) = held.and_then(|held| held.data.part(from, to)) else {
             if held.is_none_or(|held| held.is_ended) {
                 self.fail(shared, &answer);
             }
@@ -615,7 +613,7 @@ impl Target {
         }
         let pad_len = head.finish(&template, data.len());
         let trailer = Trailer::Sealed { pad_len };
-        out.transmit(LAN, &Frame { head: head.bytes(), payload: Payload::Bytes(data), trailer });
+        out.transmit(LAN, &Frame { head: head.bytes(), payload: data, trailer });
         shared.counters.answered_bytes += data.len() as u64;
         self.answers[index].next += 1;
         true

@@ -3,10 +3,12 @@
 use super::FileError;
 use super::fields::Fields;
 use super::schema::ACCELERATOR;
+use super::sealing;
 use super::tree::{Node, SourceLocation};
 use crate::scenario::{Flow, Test};
 use longhaul_accel::{Config, Mode, Policy, Role};
 use longhaul_node::Side;
+use longhaul_readahead::Protocol;
 use longhaul_units::{BitRate, Duration};
 use longhaul_wan::{Parity, Rate};
 use longhaul_wan_box::{Identity, Path, Sizing};
@@ -23,6 +25,8 @@ pub(super) struct Settings<'a> {
     fields: Option<Fields<'a>>,
     place: &'a SourceLocation,
     role: Role,
+    /// The box's place in a `[path]`.
+    pair: Option<sealing::Pair>,
 }
 
 impl<'a> Settings<'a> {
@@ -32,7 +36,12 @@ impl<'a> Settings<'a> {
             node.map(|node| Fields::of(node, "[[accelerator]]", ACCELERATOR)).transpose()?;
         let is_far = fields.as_ref().and_then(|fields| fields.text("role")) == Some("far");
         let role = if is_far { Role::Far } else { Role::Near };
-        Ok(Settings { fields, place, role })
+        Ok(Settings { fields, place, role, pair: None })
+    }
+
+    /// Returns the same settings for a box of `[path]`.
+    pub fn of_path(self, pair: sealing::Pair) -> Self {
+        Settings { pair: Some(pair), ..self }
     }
 
     /// Returns the same settings for the other half of a paired box.
@@ -62,7 +71,7 @@ impl<'a> Settings<'a> {
     /// delay of the WAN.
     ///
     /// The sizes are those of `longhaul accelerate` with a rate and a distance, for the outstanding
-    /// data of these requesters. The default memory is what they need.
+    /// data of these requesters. The default memory is what they need. `seed` is the scenario's.
     pub fn config(
         &self,
         number: usize,
@@ -70,15 +79,22 @@ impl<'a> Settings<'a> {
         lan_rate: Option<BitRate>,
         delay: Duration,
         flows: &[Flow],
+        seed: u64,
     ) -> Result<longhaul_wan_box::Config, FileError> {
         let sizing = self.sizing(path_rates, delay, flows);
         let accelerator = self.accelerator(&sizing, lan_rate);
         let checked = accelerator.check();
         checked.map_err(|why| self.place.error(format!("this accelerator: {why}")))?;
+        let sealing = match &self.fields {
+            Some(fields) => sealing::read(fields, self.pair, self.is_whole(), seed)?,
+            None => None,
+        };
+        let read_ahead = self.read_ahead(&sizing)?;
         if !self.is_whole() {
             return Ok(longhaul_wan_box::Config::alone(accelerator));
         }
-        let sized = sizing.transport(Identity::of_scenario(number as u64), 0);
+        let around = if sealing.is_some() { longhaul_seal::OVERHEAD } else { 0 };
+        let sized = sizing.transport(Identity::of_scenario(number as u64), around);
         let transport = longhaul_wan::Config {
             send_bytes_max: self.whole("send_memory").unwrap_or(sized.send_bytes_max),
             receive_bytes_max: self.whole("receive_memory").unwrap_or(sized.receive_bytes_max),
@@ -87,7 +103,24 @@ impl<'a> Settings<'a> {
         };
         let checked = transport.check();
         checked.map_err(|why| self.place.error(format!("this accelerator's transport: {why}")))?;
-        Ok(longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip()))
+        let config = longhaul_wan_box::Config::whole(accelerator, transport, sizing.round_trip());
+        Ok(config.sealed(sealing).reading_ahead(read_ahead))
+    }
+
+    /// The read-ahead, if protocols are given.
+    fn read_ahead(&self, sizing: &Sizing) -> Result<Option<longhaul_readahead::Config>, FileError> {
+        let Some(fields) = self.fields.as_ref().filter(|fields| fields.has("read_ahead")) else {
+            return Ok(None);
+        };
+        if !self.is_whole() {
+            let cause = "'read_ahead' without a transport: add transport = true";
+            return Err(fields.error("read_ahead", cause));
+        }
+        let protocols: Result<Vec<Protocol>, _> =
+            fields.list("read_ahead").map(str::parse).collect();
+        let protocols = protocols.map_err(|why| fields.error("read_ahead", why))?;
+        let config = longhaul_readahead::Config::of(&protocols);
+        Ok((!protocols.is_empty()).then(|| sizing.read_ahead(config)))
     }
 
     fn sizing(&self, path_rates: &[Option<BitRate>], delay: Duration, flows: &[Flow]) -> Sizing {

@@ -101,6 +101,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The texts of a list.
+    pub fn list(&self, key: &str) -> impl Iterator<Item = &str> {
+        let texts = self.text(key).unwrap_or_default().split(',').map(str::trim);
+        texts.filter(|text| !text.is_empty())
+    }
+
     /// true or false.
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.value(key) {

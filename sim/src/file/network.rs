@@ -141,8 +141,12 @@ impl<'a> Network<'a> {
         found
     }
 
-    /// The stations, for these flows.
-    pub fn into_stations(mut self, flows: &[Flow]) -> Result<Vec<StationPlan>, FileError> {
+    /// The stations, for these flows and the scenario's seed.
+    pub fn into_stations(
+        mut self,
+        flows: &[Flow],
+        seed: u64,
+    ) -> Result<Vec<StationPlan>, FileError> {
         for station in 0..self.stations.len() {
             let Some(settings) = &self.settings[station] else { continue };
             let lan_rate = self.rate_at(station, accelerator::LAN);
@@ -151,7 +155,7 @@ impl<'a> Network<'a> {
             let paths = self.cables.iter().flat_map(|cable| cable.ends);
             let paths = paths.filter(|end| end.0 == station && end.1 != accelerator::LAN).count();
             let rates: Vec<_> = (1..=paths).map(|side| self.rate_at(station, side)).collect();
-            let config = settings.config(station, &rates, lan_rate, delay, flows)?;
+            let config = settings.config(station, &rates, lan_rate, delay, flows, seed)?;
             self.stations[station].kind = StationKind::Box(Box::new(config));
         }
         Ok(self.stations)
@@ -213,7 +217,8 @@ impl<'a> Drafts<'a> {
         // Station and side of each end of the fibre.
         let mut ends = [(0, 0), (1, 0)];
         for name in boxes {
-            let settings = Settings::read(fields.node("accelerator"), place)?;
+            let pair = if name == "near" { ("near", "far") } else { ("far", "near") };
+            let settings = Settings::read(fields.node("accelerator"), place)?.of_path(pair);
             let is_whole = settings.is_whole();
             refuse_lone_box(&settings, which == "both", paired)?;
             let number = self.stations.len();

@@ -1,6 +1,6 @@
 //! Quantities with units, by kind.
 
-use super::tree::Value;
+use super::tree::{Node, Value};
 use longhaul_units::{BitRate, Duration, QuantityError, distance_m, probability, size_bytes};
 
 /// Kind of a key's value.
@@ -10,6 +10,8 @@ pub(super) enum ValueKind {
     Text,
     /// The name of a station, link or flow.
     Name,
+    /// Texts without commas: a list, or one text with commas between them.
+    Texts,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number from the first to the second.
@@ -65,6 +67,8 @@ impl ValueKind {
     pub fn read(self, value: &Value) -> Result<Quantity, String> {
         let found = match (self, value) {
             (ValueKind::Text, Value::Text(text)) => Some(Quantity::Text(text.clone())),
+            (ValueKind::Texts, Value::Text(text)) => Some(Quantity::Text(text.clone())),
+            (ValueKind::Texts, Value::List(items)) => texts(items),
             (ValueKind::Name, Value::Text(text)) => return name(text),
             (ValueKind::Choice(words), Value::Text(text)) => return choice(words, text),
             (ValueKind::Count(..), Value::Whole(number)) => Some(Quantity::Whole(*number)),
@@ -121,6 +125,7 @@ impl ValueKind {
     fn wanted(self) -> String {
         match self {
             ValueKind::Text => "text in quotes".into(),
+            ValueKind::Texts => "a list of texts, as in [\"one\", \"other\"]".into(),
             ValueKind::Name => "a name in quotes".into(),
             ValueKind::Choice(words) => format!("one of \"{}\"", words.join("\", \"")),
             ValueKind::Count(least, u64::MAX) => format!("a whole number from {least}"),
@@ -154,6 +159,16 @@ fn bytes(count: u64) -> String {
         count if count >= 1 << 30 => format!("{} GiB", count >> 30),
         count => format!("{count}"),
     }
+}
+
+/// Joins texts with commas.
+fn texts(items: &[Node]) -> Option<Quantity> {
+    let text = |item: &Node| match &item.value {
+        Value::Text(text) if !text.contains(',') => Some(text.clone()),
+        _ => None,
+    };
+    let all: Option<Vec<String>> = items.iter().map(text).collect();
+    all.map(|all| Quantity::Text(all.join(",")))
 }
 
 fn choice(words: &[&str], text: &str) -> Result<Quantity, String> {

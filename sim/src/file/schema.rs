@@ -89,6 +89,12 @@ pub(super) const ACCELERATOR: Keys = &[
     ("wan_rate", ValueKind::Choice(&["link", "port", "adaptive"])),
     ("send_memory", ValueKind::Size(MEMORY)),
     ("receive_memory", ValueKind::Size(MEMORY)),
+    ("key", ValueKind::Name),
+    ("peer", ValueKind::Texts),
+    ("psk", ValueKind::Texts),
+    ("clear", ValueKind::Texts),
+    ("key_optional", ValueKind::Flag),
+    ("read_ahead", ValueKind::Texts),
 ];
 
 /// `[[switch]]`.

@@ -10,6 +10,7 @@ use longhaul_units::{BitRate, Duration, Instant};
 mod flow_control;
 mod ingest;
 mod migration;
+mod sealing;
 
 const SHORTEST: &str = "[path]\ndistance = \"100km\"\n[[flow]]\n";
 

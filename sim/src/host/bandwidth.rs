@@ -223,6 +223,8 @@ impl Bandwidth {
                 wr_id: queue.begun,
                 signaled,
                 solicited: false,
+                offset: 0,
+                capsule: None,
             };
             if !nic.post(now, queue.slot, &posted) {
                 self.out_of_order += 1;

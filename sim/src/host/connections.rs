@@ -1,13 +1,14 @@
 //! Connections of the RDMA connection manager, which end when the requesting program is done.
 //!
-//! Each end announces its memory in the private data, as storage targets do. The kernel's
-//! processing time is not modelled: MADs are answered on arrival.
+//! Each end announces its memory in the private data; those of storage programs begin as NVMe over
+//! Fabrics has it. The kernel's processing time is not modelled: MADs are answered on arrival.
 
 use super::{Nic, Peer, Program, READS_SERVED, RNR_RETRIES, Terms};
 use longhaul_cm::{
     Accept, ConnectRequest, ConnectionId, DisconnectCause, Event as Cm, ListenId, RdmaCmHeader,
     RejectReason, ReplyInfo, RequestInfo, ServiceId, Transport, Waited,
 };
+use longhaul_nvme::QueueRequest;
 use longhaul_rnic::{Mtu, QpAttr, QpState, VerbsError};
 use longhaul_units::{Duration, Instant, Psn, RKey};
 use std::collections::BTreeMap;
@@ -33,14 +34,20 @@ pub(crate) struct Caller {
     pub qps: Vec<Waiting>,
     pub to: IpAddr,
     pub port: u16,
+    /// The service's number of the first QP.
+    pub first: u32,
+    /// Outstanding commands of each QP, of a storage host.
+    pub depth: Option<u32>,
     pub mtu: Mtu,
     pub starts_at: Instant,
 }
 
-/// A program that accepts connections.
+/// The QPs that accept connections at a port.
 pub(crate) struct Service {
     pub qps: Vec<Waiting>,
     pub port: u16,
+    /// As the callers'.
+    pub depth: Option<u32>,
 }
 
 /// Progress of a caller.
@@ -100,8 +107,13 @@ impl Connections {
         });
     }
 
-    /// Listens for a service.
+    /// Listens for a service, whose QPs join those of the same port.
     pub fn listen(&mut self, service: Service, nic: &mut Nic) -> Result<(), VerbsError> {
+        let known = self.services.values_mut().find(|known| known.port == service.port);
+        if let Some(known) = known {
+            known.qps.extend(service.qps);
+            return Ok(());
+        }
         let listening = nic.rnic.cm().listen(ServiceId::tcp(service.port), service.qps.len());
         let listening =
             listening.map_err(|_| VerbsError::Invalid("no room for another listener"))?;
@@ -235,10 +247,11 @@ impl Connections {
         info: &RequestInfo,
         nic: &mut Nic,
     ) {
-        let asked = self.services.get(&listen).zip(Offer::read(info.user_data()));
-        let asked = asked
-            .and_then(|(service, offer)| Some((*service.qps.get(offer.index as usize)?, offer)));
-        let made = asked.and_then(|(Waiting { slot, peer_psn }, offer)| {
+        let asked = self.services.get(&listen).and_then(|service| {
+            let offer = Offer::read(info.user_data(), service.depth)?;
+            Some((*service.qps.get(offer.index as usize)?, offer, service.depth))
+        });
+        let made = asked.and_then(|(Waiting { slot, peer_psn }, offer, depth)| {
             let peer = Peer {
                 ip: info.peer_ip,
                 qpn: info.peer_qpn,
@@ -254,7 +267,7 @@ impl Connections {
                 reads: nic.profile.outstanding_reads.min(info.initiator_depth),
             };
             nic.make_ready(now, slot, &peer, &terms).ok()?;
-            let own = nic.offer(slot, offer.index).write();
+            let own = nic.offer(slot, offer.index).reply(depth);
             let accept = Accept {
                 local_qpn: nic.qps[slot].qpn,
                 starting_psn: peer_psn,
@@ -291,7 +304,8 @@ impl Connections {
     ) {
         let call = &mut self.calls[number];
         let Waiting { slot, peer_psn } = call.caller.qps[index];
-        let made = Offer::read(info.private_data.as_slice()).and_then(|offer| {
+        let offer = Offer::read(info.private_data.as_slice(), call.caller.depth);
+        let made = offer.and_then(|offer| {
             let peer = Peer {
                 ip: info.peer_ip,
                 qpn: info.peer_qpn,
@@ -380,7 +394,7 @@ fn request(
     let Waiting { slot, peer_psn } = caller.qps[index];
     let source = nic.rnic.config().addresses.first();
     let header = RdmaCmHeader { source_port: 0, source, destination: caller.to };
-    let offer = nic.offer(slot, index as u32).write();
+    let offer = nic.offer(slot, caller.first + index as u32).request(caller.depth);
     let private_data = header.with_user_data(&offer).ok_or("the private data do not fit")?;
     let request = ConnectRequest {
         destination_ip: caller.to,
@@ -405,7 +419,8 @@ fn request(
     nic.rnic.cm().connect(now, &request).map_err(|why| why.to_string())
 }
 
-/// Private data of an end: the index of the QP within the flow, and the address of its memory.
+/// Private data of an end: the number of the QP of its service, and the address of its memory. Of
+/// storage programs it stands behind the private data of NVMe over Fabrics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub index: u32,
@@ -416,6 +431,24 @@ pub(crate) struct Offer {
 impl Offer {
     const LEN: usize = 16;
 
+    /// The private data of a REQ.
+    fn request(&self, depth: Option<u32>) -> Vec<u8> {
+        let size = |depth: u32| u16::try_from(depth).unwrap_or(u16::MAX);
+        let storage = depth.map(size).map(|size| {
+            // Queue 0 is the admin queue.
+            let queue = (self.index as u16).wrapping_add(1).max(1);
+            QueueRequest { queue, receives: size, sends: size, controller: 0 }.write()
+        });
+        [storage.as_ref().map_or(&[][..], |it| it), &self.write()].concat()
+    }
+
+    /// The private data of a REP.
+    fn reply(&self, depth: Option<u32>) -> Vec<u8> {
+        let size = |depth: u32| u16::try_from(depth).unwrap_or(u16::MAX);
+        let storage = depth.map(size).map(|receives| longhaul_nvme::Accept { receives }.write());
+        [storage.as_ref().map_or(&[][..], |it| it), &self.write()].concat()
+    }
+
     fn write(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.index.to_be_bytes());
@@ -424,7 +457,9 @@ impl Offer {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
+    fn read(private_data: &[u8], depth: Option<u32>) -> Option<Self> {
+        let at = if depth.is_some() { longhaul_nvme::REQUEST_LEN } else { 0 };
+        let bytes = private_data.get(at..)?;
         let word = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
         let address = u64::from(word(8)?) << 32 | u64::from(word(12)?);
         Some(Offer { index: word(0)?, rkey: RKey(word(4)?), address })

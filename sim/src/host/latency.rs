@@ -119,6 +119,8 @@ impl Latency {
                 wr_id: self.sent,
                 signaled: true,
                 solicited: false,
+                offset: 0,
+                capsule: None,
             };
             nic.post(now, self.slot, &posted);
             self.sent += 1;

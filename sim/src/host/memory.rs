@@ -10,9 +10,16 @@ const SPAN: u64 = 1 << 32;
 /// Offset of a span's second half, where capsules may overlap.
 const CAPSULES: u64 = SPAN / 2;
 
+/// Bytes of a capsule in memory; a shorter one is padded with zeros.
+pub(crate) type Capsule = [u8; 64];
+
 /// A span of memory for each QP. Every message begins at the start of its span.
 #[derive(Default)]
-pub(crate) struct Spans(Vec<Span>);
+pub(crate) struct Spans {
+    spans: Vec<Span>,
+    /// The capsule to be posted, which the NIC copies into its work request.
+    capsule: Option<Capsule>,
+}
 
 #[derive(Clone, Copy, Default)]
 struct Span {
@@ -46,35 +53,47 @@ impl Spans {
         (BASE, spans as u64 * SPAN)
     }
 
+    /// Bytes of a span in front of its memory for capsules.
+    pub const DATA_MAX: u64 = CAPSULES;
+
+    /// Writes the capsule to be posted. Returns its address.
+    pub fn load(&mut self, span: usize, capsule: &Capsule) -> u64 {
+        self.capsule = Some(*capsule);
+        Self::capsules(span)
+    }
+
     /// Adds a span for messages of `size` bytes.
     pub fn add(&mut self, size: u64, is_unreliable: bool) {
-        self.0.push(Span { size, is_unreliable, ..Span::default() });
+        self.spans.push(Span { size, is_unreliable, ..Span::default() });
     }
 
     /// Messages that another followed before they were complete.
     pub fn incomplete(&self, span: usize) -> u64 {
-        self.0[span].incomplete
+        self.spans[span].incomplete
     }
 
     /// Messages received completely, each byte once and in order.
     pub fn messages(&self, span: usize) -> u64 {
-        self.0[span].messages
+        self.spans[span].messages
     }
 
     /// Out-of-place writes.
     pub fn misplaced(&self, span: usize) -> u64 {
-        self.0[span].misplaced
+        self.spans[span].misplaced
     }
 
     #[inline]
     fn span(&mut self, address: u64) -> &mut Span {
-        &mut self.0[((address - BASE) / SPAN) as usize]
+        &mut self.spans[((address - BASE) / SPAN) as usize]
     }
 }
 
 impl Gather for Spans {
-    fn gather(&self, _address: u64, out: &mut [u8]) {
+    fn gather(&self, address: u64, out: &mut [u8]) {
         out.fill(0);
+        if let Some(capsule) = self.capsule.filter(|_| (address - BASE) % SPAN >= CAPSULES) {
+            out.iter_mut().zip(capsule).for_each(|(to, byte)| *to = byte);
+        }
     }
 }
 

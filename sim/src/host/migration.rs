@@ -330,7 +330,15 @@ impl Migrator {
         self.busy_until = self.busy_until.max(now) + post + nic.list_cost();
         self.outstanding += 1;
         let wr_id = self.posted.iter().sum();
-        let posted = Posted { op: Op::Write, size, wr_id, signaled: true, solicited: false };
+        let posted = Posted {
+            op: Op::Write,
+            size,
+            wr_id,
+            signaled: true,
+            solicited: false,
+            offset: 0,
+            capsule: None,
+        };
         self.doorbells.add(nic.doorbell(self.busy_until), self.slot, posted);
     }
 }

@@ -128,6 +128,8 @@ impl Sender {
                     wr_id: queue.begun,
                     signaled: plan.signals(queue.begun) || left == 0,
                     solicited: left == 0,
+                    offset: 0,
+                    capsule: None,
                 };
                 if !nic.post(now, queue.slot, &posted) {
                     self.failure.get_or_insert(Status::LocalQpOperation);

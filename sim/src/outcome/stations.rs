@@ -7,6 +7,8 @@ use crate::pfc;
 use crate::scenario::{Scenario, StationKind};
 use crate::station::Station;
 use longhaul_accel::Accelerator;
+use longhaul_readahead::ReadAhead;
+use longhaul_seal::Seal;
 use longhaul_switch::{DropReason, Switch};
 use longhaul_units::Instant;
 use longhaul_wan::{SessionStatus, Transport};
@@ -41,7 +43,11 @@ impl StationOutcomes {
                     let far = node.far().map(|far| accelerator(format!("{name}-responders"), far));
                     let between =
                         node.transport().map(|it| transport(format!("{name}-transport"), it));
-                    all.accelerators.extend(far.into_iter().chain(between));
+                    let sealed = node.seal().map(|it| seal(format!("{name}-seal"), it));
+                    let ahead =
+                        node.read_ahead().map(|it| read_ahead(format!("{name}-read-ahead"), it));
+                    let parts = [far, between, sealed, ahead];
+                    all.accelerators.extend(parts.into_iter().flatten());
                 }
                 Station::Switch(switch) => {
                     let (ports, dropped) = switch_ports(scenario, number, switch);
@@ -72,6 +78,16 @@ fn transport(name: String, node: &Transport) -> AcceleratorOutcome {
     ];
     let drops = counters.drops.iter().map(|(reason, count)| (reason.name(), count));
     counted(name, counters.values().chain(peaks), drops)
+}
+
+fn seal(name: String, node: &Seal) -> AcceleratorOutcome {
+    let counters = node.counters();
+    let drops = counters.drops.iter().map(|(reason, count)| (reason.name(), count));
+    counted(name, counters.values(), drops)
+}
+
+fn read_ahead(name: String, node: &ReadAhead) -> AcceleratorOutcome {
+    counted(name, node.counters().values(), std::iter::empty())
 }
 
 /// Returns the non-zero counters; dropped frames by reason.

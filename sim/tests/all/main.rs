@@ -9,6 +9,7 @@ mod migration;
 mod modes;
 mod network;
 mod published;
+mod sealing;
 mod storage;
 mod unreliable;
 mod wan_box;

@@ -107,3 +107,76 @@ fn boxes_carry_commands_as_they_carry_other_messages() {
     let through = simulate(1000, "accelerators = \"both\"\n", keys);
     assert_eq!(through.messages, plain.messages);
 }
+
+/// The outcome of writes over 1000 km between whole boxes with these further keys.
+fn through_boxes(path: &str, boxes: &str, flow: &str) -> Outcome {
+    let text = format!(
+        "[path]\ndistance = \"1000km\"\nrate = \"10G\"\n{path}\naccelerators = \"both\"\n\
+         [path.accelerator]\ntransport = true\n{boxes}\n[[flow]]\ntest = \"storage\"\n\
+         connect = \"cm\"\n{flow}"
+    );
+    let file = ScenarioFile::parse("x.toml", &text);
+    let loaded = file.and_then(|file| file.load(&mut |name| Err(format!("no file {name}"))));
+    let scenario = loaded.unwrap_or_else(|error| panic!("{error}\n{text}")).scenario;
+    let outcome = Simulation::new(scenario, |_, _| None).unwrap().run(1, |_| true);
+    assert_eq!(outcome.violations, Vec::<String>::new(), "{text}");
+    assert_eq!((&outcome.unfinished, &outcome.flows[0].failure), (&None, &None), "{text}");
+    outcome
+}
+
+fn counter(outcome: &Outcome, part: &str, name: &str) -> u64 {
+    let part = outcome.accelerators.iter().find(|it| it.name == part);
+    let of = part.into_iter().flat_map(|it| &it.counters);
+    of.filter(|(counter, _)| counter == name).map(|(_, count)| *count).sum()
+}
+
+#[test]
+fn read_ahead_saves_a_write_a_round_trip() {
+    let ahead = "read_ahead = [\"nvme\"]";
+    for boxes in ["mode = \"early\"", "mode = \"off\"", "key = \"k\""] {
+        for size in ["16K", "128K", "1M"] {
+            let keys = format!("op = \"write\"\nsize = \"{size}\"\ntx_depth = 1\niterations = 20");
+            let without = through_boxes("", boxes, &keys);
+            let with = through_boxes("", &format!("{boxes}\n{ahead}"), &keys);
+            let [without, with_ahead] = [&without, &with].map(|it| latency_us(&it.flows[0]));
+            let saved = (without - with_ahead) / 10_000.0;
+            assert!((saved - 1.0).abs() < 0.05, "{boxes} {size}: {without} and {with_ahead} us");
+            // The first command may pass before the boxes have found each other.
+            let answered = counter(&with, "far-read-ahead", "answered");
+            assert!((19..=20).contains(&answered), "{boxes} {size}: {answered}");
+            assert_eq!(counter(&with, "near-read-ahead", "fetched"), answered, "{boxes} {size}");
+        }
+    }
+}
+
+#[test]
+fn reads_and_capsules_are_not_read_ahead_for() {
+    for keys in ["op = \"read\"\nsize = \"64K\"", "op = \"write\"\nsize = \"4K\""] {
+        let keys = format!("{keys}\ntx_depth = 1\niterations = 20");
+        let outcome = through_boxes("", "read_ahead = [\"nvme\"]", &keys);
+        assert_near(outcome.flows[0].latency.unwrap().median_ns / 1e3, 10_000.0);
+        assert_eq!(counter(&outcome, "near-read-ahead", "announced"), 0);
+    }
+}
+
+#[test]
+fn flows_of_one_target_share_its_port() {
+    let flow = "op = \"write\"\nsize = \"16K\"\nqps = 3\ntx_depth = 2\niterations = 10\ncount = 3";
+    let outcome = through_boxes("loss = 1e-3", "read_ahead = [\"nvme\"]", flow);
+    assert!(outcome.flows.iter().all(|flow| flow.messages == 30 && flow.failure.is_none()));
+    assert_eq!(counter(&outcome, "near-read-ahead", "connections"), 9);
+}
+
+#[test]
+fn read_ahead_without_connections_to_see_is_a_warning() {
+    let warnings = |connect: &str| {
+        let text = format!(
+            "[path]\naccelerators = \"both\"\n[path.accelerator]\ntransport = true\n\
+             read_ahead = [\"nvme\"]\n[[flow]]\ntest = \"storage\"\nop = \"write\"\n{connect}"
+        );
+        let file = ScenarioFile::parse("x.toml", &text).unwrap();
+        file.load(&mut |name| Err(name.into())).unwrap().scenario.warnings()
+    };
+    assert!(warnings("")[0].starts_with("flow1: boxes read ahead only for connections"));
+    assert_eq!(warnings("connect = \"cm\""), Vec::<String>::new());
+}

@@ -12,7 +12,7 @@ const EXPERIMENTS: &[(&str, &str)] = embedded!("experiments", ".toml":
     "ntt-distance" "ntt-frameworks" "iown-c1" "iown-c1-disturbed" "iown-d1" "step1" "step1-reads"
     "go-back-n" "lossy-wan" "nics" "ceiling" "power" "planner-grid" "thesis-sizes" "thesis-events"
     "thesis-qps" "thesis-many-to-one" "thesis-one-to-many" "thesis-recovery"
-    "iown1-nvmf" "chelsio-nvmf" "iown2-vm"
+    "iown1-nvmf" "chelsio-nvmf" "iown2-vm" "storage-writes"
 );
 
 /// Display names of scenario keys.

@@ -1,6 +1,6 @@
 //! The target of an association: fetches data, accesses drives and responds.
 
-use super::{Commands, RESPONSE, capsule};
+use super::Commands;
 use crate::host::doorbells::Doorbells;
 use crate::host::{Nic, Op, Posted, Seen};
 use longhaul_rnic::Status;
@@ -21,11 +21,15 @@ enum Step {
     Respond,
 }
 
-/// READs of a slot. As many as the NIC begins are posted, so that none delays a response.
+/// Progress of a slot's commands. As many READs as the NIC begins are posted, so that none delays a
+/// response.
 #[derive(Clone, Copy, Default)]
-struct Fetches {
+struct Queue {
     posted: u32,
     waiting: u32,
+    /// Commands whose data were or are being fetched, and that were responded to.
+    fetched: u64,
+    responded: u64,
 }
 
 #[derive(Default)]
@@ -40,8 +44,8 @@ pub(crate) struct Controller {
     cores: Vec<Core>,
     /// Core of each slot.
     by_slot: Vec<usize>,
-    /// Fetches of each slot.
-    fetches: Vec<Fetches>,
+    /// Queue of each slot.
+    queues: Vec<Queue>,
     /// Number of the next step.
     count: u64,
     doorbells: Doorbells,
@@ -57,7 +61,7 @@ impl Controller {
             commands,
             cores: (0..commands.storage.cores.max(1)).map(|_| Core::default()).collect(),
             by_slot: Vec::new(),
-            fetches: Vec::new(),
+            queues: Vec::new(),
             count: 0,
             doorbells: Doorbells::default(),
             transferred_at: Instant::ZERO,
@@ -73,7 +77,7 @@ impl Controller {
     pub fn start(&mut self, _at: Instant, slots: Vec<usize>, nic: &mut Nic) {
         let highest = slots.iter().max().copied().unwrap_or(0);
         self.by_slot = vec![0; highest + 1];
-        self.fetches = vec![Fetches::default(); highest + 1];
+        self.queues = vec![Queue::default(); highest + 1];
         for (index, slot) in slots.into_iter().enumerate() {
             self.by_slot[slot] = index % self.cores.len();
             for _ in 0..Commands::receives(self.commands.depth) {
@@ -83,9 +87,14 @@ impl Controller {
     }
 
     pub fn complete(&mut self, seen: Seen) {
-        if seen.completion.status != Status::Success {
-            self.failure.get_or_insert(seen.completion.status);
-            return;
+        match seen.completion.status {
+            Status::Success => {}
+            // The host has disconnected, or another work request has failed.
+            Status::WrFlush => return,
+            failed => {
+                self.failure.get_or_insert(failed);
+                return;
+            }
         }
         let step = if seen.completion.wr_id == FETCH { Step::Fetched } else { Step::Begin };
         self.add(seen.at, step, seen.slot);
@@ -127,22 +136,22 @@ impl Controller {
                 if self.commands.op == Op::Read || self.commands.is_in_capsule() {
                     return self.access(at, slot, nic);
                 }
-                let fetches = &mut self.fetches[slot];
-                if fetches.posted >= nic.reads_max() {
-                    fetches.waiting += 1;
+                let queue = &mut self.queues[slot];
+                if queue.posted >= nic.reads_max() {
+                    queue.waiting += 1;
                     return at;
                 }
-                fetches.posted += 1;
+                queue.posted += 1;
                 self.fetch(at, slot, nic)
             }
             Step::Fetched => {
-                let fetches = &mut self.fetches[slot];
+                let queue = &mut self.queues[slot];
                 let at = at + poll;
-                let at = if fetches.waiting > 0 {
-                    fetches.waiting -= 1;
+                let at = if queue.waiting > 0 {
+                    queue.waiting -= 1;
                     self.fetch(at, slot, nic)
                 } else {
-                    fetches.posted -= 1;
+                    queue.posted -= 1;
                     at
                 };
                 self.access(at, slot, nic)
@@ -155,7 +164,10 @@ impl Controller {
     fn fetch(&mut self, at: Instant, slot: usize, nic: &Nic) -> Instant {
         let (post, _) = nic.costs();
         let at = at + post + nic.list_cost();
-        self.doorbells.add(nic.doorbell(at), slot, self.data(Op::Read, true));
+        let queue = &mut self.queues[slot];
+        let offset = self.commands.offset(queue.fetched);
+        queue.fetched += 1;
+        self.doorbells.add(nic.doorbell(at), slot, self.data(Op::Read, true, offset));
         at
     }
 
@@ -179,14 +191,25 @@ impl Controller {
         let is_read = self.commands.op == Op::Read;
         let at = at + post.times(1 + u64::from(is_read)) + nic.list_cost();
         if is_read {
-            self.doorbells.add(nic.doorbell(at), slot, self.data(Op::Write, false));
+            self.doorbells.add(nic.doorbell(at), slot, self.data(Op::Write, false, 0));
         }
-        self.doorbells.add(nic.doorbell(at), slot, capsule(RESPONSE));
+        let queue = &mut self.queues[slot];
+        let response = self.commands.response(queue.responded);
+        queue.responded += 1;
+        self.doorbells.add(nic.doorbell(at), slot, response);
         at
     }
 
-    /// An RDMA operation on a command's data.
-    fn data(&self, op: Op, signaled: bool) -> Posted {
-        Posted { op, size: self.commands.size, wr_id: FETCH, signaled, solicited: false }
+    /// An RDMA operation on a command's data, at this offset in the host's memory.
+    fn data(&self, op: Op, signaled: bool, offset: u64) -> Posted {
+        Posted {
+            op,
+            size: self.commands.size,
+            wr_id: FETCH,
+            signaled,
+            solicited: false,
+            offset,
+            capsule: None,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The host of an association: keeps commands outstanding on each I/O queue.
 
-use super::{Commands, RESPONSE, capsule};
+use super::{Commands, RESPONSE};
 use crate::host::doorbells::Doorbells;
 use crate::host::{Goal, Nic, Seen};
 use longhaul_rnic::Status;
@@ -136,10 +136,10 @@ impl Initiator {
         let queue = &mut self.queues[index];
         if queue.has_room(&self.commands) {
             queue.busy_until = queue.busy_until.max(now) + post + nic.list_cost();
+            let command = self.commands.command(queue.submitted, nic.own_memory(queue.slot));
             queue.submitted += 1;
             queue.submitted_at.push_back(queue.busy_until);
-            let seen_at = nic.doorbell(queue.busy_until);
-            self.doorbells.add(seen_at, queue.slot, capsule(self.commands.capsule()));
+            self.doorbells.add(nic.doorbell(queue.busy_until), queue.slot, command);
             return true;
         }
         let Some(seen) = queue.responses.front().copied().filter(|seen| seen.at <= now) else {
