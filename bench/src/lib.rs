@@ -15,6 +15,7 @@ mod assess;
 mod compare;
 mod csv;
 mod distributions;
+mod energy;
 mod expectation;
 mod experiment;
 pub mod export;
@@ -32,6 +33,7 @@ mod timeline;
 
 pub use assess::{Assessment, Cell, Counts, Figure, Judgement, Tally, Verdict};
 pub use compare::{Comparison, Difference, Origin, Unmatched};
+pub use energy::{Baseline, Energy, POWERTOP, Saving};
 pub use expectation::{Basis, Condition, Conditions, Exemption, Expectation, Tolerance};
 pub use experiment::{Assumption, Document, Experiment, PublishedCell};
 pub use figures::figures;

@@ -33,7 +33,7 @@ pub(crate) struct Unit {
 }
 
 /// Endings of names, the unit's family, and its size in the family's own unit.
-const SUFFIXES: [(&str, Family, f64); 23] = [
+const SUFFIXES: [(&str, Family, f64); 24] = [
     ("_per_s", Family::PerSecond, 1.0),
     ("_bps", Family::Rate, 1.0),
     ("_kbps", Family::Rate, 1e3),
@@ -50,6 +50,7 @@ const SUFFIXES: [(&str, Family, f64); 23] = [
     ("_joules", Family::Energy, 1.0),
     ("_kw", Family::Power, 1e3),
     ("_ws", Family::Energy, 1.0),
+    ("_nj", Family::Energy, 1e-9),
     ("_pps", Family::PerSecond, 1.0),
     ("_iops", Family::PerSecond, 1.0),
     ("_hz", Family::PerSecond, 1.0),
@@ -101,7 +102,19 @@ impl Family {
             Family::Distance => const { &[unit("m", 1.0), unit("km", 1e3)] },
             Family::Percent => const { &[unit("%", 1.0)] },
             Family::Power => const { &[unit("W", 1.0), unit("kW", 1e3), unit("MW", 1e6)] },
-            Family::Energy => const { &[unit("W·s", 1.0), unit("kW·s", 1e3), unit("MW·s", 1e6)] },
+            Family::Energy => {
+                const {
+                    &[
+                        unit("pJ", 1e-12),
+                        unit("nJ", 1e-9),
+                        unit("µJ", 1e-6),
+                        unit("mJ", 1e-3),
+                        unit("W·s", 1.0),
+                        unit("kW·s", 1e3),
+                        unit("MW·s", 1e6),
+                    ]
+                }
+            }
             Family::PerSecond => {
                 const { &[unit("/s", 1.0), unit("thousand/s", 1e3), unit("million/s", 1e6)] }
             }
@@ -113,7 +126,7 @@ impl Family {
 impl Quantity {
     /// Of what `key` names: `goodput_bps` is a rate called goodput, `qps` a count. Endings: `_bps`
     /// with k, m, g; `_bytes`; `_ps`, `_ns`, `_us`, `_ms`, `_s`; `_m`, `_km`; `_percent`; `_w`,
-    /// `_ws`; `_per_s`, `_pps`, `_iops`.
+    /// `_ws`, `_nj`; `_per_s`, `_pps`, `_iops`.
     pub fn of(key: &str) -> Self {
         let known = SUFFIXES.iter().find_map(|&(suffix, family, base)| {
             let name = key.strip_suffix(suffix).filter(|name| !name.is_empty())?;
@@ -277,6 +290,7 @@ mod tests {
         let losses = [0.0, 1e-5, 1e-3, 1e-2, 5e-2, 1.5e-3].map(|loss| human("path.loss", loss));
         assert_eq!(losses, ["0", "1e-5", "1e-3", "1e-2", "5e-2", "1.5e-3"]);
         assert_eq!(human("energy_ws", 2946.0), "2.946 kW·s");
+        assert_eq!(human("energy_per_bit_psu_nj", 11.25), "11.25 nJ");
         assert_eq!(human("events_per_s", 2.01e7), "20.1 million/s");
     }
 

@@ -1,5 +1,7 @@
 //! `longhaul report`: tables, plots and an HTML report from result files.
 
+mod power;
+
 use crate::output;
 use crate::problem::Problem;
 use longhaul_bench::{ReadError, Report, ResultFile};
@@ -13,6 +15,8 @@ Examples:
   longhaul report a.jsonl b.jsonl --only iown2-c1 --markdown
   longhaul report results.jsonl --csv tables --svg plots
   longhaul report results.jsonl --json | jq '.experiments[] | {name, tally}'
+  longhaul report results.jsonl --power tcp           energy per bit against the program tcp
+  longhaul report sweep.jsonl --power fabric=software --watts 25
 
 Files hold one JSON object per line, as 'longhaul reproduce' and 'longhaul sweep' write them:
 docs/results.md. Several are merged. Exit code: 0, the report is complete, whatever it says; with
@@ -50,6 +54,8 @@ pub struct Args {
     /// Exit with 1 if a figure is off or missing
     #[arg(long)]
     check: bool,
+    #[command(flatten)]
+    power: power::Options,
 }
 
 /// Exit code for files that cannot be read, or that lack an experiment of `--only`.
@@ -68,7 +74,11 @@ pub fn run(args: &Args) -> ExitCode {
         eprintln!("longhaul report: {problem}");
         return ExitCode::from(UNREADABLE);
     }
-    match report(args, &files) {
+    let reported = match args.power.baseline() {
+        Some(baseline) => power::report(&args.power, baseline, &files, args.json),
+        None => report(args, &files),
+    };
+    match reported {
         Ok(code) => code,
         Err(problem) => {
             eprintln!("longhaul report: {problem}");
