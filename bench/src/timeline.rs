@@ -1,4 +1,5 @@
-//! Pictures of the middle of single runs: rates of devices and processor time, over time.
+//! Pictures of the middle of single runs: rates of devices, fill of their send queues and processor
+//! time, over time.
 
 use crate::distributions::Picture;
 use crate::plot::{Line, Marker, Plot, PlotAxis, Scale, Style};
@@ -9,7 +10,11 @@ use crate::record::Record;
 /// Runs with pictures: the first of each point.
 const RUNS_MAX: usize = 12;
 /// Endings of the samples that are series over time, and what a picture of them shows.
-const SERIES: [(&str, &str); 2] = [("_bps", "rate"), (".cpu_percent", "processor time")];
+const SERIES: [(&str, &str); 3] = [
+    ("_bps", "rate"),
+    (".send_queue_fill", "send requests in the queues"),
+    (".cpu_percent", "processor time"),
+];
 
 /// The series of one run.
 #[derive(Clone, Debug)]
@@ -68,7 +73,7 @@ impl Timeline {
     }
 
     fn line(&self, series: usize, name: &str, figures: &[f64]) -> Line {
-        let label = name.trim_end_matches("_bps").trim_end_matches(".cpu_percent");
+        let label = SERIES.iter().find_map(|(end, _)| name.strip_suffix(end)).unwrap_or(name);
         let points = figures.iter().enumerate();
         Line {
             label: label.replace('.', " "),
@@ -95,6 +100,7 @@ mod tests {
         let record = Record::new("x", Source::Measured, point)
             .with_samples("a.sent_bps", vec![1e9, 2e9])
             .with_samples("ib_write_bw-1.cpu_percent", vec![90.0, 80.0])
+            .with_samples("a.send_queue_fill", vec![128.0, 120.0])
             .with_samples("latency_ns", vec![1.0]);
         Record { sample_s, ..record }
     }
@@ -105,7 +111,9 @@ mod tests {
         let all = Timeline::of(&records);
         assert_eq!(all.len(), 1);
         let pictures = all[0].pictures(|point| point.to_string());
-        assert_eq!(pictures.len(), 2);
+        assert_eq!(pictures.len(), 3);
+        let Picture::Plot(fill) = &pictures[1] else { panic!("no plot") };
+        assert_eq!((fill.lines[0].label.as_str(), fill.lines[0].points[0].1), ("a", 128.0));
         let Picture::Plot(plot) = &pictures[0] else { panic!("no plot") };
         assert_eq!(plot.lines[0].points.len(), 2);
         assert_eq!((plot.lines[0].label.as_str(), plot.lines[0].points[1].0), ("a sent", 0.01));

@@ -42,6 +42,10 @@ pub struct Campaign {
     pub retries: u32,
     /// Interval at which the threads of programs are sampled, if they are.
     pub sample: Option<Duration>,
+    /// Seconds for which powertop measures each run, if it does.
+    pub powertop_s: Option<u32>,
+    /// True if the time of clients in lab hosts is split among their verbs calls.
+    pub times_calls: bool,
     /// Where the runs are.
     pub site: Site,
     /// Programs, at least one.
@@ -239,6 +243,9 @@ struct CampaignFile {
     limit_s: Option<Spanned<f64>>,
     retries: Option<u32>,
     sample_ms: Option<Spanned<f64>>,
+    powertop_s: Option<Spanned<f64>>,
+    #[serde(default)]
+    times_calls: bool,
     lab: Option<LabFile>,
     ssh: Option<Spanned<SshHosts>>,
     #[serde(default)]
@@ -423,6 +430,11 @@ impl Campaign {
                     lines.number("sample_ms", given, 0.0, SAMPLE_MS_MIN)? / 1e3,
                 )),
             },
+            powertop_s: match given.powertop_s {
+                None => None,
+                given => Some(lines.number("powertop_s", given, 0.0, 1.0)? as u32),
+            },
+            times_calls: given.times_calls,
             site,
             programs: Vec::new(),
             published: given.published,

@@ -134,6 +134,24 @@ impl Parser {
     }
 }
 
+/// Seconds that a program spent in its verbs calls, as `in_CALL_s`, from the line that ends a trace:
+/// `longhaul: NAME: of 3.275 s since its first verb, 51.5 % poll_cq (1518454 calls), …`. Empty
+/// without a trace.
+pub(crate) fn in_calls(errors: &str) -> Values {
+    let split = errors.lines().find_map(|line| {
+        let (begin, shares) = line.split_once(" s since its first verb, ")?;
+        let seconds: f64 = begin.rsplit(' ').next()?.parse().ok()?;
+        Some((seconds, shares))
+    });
+    let Some((seconds, shares)) = split else { return Values::new() };
+    let share = |text: &str| {
+        let (percent, call) = text.split_once(" % ")?;
+        let call = call.split(' ').next()?;
+        Some((format!("in_{call}_s"), percent.trim().parse::<f64>().ok()? / 100.0 * seconds))
+    };
+    shares.split(", ").filter_map(share).collect()
+}
+
 /// The program whose output has the results.
 fn of_side<'a>(client: &'a Ended, server: Option<&'a Ended>, from: Side) -> &'a Ended {
     match (from, server) {
@@ -147,4 +165,19 @@ fn json<T: serde::de::DeserializeOwned>(text: &str, program: &str) -> Result<T, 
     let from = text.find('{').unwrap_or(0);
     serde_json::from_str(&text[from..])
         .map_err(|error| NoResult::new(format!("{program} printed no result ({error})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_trace_tells_the_seconds_in_each_call() {
+        let errors = "warning: x\nlonghaul: ib_write_bw: of 4.000 s since its first verb, 50.0 % \
+                      poll_cq (1518454 calls), 2.5 % post_send (37304 calls)\n";
+        let expected = [("in_poll_cq_s".to_owned(), 2.0), ("in_post_send_s".to_owned(), 0.1)];
+        assert_eq!(in_calls(errors), expected.into());
+        assert_eq!(in_calls("longhaul: of x s since its first verb, 1 % y"), Values::new());
+        assert_eq!(in_calls(""), Values::new());
+    }
 }

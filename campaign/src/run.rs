@@ -4,10 +4,11 @@ use crate::environment::environment;
 use crate::executor::{Cause, End, Executor, Refusal, Side};
 use crate::file::Campaign;
 use crate::grid::{Point, Run, Settings};
-use crate::parser::{NoResult, Observations, Values};
+use crate::parser::{self, NoResult, Observations, Values};
 use crate::process::{Ended, Group};
 use crate::program::{ADDRESS, Commands, PORT, Program, Start, TCP};
 use crate::programs::{Fault, Output, Programs, Ready};
+use crate::sample::powertop::{self, Powertop};
 use crate::sample::{Recorded, Recording};
 use crate::slurm::Share;
 use crate::store::{Digest, Store, StoreError};
@@ -73,6 +74,9 @@ pub enum RunError {
     /// A result cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// powertop does not measure, and the campaign asks for it.
+    #[error("powertop_s: {0}")]
+    Powertop(#[from] Refusal),
     /// The output of programs cannot be stored.
     #[error("cannot write {}: {error}", path.display())]
     Output {
@@ -120,7 +124,7 @@ impl Failure {
 /// it ends. Setting `stop` ends it; the run in progress is not stored.
 ///
 /// # Errors
-/// A result cannot be stored; those before are on disk.
+/// A result cannot be stored; those before are on disk. powertop does not measure.
 pub fn measure(
     campaign: &Campaign,
     points: &[Point],
@@ -132,6 +136,10 @@ pub fn measure(
 ) -> Result<Tally, RunError> {
     let missing = missing(campaign, points, share, store);
     store.describe(&campaign.experiment)?;
+    if let (Some(_), Some(first)) = (campaign.powertop_s, missing.first()) {
+        let topology = Topology::of(&points[first.point].path)?;
+        powertop::check(executor, topology, stop)?;
+    }
     let began = Instant::now();
     let mut tally = Tally::default();
     let versions: BTreeSet<&str> =
@@ -178,7 +186,7 @@ impl Attempt {
 
 /// Adds to a record what was recorded beside its values.
 fn add(recorded: Recorded, record: &mut Record) {
-    let Recorded { rise, power, activity } = recorded;
+    let Recorded { rise, power, activity, powertop } = recorded;
     for (zone, energy_j) in rise.energy_j {
         record.values.insert(format!("energy_{zone}_ws"), energy_j);
         if rise.seconds > 0.0 {
@@ -189,6 +197,11 @@ fn add(recorded: Recorded, record: &mut Record) {
         record.values.insert(format!("power_{source}_w"), watts);
     }
     record.absent.extend(power.absent);
+    if let Some(estimate) = powertop {
+        record.values.extend(estimate.values);
+        let why = estimate.absent.map(|why| (powertop::NAME.to_owned(), why));
+        record.absent.extend(why);
+    }
     if let Some(bps) = record.values.get("goodput_bps").copied().filter(|bps| *bps > 0.0) {
         let powers = record.values.iter().filter(|(name, _)| name.starts_with("power_"));
         let per_bit = powers.map(|(name, watts)| {
@@ -208,6 +221,10 @@ fn add(recorded: Recorded, record: &mut Record) {
     if traffic.is_empty() {
         let why = "no verbs device here counts port_xmit_data and port_rcv_data";
         record.absent.insert("sent_bps".to_owned(), why.to_owned());
+    }
+    if !traffic.keys().any(|name| name.ends_with(".send_queue_fill")) {
+        let why = "no verbs device here tells how many requests are in its send queues";
+        record.absent.insert("send_queue_fill".to_owned(), why.to_owned());
     }
     for (name, rates) in traffic {
         record.samples.insert(name, rates[middle.clone()].to_vec());
@@ -250,6 +267,8 @@ struct Runner<'a> {
 struct Meeting {
     /// Command line of the first client.
     command: String,
+    /// Words of all programs.
+    words: Vec<Vec<String>>,
     programs: Programs,
     pairs: Vec<PairOf>,
 }
@@ -393,10 +412,15 @@ impl Runner<'_> {
             Ok(meeting) => meeting,
             Err(failure) => return Ok(Attempt::refused(failure)),
         };
-        let Meeting { command, programs, pairs } = meeting;
+        let Meeting { command, words, programs, pairs } = meeting;
+        let powertop = match self.powertop(point) {
+            Ok(powertop) => powertop,
+            Err(refusal) => return Ok(Attempt::refused(Failure::Program(refusal))),
+        };
         let recording = Recording::begin(self.campaign.sample, self.executor.devices());
         let ran = programs.run(self.stop).map_err(|fault| self.explained(fault));
-        let recorded = recording.end();
+        let mut recorded = recording.end();
+        recorded.powertop = powertop.map(|powertop| powertop.end(&words, self.stop));
         let ended: Vec<&Ended> = match &ran {
             Ok(Output { clients, servers }) => clients.iter().chain(servers).collect(),
             Err(Failure::Fault(fault)) => fault.outputs().iter().collect(),
@@ -415,9 +439,21 @@ impl Runner<'_> {
         let outcome = ran.and_then(|output| {
             let observations = observations(&program.commands, &pairs, &output);
             let read = read(&program.commands, pairs, &output);
-            Ok((read.map_err(|error| Failure::NoResult { error, file })?, observations))
+            let mut pairs = read.map_err(|error| Failure::NoResult { error, file })?;
+            if self.campaign.times_calls {
+                for (pair, client) in pairs.iter_mut().zip(&output.clients) {
+                    pair.values.extend(parser::in_calls(&client.stderr));
+                }
+            }
+            Ok((pairs, observations))
         });
         Ok(Attempt { command, outcome, recorded })
+    }
+
+    /// powertop for a run, if the campaign asks for it.
+    fn powertop(&self, point: &Point) -> Result<Option<Powertop>, Refusal> {
+        let Some(seconds) = self.campaign.powertop_s else { return Ok(None) };
+        Powertop::start(self.executor, Topology::of(&point.path)?, seconds).map(Some)
     }
 
     /// The failure, as the executor explains it.
@@ -455,6 +491,7 @@ impl Runner<'_> {
         let topology = Topology::of(&point.path)?;
         let mut meeting = Meeting {
             command: String::new(),
+            words: Vec::new(),
             programs: Programs {
                 servers: Vec::new(),
                 clients: Vec::new(),
@@ -489,6 +526,7 @@ impl Runner<'_> {
                         Start::Says(text) => Ready::Says(text.clone()),
                     };
                     let name = self.name(place.server, place.pair, &words);
+                    meeting.words.push(words.clone());
                     let served = self.executor.serve(place.server, name, &words, ready);
                     meeting.programs.servers.push(served.map_err(Failure::Program)?);
                     let index = meeting.programs.servers.len() - 1;
@@ -502,6 +540,7 @@ impl Runner<'_> {
             if meeting.command.is_empty() {
                 meeting.command = words.client.join(" ");
             }
+            meeting.words.push(words.client);
             meeting.pairs.push(PairOf {
                 client: self.executor.host(place.client),
                 server: self.executor.host(place.server),

@@ -4,6 +4,7 @@
 mod counters;
 mod devices;
 mod power;
+pub(crate) mod powertop;
 mod threads;
 
 pub use counters::{Readings, Rise};
@@ -38,6 +39,8 @@ pub struct Recorded {
     pub power: Power,
     /// Processor time of threads and traffic of devices, if they were sampled.
     pub activity: Option<Activity>,
+    /// What powertop told, if it was asked.
+    pub powertop: Option<powertop::Estimate>,
 }
 
 impl Recording {
@@ -57,7 +60,7 @@ impl Recording {
     pub fn end(self) -> Recorded {
         let activity = self.sampler.map(Sampler::end);
         let rise = Readings::now(Path::new("/")).since(&self.before);
-        Recorded { rise, power: self.meter.end(), activity }
+        Recorded { rise, power: self.meter.end(), activity, powertop: None }
     }
 }
 

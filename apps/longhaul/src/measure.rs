@@ -260,13 +260,17 @@ fn executor(campaign: &Campaign, is_for_list: bool) -> Result<Box<dyn Executor>,
         Site::Lab => {
             let name = format!("measure-{}", std::process::id());
             let name: LabName = name.parse().map_err(Problem::from)?;
-            let sample = campaign.sample;
+            let (sample, times_calls) = (campaign.sample, campaign.times_calls);
             Ok(Box::new(InLab::new(name, move |(dir, host), words| {
                 let mut command = exec::command(dir, host, &itself(words)?)?;
                 if let Some(interval) = sample {
                     // Twice as often as they are read, so that no interval is without an update.
                     let ms = (interval.as_millis() / 2).clamp(1, 60_000);
                     command.env(attach::ENV_COUNTERS_MS, ms.to_string());
+                }
+                if times_calls {
+                    // The split of its time is wanted, not the trace.
+                    command.env(attach::ENV_TRACE, "/dev/null");
                 }
                 Ok::<_, Box<dyn Error>>(command)
             })))
@@ -358,6 +362,10 @@ fn of_run(error: RunError) -> Failure {
             let cause = format!("{error}; the runs that ended before are complete");
             Problem::new(cause, "free some space and repeat the command")
         }
+        RunError::Powertop(_) => Problem::new(
+            error.to_string(),
+            "run as root on machines where powertop estimates power, or remove the key",
+        ),
         RunError::Store(error) => error.into(),
     };
     Failure::Other(problem)

@@ -23,6 +23,8 @@ struct Options {
 
 /// Counters of a host's device, below the directory of its files.
 const COUNTERS_OF_DEVICE: &str = "devices/virtual/infiniband/longhaul0/ports/1/counters";
+/// The fill of the send queues, likewise.
+const FILL_OF_DEVICE: &str = "send_queue_fill";
 
 /// A place in a lab.
 type Host<'a> = (&'a LabDir, HostName);
@@ -145,6 +147,7 @@ impl<F: Fn(Host<'_>, &[OsString]) -> Made> Executor for InLab<F> {
         let device = |host: HostName| Device {
             name: host.to_string(),
             counters: lab.dir().counters(host).join(COUNTERS_OF_DEVICE),
+            fill: Some(lab.dir().counters(host).join(FILL_OF_DEVICE)),
         };
         hosts.map(device).collect()
     }

@@ -167,10 +167,12 @@ impl Activity {
         all
     }
 
-    /// Bits per second of each device and direction, as `DEVICE.sent_bps`, by interval.
+    /// Bits per second of each device and direction, as `DEVICE.sent_bps`, and the fill of its send
+    /// queues, as `DEVICE.send_queue_fill`, by interval.
     pub fn by_device(&self) -> BTreeMap<String, Vec<f64>> {
         let lengths = self.lengths_s();
-        self.traffic.iter().flat_map(|traffic| traffic.rates(&lengths)).collect()
+        let rates = self.traffic.iter().flat_map(|traffic| traffic.rates(&lengths));
+        rates.chain(self.traffic.iter().filter_map(Traffic::fill)).collect()
     }
 
     /// Mean length of the intervals in seconds; `None` without intervals.
@@ -178,7 +180,7 @@ impl Activity {
         self.ends_s.last().map(|end| end / self.ends_s.len() as f64)
     }
 
-    /// A line for each interval, with the rates of each device.
+    /// A line for each interval, with the rates and the fill of each device.
     pub fn csv_of_devices(&self) -> String {
         let all = self.by_device();
         let mut csv = "time_s".to_owned();

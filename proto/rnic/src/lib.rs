@@ -201,6 +201,11 @@ impl<M: Memory> Rnic<M> {
         &self.env.counters
     }
 
+    /// Send work requests of all QPs that are posted and not completed.
+    pub fn sends_queued(&self) -> u64 {
+        self.qps.iter().flatten().map(|qp| qp.transport.sends_queued()).sum()
+    }
+
     /// Snapshots of all QPs, by number.
     pub fn qp_snapshots(&self) -> impl Iterator<Item = QpSnapshot> + '_ {
         self.qps.iter().flatten().map(|qp| qp.snapshot())

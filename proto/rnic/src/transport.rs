@@ -191,6 +191,11 @@ impl Transport {
         requester!(self, half => half.depth())
     }
 
+    /// Send work requests that are queued and not completed.
+    pub fn sends_queued(&self) -> u64 {
+        requester!(self, half => half.queued())
+    }
+
     /// Number of send work requests that can be queued.
     #[inline]
     pub fn send_room(&self) -> u32 {

@@ -4,6 +4,10 @@
 //! are written once more when the process exits normally. Each process of a device adds its counts
 //! to those in the files, under a lock, so that the files hold the sums over all processes, as a
 //! NIC's do.
+//!
+//! Beside them, [`FILL`] has the send requests of all processes that are posted and not completed.
+//! It lies outside of the port's directories, because no NIC has it, and tools take every file there
+//! for one of theirs.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -16,6 +20,11 @@ use longhaul_units::{Duration, Instant};
 use crate::attach::Attach;
 use crate::sysfs::{self, counters as files};
 
+/// The file with the fill of the send queues, below the device's root.
+const FILL: &str = "send_queue_fill";
+/// Digits of the fill, so that a smaller number is not shorter.
+const DIGITS: usize = 20;
+
 /// The files of one device.
 pub(crate) struct CounterFiles {
     /// Locked while this process writes the files.
@@ -24,6 +33,8 @@ pub(crate) struct CounterFiles {
     port: PathBuf,
     /// The counts that the files include.
     written: Counters,
+    /// The fill that the file includes.
+    fill: u64,
     link: Option<LinkState>,
     due: Instant,
     interval: Duration,
@@ -40,7 +51,7 @@ impl CounterFiles {
         let lock = File::create(root.join("lock"))?;
         let (root, written) = (root.to_owned(), Counters::default());
         let (due, interval) = (Instant::ZERO, attach.counters_interval);
-        Ok(CounterFiles { lock, root, port, written, link: None, due, interval })
+        Ok(CounterFiles { lock, root, port, written, fill: 0, link: None, due, interval })
     }
 
     /// True if the files may be outdated.
@@ -49,8 +60,8 @@ impl CounterFiles {
         now >= self.due
     }
 
-    /// Adds the counts since the last call to the files, and sets the state of the link, if the
-    /// process has one.
+    /// Adds the counts since the last call to the files, replaces this process's share of the fill
+    /// by `fill`, and sets the state of the link, if the process has one.
     ///
     /// # Errors
     /// `WouldBlock` while another process writes them: nothing is lost. If a file cannot be
@@ -59,6 +70,7 @@ impl CounterFiles {
         &mut self,
         now: Instant,
         counters: &Counters,
+        fill: u64,
         link: Option<LinkState>,
     ) -> io::Result<()> {
         self.due = now + self.interval;
@@ -66,10 +78,21 @@ impl CounterFiles {
             TryLockError::WouldBlock => io::ErrorKind::WouldBlock.into(),
             TryLockError::Error(error) => error,
         })?;
-        let result = self.add(counters, link);
+        let result = self.set_fill(fill).and_then(|()| self.add(counters, link));
         // Explicitly, because a child forked in between shares the open file.
         self.lock.unlock()?;
         result
+    }
+
+    fn set_fill(&mut self, fill: u64) -> io::Result<()> {
+        let before = std::mem::replace(&mut self.fill, fill);
+        let path = self.root.join(FILL);
+        if fill == before && path.exists() {
+            return Ok(());
+        }
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let others = text.trim().parse().unwrap_or(0_u64).wrapping_sub(before);
+        overwrite(&path, &format!("{:>DIGITS$}\n", others.wrapping_add(fill)))
     }
 
     fn add(&mut self, counters: &Counters, link: Option<LinkState>) -> io::Result<()> {
@@ -137,7 +160,7 @@ mod tests {
             let mut counters = Counters::default();
             counters.add(Counter::TxBytes, 4000);
             counters.count(Counter::CnpSent);
-            files.write(Instant::ZERO, &counters, Some(LinkState::Up)).unwrap();
+            files.write(Instant::ZERO, &counters, 0, Some(LinkState::Up)).unwrap();
             assert_eq!(read(&root, "hw_counters/np_cnp_sent"), format!("{run}\n"));
             assert_eq!(read(&root, "counters/port_xmit_data"), format!("{}\n", run * 1000));
             assert_eq!(read(&root, "hw_counters/out_of_sequence"), "0\n");
@@ -154,18 +177,35 @@ mod tests {
         for round in 1..=3_u64 {
             counters.count(Counter::CnpSent);
             for files in &mut all {
-                files.write(Instant::ZERO, &counters, None).unwrap();
+                files.write(Instant::ZERO, &counters, 0, None).unwrap();
             }
             assert_eq!(read(&root, "hw_counters/np_cnp_sent"), format!("{}\n", 2 * round));
         }
         let [one, other] = &mut all;
         one.lock.lock().unwrap();
         counters.count(Counter::CnpSent);
-        let refused = other.write(Instant::ZERO, &counters, None).unwrap_err();
+        let refused = other.write(Instant::ZERO, &counters, 0, None).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
         one.lock.unlock().unwrap();
-        other.write(Instant::ZERO, &counters, None).unwrap();
+        other.write(Instant::ZERO, &counters, 0, None).unwrap();
         assert_eq!(read(&root, "hw_counters/np_cnp_sent"), "7\n");
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn the_fill_is_that_of_all_processes_and_ends_with_each() {
+        let root = root("fill");
+        let fill = || fs::read_to_string(root.join(FILL)).unwrap().trim().to_owned();
+        let [mut one, mut other] = [(); 2].map(|()| CounterFiles::open(&root, &attach()).unwrap());
+        let counters = Counters::default();
+        one.write(Instant::ZERO, &counters, 120, None).unwrap();
+        other.write(Instant::ZERO, &counters, 3, None).unwrap();
+        assert_eq!(fill(), "123");
+        one.write(Instant::ZERO, &counters, 7, None).unwrap();
+        assert_eq!(fill(), "10", "nothing remains of a longer number");
+        other.write(Instant::ZERO, &counters, 0, None).unwrap();
+        one.write(Instant::ZERO, &counters, 0, None).unwrap();
+        assert_eq!(fill(), "0");
         fs::remove_dir_all(&root).unwrap();
     }
 
@@ -173,9 +213,9 @@ mod tests {
     fn a_process_without_a_link_leaves_its_state() {
         let root = root("link");
         let mut attached = CounterFiles::open(&root, &attach()).unwrap();
-        attached.write(Instant::ZERO, &Counters::default(), Some(LinkState::Down)).unwrap();
+        attached.write(Instant::ZERO, &Counters::default(), 0, Some(LinkState::Down)).unwrap();
         let mut other = CounterFiles::open(&root, &attach()).unwrap();
-        other.write(Instant::ZERO, &Counters::default(), None).unwrap();
+        other.write(Instant::ZERO, &Counters::default(), 0, None).unwrap();
         assert_eq!(read(&root, "state"), "1: DOWN\n");
         fs::remove_dir_all(&root).unwrap();
     }

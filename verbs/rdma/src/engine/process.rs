@@ -35,9 +35,10 @@ impl Engine {
             && let Ok(state) = self.state.try_lock()
         {
             let (counters, link) = (state.rnic.counters().clone(), state.link_of_port());
+            let fill = state.rnic.sends_queued();
             drop(state);
             // A full disk must not stop the device, and another process's turn not delay it.
-            let _ = files.write(now, &counters, link);
+            let _ = files.write(now, &counters, fill, link);
         }
     }
 
@@ -70,7 +71,9 @@ impl Engine {
         let Some(files) = &self.counter_files else { return };
         for _ in 0..LAST_TRIES {
             if let (Ok(mut files), Ok(state)) = (files.try_lock(), self.state.try_lock()) {
-                let result = files.write(self.now(), state.rnic.counters(), state.link_of_port());
+                // What is queued ends with the process.
+                let result =
+                    files.write(self.now(), state.rnic.counters(), 0, state.link_of_port());
                 if !result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
                     return;
                 }
