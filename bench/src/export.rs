@@ -2,10 +2,12 @@
 
 mod command;
 mod openmetrics;
+mod parquet;
 mod perftest;
 mod pscheduler;
 
 pub use openmetrics::openmetrics;
+pub use parquet::{ParquetError, parquet};
 pub use perftest::perftest;
 pub use pscheduler::pscheduler;
 
@@ -28,55 +30,81 @@ const BEHIND: [&str; 10] = [
     "failed",
 ];
 
+/// A value, an observation or a failure of a record.
+struct Line<'a> {
+    record: &'a Record,
+    value: &'a str,
+    /// Number of the observation, from 1; `None` for a value.
+    sample: Option<u64>,
+    figure: Option<f64>,
+    failed: Option<&'a str>,
+}
+
+/// The lines of all records, in their order.
+fn lines_of(records: &[Record]) -> impl Iterator<Item = Line<'_>> {
+    records.iter().flat_map(|record| {
+        let line =
+            move |value, sample, figure, failed| Line { record, value, sample, figure, failed };
+        let values = record
+            .values
+            .iter()
+            .map(move |(value, figure)| line(value.as_str(), None, Some(*figure), None));
+        let samples = record.samples.iter().flat_map(move |(value, samples)| {
+            let numbered = (1..).zip(samples);
+            numbered.map(move |(number, sample)| line(value, Some(number), Some(*sample), None))
+        });
+        let failed = record
+            .failed
+            .iter()
+            .map(move |(value, why)| line(value.as_str(), None, None, Some(why.as_str())));
+        values.chain(samples).chain(failed)
+    })
+}
+
+/// Names of all parameters.
+fn parameters(records: &[Record]) -> BTreeSet<&str> {
+    records.iter().flat_map(|record| record.point.iter().map(|(key, _)| key)).collect()
+}
+
+/// The column of a parameter. One of the name of another column would be taken for it.
+fn column(parameter: &str) -> String {
+    let is_taken = BEFORE.iter().chain(&BEHIND).any(|column| *column == parameter);
+    if is_taken { format!("parameter_{parameter}") } else { parameter.to_owned() }
+}
+
 /// One line for each value and each single observation of each record, in full and in the units of
 /// the names: what analyses of repeated runs begin with.
 pub fn csv(records: &[Record]) -> String {
-    let parameters: BTreeSet<&str> =
-        records.iter().flat_map(|record| record.point.iter().map(|(key, _)| key)).collect();
-    // A parameter of the name of another column would be taken for it.
-    let named = |key: &&str| {
-        let is_taken = BEFORE.iter().chain(&BEHIND).any(|column| column == key);
-        if is_taken { format!("parameter_{key}") } else { (*key).to_owned() }
-    };
+    let parameters = parameters(records);
     let mut lines = vec![
         BEFORE
             .map(str::to_owned)
             .into_iter()
-            .chain(parameters.iter().map(named))
+            .chain(parameters.iter().map(|key| column(key)))
             .chain(BEHIND.map(str::to_owned))
             .collect::<Vec<String>>(),
     ];
-    for record in records {
+    for line in lines_of(records) {
+        let Line { record, value, sample, figure, failed } = line;
         let of_point = parameters
             .iter()
             .map(|key| record.point.get(key).map_or(String::new(), ToString::to_string));
         let first = [record.experiment.clone(), record.source.name().to_owned()];
-        let mut begin: Vec<String> = first.into_iter().chain(of_point).collect();
         let made = record.provenance.clone().unwrap_or_default();
         let optional = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
-        begin.extend([
+        let behind = [
             optional(made.repeat.map(u64::from)),
             optional(made.seed),
             made.started_at,
             made.host,
             made.command,
             record.note.clone().unwrap_or_default(),
-        ]);
-        let mut line = |value: &str, sample: String, figure: String, failed: &str| {
-            let end = [value.to_owned(), sample, figure, failed.to_owned()];
-            lines.push(begin.iter().cloned().chain(end).collect());
-        };
-        for (value, figure) in &record.values {
-            line(value, String::new(), figure.to_string(), "");
-        }
-        for (value, samples) in &record.samples {
-            for (number, sample) in (1..).zip(samples) {
-                line(value, i32::to_string(&number), sample.to_string(), "");
-            }
-        }
-        for (value, why) in &record.failed {
-            line(value, String::new(), String::new(), why);
-        }
+            value.to_owned(),
+            optional(sample),
+            figure.map_or(String::new(), |figure| figure.to_string()),
+            failed.unwrap_or_default().to_owned(),
+        ];
+        lines.push(first.into_iter().chain(of_point).chain(behind).collect());
     }
     written(&lines)
 }

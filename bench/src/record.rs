@@ -165,8 +165,8 @@ pub struct Record {
     /// were made. Without a value of the same name, their mean is the value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub samples: BTreeMap<String, Vec<f64>>,
-    /// Interval in seconds of the series among the samples: rates of devices and processor time of
-    /// programs.
+    /// Interval in seconds of the series among the samples: rates of devices, fill of their
+    /// send queues and processor time of programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_s: Option<f64>,
     /// Increase of counters of devices during the run, by device and name. Tables leave them out.

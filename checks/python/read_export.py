@@ -17,6 +17,18 @@ def read_csv(text):
     return list(csv.DictReader(text.splitlines(), strict=True))
 
 
+def read_parquet(file):
+    try:
+        from pyarrow import BufferReader, parquet
+    except ImportError:
+        missing("pyarrow")
+    table = parquet.read_table(BufferReader(file))
+    return {
+        "types": {field.name: str(field.type) for field in table.schema},
+        "rows": table.to_pylist(),
+    }
+
+
 def read_openmetrics(text):
     try:
         from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -115,4 +127,7 @@ READERS = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps(READERS[sys.argv[1]](sys.stdin.read())))
+    if sys.argv[1] == "parquet":
+        print(json.dumps(read_parquet(sys.stdin.buffer.read())))
+    else:
+        print(json.dumps(READERS[sys.argv[1]](sys.stdin.read())))

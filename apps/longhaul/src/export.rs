@@ -7,17 +7,20 @@ use clap::ValueEnum;
 use longhaul_bench::{Record, ResultFile, export};
 use longhaul_boxes::figures::count;
 use std::fs;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
   longhaul export results.jsonl --format csv --out runs.csv
+  longhaul export results.jsonl --format parquet --out runs.parquet
   longhaul export results.jsonl --format openmetrics --out metrics.txt
   longhaul export results.jsonl --format perftest-json --out perftest
   longhaul export results.jsonl --format pscheduler --out pscheduler --only write-over-distance
 
-CSV has a line for each value of each run, and OpenMetrics a gauge for each value, in base units.
+CSV and Parquet have a line for each value of each run, and OpenMetrics a gauge for each value, in
+base units. Parquet is not text: it needs --out, or another program behind a pipe.
 perftest's JSON and pscheduler's results hold one run each: --out is a directory of
 EXPERIMENT-N.json; without --out, the files must have one such run. Exit code: 0; 1, nothing to
 export, or it cannot be written; 2, files that cannot be read.";
@@ -49,6 +52,8 @@ enum Format {
     Openmetrics,
     /// A line for each value of each run
     Csv,
+    /// The same lines in typed columns, as Apache Parquet
+    Parquet,
     /// The result of pscheduler's throughput test, for each run with goodput
     Pscheduler,
 }
@@ -85,9 +90,18 @@ fn records(args: &Args) -> Result<Vec<Record>, Problem> {
 
 fn write(args: &Args, records: &[Record]) -> Result<(), Problem> {
     let documents: Vec<(&str, String)> = match args.format {
-        Format::Csv => return write_one(args.out.as_deref(), &export::csv(records)),
+        Format::Csv => return write_one(args.out.as_deref(), export::csv(records).as_bytes()),
         Format::Openmetrics => {
-            return write_one(args.out.as_deref(), &export::openmetrics(records));
+            return write_one(args.out.as_deref(), export::openmetrics(records).as_bytes());
+        }
+        Format::Parquet => {
+            if args.out.is_none() && std::io::stdout().is_terminal() {
+                let cause = "Parquet is not text, and standard output is a terminal";
+                return Err(Problem::new(cause, "name a file with --out"));
+            }
+            let file = export::parquet(records);
+            let file = file.map_err(|error| Problem::plain(error.to_string()))?;
+            return write_one(args.out.as_deref(), &file);
         }
         Format::PerftestJson => each(records, export::perftest)?,
         Format::Pscheduler => each(records, export::pscheduler)?,
@@ -120,10 +134,10 @@ fn each(
         .collect()
 }
 
-fn write_one(out: Option<&Path>, text: &str) -> Result<(), Problem> {
+fn write_one(out: Option<&Path>, bytes: &[u8]) -> Result<(), Problem> {
     match out {
-        None => output::print(text),
-        Some(path) => fs::write(path, text).map_err(|error| Problem::io("write", path, &error)),
+        None => output::print_bytes(bytes),
+        Some(path) => fs::write(path, bytes).map_err(|error| Problem::io("write", path, &error)),
     }
 }
 

@@ -96,8 +96,13 @@ pub fn repaint(text: &str, is_first: bool, rule: &str) -> Result<(), Problem> {
 
 /// Prints `text`. A closed output is not an error.
 pub fn print(text: &str) -> Result<(), Problem> {
+    print_bytes(text.as_bytes())
+}
+
+/// Prints `bytes`, which may be no text. A closed output is not an error.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Problem> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Problem::plain(format!("cannot print the result: {e}")))
         }

@@ -1,7 +1,7 @@
-//! Exported results, read by independent readers in Debian's Python.
+//! Exported results, read by independent readers in Debian's Python; Parquet by that of PyPI's.
 
 use longhaul_bench::{Point, Provenance, Record, ResultWriter, Source};
-use longhaul_checks::{Finished, Program, longhaul};
+use longhaul_checks::{Finished, Program, longhaul, python};
 use serde_json::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -51,8 +51,13 @@ fn read(format: &str, text: &str) -> Option<Value> {
         longhaul_namespace::skip("python3 is not installed: apt-get install python3");
         return None;
     }
+    read_by(Path::new(PYTHON), "apt-get install", format, text.as_bytes())
+}
+
+/// What the script finds by an interpreter whose modules `install` installs.
+fn read_by(python: &Path, install: &str, format: &str, bytes: &[u8]) -> Option<Value> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/read_export.py");
-    let mut child = Command::new(PYTHON)
+    let mut child = Command::new(python)
         .arg(script)
         .arg(format)
         .stdin(Stdio::piped())
@@ -60,15 +65,16 @@ fn read(format: &str, text: &str) -> Option<Value> {
         .stderr(Stdio::piped())
         .spawn()
         .expect("python3");
-    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("the reader reads");
+    child.stdin.take().expect("piped").write_all(bytes).expect("the reader reads");
     let done = child.wait_with_output().expect("the reader ends");
     let printed = String::from_utf8_lossy(&done.stdout);
     if done.status.code() == Some(MISSING) {
         let package = printed.trim();
-        longhaul_namespace::skip(format!("{package} is not installed: apt-get install {package}"));
+        longhaul_namespace::skip(format!("{package} is not installed: {install} {package}"));
         return None;
     }
     let errors = String::from_utf8_lossy(&done.stderr);
+    let text = String::from_utf8_lossy(bytes);
     assert!(done.status.success(), "{format}: {errors}\n{text}");
     Some(serde_json::from_str(&printed).expect("JSON"))
 }
@@ -118,6 +124,45 @@ fn csv_has_every_figure() {
     assert_eq!(samples[1]["figure"], "5500");
     assert_eq!(rows[7]["failed"], "the client did not end within 60 s");
     assert_eq!((&rows[8]["source"], &rows[8]["note"]), (&"published".into(), &"Table 1".into()));
+}
+
+#[test]
+fn parquet_has_the_lines_of_the_csv_in_typed_columns() {
+    let mut records = records();
+    records[0].point = records[0].point.clone().with("is_paced", true);
+    let place = Place::new("parquet", &records);
+    assert_eq!(place.exported("--format parquet --out x.parquet"), "");
+    let file = std::fs::read(place.0.join("x.parquet")).expect("a file");
+    let Some(table) = read_by(&python(), "pip install", "parquet", &file) else { return };
+    let types = &table["types"];
+    for (column, kind) in [
+        ("experiment", "string"),
+        ("program", "string"),
+        ("distance_km", "double"),
+        ("is_paced", "bool"),
+        ("repeat", "int64"),
+        ("sample", "int64"),
+        ("figure", "double"),
+        ("failed", "string"),
+    ] {
+        assert_eq!(types[column], kind, "{types}");
+    }
+    let rows = table["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4 + 3 + 1 + 1);
+    let Some(lines) = read("csv", &place.exported("--format csv")) else { return };
+    for (row, line) in rows.iter().zip(lines.as_array().expect("lines")) {
+        for (column, cell) in line.as_object().expect("columns") {
+            let same = match &row[column] {
+                Value::Null => cell == "",
+                Value::Number(number) => {
+                    cell.as_str().and_then(|cell| cell.parse().ok()) == number.as_f64()
+                }
+                Value::Bool(flag) => cell == if *flag { "yes" } else { "no" },
+                text => cell == text,
+            };
+            assert!(same, "{column}: {cell} and {}", row[column]);
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! `longhaul measure`: campaigns in a lab and on this machine, killed, interrupted and resumed;
-//! programs that hang, are missing or print nothing; presets, topologies, ssh, Slurm, pscheduler.
+//! programs that hang, are missing or print nothing; presets, topologies, ssh, Slurm,
+//! pscheduler, powertop.
 
+mod power;
 mod presets;
 mod pscheduler;
+mod queues;
 mod slurm;
 mod ssh;
 mod topologies;
