@@ -118,6 +118,7 @@ type Request<N> = Box<dyn FnOnce(Instant, &mut N) + Send>;
 /// State that a [`Driver`] and its handles share.
 struct DriverShared {
     must_stop: AtomicBool,
+    must_attend: AtomicBool,
     wake: WakeUp,
 }
 
@@ -142,6 +143,12 @@ impl<N> Handle<N> {
     /// Asks the driver to stop after its current turn, and does not wait for it.
     pub fn stop(&self) {
         self.shared.must_stop.store(true, Ordering::Release);
+        self.shared.wake.wake();
+    }
+
+    /// Has [`Hook::attend`] called before the next turn, and does not wait for it.
+    pub fn call_hook(&self) {
+        self.shared.must_attend.store(true, Ordering::Release);
         self.shared.wake.wake();
     }
 
@@ -224,8 +231,11 @@ impl<N: Node, P: Port> Driver<N, P> {
         clock: Clock,
         config: DriverConfig,
     ) -> io::Result<(Self, Handle<N>)> {
-        let shared =
-            Arc::new(DriverShared { must_stop: AtomicBool::new(false), wake: WakeUp::new()? });
+        let shared = Arc::new(DriverShared {
+            must_stop: AtomicBool::new(false),
+            must_attend: AtomicBool::new(false),
+            wake: WakeUp::new()?,
+        });
         let (sender, requests) = sync_channel(REQUESTS_MAX);
         let handle = Handle { shared: Arc::clone(&shared), requests: sender };
         let counters = DriverCounters::default();
@@ -259,6 +269,9 @@ impl<N: Node, P: Port> Driver<N, P> {
                 self.node_time = now;
                 self.run_requests(now);
                 last_busy = now;
+                if self.shared.must_attend.swap(false, Ordering::AcqRel) {
+                    self.hook_due = now;
+                }
             }
             if now >= self.hook_due {
                 self.node_time = now;

@@ -1,11 +1,15 @@
 //! `longhaul accelerate`: an accelerator between two ports.
 
+mod detach;
+
 use crate::boxes;
 use crate::problem::Problem;
 use longhaul_boxes::settings::Acceleration;
-use longhaul_boxes::{Given, PortName, Process};
+use longhaul_boxes::{Entry, Given, PortName, Process};
+use longhaul_units::Duration as Span;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,6 +39,8 @@ Examples:
   longhaul accelerate --lan eth1 --wan eth2 --health 127.0.0.1
       health and metrics over HTTP, on port 9187
   longhaul box status accelerate --watch
+  longhaul accelerate --config /etc/longhaul/accelerate.toml --replace
+      takes the ports over from the running box, which drains before: no connection ends
   longhaul accelerate drain        before stopping it: connections continue without it";
 
 const NOTES: &str = "\
@@ -59,6 +65,17 @@ pub struct Args {
     /// Record the frames of the WAN port, both directions
     #[arg(long, value_name = "FILE")]
     pcap_wan: Vec<PathBuf>,
+    /// Replace the running box of this name: it drains, this process takes its ports over, and it
+    /// ends. Connections continue. Unless all of that succeeds, the running box continues
+    #[arg(long)]
+    replace: bool,
+    /// With --replace: maximum time of draining, after which the running box continues
+    #[arg(long, value_name = "TIME", requires = "replace", default_value = "10s")]
+    drain: Span,
+    /// With --replace: go to the background once the running box is replaced, for ExecReload= of a
+    /// service
+    #[arg(long, requires = "replace")]
+    detach: bool,
     #[command(flatten)]
     settings: Acceleration,
     #[command(flatten)]
@@ -74,12 +91,17 @@ enum Task {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Problem> {
-    let Args { task, lan, wan, pcap_lan, pcap_wan, settings, process } = args;
+    let Args { task, lan, wan, pcap_lan, pcap_wan, settings, process, .. } = args;
+    let drain = Duration::from_nanos(args.drain.as_ns());
+    let entry = if args.replace { Entry::Replacing { drain } } else { Entry::Fresh };
     if let Some(Task::Drain(drain)) = task {
         return boxes::drain(&drain);
     }
+    if args.detach {
+        return detach::replace(process.control.as_deref());
+    }
     let given = Given { ports: [lan, wan], pcaps: [pcap_lan, pcap_wan] };
-    boxes::print_end(&longhaul_boxes::run(given, process, settings, Problem::phrase)?)
+    boxes::print_end(&longhaul_boxes::run(given, process, settings, entry, Problem::phrase)?)
 }
 
 /// The box of these options, between two ports.

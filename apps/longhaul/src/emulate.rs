@@ -3,7 +3,7 @@
 use crate::boxes;
 use crate::problem::Problem;
 use longhaul_boxes::settings::Emulation;
-use longhaul_boxes::{Given, PortName, Process};
+use longhaul_boxes::{Entry, Given, PortName, Process};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -55,5 +55,5 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Problem> {
     let Args { a, b, pcap_a, pcap_b, settings, process } = args;
     let given = Given { ports: [a, b], pcaps: [pcap_a, pcap_b] };
-    boxes::print_end(&longhaul_boxes::run(given, process, settings, Problem::phrase)?)
+    boxes::print_end(&longhaul_boxes::run(given, process, settings, Entry::Fresh, Problem::phrase)?)
 }

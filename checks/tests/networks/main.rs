@@ -5,5 +5,6 @@ mod cores;
 mod faults;
 mod floods;
 mod operation;
+mod replace;
 mod segments;
 mod xdp;

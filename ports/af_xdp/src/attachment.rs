@@ -20,7 +20,7 @@ use crate::socket::{Ring, Statistics, XdpSocket};
 const SEND_BYTES_EACH: usize = 2 * Buffers::EACH;
 
 /// How a port is attached, for messages.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Manner {
     /// The program runs in the driver.
     pub is_native: bool,
@@ -52,7 +52,7 @@ impl fmt::Display for Manner {
 /// The attachment of a port. Fields are dropped in this order: the program must not outlive the
 /// sockets that it redirects to, and buffers are last.
 pub(crate) struct Attachment {
-    _installed: Arc<Installed>,
+    pub(crate) installed: Arc<Installed>,
     pub(crate) manner: Manner,
     /// Readable if a frame waits in any queue.
     pub(crate) ready: OwnedFd,
@@ -74,15 +74,26 @@ impl Attachment {
         let installed = share.installed(config, index)?;
         let wanted = Wanted { config, index, numbers: &numbers, of_all, installed: &installed };
         let (queues, sender, buffers) = wanted.open(first)?;
-        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|error| refused("making a descriptor to wait on")(error.into()))?;
         for (queue, number) in queues.iter().zip(&numbers) {
             installed.hand_to(*number, &queue.socket).map_err(|error| {
                 XdpError::of(name, "giving the program a socket", "CAP_BPF", error)
             })?;
+        }
+        Self::with(installed, of_all, queues, sender, buffers)
+            .map_err(refused("waiting for frames"))
+    }
+
+    pub(crate) fn with(
+        installed: Arc<Installed>,
+        of_all: u16,
+        queues: Vec<Queue>,
+        sender: Sender,
+        buffers: Buffers,
+    ) -> io::Result<Self> {
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for queue in &queues {
             let data = epoll::EventData::new_u64(0);
-            epoll::add(&ready, queue.socket.as_fd(), data, epoll::EventFlags::IN)
-                .map_err(|error| refused("waiting for frames")(error.into()))?;
+            epoll::add(&ready, queue.socket.as_fd(), data, epoll::EventFlags::IN)?;
         }
         let manner = Manner {
             is_native: installed.is_native(),
@@ -91,7 +102,7 @@ impl Attachment {
             queues: of_all,
             refusal: installed.refusal(),
         };
-        Ok(Self { _installed: installed, manner, ready, queues, sender, buffers })
+        Ok(Self { installed, manner, ready, queues, sender, buffers })
     }
 
     /// Maximum length of a received frame, in bytes.
@@ -209,9 +220,14 @@ impl Wanted<'_> {
 }
 
 fn ring(socket: &XdpSocket, ring: Ring, entries: u32) -> io::Result<RingMemory> {
-    let offset = socket.make_ring(ring, entries)?;
+    socket.make_ring(ring, entries)?;
+    map(socket, ring, entries)
+}
+
+/// Maps a ring of the socket, which has this number of entries.
+pub(crate) fn map(socket: &XdpSocket, ring: Ring, entries: u32) -> io::Result<RingMemory> {
     let entry_words = if matches!(ring, Ring::Receive | Ring::Transmit) { 2 } else { 1 };
-    RingMemory::map(socket.as_fd(), offset, socket.layout(ring)?, entries, entry_words)
+    RingMemory::map(socket.as_fd(), ring.offset(), socket.layout(ring)?, entries, entry_words)
 }
 
 #[cfg(test)]

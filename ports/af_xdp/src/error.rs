@@ -141,6 +141,14 @@ pub enum XdpError {
         /// The interface.
         interface: String,
     },
+    /// Another process handed over what is not this port.
+    #[error("{interface}: the running process handed over {what}")]
+    NotThisPort {
+        /// The interface.
+        interface: String,
+        /// What it handed over instead.
+        what: String,
+    },
     /// The kernel lacks a feature that a port needs.
     #[error(
         "Linux {release} cannot {operation} ({source}): AF_XDP ports need 5.11 or later with \

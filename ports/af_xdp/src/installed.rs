@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use longhaul_netdev::interface;
 use longhaul_netdev::offloads::{ReceiveOffloads, Unwanted};
+use longhaul_port::Handover;
 
 use crate::bpf;
 use crate::config::{Mode, XdpConfig};
@@ -20,6 +21,9 @@ const HEADROOM: usize = 256;
 pub(crate) const ONE_BUFFER: usize = Buffers::EACH - HEADROOM;
 /// Bytes of an Ethernet header and two VLAN tags.
 const AROUND_MTU: usize = 14 + 2 * 4;
+
+/// Changes of offloads by a port: those before the program, and those for generic mode.
+const OFFLOADS_MAX: usize = 2;
 
 /// A port's share of the queues of an interface.
 #[derive(Clone, Debug)]
@@ -63,6 +67,17 @@ impl Share {
         Ok(((self.number..count).step_by(self.of.into()).collect(), count))
     }
 
+    /// The program that another process handed over, which the first port takes for all.
+    pub(crate) fn taken_over(&self, handover: Handover) -> Option<Arc<Installed>> {
+        let mut shared = self.installed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(there) = shared.upgrade() {
+            return Some(there);
+        }
+        let installed = Arc::new(Installed::take_over(handover)?);
+        *shared = Arc::downgrade(&installed);
+        Some(installed)
+    }
+
     /// The program at the interface `index`; installs it unless another port has done so.
     pub(crate) fn installed(
         &self,
@@ -88,13 +103,14 @@ pub(crate) struct Installed {
     index: u32,
     /// MTU of the interface when the program was attached, in bytes.
     pub(crate) mtu: u32,
-    _promiscuous: Option<OwnedFd>,
-    _offloads: [Option<ReceiveOffloads>; 2],
+    promiscuous: Option<OwnedFd>,
+    /// Restored at the end, unless another process has the interface then.
+    offloads: Mutex<Vec<ReceiveOffloads>>,
 }
 
 #[derive(Debug)]
 struct Attached {
-    _link: OwnedFd,
+    link: OwnedFd,
     map: OwnedFd,
     is_native: bool,
     takes_parts: bool,
@@ -122,8 +138,56 @@ impl Installed {
             .then(|| crate::socket::promiscuous(index))
             .transpose()
             .map_err(refused("asking for frames to others"))?;
-        let offloads = [Some(offloads), merging];
-        Ok(Self { attached, index, mtu, _promiscuous: promiscuous, _offloads: offloads })
+        let offloads = Mutex::new(std::iter::once(offloads).chain(merging).collect());
+        Ok(Self { attached, index, mtu, promiscuous, offloads })
+    }
+
+    /// The interface's index.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What another process needs to [continue](Self::take_over).
+    pub(crate) fn hand_over(&self) -> io::Result<Handover> {
+        let Attached { link, map, is_native, takes_parts, .. } = &self.attached;
+        let fds = [link, map].into_iter().chain(&self.promiscuous);
+        let descriptors = fds.map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let mut numbers =
+            vec![self.index.into(), self.mtu.into(), (*is_native).into(), (*takes_parts).into()];
+        let offloads = self.offloads.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.extend(offloads.iter().flat_map(ReceiveOffloads::numbers));
+        Ok(Handover { descriptors, numbers })
+    }
+
+    /// Continues a program of another process. `None`: it handed over none.
+    pub(crate) fn take_over(handover: Handover) -> Option<Self> {
+        let [index, mtu, is_native, takes_parts, offloads @ ..] = &handover.numbers[..] else {
+            return None;
+        };
+        let index = u32::try_from(*index).ok()?;
+        let mut descriptors = handover.descriptors.into_iter();
+        let attached = Attached {
+            link: descriptors.next()?,
+            map: descriptors.next()?,
+            is_native: *is_native != 0,
+            takes_parts: *takes_parts != 0,
+            refusal: None,
+        };
+        let offloads = offloads.as_chunks::<2>().0.iter().take(OFFLOADS_MAX);
+        let offloads = offloads.map(|numbers| ReceiveOffloads::adopt(index, *numbers));
+        Some(Self {
+            attached,
+            index,
+            mtu: u32::try_from(*mtu).ok()?,
+            promiscuous: descriptors.next(),
+            offloads: Mutex::new(offloads.collect::<io::Result<_>>().ok()?),
+        })
+    }
+
+    /// Leaves the interface's offloads as they are.
+    pub(crate) fn give_away(&self) {
+        let mut offloads = self.offloads.lock().unwrap_or_else(PoisonError::into_inner);
+        offloads.drain(..).for_each(ReceiveOffloads::leave);
     }
 
     /// Redirects frames of the queue to the socket.
@@ -181,7 +245,7 @@ fn attach(config: &XdpConfig, index: u32, mtu: u32) -> Result<Attached, XdpError
             let Some(program) = program else { continue };
             match bpf::link(program.as_fd(), index, is_native) {
                 Ok(link) => {
-                    return Ok(Attached { _link: link, map, is_native, takes_parts, refusal });
+                    return Ok(Attached { link, map, is_native, takes_parts, refusal });
                 }
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
                     return Err(XdpError::ProgramThere { interface: name.clone() });

@@ -47,6 +47,7 @@ mod bpf;
 mod config;
 mod counters;
 mod error;
+mod handover;
 mod installed;
 mod memory;
 mod port;

@@ -1,11 +1,12 @@
 //! Mapped memory: frame buffers, and the rings shared with the kernel.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A memory mapping.
 #[derive(Debug)]
@@ -35,27 +36,46 @@ impl Drop for Mapping {
 
 /// The memory of all buffers, each [`Buffers::EACH`] bytes long and identified by its number.
 #[derive(Debug)]
-pub(crate) struct Buffers(Mapping);
+pub(crate) struct Buffers {
+    mapping: Mapping,
+    /// The memory itself, which another process can map too.
+    memory: OwnedFd,
+}
 
 impl Buffers {
     /// Bytes of a buffer: the page size, which is the kernel's maximum.
     pub(crate) const EACH: usize = 4096;
 
     pub(crate) fn new(count: u32) -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("longhaul frames", flags)?;
+        ftruncate(&memory, u64::from(count) * Self::EACH as u64)?;
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;
+        Self::map(memory, count)
+    }
+
+    /// Maps the buffers of another process, of which there must be `count`.
+    pub(crate) fn map(memory: OwnedFd, count: u32) -> io::Result<Self> {
         let bytes = count as usize * Self::EACH;
+        // Memory that shrinks would end this process when it touches a frame.
+        if !fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK)
+            || u64::try_from(fstat(&memory)?.st_size) != Ok(bytes as u64)
+        {
+            return Err(io::Error::other(format!("this is no memory of {count} frames")));
+        }
         let (access, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let base = unsafe { mmap_anonymous(null_mut(), bytes, access, flags)? };
-        Mapping::new(base, bytes).map(Self)
+        let base = unsafe { mmap(null_mut(), bytes, access, flags, &memory, 0)? };
+        Ok(Self { mapping: Mapping::new(base, bytes)?, memory })
     }
 
     pub(crate) fn address(&self) -> u64 {
-        self.0.base.as_ptr() as u64
+        self.mapping.base.as_ptr() as u64
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.0.bytes
+        self.mapping.bytes
     }
 
     /// `len` bytes at address `at`, counted from the first buffer. The caller must own the buffer:
@@ -67,11 +87,17 @@ impl Buffers {
     pub(crate) fn at(&mut self, at: u64, len: usize) -> &mut [u8] {
         let start = at as usize;
         assert!(
-            start.checked_add(len).is_some_and(|end| end <= self.0.bytes),
+            start.checked_add(len).is_some_and(|end| end <= self.mapping.bytes),
             "{len} bytes at {at}"
         );
         // SAFETY: inside the mapping, as was checked, and borrowed exclusively with it.
-        unsafe { std::slice::from_raw_parts_mut(self.0.base.add(start).as_ptr(), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.base.add(start).as_ptr(), len) }
+    }
+}
+
+impl AsFd for Buffers {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
     }
 }
 
@@ -120,7 +146,7 @@ impl RingMemory {
         let bytes = bytes(layout, size, entry_words)?;
         // SAFETY: as in `map`.
         let base = unsafe {
-            mmap_anonymous(
+            rustix::mm::mmap_anonymous(
                 null_mut(),
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,

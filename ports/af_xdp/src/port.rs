@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use longhaul_netdev::interface;
 use longhaul_netdev::watch::{Link, Watch};
 use longhaul_port::{
-    Descriptors, DropReason, LinkState, Port, PortCapabilities, PortCounters, PortError,
+    Descriptors, DropReason, Handover, LinkState, Port, PortCapabilities, PortCounters, PortError,
     check_length,
 };
 use rustix::time::{
@@ -21,6 +21,7 @@ pub use crate::attachment::Manner;
 use crate::config::XdpConfig;
 use crate::counters::XdpCounters;
 use crate::error::XdpError;
+use crate::handover;
 use crate::installed::{ONE_BUFFER, Share};
 use crate::memory::Buffers;
 use crate::receiver::{Receiver, Taker};
@@ -90,6 +91,38 @@ impl XdpPort {
         config.validate()?;
         // Called for its errors.
         interface::mac(&config.interface)?;
+        let index = interface::index(&config.interface)?;
+        let attachment = attach(config, index, &share)?;
+        Self::with(config, share, Some(attachment))
+    }
+
+    /// Continues ports of another process, which were opened with the same configuration and have
+    /// been [handed over](Port::hand_over): one per core. Needs no privilege.
+    ///
+    /// # Errors
+    /// [`XdpError::NotThisPort`], or if the process is out of descriptors.
+    pub fn take_over_queues(
+        config: &XdpConfig,
+        handovers: Vec<Handover>,
+    ) -> Result<Vec<Self>, XdpError> {
+        config.validate()?;
+        let shares = Share::of(u16::try_from(handovers.len()).unwrap_or(u16::MAX));
+        let index = interface::index(&config.interface).ok();
+        let one = |(share, handover): (Share, Handover)| {
+            // Without descriptors the interface was deleted.
+            let attachment = (!handover.descriptors.is_empty())
+                .then(|| handover::take_over(config, index, &share, handover))
+                .transpose()?;
+            Self::with(config, share, attachment)
+        };
+        shares.zip(handovers).map(one).collect()
+    }
+
+    fn with(
+        config: &XdpConfig,
+        share: Share,
+        attachment: Option<Attachment>,
+    ) -> Result<Self, XdpError> {
         let refused = |operation| {
             move |source| XdpError::of(&config.interface, operation, "CAP_NET_ADMIN", source)
         };
@@ -100,16 +133,15 @@ impl XdpPort {
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )
         .map_err(|error| refused("making a timer")(error.into()))?;
-        let index = interface::index(&config.interface)?;
-        let attachment = attach(config, index, &share)?;
-        let frame_bytes_max = config.frame_bytes_max.min(attachment.frame_bytes_max());
+        let most = attachment.as_ref().map_or(ONE_BUFFER, Attachment::frame_bytes_max);
+        let frame_bytes_max = config.frame_bytes_max.min(most);
         let mut port = Self {
             name: config.name.as_str().into(),
             config: config.clone(),
             share,
-            index: Some(index),
-            manner: attachment.manner.clone(),
-            attachment: Some(attachment),
+            index: attachment.as_ref().map(|attachment| attachment.installed.index()),
+            manner: attachment.as_ref().map(|it| it.manner.clone()).unwrap_or_default(),
+            attachment,
             watch,
             link: Link::new(),
             receiver: Receiver::new(),
@@ -402,5 +434,21 @@ impl Port for XdpPort {
 
     fn counters(&self) -> PortCounters {
         self.ports
+    }
+
+    fn is_at_rest(&mut self) -> bool {
+        let is_sent =
+            self.send().is_ok() && self.attachment.as_ref().is_none_or(|it| it.sender.is_at_rest());
+        is_sent && !self.receiver.holds_frames()
+    }
+
+    fn hand_over(&mut self) -> Result<Handover, PortError> {
+        let Some(attachment) = &mut self.attachment else { return Ok(Handover::default()) };
+        handover::hand_over(attachment)
+            .map_err(|error| PortError::io("duplicating an AF_XDP socket", error))
+    }
+
+    fn give_away(&mut self) {
+        self.attachment.iter().for_each(|attachment| attachment.installed.give_away());
     }
 }

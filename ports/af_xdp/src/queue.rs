@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::memory::Buffers;
+use crate::memory::{Buffers, RingMemory};
 use crate::ring::{Consuming, Descriptor, Producing, Violation};
 use crate::socket::XdpSocket;
 
@@ -49,6 +49,34 @@ impl Queue {
             lent,
             came: VecDeque::with_capacity(count as usize),
         })
+    }
+
+    /// Continues a queue of another process over the `count` buffers from number `first` on, of
+    /// which `came` are with received parts.
+    pub(crate) fn resume(
+        socket: XdpSocket,
+        [receive, fill]: [RingMemory; 2],
+        [first, count]: [u32; 2],
+        came: impl Iterator<Item = Descriptor>,
+    ) -> Result<Self, Violation> {
+        let mut this = Self {
+            socket,
+            receive: Consuming::resume(receive),
+            fill: Producing::resume(fill),
+            first: u64::from(first) * Buffers::EACH as u64,
+            lent: vec![true; count as usize].into(),
+            came: VecDeque::with_capacity(count as usize),
+        };
+        for descriptor in came {
+            this.check(descriptor)?;
+            this.came.push_back(descriptor);
+        }
+        Ok(this)
+    }
+
+    /// Parts that were received and are not returned yet.
+    pub(crate) fn came(&self) -> impl ExactSizeIterator<Item = Descriptor> {
+        self.came.iter().copied()
     }
 
     /// True if frames wait, or may wait.

@@ -59,6 +59,12 @@ impl Producing {
         Self { memory, next: 0 }
     }
 
+    /// Continues where another process stopped, which had published all that it had written.
+    pub(crate) fn resume(memory: RingMemory) -> Self {
+        let next = memory.producer().load(Ordering::Acquire);
+        Self { memory, next }
+    }
+
     /// Entries that the kernel has not consumed, including unpublished ones.
     #[inline]
     pub(crate) fn pending(&self) -> Result<u32, Violation> {
@@ -125,6 +131,12 @@ pub(crate) struct Consuming {
 impl Consuming {
     pub(crate) fn new(memory: RingMemory) -> Self {
         Self { memory, next: 0 }
+    }
+
+    /// Continues where another process stopped.
+    pub(crate) fn resume(memory: RingMemory) -> Self {
+        let next = memory.consumer().load(Ordering::Acquire);
+        Self { memory, next }
     }
 
     /// Number of available entries.

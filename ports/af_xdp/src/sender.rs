@@ -57,6 +57,35 @@ impl Sender {
         }
     }
 
+    /// Continues to send from the first `count` buffers, of which the kernel has those in `lent`.
+    pub(crate) fn resume(
+        transmit: Producing,
+        completion: Consuming,
+        count: u32,
+        lent: impl Iterator<Item = u64>,
+    ) -> Result<Self, Violation> {
+        let mut this = Self::new(transmit, completion, count);
+        for number in lent {
+            let place = usize::try_from(number).ok().and_then(|number| this.lent.get_mut(number));
+            match place {
+                Some(place) if !*place => *place = true,
+                _ => return Err(Violation(format!("buffer {number} cannot be under way"))),
+            }
+        }
+        this.free.retain(|number| !this.lent[*number as usize]);
+        Ok(this)
+    }
+
+    /// Numbers of the buffers that the kernel has.
+    pub(crate) fn lent(&self) -> impl Iterator<Item = u64> {
+        (0..).zip(&self.lent).filter(|(_, is_lent)| **is_lent).map(|(number, _)| number)
+    }
+
+    /// True if the kernel has all frames that were built.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.unpublished == 0 && !self.is_blocked
+    }
+
     /// Number of frames of this length that can be built now.
     #[inline]
     pub(crate) fn room(&mut self, frame_bytes: usize) -> Result<usize, Violation> {

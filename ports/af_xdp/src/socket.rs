@@ -47,6 +47,18 @@ pub(crate) enum Ring {
     Completion,
 }
 
+impl Ring {
+    /// Offset of its mapping.
+    pub(crate) fn offset(self) -> u64 {
+        match self {
+            Ring::Receive => libc::XDP_PGOFF_RX_RING as u64,
+            Ring::Transmit => libc::XDP_PGOFF_TX_RING as u64,
+            Ring::Fill => libc::XDP_UMEM_PGOFF_FILL_RING,
+            Ring::Completion => libc::XDP_UMEM_PGOFF_COMPLETION_RING,
+        }
+    }
+}
+
 /// The kernel's counters of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Statistics {
@@ -77,6 +89,12 @@ impl XdpSocket {
         socket(libc::AF_XDP, libc::SOCK_RAW).map(Self)
     }
 
+    /// A socket that another process made. `None`: it is none of AF_XDP.
+    pub(crate) fn adopt(socket: OwnedFd) -> Option<Self> {
+        let domain = rustix::net::sockopt::socket_domain(&socket).ok()?;
+        (i32::from(domain.as_raw()) == libc::AF_XDP).then_some(Self(socket))
+    }
+
     /// Registers these buffers with the socket.
     pub(crate) fn register(&self, buffers: &Buffers) -> io::Result<()> {
         // The first version of the layout, which every kernel accepts.
@@ -89,18 +107,15 @@ impl XdpSocket {
         set(&self.0, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
     }
 
-    /// Creates a ring with this number of entries, and returns the offset of its mapping.
-    pub(crate) fn make_ring(&self, ring: Ring, entries: u32) -> io::Result<u64> {
-        let (option, offset) = match ring {
-            Ring::Receive => (libc::XDP_RX_RING, libc::XDP_PGOFF_RX_RING as u64),
-            Ring::Transmit => (libc::XDP_TX_RING, libc::XDP_PGOFF_TX_RING as u64),
-            Ring::Fill => (libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_PGOFF_FILL_RING),
-            Ring::Completion => {
-                (libc::XDP_UMEM_COMPLETION_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING)
-            }
+    /// Creates a ring with this number of entries.
+    pub(crate) fn make_ring(&self, ring: Ring, entries: u32) -> io::Result<()> {
+        let option = match ring {
+            Ring::Receive => libc::XDP_RX_RING,
+            Ring::Transmit => libc::XDP_TX_RING,
+            Ring::Fill => libc::XDP_UMEM_FILL_RING,
+            Ring::Completion => libc::XDP_UMEM_COMPLETION_RING,
         };
-        set(&self.0, libc::SOL_XDP, option, &entries)?;
-        Ok(offset)
+        set(&self.0, libc::SOL_XDP, option, &entries)
     }
 
     /// Offsets of a ring's parts in its mapping.

@@ -3,6 +3,7 @@
 use crate::error::NetdevError;
 use crate::filter::Wanted;
 use crate::part::FrameSubset;
+use std::num::NonZeroUsize;
 
 /// Fits an MTU of 9000 bytes, an Ethernet header and a VLAN tag.
 const FRAME_BYTES_DEFAULT: usize = 9018;
@@ -115,6 +116,18 @@ impl PacketConfig {
             wanted: None,
             part: FrameSubset::All,
         }
+    }
+
+    /// Configurations of `queues` ports on the interface, one per core. Each host pair's frames, in
+    /// both directions, arrive at one of them. Overrides `part` if there are several.
+    #[must_use]
+    pub fn of_queues(&self, queues: NonZeroUsize) -> Vec<Self> {
+        if queues == NonZeroUsize::MIN {
+            return vec![self.clone()];
+        }
+        let of = u32::try_from(queues.get()).unwrap_or(u32::MAX);
+        let queue = |index| Self { part: FrameSubset::OfPairs { index, of }, ..self.clone() };
+        (0..of).map(queue).collect()
     }
 
     pub(crate) fn validate(&self) -> Result<(), NetdevError> {

@@ -92,6 +92,14 @@ pub enum NetdevError {
         /// The requested MTU, in bytes.
         mtu: u32,
     },
+    /// Another process handed over what is not this port.
+    #[error("{interface}: the running process handed over {what}")]
+    NotThisPort {
+        /// The interface.
+        interface: String,
+        /// What it handed over instead.
+        what: &'static str,
+    },
     /// Any other error of the operating system.
     #[error("{interface}: {operation}: {source}")]
     Io {

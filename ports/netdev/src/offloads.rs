@@ -62,6 +62,27 @@ impl ReceiveOffloads {
         }
         Ok(Self { carrier, index, had_gro, had_flags })
     }
+
+    /// For another process, which is to restore them in this one's place.
+    #[must_use]
+    pub fn numbers(&self) -> [u64; 2] {
+        [self.had_gro.into(), self.had_flags.into()]
+    }
+
+    /// The offloads that another process turned off at the interface `index`, by its
+    /// [numbers](Self::numbers).
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub fn adopt(index: u32, [had_gro, had_flags]: [u64; 2]) -> io::Result<Self> {
+        let had_flags = had_flags as u32 & (FLAG_LRO | FLAG_TAGS_OFF);
+        Ok(Self { carrier: request::carrier()?, index, had_gro: had_gro != 0, had_flags })
+    }
+
+    /// Leaves the offloads as they are.
+    pub fn leave(mut self) {
+        (self.had_gro, self.had_flags) = (false, 0);
+    }
 }
 
 impl Drop for ReceiveOffloads {

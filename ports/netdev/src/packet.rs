@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use longhaul_port::{
-    Descriptors, LinkState, Port, PortCapabilities, PortCounters, PortError, Received, check_length,
+    Descriptors, Handover, LinkState, Port, PortCapabilities, PortCounters, PortError, Received,
+    check_length,
 };
 use rustix::event::epoll;
 
@@ -84,20 +85,83 @@ impl PacketPort {
         let refused = |operation| {
             move |source| NetdevError::of(&config.interface, operation, "CAP_NET_RAW", source)
         };
-        let classes: Vec<Option<Class>> =
-            if config.by_class { Class::ALL.map(Some).to_vec() } else { vec![None] };
         let inlet = |class| {
             let socket = PacketSocket::receiving(config, class)?;
             Ok(Inlet { class, socket, receiver: Receiver::new(config) })
         };
-        let inlets = classes.into_iter().map(inlet).collect::<Result<_, _>>();
+        let inlets = classes(config).into_iter().map(inlet).collect::<Result<_, _>>();
         let inlets = inlets.map_err(refused("opening a packet socket"))?;
         let sending = PacketSocket::sending(config).map_err(refused("opening a packet socket"))?;
+        let mut port = Self::with(config, inlets, sending)?;
+        let index = interface::index(&config.interface)?;
+        port.attach(index).map_err(|(operation, source)| refused(operation)(source))?;
+        port.look();
+        Ok(port)
+    }
+
+    /// Continues a port of another process, which was opened with the same configuration and has
+    /// been [handed over](Port::hand_over). Needs no privilege.
+    ///
+    /// # Errors
+    /// [`NetdevError::NotThisPort`], or if the process is out of descriptors.
+    pub fn take_over(config: &PacketConfig, handover: Handover) -> Result<Self, NetdevError> {
+        config.validate()?;
+        let interface = &config.interface;
+        let other = |what| NetdevError::NotThisPort { interface: interface.clone(), what };
+        let refused =
+            |operation| move |source| NetdevError::of(interface, operation, "CAP_NET_RAW", source);
+        let Handover { descriptors, numbers } = handover;
+        let classes = classes(config);
+        let mut sockets = descriptors.into_iter();
+        let mut next = |protocol| {
+            let socket = sockets.next().and_then(|fd| PacketSocket::adopt(fd, protocol));
+            socket.ok_or_else(|| other("no packet socket"))
+        };
+        let sending = next(0)?;
+        let bound_to = sending.bound_to().map_err(refused("asking for a socket's interface"))?;
+        let mut inlets = Vec::with_capacity(classes.len());
+        for class in classes {
+            let socket = next(PacketSocket::protocol(config))?;
+            let same = socket.bound_to().map_err(refused("asking for a socket's interface"))?;
+            if same != bound_to {
+                return Err(other("sockets at two interfaces"));
+            }
+            inlets.push(Inlet { class, socket, receiver: Receiver::new(config) });
+        }
+        if sockets.next().is_some() {
+            return Err(other("too many sockets"));
+        }
+        let index = interface::index(interface).ok();
+        if bound_to.is_some() && index != bound_to {
+            return Err(other("sockets of another interface, or of another network namespace"));
+        }
+        let mut port = Self::with(config, inlets, sending)?;
+        port.index = bound_to;
+        port.prefer(&PreferredQps::default()).map_err(refused("setting a filter"))?;
+        port.merging = match (bound_to, numbers[..].try_into()) {
+            (Some(index), Ok(numbers)) => {
+                let merging = ReceiveOffloads::adopt(index, numbers);
+                Some(merging.map_err(refused("making a socket"))?)
+            }
+            _ => None,
+        };
+        port.look();
+        Ok(port)
+    }
+
+    fn with(
+        config: &PacketConfig,
+        inlets: Vec<Inlet>,
+        sending: PacketSocket,
+    ) -> Result<Self, NetdevError> {
+        let refused = |operation| {
+            move |source| NetdevError::of(&config.interface, operation, "CAP_NET_RAW", source)
+        };
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| refused("making a descriptor to wait on")(error.into()))?;
         let watch =
             Watch::new(&config.interface).map_err(refused("asking to be told of changes"))?;
-        let mut port = Self {
+        Ok(Self {
             name: config.name.as_str().into(),
             config: config.clone(),
             index: None,
@@ -112,11 +176,7 @@ impl PacketPort {
             merging: None,
             ports: PortCounters::default(),
             counters: NetdevCounters::default(),
-        };
-        let index = interface::index(&config.interface)?;
-        port.attach(index).map_err(|(operation, source)| refused(operation)(source))?;
-        port.look();
-        Ok(port)
+        })
     }
 
     /// Opens `ports` ports on one interface, one per core. Each host pair's frames, in both
@@ -129,14 +189,7 @@ impl PacketPort {
         config: &PacketConfig,
         queues: NonZeroUsize,
     ) -> Result<Vec<Self>, NetdevError> {
-        if queues == NonZeroUsize::MIN {
-            return Self::open(config).map(|port| vec![port]);
-        }
-        let of = u32::try_from(queues.get()).unwrap_or(u32::MAX);
-        let queue = |index| {
-            Self::open(&PacketConfig { part: FrameSubset::OfPairs { index, of }, ..config.clone() })
-        };
-        (0..of).map(queue).collect()
+        config.of_queues(queues).iter().map(Self::open).collect()
     }
 
     /// Name of the interface, which may have changed.
@@ -230,6 +283,11 @@ impl PacketPort {
             self.watch.suspect();
         }
     }
+}
+
+/// One per class of frames, in order of priority; or a single one.
+fn classes(config: &PacketConfig) -> Vec<Option<Class>> {
+    if config.by_class { Class::ALL.map(Some).to_vec() } else { vec![None] }
 }
 
 impl Port for PacketPort {
@@ -364,5 +422,25 @@ impl Port for PacketPort {
 
     fn counters(&self) -> PortCounters {
         self.ports
+    }
+
+    fn is_at_rest(&mut self) -> bool {
+        self.send();
+        self.sender.waiting() == 0 && !self.inlets.iter().any(|inlet| inlet.receiver.holds_frames())
+    }
+
+    fn hand_over(&mut self) -> Result<Handover, PortError> {
+        let inlets = self.inlets.iter().map(|inlet| inlet.socket.as_fd());
+        let descriptors = std::iter::once(self.sending.as_fd())
+            .chain(inlets)
+            .map(|socket| socket.try_clone_to_owned())
+            .collect::<Result<_, _>>()
+            .map_err(|error| PortError::io("duplicating a packet socket", error))?;
+        let numbers = self.merging.as_ref().map_or_else(Vec::new, |it| it.numbers().to_vec());
+        Ok(Handover { descriptors, numbers })
+    }
+
+    fn give_away(&mut self) {
+        self.merging.take().into_iter().for_each(ReceiveOffloads::leave);
     }
 }

@@ -212,6 +212,15 @@ pub(crate) fn attach_tap(tun: impl AsFd, interface: &str, flags: u16) -> io::Res
     perform(tun, libc::TUNSETIFF as u32, &mut request)
 }
 
+/// Name of the TAP device to which `tun` is attached.
+pub(crate) fn tap_name(tun: impl AsFd) -> io::Result<String> {
+    let mut request = named("");
+    perform(tun, libc::TUNGETIFF as u32, &mut request)?;
+    let name = request.ifr_name.map(|byte| byte as u8);
+    let name = CStr::from_bytes_until_nul(&name).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
 /// Sets the length of the description (`virtio_net_hdr`) before each frame, in bytes.
 pub(crate) fn set_description_bytes(tun: impl AsFd, bytes: libc::c_int) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as it is borrowed; this code reads one `int`,

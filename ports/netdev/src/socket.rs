@@ -30,10 +30,14 @@ impl PacketSocket {
         Ok(Self { socket, protocol: (protocol as u16).to_be() })
     }
 
+    /// Protocol that a socket with this configuration receives.
+    pub(crate) fn protocol(config: &PacketConfig) -> c_int {
+        if config.part == FrameSubset::Nothing { 0 } else { libc::ETH_P_ALL }
+    }
+
     /// A socket that receives all incoming or all wanted frames, with their descriptions.
     pub(crate) fn receiving(config: &PacketConfig, class: Option<Class>) -> io::Result<Self> {
-        let this =
-            Self::new(if config.part == FrameSubset::Nothing { 0 } else { libc::ETH_P_ALL })?;
+        let this = Self::new(Self::protocol(config))?;
         this.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
         this.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
         if config.stamps {
@@ -49,6 +53,33 @@ impl PacketSocket {
             .or_else(|| config.part.program())
             .map_or(Ok(()), |program| this.filter(program))?;
         Ok(this)
+    }
+
+    /// A socket that another process made with the same configuration. `None`: it is no packet
+    /// socket.
+    pub(crate) fn adopt(socket: OwnedFd, protocol: c_int) -> Option<Self> {
+        let this = Self { socket, protocol: (protocol as u16).to_be() };
+        let of = |option| this.get::<[c_int; 1]>(libc::SOL_SOCKET, option).ok().map(|[it]| it);
+        let is_packet_socket = of(libc::SO_DOMAIN) == Some(libc::AF_PACKET)
+            && of(libc::SO_TYPE) == Some(libc::SOCK_RAW);
+        is_packet_socket.then_some(this)
+    }
+
+    /// Index of the interface to which it is bound. `None`: to none that exists.
+    pub(crate) fn bound_to(&self) -> io::Result<Option<u32>> {
+        // SAFETY: integers, all of which may be zero.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the descriptor is open; address and length are live, and the kernel writes at
+        // most the given length.
+        let named = unsafe {
+            let address = (&raw mut address).cast();
+            libc::getsockname(self.socket.as_raw_fd(), address, &raw mut len)
+        };
+        if named < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(u32::try_from(address.sll_ifindex).ok().filter(|index| *index > 0))
     }
 
     /// Restricts reception to frames that `program` accepts. Needs no privilege.

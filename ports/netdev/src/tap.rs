@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longhaul_port::{
-    Descriptors, DropReason, FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, PortCounters,
-    PortError, check_length, forward_port,
+    Descriptors, DropReason, FRAME_BYTES_MIN, Handover, LinkState, Port, PortCapabilities,
+    PortCounters, PortError, check_length, forward_port,
 };
 
 use crate::config::TapConfig;
@@ -189,7 +189,7 @@ impl TapPort {
             NetdevError::of(interface, "asking to be told of changes", "CAP_NET_ADMIN", source)
         })?;
         let device = Device::attach(config)?;
-        let mut port = Self::with(config, device, Upkeep::Watched(watch));
+        let mut port = Self::with(config, Some(device), Upkeep::Watched(watch));
         port.look();
         Ok(port)
     }
@@ -215,7 +215,7 @@ impl TapPort {
         // The index belongs to the other namespace, where nobody asks.
         let device = Device { file: device.into(), index: 0 };
         let upkeep = Upkeep::Adopted { look_after: now, last_frame: now };
-        let mut port = Self::with(config, device, upkeep);
+        let mut port = Self::with(config, Some(device), upkeep);
         let present = Presence::Present { index: 0, is_up: true, is_running: true };
         if port.link.follow(&config.interface, present) {
             port.ports.link_ups += 1;
@@ -223,13 +223,44 @@ impl TapPort {
         Ok(port)
     }
 
-    fn with(config: &TapConfig, device: Device, upkeep: Upkeep) -> Self {
+    /// Continues a port of another process, which was opened with the same configuration and has
+    /// been [handed over](Port::hand_over). Needs no privilege.
+    ///
+    /// # Errors
+    /// [`NetdevError::NotThisPort`], or if the process is out of descriptors.
+    pub fn take_over(config: &TapConfig, handover: Handover) -> Result<Self, NetdevError> {
+        config.validate()?;
+        let interface = &config.interface;
+        let other = |what| NetdevError::NotThisPort { interface: interface.clone(), what };
+        let refused = |operation| {
+            move |source| NetdevError::of(interface, operation, "CAP_NET_ADMIN", source)
+        };
+        let watch = Watch::new(interface).map_err(refused("asking to be told of changes"))?;
+        let mut descriptors = handover.descriptors.into_iter();
+        // Without a descriptor the device was deleted.
+        let device = match (descriptors.next(), descriptors.next()) {
+            (None, _) => None,
+            (Some(file), None) => {
+                let name = request::tap_name(&file).map_err(|_| other("no TAP device"))?;
+                let index = request::carrier().and_then(|fd| request::index(fd, &name));
+                let index =
+                    index.map_err(|_| other("a TAP device of another network namespace"))?;
+                Some(Device { file: file.into(), index })
+            }
+            _ => return Err(other("too many descriptors")),
+        };
+        let mut port = Self::with(config, device, Upkeep::Watched(watch));
+        port.look();
+        Ok(port)
+    }
+
+    fn with(config: &TapConfig, device: Option<Device>, upkeep: Upkeep) -> Self {
         let described = if config.offloads { OFFLOAD_BYTES } else { 0 };
         let longest = if config.offloads { UNSPLIT_BYTES_MAX } else { config.frame_bytes_max };
         Self {
             name: config.name.as_str().into(),
             config: config.clone(),
-            device: Some(device),
+            device,
             upkeep,
             link: Link::new(),
             received: vec![0; described + longest + 1].into(),
@@ -564,5 +595,18 @@ impl Port for TapPort {
 
     fn counters(&self) -> PortCounters {
         self.ports
+    }
+
+    fn is_at_rest(&mut self) -> bool {
+        self.send_merged();
+        self.splitter.is_done()
+    }
+
+    fn hand_over(&mut self) -> Result<Handover, PortError> {
+        let files = self.device.iter().map(|device| device.file.as_fd().try_clone_to_owned());
+        let descriptors = files
+            .collect::<Result<_, _>>()
+            .map_err(|error| PortError::io("duplicating a TAP device's descriptor", error))?;
+        Ok(Handover { descriptors, numbers: Vec::new() })
     }
 }

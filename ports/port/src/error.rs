@@ -32,6 +32,14 @@ pub enum PortError {
         /// The rule, and the offending value.
         detail: String,
     },
+    /// A port of this kind stays with its process.
+    #[error("port {port} ({kind}) cannot be handed over to another process")]
+    NotHandedOver {
+        /// Name of the port.
+        port: String,
+        /// Its kind.
+        kind: &'static str,
+    },
     /// An operating system error.
     #[error("{operation}: {source}")]
     Io {

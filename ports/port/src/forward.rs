@@ -145,4 +145,19 @@ macro_rules! forward_port {
             $crate::forward_port!(@call $self $port counters())
         }
     };
+    (@is_at_rest $self:ident $port:tt) => {
+        fn is_at_rest(&mut $self) -> bool {
+            $crate::forward_port!(@call $self $port is_at_rest())
+        }
+    };
+    (@hand_over $self:ident $port:tt) => {
+        fn hand_over(&mut $self) -> Result<$crate::Handover, $crate::PortError> {
+            $crate::forward_port!(@call $self $port hand_over())
+        }
+    };
+    (@give_away $self:ident $port:tt) => {
+        fn give_away(&mut $self) {
+            $crate::forward_port!(@call $self $port give_away());
+        }
+    };
 }

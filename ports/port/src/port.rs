@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use longhaul_lease::Lease;
 
-use crate::{Descriptors, PortCounters, PortError, forward_port};
+use crate::{Descriptors, Handover, PortCounters, PortError, forward_port};
 
 /// Minimum frame length of a port, in bytes: an Ethernet header without payload.
 pub const FRAME_BYTES_MIN: usize = 14;
@@ -177,6 +177,26 @@ pub trait Port: Send {
 
     /// Counters since the port was created; they survive reconnects.
     fn counters(&self) -> PortCounters;
+
+    /// True if the port holds no frame: all that it took from the kernel were handed out, and all
+    /// that were built are with the kernel.
+    fn is_at_rest(&mut self) -> bool {
+        true
+    }
+
+    /// Duplicates what another process needs to continue the port. Frames that it
+    /// [holds](Port::is_at_rest) are not part of that. Until the caller knows whether another
+    /// process has taken the port, it must not use it; if none has, the port continues.
+    ///
+    /// # Errors
+    /// [`PortError::NotHandedOver`]; [`PortError::Io`] if the process is out of descriptors.
+    fn hand_over(&mut self) -> Result<Handover, PortError> {
+        let PortCapabilities { kind, name, .. } = self.capabilities();
+        Err(PortError::NotHandedOver { port: name.to_string(), kind })
+    }
+
+    /// Another process has taken the port: dropping it then changes nothing at the interface.
+    fn give_away(&mut self) {}
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -185,7 +205,7 @@ impl<P: Port + ?Sized> Port for Box<P> {
         transmit_lent, flush
     );
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| **self => capabilities, counters);
+    forward_port!(|self| **self => capabilities, counters, is_at_rest, hand_over, give_away);
 }
 
 impl<P: Port + ?Sized> Port for &mut P {
@@ -194,7 +214,7 @@ impl<P: Port + ?Sized> Port for &mut P {
         transmit_lent, flush
     );
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| **self => capabilities, counters);
+    forward_port!(|self| **self => capabilities, counters, is_at_rest, hand_over, give_away);
 }
 
 /// Copies `pieces` to `out`, one after another.

@@ -34,6 +34,19 @@ impl Claim {
         }
     }
 
+    /// A claim that another process passed on.
+    pub fn inherited(listener: UnixListener) -> Self {
+        Claim(listener)
+    }
+
+    /// The claim, for another process.
+    ///
+    /// # Errors
+    /// If the process is out of descriptors.
+    pub fn duplicate(&self) -> io::Result<UnixListener> {
+        self.0.try_clone()
+    }
+
     fn named(interface: &str) -> io::Result<Self> {
         UnixListener::bind_addr(&address(interface)?).map(Claim)
     }
@@ -48,7 +61,7 @@ impl Claim {
         }
         let listeners = claims.into_iter().map(|claim| claim.0).collect();
         let name = box_name.as_bytes().to_vec();
-        socket::serve_all(listeners, move |_| Some(name.clone()))
+        socket::serve_all(listeners, move |_, stream| socket::reply(stream, Some(name.clone())))
     }
 }
 

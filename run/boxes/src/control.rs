@@ -2,6 +2,7 @@
 
 use crate::error::{Error, PathError};
 use crate::operation::Operated;
+use crate::replace::ReplaceError;
 use crate::runtime_dir::{RuntimeDirError, private_dir};
 use crate::socket;
 use crate::status::BoxStatus;
@@ -97,6 +98,11 @@ pub enum Request {
     Drain,
     /// Stop draining.
     Undrain,
+    /// Hand over to this process, which speaks this version. A conversation follows.
+    Replace {
+        /// Version of the conversation.
+        version: u32,
+    },
 }
 
 /// The result of a request.
@@ -112,6 +118,7 @@ pub struct Outcome {
 const OF_SERVICES: &str = "/run/longhaul";
 
 /// Path of a control socket.
+#[derive(Clone)]
 pub(crate) struct SocketPath {
     box_name: String,
     path: PathBuf,
@@ -149,6 +156,17 @@ impl SocketPath {
         SocketPath { box_name, path: own_dir.join("control"), own_dir: Some(own_dir) }
     }
 
+    /// Connects to the running box.
+    pub(crate) fn connect(&self) -> Result<UnixStream, ReplaceError> {
+        UnixStream::connect(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                let (name, path) = (self.box_name.clone(), self.path.clone());
+                ReplaceError::NoPredecessor { name, path }
+            }
+            _ => does_not_answer(&self.path, error).into(),
+        })
+    }
+
     /// Removes the socket of a killed box; refuses to remove any other file.
     fn clear(&self) -> Result<(), ControlError> {
         let path = &self.path;
@@ -172,6 +190,8 @@ impl SocketPath {
 pub(crate) struct Control {
     listener: UnixListener,
     socket_path: SocketPath,
+    /// Another process serves it, and removes it.
+    is_given_away: bool,
 }
 
 impl Control {
@@ -184,20 +204,54 @@ impl Control {
         }
         let listener =
             UnixListener::bind(path).map_err(|e| PathError::new("listen at", path, e))?;
-        Ok(Control { listener, socket_path })
+        Ok(Control { listener, socket_path, is_given_away: false })
+    }
+
+    /// The socket of a box that this process replaces: it stays that box's until [`Control::keep`].
+    pub fn inherited(listener: UnixListener, socket_path: &SocketPath) -> Self {
+        Control { listener, socket_path: socket_path.clone(), is_given_away: true }
+    }
+
+    /// The socket, for another process.
+    pub fn duplicate(&self) -> Result<UnixListener, ControlError> {
+        self.listener.try_clone().map_err(ControlError::Serve)
+    }
+
+    /// The other process has ended.
+    pub fn keep(&mut self) {
+        self.is_given_away = false;
+    }
+
+    /// Leaves the socket to another process.
+    pub fn give_away(mut self) {
+        self.is_given_away = true;
     }
 
     /// Starts the control thread, which runs as long as the process and turns errors into messages
-    /// by `phrase`.
-    pub fn serve(&self, of: Arc<dyn Operated>, phrase: Phrase) -> Result<(), ControlError> {
-        let listener = self.listener.try_clone().map_err(ControlError::Serve)?;
-        socket::serve(listener, move |line| answer(line, &*of, phrase))
-            .map_err(ControlError::Thread)
+    /// by `phrase`. `replace` gets the connections of successors, with the versions that they speak.
+    pub fn serve(
+        &self,
+        of: Arc<dyn Operated>,
+        phrase: Phrase,
+        replace: impl Fn(UnixStream, u32) + Send + 'static,
+    ) -> Result<(), ControlError> {
+        let listener = self.duplicate()?;
+        let respond = move |line: &[u8], stream| match read_request(line) {
+            Some(Request::Replace { version }) => {
+                replace(stream, version);
+                Ok(())
+            }
+            _ => socket::reply(stream, answer(line, &*of, phrase)),
+        };
+        socket::serve_all(vec![listener], respond).map_err(ControlError::Thread)
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
+        if self.is_given_away {
+            return;
+        }
         // Fails if privileges were dropped. Clients then find a socket without a listener.
         let _ = fs::remove_file(&self.socket_path.path);
         let _ = self.socket_path.own_dir.as_ref().map(fs::remove_dir);
@@ -219,7 +273,7 @@ fn answer(line: &[u8], of: &dyn Operated, phrase: Phrase) -> Option<Vec<u8>> {
         Some(Request::Reload) => outcome(of.reload()),
         Some(Request::Drain) => outcome(of.set_draining(true).map(|()| vec![])),
         Some(Request::Undrain) => outcome(of.set_draining(false).map(|()| vec![])),
-        None => {
+        Some(Request::Replace { .. }) | None => {
             let error = "it does not know this request: this longhaul is of another version";
             Outcome { done: vec![], error: Some(error.to_string()) }
         }
@@ -487,7 +541,9 @@ mod tests {
         client.write_all(line).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
         let phrase = |error: &Error| format!("{error}; do not");
-        socket::serve_one(served, |line| super::answer(line, &Obedient, phrase)).unwrap();
+        let respond =
+            |line: &[u8], stream| socket::reply(stream, super::answer(line, &Obedient, phrase));
+        socket::serve_one(served, respond).unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         serde_json::from_str(&answer).unwrap()

@@ -37,6 +37,11 @@ pub trait Element: Node + Send + 'static {
         false
     }
 
+    /// True if it has acknowledged what it has not delivered.
+    fn owes(&self) -> bool {
+        false
+    }
+
     /// The state of an accelerator, without its flows.
     fn accelerator(&self) -> Option<AcceleratorState> {
         None
@@ -109,6 +114,10 @@ impl Element for WanBox {
     fn set_draining(&mut self, now: Instant, draining: bool) -> bool {
         WanBox::set_draining(self, now, draining);
         true
+    }
+
+    fn owes(&self) -> bool {
+        std::iter::once(self.near()).chain(self.far()).any(|half| half.stored_bytes() > 0)
     }
 
     fn accelerator(&self) -> Option<AcceleratorState> {

@@ -5,6 +5,7 @@ use crate::cores::CoresError;
 use crate::plan::PlanError;
 use crate::port::PortError;
 use crate::privileges::PrivilegesError;
+use crate::replace::ReplaceError;
 use crate::settings::SettingsError;
 use longhaul_health::Address;
 use std::io;
@@ -60,6 +61,9 @@ pub enum Error {
     /// The control socket cannot be served.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The running box is not replaced.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(io::Error),

@@ -27,13 +27,16 @@ mod port_counters;
 mod privileges;
 pub mod prometheus;
 pub mod quantity;
+mod replace;
 mod run;
 pub mod runtime_dir;
+mod service_manager;
 mod session_news;
 pub mod settings;
 pub mod socket;
 pub mod state;
 pub mod status;
+mod stillness;
 mod xdp;
 
 pub use cores::CoresError;
@@ -41,7 +44,8 @@ pub use error::{Cause, Error, PathError};
 pub use plan::{Given, PlanError, Process};
 pub use port::{PortError, PortName, PortNameError};
 pub use privileges::PrivilegesError;
-pub use run::{Ended, run};
+pub use replace::ReplaceError;
+pub use run::{Ended, Entry, run};
 pub use xdp::{Xdp, XdpNameError};
 
 use std::hash::{BuildHasher, RandomState};

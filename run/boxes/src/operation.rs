@@ -6,7 +6,7 @@ use crate::journal;
 use crate::pair;
 use crate::plan::{BoxKind, Pair, Plan, PlanError};
 use crate::status::{BoxStatus, PairStatus};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Makes a box's plan from its command line and the current contents of its file.
@@ -71,6 +71,22 @@ impl<S: BoxKind> Operation<S> {
         self.planner.is_some()
     }
 
+    /// The observers of its pairs.
+    pub fn observers(&self) -> &[pair::Observer<S::Element>] {
+        &self.pairs
+    }
+
+    /// The plan in effect.
+    pub fn plan(&self) -> MutexGuard<'_, Plan<S>> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if it was told to drain.
+    pub fn is_draining(&self) -> bool {
+        let pairs = self.pairs.iter().filter_map(pair::Observer::brief);
+        pairs.filter_map(|pair| pair.accelerator).any(|accelerator| accelerator.is_draining)
+    }
+
     /// The box's state, with these states of its pairs.
     pub fn with(&self, pairs: Vec<PairStatus>) -> BoxStatus {
         BoxStatus {
@@ -110,7 +126,7 @@ impl<S: BoxKind> Operated for Operation<S> {
     }
 
     fn notes(&self) -> Vec<String> {
-        let plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = self.plan();
         let of_pair = |pair: &Pair<S>| {
             let notes = pair.settings.notes().into_iter();
             notes.map(|note| format!("pair {}: {note}", pair.name)).collect::<Vec<_>>()
@@ -127,7 +143,7 @@ impl<S: BoxKind> Operated for Operation<S> {
         let Some(planner) = &self.planner else {
             return Err(Error::NoFile(self.name.clone()));
         };
-        let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = self.plan();
         let to = planner()?;
         let fixed = fixed_differences(&plan, &to);
         if !fixed.is_empty() {

@@ -14,6 +14,7 @@ use crate::state::{Flow, Named, ReadAheadState, TransportState, named};
 use crate::status::{
     AcceleratorState, CoreStatus, FibreState, LoopStatus, PairStatus, PortStatus, Rates,
 };
+use crate::stillness::Asked;
 use longhaul_accel::FlowStatus;
 use longhaul_host::placement::{list_text, run_on};
 use longhaul_host::{
@@ -60,6 +61,7 @@ struct Core<E> {
     seen: Arc<Mutex<Seen>>,
     /// The last probe of the thread, until it is answered: at most one is outstanding.
     asked: Arc<Mutex<Option<Receiver<()>>>>,
+    stillness: Arc<Asked>,
 }
 
 impl<E> Clone for Observer<E> {
@@ -68,6 +70,7 @@ impl<E> Clone for Observer<E> {
             handle: core.handle.clone(),
             seen: Arc::clone(&core.seen),
             asked: Arc::clone(&core.asked),
+            stillness: Arc::clone(&core.stillness),
         };
         Observer { name: self.name.clone(), cores: self.cores.iter().map(core).collect() }
     }
@@ -129,6 +132,7 @@ impl<E: Element> Running<E> {
             };
             let (driver, handle) = Driver::new(element, ports, clock, config).map_err(refused)?;
             let seen = Arc::new(Mutex::new(Seen::default()));
+            let stillness = Arc::new(Asked::default());
             let processors = place.as_deref().map(list_text);
             let keeper = Keeper {
                 pair: pair.name.clone(),
@@ -144,6 +148,7 @@ impl<E: Element> Running<E> {
                 preferred: 0,
                 flows_told: FlowsTold::default(),
                 seen: Arc::clone(&seen),
+                stillness: Arc::clone(&stillness),
             };
             let over = WhenOver(Some(when_over.clone()));
             let (name, place) = (pair.name.clone(), place.clone());
@@ -160,7 +165,8 @@ impl<E: Element> Running<E> {
                 })
             });
             running.threads.push(thread.map_err(refused)?);
-            running.observer.cores.push(Core { handle, seen, asked: Arc::default() });
+            let asked = Arc::default();
+            running.observer.cores.push(Core { handle, seen, asked, stillness });
         }
         Ok(running)
     }
@@ -207,6 +213,19 @@ impl<E: Element> Observer<E> {
     /// True if its threads complete turns.
     pub fn is_turning(&self) -> bool {
         self.cores.iter().all(Core::is_turning)
+    }
+
+    /// Number of its threads.
+    pub fn cores(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Where each of its threads finds the request to hold still, and what makes it look.
+    pub fn threads(&self) -> impl Iterator<Item = (Arc<Asked>, impl Fn())> {
+        self.cores.iter().map(|core| {
+            let handle = core.handle.clone();
+            (Arc::clone(&core.stillness), move || handle.call_hook())
+        })
     }
 
     /// Applies `change` to the element of each core. The elements are alike, so all apply it or
@@ -336,6 +355,7 @@ struct Keeper {
     preferred: u64,
     flows_told: FlowsTold,
     seen: Arc<Mutex<Seen>>,
+    stillness: Arc<Asked>,
 }
 
 /// State that is kept about a port.
@@ -501,6 +521,7 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
         ports: &mut [BoxPort],
         counters: &DriverCounters,
     ) {
+        self.stillness.attend(element.owes(), ports);
         if let Some(sides) = element.preferred(&mut self.preferred) {
             for ((watch, port), qps) in self.watches.iter().zip(&mut *ports).zip(&sides) {
                 if let Err(error) = port.prefer(qps) {

@@ -172,6 +172,11 @@ pub trait Settings: Table + Clone + Default + DeserializeOwned {
         differing.map(difference).collect()
     }
 
+    /// Keys with their values, for comparison with those of another process.
+    fn written(&self) -> Vec<(String, String)> {
+        Self::KEYS.iter().map(|key| (key.name.to_string(), (key.text)(self))).collect()
+    }
+
     /// The cores that share a pair's ports.
     fn cores(&self) -> Cores;
 

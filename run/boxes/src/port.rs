@@ -1,5 +1,7 @@
 //! Ports of a box: names, opening, recording.
 
+mod take_over;
+
 use crate::error::Cause;
 use crate::journal;
 use crate::privileges::Privileges;
@@ -14,7 +16,7 @@ use longhaul_port::capture::{CaptureConfig, CapturingPort};
 use longhaul_port::circuit::{
     Circuit, CircuitPort, ETHERTYPE_EXPERIMENTAL, ETHERTYPE_MIN, VLAN_MAX,
 };
-use longhaul_port::{Port, forward_port};
+use longhaul_port::{NullPort, Port, forward_port};
 use serde::Deserialize;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -306,12 +308,9 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
                 let queues = queues.map_err(|e| refused(e.into()))?;
                 return Ok(queues.into_iter().map(|port| BoxPort::Xdp(Box::new(port))).collect());
             }
-            PortName::Tap(name) => {
-                let config = TapConfig { frame_bytes_max, ..TapConfig::new(name) };
-                longhaul_netdev::TapPort::open(&config)
-                    .map(BoxPort::Tap)
-                    .map_err(|e| refused(e.into()))
-            }
+            PortName::Tap(name) => longhaul_netdev::TapPort::open(&self.tap_config(name))
+                .map(BoxPort::Tap)
+                .map_err(|e| refused(e.into())),
             PortName::Memif { path, is_master } => {
                 let config = MemifConfig { frame_bytes_max, ..MemifConfig::new("longhaul-box") };
                 let opened = match is_master {
@@ -331,6 +330,20 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         side: usize,
         opening: Opening,
     ) -> Result<Vec<BoxPort>, PortError> {
+        let queues = self.socket_configs(interface, side, opening);
+        let queues = queues.iter().map(|config| {
+            PacketPort::open(config)
+                .map_err(|e| PortError::Open { port: self.clone(), error: e.into() })
+        });
+        queues.map(|queue| self.around(queue?)).collect()
+    }
+
+    fn tap_config(&self, name: &str) -> TapConfig {
+        TapConfig { frame_bytes_max: self.frame_bytes_max(), ..TapConfig::new(name) }
+    }
+
+    /// Configurations of packet sockets at the port's interface, one per core.
+    fn socket_configs(&self, interface: &str, side: usize, opening: Opening) -> Vec<PacketConfig> {
         let Opening { count, spread, stamps } = opening;
         let frame_bytes_max = self.frame_bytes_max();
         // A fibre keeps all frames in order and needs their arrival times. An accelerator may serve
@@ -338,19 +351,16 @@ Give interfaces no addresses, and set their MTU to the hosts'.";
         let by_class = !stamps;
         let config =
             PacketConfig { frame_bytes_max, stamps, by_class, ..PacketConfig::new(interface) };
-        let queues = match spread {
-            _ if count == NonZeroUsize::MIN => PacketPort::open(&config).map(|port| vec![port]),
-            Spread::ByPair | Spread::AsItArrives => PacketPort::open_queues(&config, count),
-            Spread::BySide => (0..count.get())
+        match spread {
+            Spread::BySide if count > NonZeroUsize::MIN => (0..count.get())
                 .map(|core| {
                     let part =
                         if side % count == core { FrameSubset::All } else { FrameSubset::Nothing };
-                    PacketPort::open(&PacketConfig { part, ..config.clone() })
+                    PacketConfig { part, ..config.clone() }
                 })
                 .collect(),
-        };
-        let queues = queues.map_err(|e| PortError::Open { port: self.clone(), error: e.into() })?;
-        queues.into_iter().map(|queue| self.around(queue)).collect()
+            _ => config.of_queues(count),
+        }
     }
 
     /// Wraps a packet socket's port.
@@ -547,6 +557,8 @@ pub enum BoxPort {
     Recorded(Box<CapturingPort<BoxPort, Recording>>),
     /// One core's queue of a port.
     Shared(Box<CorePort<BoxPort>>),
+    /// Another process has it.
+    Gone(NullPort),
 }
 
 impl BoxPort {
@@ -584,7 +596,7 @@ impl BoxPort {
         match self {
             BoxPort::Packet(port) => Some(port.netdev_counters()),
             BoxPort::Tap(port) => Some(port.netdev_counters()),
-            BoxPort::Memif(_) | BoxPort::Xdp(_) => None,
+            BoxPort::Memif(_) | BoxPort::Xdp(_) | BoxPort::Gone(_) => None,
             #[cfg(feature = "dpdk")]
             BoxPort::Dpdk(_) => None,
             BoxPort::Circuit(port) => Some(port.inner().netdev_counters()),
@@ -664,6 +676,7 @@ macro_rules! each_kind {
             BoxPort::Circuit($port) => $call,
             BoxPort::Recorded($port) => $call,
             BoxPort::Shared($port) => $call,
+            BoxPort::Gone($port) => $call,
         }
     };
 }
@@ -672,7 +685,7 @@ impl Port for BoxPort {
     forward_port!(|self| each_kind! => receive, receive_lent, transmit_room, transmit);
     forward_port!(|self| each_kind! => transmit_pieces, transmit_lent, flush, arm, disarm);
     forward_port!(|self| each_kind! => descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| each_kind! => capabilities, counters);
+    forward_port!(|self| each_kind! => capabilities, counters, is_at_rest, hand_over, give_away);
 }
 
 /// A capture file. Its first error is logged and ends the recording.

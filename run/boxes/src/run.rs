@@ -12,11 +12,18 @@ use crate::pair::Running;
 use crate::plan::{BoxKind, Given, Pair, Plan, Process, plan};
 use crate::port::{BoxPort, Opening, PortError, PortName};
 use crate::privileges::{self, Privileges};
+use crate::replace::{Inherited, Predecessor, Queues, Successor};
+use crate::service_manager;
 use crate::status::{BoxStatus, PairStatus};
 use longhaul_host::Clock;
+use longhaul_port::Port;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The result of a box's run.
 pub struct Ended {
@@ -24,6 +31,80 @@ pub struct Ended {
     pub summary: BoxStatus,
     /// True if the box ended without being told to, or one of its threads had died.
     pub has_failed: bool,
+}
+
+/// How a box begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Entry {
+    /// It opens its ports.
+    #[default]
+    Fresh,
+    /// It replaces the running box of its name, which drains before.
+    Replacing {
+        /// Maximum time of draining.
+        drain: Duration,
+    },
+}
+
+/// What a box has once it can forward.
+struct Footing {
+    signals: Signals,
+    control: Control,
+    health: Option<TcpListener>,
+    claims: Vec<Claim>,
+    /// By pair, core and side.
+    ports: Vec<Vec<Vec<BoxPort>>>,
+    /// Present if it replaces another process, which waits.
+    successor: Option<Successor>,
+}
+
+impl Footing {
+    /// Opens everything anew.
+    fn fresh<S: BoxKind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Self, Error> {
+        // From here on a signal ends the box properly.
+        let signals = signals()?;
+        let control = Control::listen(SocketPath::decide(&plan.name, plan.control.as_deref())?)?;
+        let health = plan.health.map(health::listen).transpose()?;
+        let claims = plan.pairs.iter().flat_map(|pair| &pair.ports).map(Claim::of);
+        let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
+        let ports = ports(plan, privileges, None)?;
+        privileges.apply()?;
+        let claims = claims.into_iter().flatten().collect();
+        Ok(Footing { signals, control, health, claims, ports, successor: None })
+    }
+
+    /// Takes everything over from the running box, which drains for at most `drain`.
+    fn inherited<S: BoxKind>(
+        plan: &Plan<S>,
+        privileges: &Privileges,
+        drain: Duration,
+    ) -> Result<Self, Error> {
+        let socket_path = SocketPath::decide(&plan.name, plan.control.as_deref())?;
+        let mut successor = Successor::reach(socket_path)?;
+        let new_health = plan.health.filter(|address| !successor.has_health(address));
+        let new_health = new_health.map(health::listen).transpose()?;
+        let Inherited { control, health, claims, mut queues } = successor.inherit(plan, drain)?;
+        let health = new_health.or(health.filter(|_| plan.health.is_some()));
+        let mut ports = ports(plan, privileges, Some(&mut queues))?;
+        let begin = |successor: &mut Successor| -> Result<Signals, Error> {
+            privileges.apply()?;
+            // Until here a signal ends this process, and the running box continues.
+            let signals = signals()?;
+            successor.commit()?;
+            Ok(signals)
+        };
+        let signals = begin(&mut successor).inspect_err(|_| give_away(&mut ports))?;
+        Ok(Footing { signals, control, health, claims, ports, successor: Some(successor) })
+    }
+}
+
+fn signals() -> Result<Signals, Error> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(Error::Signals)
+}
+
+/// Leaves the ports to the process that has them too.
+fn give_away(ports: &mut [Vec<Vec<BoxPort>>]) {
+    ports.iter_mut().flatten().flatten().for_each(Port::give_away);
 }
 
 /// Runs a box until it is told to stop, with these ports and settings and those of the file of
@@ -35,6 +116,7 @@ pub fn run<S: BoxKind>(
     given: Given,
     process: Process,
     settings: S,
+    entry: Entry,
     phrase: Phrase,
 ) -> Result<Ended, Error> {
     let has_file = process.config.is_some();
@@ -50,17 +132,12 @@ pub fn run<S: BoxKind>(
         |pair: &Pair<S>| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, e.into()));
     let elements = plan.pairs.iter().map(build);
     let elements = elements.collect::<Result<Vec<Vec<S::Element>>, Error>>()?;
-    // From here on a signal ends the box properly.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(Error::Signals)?;
-    let control = Control::listen(SocketPath::decide(&plan.name, plan.control.as_deref())?)?;
-    let health = plan.health.map(health::listen).transpose()?;
-    let claims = plan.pairs.iter().flat_map(|pair| &pair.ports).map(Claim::of);
-    let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
-    let ports = ports(&plan, &privileges)?;
-    privileges.apply()?;
-    let claims = claims.into_iter().flatten().collect();
-    Claim::serve(claims, &plan.name).map_err(ControlError::Thread)?;
     let clock = Clock::start();
+    let footing = match entry {
+        Entry::Fresh => Footing::fresh(&plan, &privileges)?,
+        Entry::Replacing { drain } => Footing::inherited(&plan, &privileges, drain)?,
+    };
+    let Footing { mut signals, mut control, health, claims, ports, successor } = footing;
     let mut running = Vec::new();
     for (((pair, elements), ports), places) in
         plan.pairs.iter().zip(elements).zip(ports).zip(&places)
@@ -69,6 +146,11 @@ pub fn run<S: BoxKind>(
         let cores = elements.into_iter().zip(ports).collect();
         running.push(Running::start(pair, cores, places, clock, move || ended.close())?);
     }
+    successor.into_iter().for_each(Successor::conclude);
+    control.keep();
+    let claimed = claims.iter().map(Claim::duplicate).collect::<io::Result<Vec<_>>>();
+    let claimed = claimed.map_err(ControlError::Serve)?;
+    Claim::serve(claims, &plan.name).map_err(ControlError::Thread)?;
     journal::line(&format!("{} '{}' {privileges}", S::COMMAND, plan.name));
     for pair in &plan.pairs {
         let behind: Vec<String> = pair.ports[1..].iter().map(PortName::to_string).collect();
@@ -81,13 +163,31 @@ pub fn run<S: BoxKind>(
     let observers = running.iter().map(Running::observer).collect();
     let operation = Arc::new(Operation::new(plan, planner, privileges::user_name(), observers));
     let operated: Arc<dyn Operated> = Arc::<Operation<S>>::clone(&operation);
-    control.serve(Arc::clone(&operated), phrase)?;
-    if let Some(listener) = health {
-        health::serve(&listener, &operated)?;
+    if let Some(listener) = &health {
+        health::serve(listener, &operated)?;
+    }
+    let is_replaced = Arc::new(AtomicBool::new(false));
+    let end = {
+        let (is_replaced, signals) = (Arc::clone(&is_replaced), signals.handle());
+        Box::new(move || {
+            is_replaced.store(true, Ordering::Release);
+            signals.close();
+        })
+    };
+    let listener = control.duplicate()?;
+    let predecessor =
+        Arc::new(Predecessor::new(Arc::clone(&operation), listener, health, claimed, end));
+    control.serve(operated, phrase, move |stream, version| predecessor.serve(stream, version))?;
+    if let Err(error) = service_manager::tell("READY=1") {
+        journal::warn(&format!("cannot tell the service manager that this box runs: {error}"));
     }
     let asked = wait_for_end(&mut signals, &operation, phrase);
     let ended: Vec<Result<PairStatus, ()>> = running.into_iter().map(Running::end).collect();
-    let has_failed = !asked || ended.iter().any(Result::is_err);
+    let is_replaced = is_replaced.load(Ordering::Acquire);
+    if is_replaced {
+        control.give_away();
+    }
+    let has_failed = !(asked || is_replaced) || ended.iter().any(Result::is_err);
     Ok(Ended { summary: operation.with(ended.into_iter().flatten().collect()), has_failed })
 }
 
@@ -119,34 +219,58 @@ fn wait_for_end<S: BoxKind>(
     false
 }
 
-/// Opens the ports of all pairs: one queue of each port per core.
+/// Opens the ports of all pairs, one queue of each port per core; or continues those that another
+/// process handed over, as `inherited`.
 fn ports<S: BoxKind>(
     plan: &Plan<S>,
     privileges: &Privileges,
+    mut inherited: Option<&mut Queues>,
 ) -> Result<Vec<Vec<Vec<BoxPort>>>, Error> {
-    let open = |pair: &Pair<S>| -> Result<Vec<Vec<BoxPort>>, Error> {
-        let opening =
-            Opening { count: pair.settings.cores().count(), spread: S::SPREAD, stamps: S::STAMPS };
-        let count = opening.count;
-        let mut cores: Vec<Vec<BoxPort>> = (0..count.get()).map(|_| Vec::new()).collect();
-        for (side, name) in pair.ports.iter().enumerate() {
-            let queues = name.open_queues(&plan.dpdk, side, opening)?;
-            if let PortName::Memif { path, is_master: true } = name {
-                privileges.hand_over(path)?;
-            }
-            for (core, queue) in cores.iter_mut().zip(queues) {
-                core.push(queue);
-            }
+    let mut opened = Vec::new();
+    let done = open(plan, privileges, inherited.as_deref_mut(), &mut opened);
+    if let Err(error) = done {
+        if inherited.is_some() {
+            give_away(&mut opened);
         }
+        return Err(error);
+    }
+    let join = |(pair, cores): (&Pair<S>, Vec<Vec<BoxPort>>)| {
         let failed = |error| Error::Share { pair: pair.name.clone(), error };
         cores::join(cores, cores::spread(pair, &plan.dpdk)).map_err(failed)
     };
-    let mut ports = plan.pairs.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+    let mut ports = plan.pairs.iter().zip(opened).map(join).collect::<Result<Vec<_>, Error>>()?;
     // Recordings start once all ports are open.
     for (pair, cores) in plan.pairs.iter().zip(&mut ports) {
         record(plan, pair, cores, privileges)?;
     }
     Ok(ports)
+}
+
+/// Adds the queues of all ports to `opened`, by pair, core and side.
+fn open<S: BoxKind>(
+    plan: &Plan<S>,
+    privileges: &Privileges,
+    mut inherited: Option<&mut Queues>,
+    opened: &mut Vec<Vec<Vec<BoxPort>>>,
+) -> Result<(), Error> {
+    for (at, pair) in plan.pairs.iter().enumerate() {
+        let count = pair.settings.cores().count();
+        let opening = Opening { count, spread: S::SPREAD, stamps: S::STAMPS };
+        opened.push((0..count.get()).map(|_| Vec::new()).collect());
+        for (side, name) in pair.ports.iter().enumerate() {
+            let queues = match &mut inherited {
+                Some(handed) => name.take_over_queues(side, opening, handed.take(at, side))?,
+                None => name.open_queues(&plan.dpdk, side, opening)?,
+            };
+            if let PortName::Memif { path, is_master: true } = name {
+                privileges.hand_over(path)?;
+            }
+            for (core, queue) in opened[at].iter_mut().zip(queues) {
+                core.push(queue);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Records the ports of a pair as its settings say. All cores of a port record to one file.

@@ -27,22 +27,23 @@ pub fn serve(
     listener: UnixListener,
     answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,
 ) -> io::Result<()> {
-    serve_all(vec![listener], answer)
+    serve_all(vec![listener], move |line, stream| reply(stream, answer(line)))
 }
 
-/// Starts one thread that answers the clients of all `listeners`, as [`serve`] does.
+/// Starts one thread that serves the clients of all `listeners`, as long as the process runs. It
+/// passes `respond` each request line, trimmed, with its connection.
 ///
 /// # Errors
 /// If the thread cannot be started.
 pub(crate) fn serve_all(
     listeners: Vec<UnixListener>,
-    answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Send + 'static,
+    respond: impl Fn(&[u8], UnixStream) -> io::Result<()> + Send + 'static,
 ) -> io::Result<()> {
     let serve = move || {
         loop {
             let served = next_clients(&listeners).map(|clients| {
                 // Errors of a client that disconnects early are ignored.
-                clients.into_iter().for_each(|stream| drop(serve_one(stream, &answer)));
+                clients.into_iter().for_each(|stream| drop(serve_one(stream, &respond)));
             });
             if served.is_err() {
                 // For example, no free descriptors: retry at a bounded rate.
@@ -62,18 +63,23 @@ fn next_clients(listeners: &[UnixListener]) -> io::Result<Vec<UnixStream>> {
     with_clients.map(|(_, listener)| Ok(listener.accept()?.0)).collect()
 }
 
-/// Answers one client.
+/// Serves one client.
 ///
 /// # Errors
 /// If the client disconnects early, or is too slow.
 pub(crate) fn serve_one(
     stream: UnixStream,
-    answer: impl Fn(&[u8]) -> Option<Vec<u8>>,
+    respond: impl Fn(&[u8], UnixStream) -> io::Result<()>,
 ) -> io::Result<()> {
-    match answer(&read_line(&stream, CLIENT_PATIENCE)?) {
-        Some(answer) => write_within(stream, &answer, CLIENT_PATIENCE),
-        None => Ok(()),
-    }
+    respond(&read_line(&stream, CLIENT_PATIENCE)?, stream)
+}
+
+/// Sends the client its answer, if there is one.
+///
+/// # Errors
+/// If the client disconnects early, or is too slow.
+pub(crate) fn reply(stream: UnixStream, answer: Option<Vec<u8>>) -> io::Result<()> {
+    answer.map_or(Ok(()), |answer| write_within(stream, &answer, CLIENT_PATIENCE))
 }
 
 /// Reads a request within `limit`, up to the end of its line.

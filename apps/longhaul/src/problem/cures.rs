@@ -6,7 +6,9 @@ use longhaul_bench::{ReadError, WriteError};
 use longhaul_boxes::control::ControlError;
 use longhaul_boxes::runtime_dir::RuntimeDirError;
 use longhaul_boxes::settings::{KeyFileError, SettingsError};
-use longhaul_boxes::{CoresError, Error, PathError, PlanError, PortError, PrivilegesError};
+use longhaul_boxes::{
+    CoresError, Error, PathError, PlanError, PortError, PrivilegesError, ReplaceError,
+};
 use longhaul_campaign::StoreError;
 use longhaul_lab::{LabName, LabNameError, NoSuchHost};
 use longhaul_measure::{PinError, boxes, rnic};
@@ -143,7 +145,12 @@ fn of_box(error: &Error) -> Option<String> {
         Error::Cores(error) => return of_cores(error),
         Error::Port(error) => return of_port(error),
         Error::Privileges(error) => return of_privileges(error),
-        Error::Control(error) => return of_control(error),
+        Error::Control(error) | Error::Replace(ReplaceError::Control(error)) => {
+            return of_control(error);
+        }
+        Error::Replace(ReplaceError::NoPredecessor { .. }) => {
+            "omit --replace to start one, or name the running one's --name or --control"
+        }
         Error::OfPair { error, .. } => return of_box(error),
         Error::NothingChanged { error, .. } => return of_settings(error),
         Error::Health { .. } => "choose another",
@@ -156,6 +163,7 @@ fn of_box(error: &Error) -> Option<String> {
         | Error::Run { .. }
         | Error::Signals(_)
         | Error::Http(_)
+        | Error::Replace(_)
         | Error::Refused { .. } => return None,
     };
     Some(cure.to_string())

@@ -23,6 +23,8 @@ pub struct Key<S> {
     pub(crate) changes: Changes,
     /// Compares two settings in this key.
     pub(crate) is_same: fn(&S, &S) -> bool,
+    /// The value, for comparison with that of another process.
+    pub(crate) text: fn(&S) -> String,
     /// Sets the first from the third, unless the second (of higher precedence) has a value.
     pub(crate) fill: fn(&mut S, &S, &S),
 }
@@ -143,6 +145,7 @@ macro_rules! settings {
                     given_with: &[stringify!($key) $(, stringify!($other))?],
                     changes: $crate::settings::table::Changes::$changes,
                     is_same: |one, other| one.$key == other.$key,
+                    text: |of| format!("{:?}", of.$key),
                     fill: |to, above, below| {
                         use $crate::settings::table::Value;
                         let is_given = Value::is_given(&above.$key)

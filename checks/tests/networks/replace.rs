@@ -1,0 +1,414 @@
+//! `longhaul accelerate --replace`: a box that takes over from a running one, under traffic. Skipped,
+//! loudly, if namespaces cannot be created.
+
+use longhaul_checks::network::{LIMIT, Namespace, Network, RIGHT, RunningBox, has_af_xdp};
+use longhaul_checks::{Finished, Program, require};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::net::UdpSocket;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// A box in whose place no other forwards would lose traffic for longer.
+const INTERRUPTION_MAX: Duration = Duration::from_secs(2);
+
+/// A box near the left host, and its path: a fibre and a box near the right host.
+fn path(network: &Network, options: &str) -> [RunningBox; 2] {
+    [
+        network.start("emulate --a w2 --b e2 --distance 1000km --rate 1G"),
+        network.start(&format!(
+            "accelerate --name far --lan east --wan e1 --rate 1G --distance 1000km{options}"
+        )),
+    ]
+}
+
+/// Starts a box that replaces `old`, started with the same arguments, and waits until it has.
+fn replace(network: &Network, old: RunningBox, arguments: &str) -> (RunningBox, Finished) {
+    let arguments = format!("{arguments} --replace");
+    let mut program = Program::start(&mut network.middle.longhaul(&network.runtime, &arguments));
+    let took_over = format!("took over from process {}", old.program.id());
+    program.wait_for_output(&took_over, LIMIT);
+    (RunningBox { program, name: old.name }, old.program.succeed(LIMIT))
+}
+
+/// Runs a process that is to replace a box, and is refused; returns what it says.
+fn refused(network: &Network, arguments: &str) -> String {
+    let arguments = format!("{arguments} --replace");
+    let mut command = network.middle.longhaul(&network.runtime, &arguments);
+    let done = Program::start(&mut command).finish(LIMIT);
+    assert!(!done.status.success(), "{done}");
+    done.stderr
+}
+
+fn pid(status: &Value) -> u64 {
+    status["pid"].as_u64().expect("a PID")
+}
+
+fn stored(status: &Value) -> u64 {
+    status["pairs"][0]["accelerator"]["stored_bytes"].as_u64().expect("bytes")
+}
+
+/// The longest time between two arrivals at the right host, of datagrams that `from` sends every
+/// millisecond to its port while `work` runs; and the number of those that do not arrive.
+fn longest_gap<R>(network: &Network, from: &Namespace, work: impl FnOnce() -> R) -> (Duration, R) {
+    let taker = network.right.inside(|| UdpSocket::bind((RIGHT, 0))).expect("a socket");
+    taker.set_read_timeout(Some(LOOK_AGAIN)).expect("a timeout");
+    let to = taker.local_addr().expect("an address");
+    let sender = from.inside(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                // Refused while the neighbour is not known.
+                let _ = sender.send_to(b"beat", to);
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let gap = scope.spawn(|| {
+            let (mut longest, mut last) = (Duration::ZERO, None::<Instant>);
+            let mut buffer = [0; 16];
+            while !is_over.load(Ordering::Acquire) {
+                if taker.recv(&mut buffer).is_ok() {
+                    let now = Instant::now();
+                    longest = longest.max(last.map_or(Duration::ZERO, |last| now - last));
+                    last = Some(now);
+                }
+            }
+            last.map_or(Duration::MAX, |last| longest.max(last.elapsed()))
+        });
+        let done = work();
+        // What follows the work counts too.
+        thread::sleep(Duration::from_millis(100));
+        is_over.store(true, Ordering::Release);
+        (gap.join().expect("the taker"), done)
+    })
+}
+
+/// Replaces the near box, with ports of this form, while RDMA, TCP and UDP cross it.
+fn keeps_all_connections(
+    what: &str,
+    network: &Network,
+    port: impl Fn(&str) -> String,
+    options: &str,
+) {
+    require("ib_write_bw", "perftest");
+    let arguments = format!(
+        "accelerate --name near --lan {} --wan {} --rate 1G --distance 1000km{options}",
+        port("west"),
+        port("w1")
+    );
+    let near = network.start(&arguments);
+    let others = path(network, options);
+    network.round_trip(RIGHT, 64, 3);
+    let mut ended = None;
+    let mut gap = Duration::ZERO;
+    network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 15000", || {
+        network.wait_for(&near, "a flow", |status| stored(status) > 0);
+        thread::scope(|scope| {
+            let stream = scope.spawn(|| network.stream(64 << 20));
+            let before = pid(&network.status(&near));
+            let (longest, (near, old)) =
+                longest_gap(network, &network.left, || replace(network, near, &arguments));
+            gap = longest;
+            assert_ne!(pid(&network.status(&near)), before);
+            stream.join().expect("a stream");
+            ended = Some((near, old));
+        });
+    });
+    let (near, old) = ended.expect("replaced");
+    let told = old.stderr.lines().find(|line| line.contains("has replaced this box"));
+    let told = told.unwrap_or_else(|| panic!("{old}"));
+    println!("{what}: {told}; longest gap between datagrams: {gap:?}");
+    assert!(gap < INTERRUPTION_MAX, "{gap:?}: {old}");
+    // It accelerates again.
+    network.transfer("ib_write_bw -R -s 65536 -m 1024 -n 400", || {});
+    let counters = &network.status(&near)["pairs"][0]["accelerator"]["counters"];
+    assert!(counters["pseudo_acks"].as_u64() > Some(0), "{counters:#}");
+    near.end();
+    others.into_iter().for_each(|one| drop(one.end()));
+}
+
+#[test]
+fn keeps_all_connections_over_packet_sockets() {
+    let Some(network) = Network::new("a box that is replaced", 1500) else { return };
+    keeps_all_connections("AF_PACKET", &network, str::to_owned, "");
+}
+
+#[test]
+fn keeps_all_connections_with_a_transport() {
+    let Some(network) = Network::new("a box with a transport that is replaced", 1500) else {
+        return;
+    };
+    for cable in ["w1", "w2", "e1", "e2"] {
+        network.middle.set(&format!("link set {cable} mtu 1600"));
+    }
+    keeps_all_connections("AF_PACKET with a transport", &network, str::to_owned, " --transport");
+}
+
+#[test]
+fn keeps_all_connections_with_several_cores() {
+    let Some(network) = Network::new("a box of two cores that is replaced", 1500) else { return };
+    keeps_all_connections("AF_PACKET, two cores", &network, str::to_owned, " --cores 2");
+}
+
+#[test]
+fn keeps_all_connections_over_af_xdp() {
+    if !has_af_xdp("a box with AF_XDP ports that is replaced") {
+        return;
+    }
+    for mode in ["native", "generic"] {
+        let Some(network) = Network::new("a box with AF_XDP ports that is replaced", 1500) else {
+            return;
+        };
+        let port = |name: &str| format!("xdp:{name},{mode}");
+        keeps_all_connections(&format!("AF_XDP, {mode}"), &network, port, "");
+        assert!(!network.has_xdp_program("west"), "it stays behind");
+    }
+}
+
+#[test]
+fn keeps_a_tap_device_and_can_be_repeated() {
+    let Some(network) = Network::new("a box with a TAP device that is replaced", 1500) else {
+        return;
+    };
+    let arguments = "accelerate --name near --lan tap:lhtap --wan east";
+    let mut near = network.start(arguments);
+    network.middle.set("address add 10.99.0.3/24 dev lhtap");
+    for _ in 0..3 {
+        let (gap, (successor, _)) =
+            longest_gap(&network, &network.middle, || replace(&network, near, arguments));
+        println!("TAP: longest gap between datagrams: {gap:?}");
+        assert!(gap < INTERRUPTION_MAX, "{gap:?}");
+        near = successor;
+    }
+    near.end();
+}
+
+#[test]
+fn tells_the_service_manager_which_process_goes_on() {
+    let Some(network) = Network::new("a service that is replaced", 1500) else { return };
+    let path = network.runtime.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(LIMIT)).expect("a timeout");
+    let says = || {
+        let mut text = [0; 256];
+        let len = manager.recv(&mut text).expect("a message");
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    };
+    let command = |arguments: &str| {
+        let mut command = network.middle.longhaul(&network.runtime, arguments);
+        // The socket is another user's.
+        command.arg("--keep-privileges").env("NOTIFY_SOCKET", &path);
+        command
+    };
+    let near = Program::start(&mut command("accelerate --name near --lan west --wan east"));
+    assert_eq!(says(), "READY=1");
+    let replacing = "accelerate --name near --lan west --wan east --replace --detach";
+    // The process in the background keeps its output open.
+    let done = command(replacing).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(done.expect("a program").success());
+    let successor = pid(&network.try_status("near").expect("a status"));
+    assert_eq!(says(), format!("MAINPID={successor}"));
+    assert_eq!(says(), "READY=1");
+    near.succeed(LIMIT);
+    network.round_trip(RIGHT, 64, 2);
+    // Nobody waits for it.
+    let killed = Command::new("kill").arg(successor.to_string()).status();
+    assert!(killed.expect("kill").success());
+    let deadline = Instant::now() + LIMIT;
+    while network.try_status("near").is_some() {
+        assert!(Instant::now() < deadline, "it does not end");
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+mod the_running_box_continues {
+    use super::*;
+
+    #[test]
+    fn if_the_new_one_asks_for_what_it_cannot_have() {
+        let Some(network) = Network::new("successors that are refused", 1500) else { return };
+        let says = refused(&network, "accelerate --name near --lan west --wan east");
+        assert!(
+            says.contains("no running box 'near'") && says.contains("omit --replace"),
+            "{says}"
+        );
+        let near = network.start("accelerate --name near --lan west --wan east");
+        for (arguments, parts) in [
+            ("--lan west --wan w1", ["has the ports west, w1", "it has west, east"]),
+            ("--lan xdp:west --wan east", ["has the ports xdp:west, east", "drain and restart"]),
+            ("--lan west --wan east --cores 2", ["2 cores", "it has 1"]),
+            ("--lan west --wan east --lan w1 --wan e1", ["has 2 pairs", "it has 1"]),
+        ] {
+            let says = refused(&network, &format!("accelerate --name near {arguments}"));
+            let is_told = says.contains("the running box continues");
+            assert!(is_told && parts.iter().all(|part| says.contains(part)), "{says}");
+        }
+        network.round_trip(RIGHT, 64, 2);
+        let ended = near.end();
+        assert_eq!(ended.stderr.matches("does not replace this box").count(), 4, "{ended}");
+
+        let socket = network.runtime.path().join("lan.sock");
+        let arguments =
+            format!("accelerate --name near --lan memif:{},master --wan east", socket.display());
+        let near = network.start(&arguments);
+        let says = refused(&network, &arguments);
+        assert!(says.contains("cannot be handed over: shared memory"), "{says}");
+        near.end();
+        let fibre = network.start("emulate --name near --a west --b east");
+        let says = refused(&network, "accelerate --name near --lan west --wan east");
+        assert!(says.contains("'longhaul emulate', which is not replaced"), "{says}");
+        fibre.end();
+    }
+
+    #[test]
+    fn if_it_owes_more_than_it_can_deliver_in_time() {
+        require("ib_write_bw", "perftest");
+        let Some(network) = Network::new("a box that cannot drain", 1500) else { return };
+        let arguments = "accelerate --name near --lan west --wan w1 --rate 1G --distance 1000km";
+        let near = network.start(arguments);
+        let [fibre, far] = path(&network, "");
+        let transfer = network.begin("ib_write_bw -R -s 65536 -m 1024 -n 100000");
+        network.wait_for(&near, "a flow", |status| stored(status) > 0);
+        fibre.signal(libc::SIGSTOP);
+        network.wait_for(&near, "a store that fills", |status| stored(status) > 1 << 20);
+        let mut first = {
+            let arguments = format!("{arguments} --replace --drain 1s");
+            Program::start(&mut network.middle.longhaul(&network.runtime, &arguments))
+        };
+        network.wait_for(&near, "draining", |status| {
+            status["pairs"][0]["accelerator"]["is_draining"] == true
+        });
+        let says = refused(&network, arguments);
+        assert!(says.contains("another process is already replacing it"), "{says}");
+        first.wait(LIMIT);
+        let says = first.finish(LIMIT).stderr;
+        assert!(says.contains("after 1 s it still owes"), "{says}");
+        network.wait_for(&near, "flows that are accepted", |status| {
+            status["pairs"][0]["accelerator"]["is_draining"] == false
+        });
+        // One that is killed while it waits.
+        let waiting = {
+            let arguments = format!("{arguments} --replace --drain 60s");
+            Program::start(&mut network.middle.longhaul(&network.runtime, &arguments))
+        };
+        network.wait_for(&near, "draining", |status| {
+            status["pairs"][0]["accelerator"]["is_draining"] == true
+        });
+        waiting.signal(libc::SIGKILL);
+        waiting.finish(LIMIT);
+        network.wait_for(&near, "flows that are accepted", |status| {
+            status["pairs"][0]["accelerator"]["is_draining"] == false
+        });
+        fibre.signal(libc::SIGCONT);
+        for end in [transfer.client, transfer.server] {
+            end.signal(libc::SIGKILL);
+            end.finish(LIMIT);
+        }
+        let ended = near.end();
+        assert!(ended.stderr.contains("which continues: it ended"), "{ended}");
+        for one in [fibre, far] {
+            one.end();
+        }
+    }
+
+    /// A successor that does what a test says.
+    struct Successor {
+        stream: BufReader<UnixStream>,
+    }
+
+    impl Successor {
+        fn connect(network: &Network) -> Self {
+            let path = network.runtime.path().join("longhaul/boxes/near/control");
+            let stream = UnixStream::connect(path).expect("a control socket");
+            stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+            Successor { stream: BufReader::new(stream) }
+        }
+
+        fn say(&mut self, message: &Value) {
+            writeln!(self.stream.get_mut(), "{message}").expect("said");
+        }
+
+        /// The next line; nothing at the end. The kernel closes descriptors that come with it.
+        fn hear(&mut self) -> String {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).expect("a line");
+            line
+        }
+
+        /// Goes on until the box holds still and has passed on everything.
+        fn receive_all(network: &Network) -> Self {
+            let mut this = Successor::connect(network);
+            this.say(&json!({"replace": {"version": 1}}));
+            let accepted = this.hear();
+            assert!(accepted.contains("accepted"), "{accepted}");
+            let pair = json!({
+                "ports": ["west", "east"], "recordings": [null, null], "cores": 1, "settings": []
+            });
+            let wanted = json!({"command": "accelerate", "drain_ms": 10000, "pairs": [pair]});
+            this.say(&json!({"descriptors": 0, "message": {"wanted": wanted}}));
+            loop {
+                let line = this.hear();
+                assert!(!line.is_empty() && !line.contains("refused"), "{line}");
+                if line.contains("complete") {
+                    return this;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn if_the_new_one_is_of_another_version_or_makes_no_sense() {
+        let Some(network) = Network::new("successors without sense", 1500) else { return };
+        let near = network.start("accelerate --name near --lan west --wan east");
+        let mut other = Successor::connect(&network);
+        other.say(&json!({"replace": {"version": 1000}}));
+        let says = other.hear();
+        assert!(says.contains("refused") && says.contains("by version 1000"), "{says}");
+        for message in [json!({"wanted": 1}), json!("ready"), json!({"wanted": {"pairs": []}})] {
+            let mut other = Successor::connect(&network);
+            other.say(&json!({"replace": {"version": 1}}));
+            other.hear();
+            other.say(&json!({"descriptors": 0, "message": message}));
+            assert!(!other.hear().contains("complete"));
+        }
+        network.round_trip(RIGHT, 64, 2);
+        near.end();
+    }
+
+    #[test]
+    fn if_the_new_one_dies_or_hangs_while_it_holds_still() {
+        let Some(network) = Network::new("successors that die", 1500) else { return };
+        let near = network.start("accelerate --name near --lan west --wan east");
+        network.round_trip(RIGHT, 64, 2);
+        let dies = || drop(Successor::receive_all(&network));
+        let hangs = || {
+            let mut successor = Successor::receive_all(&network);
+            while !successor.hear().is_empty() {}
+        };
+        let dies_late = || {
+            let mut successor = Successor::receive_all(&network);
+            successor.say(&json!({"descriptors": 0, "message": "ready"}));
+            assert!(successor.hear().contains("go"));
+        };
+        for (what, successor) in [
+            ("dies", &dies as &dyn Fn()),
+            ("hangs", &hangs),
+            ("dies after it was told to go", &dies_late),
+        ] {
+            let (gap, ()) = longest_gap(&network, &network.left, successor);
+            println!("a successor that {what}: longest gap between datagrams: {gap:?}");
+            network.round_trip(RIGHT, 64, 2);
+        }
+        // All of that does not keep a better one from it.
+        let arguments = "accelerate --name near --lan west --wan east";
+        let (near, old) = replace(&network, near, arguments);
+        assert_eq!(old.stderr.matches("which continues").count(), 3, "{old}");
+        network.round_trip(RIGHT, 64, 2);
+        near.end();
+    }
+}
