@@ -143,7 +143,7 @@ impl<S: BoxKind> Predecessor<S> {
             Arrived::Message(FromSuccessor::Wanted(wanted), _) => wanted,
             _ => return Failure::refused("the new process said something else than expected"),
         };
-        let different = self.compare(&wanted).or_else(|why| Failure::refused(why))?;
+        let different = self.compare(&wanted).or_else(Failure::refused)?;
         let with = match &different[..] {
             [] => String::new(),
             keys => format!(" with other settings ({})", keys.join(", ")),
