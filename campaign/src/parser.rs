@@ -134,9 +134,9 @@ impl Parser {
     }
 }
 
-/// Seconds that a program spent in its verbs calls, as `in_CALL_s`, from the line that ends a trace:
-/// `longhaul: NAME: of 3.275 s since its first verb, 51.5 % poll_cq (1518454 calls), …`. Empty
-/// without a trace.
+/// Seconds that a program spent in its verbs calls, as `in_CALL_s`, from the line that ends a
+/// trace: `longhaul: NAME: of 3.275 s since its first verb, 51.5 % poll_cq (1518454 calls), …`.
+/// Empty without a trace.
 pub(crate) fn in_calls(errors: &str) -> Values {
     let split = errors.lines().find_map(|line| {
         let (begin, shares) = line.split_once(" s since its first verb, ")?;

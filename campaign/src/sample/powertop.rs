@@ -247,7 +247,7 @@ mod tests {
         998.2 ms/s;  12.0;;;;Process;[PID 812] ib_write_bw -d mlx5_0 -R;  1.40 W\n\
         \x20 3.1 ms/s;  80.1;;;;Interrupt;[7] sched(softirq);  210 mW\n\
         \x20 2.0 ms/s;   1.0;;;;Process;[PID 90] sh -c a;b;  30.5 mW\n\
-        \x20 1.0 ms/s;   1.0;;;;Process;[PID 813] /usr/bin/ib_write_bw -d mlx5_0 -R 10.0.0.1;  5 mW\n\
+        \x20 1.0 ms/s;   1.0;;;;Process;[PID 813] /usr/bin/ib_write_bw -R 10.0.0.1;  5 mW\n\
         \x20 0.0 us/s;   0.1;;;;Process;[PID 9] [kworker];    0 mW\n\n\
         ____________________________________________________________________\n";
 

@@ -6,8 +6,8 @@
 //! NIC's do.
 //!
 //! Beside them, [`FILL`] has the send requests of all processes that are posted and not completed.
-//! It lies outside of the port's directories, because no NIC has it, and tools take every file there
-//! for one of theirs.
+//! It lies outside of the port's directories, because no NIC has it, and tools take every file
+//! there for one of a NIC's.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
