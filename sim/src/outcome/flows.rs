@@ -103,7 +103,10 @@ impl FlowOutcome {
         let mut refused = requested.refused;
         let of_responder = network.host(responder.host).program(responder.program);
         if let Program::Controller(target) = of_responder {
-            failure = failure.or(target.failure);
+            // What fails when the host is done has failed because it disconnected.
+            let is_over = host.program(requester.program).is_done();
+            let of_target = target.failure.filter(|(at, _)| !is_over || *at <= requested.last);
+            failure = failure.or(of_target.map(|(_, status)| status));
             refused += target.refused();
         }
         if refused > 0 {

@@ -180,3 +180,14 @@ fn read_ahead_without_connections_to_see_is_a_warning() {
     assert!(warnings("")[0].starts_with("flow1: boxes read ahead only for connections"));
     assert_eq!(warnings("connect = \"cm\""), Vec::<String>::new());
 }
+
+#[test]
+fn what_a_target_loses_when_its_host_disconnects_is_no_failure() {
+    for loss in ["0.0", "1e-2"] {
+        let keys = "op = \"write\"\nsize = \"64K\"\nqps = 4\ntx_depth = 8\nduration = \"80ms\"";
+        let outcome = through_boxes(&format!("loss = {loss}"), "", keys);
+        assert!(outcome.flows[0].messages > 0);
+        let flow = simulate(100, &format!("loss = {loss}"), &format!("{keys}\nconnect = \"cm\""));
+        assert!(flow.messages > 0);
+    }
+}

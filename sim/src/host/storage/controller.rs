@@ -51,8 +51,8 @@ pub(crate) struct Controller {
     doorbells: Doorbells,
     /// End of the drives' last transfer.
     transferred_at: Instant,
-    /// Status of the first failed work request.
-    pub failure: Option<Status>,
+    /// Time and status of the first failed work request.
+    pub failure: Option<(Instant, Status)>,
 }
 
 impl Controller {
@@ -87,14 +87,9 @@ impl Controller {
     }
 
     pub fn complete(&mut self, seen: Seen) {
-        match seen.completion.status {
-            Status::Success => {}
-            // The host has disconnected, or another work request has failed.
-            Status::WrFlush => return,
-            failed => {
-                self.failure.get_or_insert(failed);
-                return;
-            }
+        if seen.completion.status != Status::Success {
+            self.failure.get_or_insert((seen.at, seen.completion.status));
+            return;
         }
         let step = if seen.completion.wr_id == FETCH { Step::Fetched } else { Step::Begin };
         self.add(seen.at, step, seen.slot);
