@@ -6,8 +6,8 @@ use super::pair::{A, PORT, answer, config, ip, request};
 use crate::*;
 use longhaul_units::{Duration, Instant, Psn, Qpn};
 use longhaul_wire::mad::{
-    Drep, Dreq, Header, MAD_LEN, Message, MessageRejected, Mra, Opaque, Rej, Rep, Req, ReqPath,
-    Rtu, TransportService, gid_of_ip,
+    Attribute, Drep, Dreq, Ece, Header, MAD_LEN, Message, MessageRejected, Mra, Opaque, Rej, Rep,
+    Req, ReqPath, Rtu, TransportService, gid_of_ip,
 };
 
 const PEER: u32 = 0x77;
@@ -678,6 +678,22 @@ mod req_received {
         assert_eq!(&rep.private_data[..8], b"welcome\0");
         let again = s.cm.accept(s.now, s.id, &answer(OUR_QPN.get()));
         assert_eq!(again, Err(CallError::State(ConnectionState::RepSent)));
+    }
+
+    /// As a device without ECE must: the peer then uses none either.
+    #[test]
+    fn a_req_that_offers_vendor_features_is_answered_without_any() {
+        let offer = Ece { vendor_id: 0x15b3, options: 0x2000_0001 };
+        let mut s = Script::listening();
+        let mut mad = [0; MAD_LEN];
+        Message::Req(req()).write(&Header::new(TRANSACTION), &mut mad);
+        offer.write(&mut mad, Attribute::Req);
+        assert_eq!(s.cm.handle_mad(s.now, ip(1), &mad), None);
+        s.take_request();
+        s.cm.accept(s.now, s.id, &answer(OUR_QPN.get())).unwrap();
+        let mut rep = [0; MAD_LEN];
+        assert!(s.cm.poll_mad(s.now, |_, mad| rep = *mad));
+        assert_eq!(Ece::read(&rep, Attribute::Rep), Some(Ece::NONE));
     }
 
     #[test]
