@@ -85,6 +85,7 @@ pub mod repair;
 mod request;
 mod segment;
 mod sender;
+pub mod setting;
 mod socket;
 mod tap;
 pub mod watch;
