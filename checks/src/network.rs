@@ -444,16 +444,25 @@ impl Network {
     /// # Panics
     /// Like [`Network::begin`].
     pub fn begin_from(&self, client: &str, arguments: &str) -> Transfer {
+        self.begin_between(client, RIGHT, arguments)
+    }
+
+    /// Like [`Network::begin`], between other IPv4 addresses of the two hosts.
+    ///
+    /// # Panics
+    /// Like [`Network::begin`].
+    pub fn begin_between(&self, client: &str, server: &str, arguments: &str) -> Transfer {
         let at = |host: &Namespace, ip: &str, peer: &str| {
             let program = format!("exec --udp={ip} -- {arguments} -d longhaul0 {peer}");
             Program::start(&mut host.longhaul(&self.runtime, &program))
         };
-        let mut server = at(&self.right, RIGHT, "");
+        let mut listening = at(&self.right, server, "");
         let deadline = Instant::now() + LIMIT;
-        while !waits_for_clients(server.id()) {
-            assert!(server.is_running() && Instant::now() < deadline, "{}", server.finish(LIMIT));
+        while !waits_for_clients(listening.id()) {
+            let is_well = listening.is_running() && Instant::now() < deadline;
+            assert!(is_well, "{}", listening.finish(LIMIT));
         }
-        Transfer { client: at(&self.left, client, RIGHT), server }
+        Transfer { client: at(&self.left, client, server), server: listening }
     }
 
     /// Runs a perftest program like [`Network::begin`], and `meanwhile` at the same time.

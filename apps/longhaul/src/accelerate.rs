@@ -3,6 +3,7 @@
 mod detach;
 
 use crate::boxes;
+use crate::output;
 use crate::problem::Problem;
 use longhaul_boxes::settings::Acceleration;
 use longhaul_boxes::{Entry, Given, PortName, Process};
@@ -47,6 +48,21 @@ const NOTES: &str = "\
 RoCEv2 is accelerated untagged or behind one 802.1Q tag; all other frames pass through. Runs until
 Ctrl-C or SIGTERM; SIGUSR1 prints the status, SIGHUP rereads the file of --config.";
 
+const DOWN_EXAMPLES: &str = "\
+Examples:
+  longhaul accelerate down --config /etc/longhaul/accelerate-west.toml
+
+A box that ends takes its ports down by itself, even if it is killed: this is for a service whose
+processes were all killed. It leaves ports that another box has, and those of pairs with carrier
+'off' or of AF_XDP with only=roce.";
+
+#[derive(clap::Args)]
+struct Down {
+    /// Configuration file of the box
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
 #[derive(clap::Args)]
 #[command(after_help = boxes::help(EXAMPLES, NOTES), args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -88,20 +104,35 @@ enum Task {
     /// Drain a box, so that it can be stopped without ending any connection
     #[command(after_help = boxes::DRAIN_EXAMPLES)]
     Drain(boxes::Drain),
+    /// Take the ports of a box that does not run down, as it does when it ends
+    #[command(after_help = DOWN_EXAMPLES)]
+    Down(Down),
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Problem> {
     let Args { task, lan, wan, pcap_lan, pcap_wan, settings, process, .. } = args;
-    let drain = Duration::from_nanos(args.drain.as_ns());
-    let entry = if args.replace { Entry::Replacing { drain } } else { Entry::Fresh };
-    if let Some(Task::Drain(drain)) = task {
-        return boxes::drain(&drain);
+    match task {
+        Some(Task::Drain(drain)) => return boxes::drain(&drain),
+        Some(Task::Down(args)) => return down(args),
+        None => {}
     }
     if args.detach {
         return detach::replace(process.control.as_deref());
     }
     let given = Given { ports: [lan, wan], pcaps: [pcap_lan, pcap_wan] };
-    boxes::print_end(&longhaul_boxes::run(given, process, settings, entry, Problem::phrase)?)
+    let drain = Duration::from_nanos(args.drain.as_ns());
+    let entry = if args.replace { Entry::Replacing { drain } } else { Entry::Fresh };
+    boxes::print_end(longhaul_boxes::run(given, process, settings, entry, Problem::phrase))
+}
+
+fn down(args: Down) -> Result<ExitCode, Problem> {
+    let process = Process { config: Some(args.config), ..Process::default() };
+    let (down, failed) =
+        longhaul_boxes::carrier::down(Given::default(), &process, &Acceleration::default())?;
+    for interface in &down {
+        output::print(&format!("{interface} is down\n"))?;
+    }
+    if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Problem::plain(failed.join("; "))) }
 }
 
 /// The box of these options, between two ports.

@@ -12,7 +12,7 @@ use crate::problem::Problem;
 use answer::Answer;
 use clap::Subcommand;
 use longhaul_boxes::number::at_least;
-use longhaul_boxes::{Ended, PortName};
+use longhaul_boxes::{Ended, Error, PortName};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -32,6 +32,14 @@ pub enum Command {
     /// Check whether a box is ready, and print the reason if not
     #[command(after_help = orders::HEALTH_EXAMPLES)]
     Health(orders::Health),
+}
+
+/// Guards the carrier of the ports of the box that started this process.
+pub fn guard() -> Result<ExitCode, Problem> {
+    let guarded = longhaul_boxes::carrier::guard();
+    guarded
+        .map(|()| ExitCode::SUCCESS)
+        .map_err(|error| Problem::plain(format!("a box starts its guard itself: {error}")))
 }
 
 const STATUS_EXAMPLES: &str = "\
@@ -105,8 +113,18 @@ pub fn help(examples: &str, notes: &str) -> String {
     format!("{examples}\n\n{}\n{notes}", PortName::HELP)
 }
 
-/// Prints the final summary of a box.
-pub fn print_end(ended: &Ended) -> Result<ExitCode, Problem> {
+/// Exit code of a box whose configuration is at fault: a service manager need not try again.
+const CONFIGURATION: u8 = 2;
+
+/// Prints the final summary of a box, or why its configuration is refused.
+pub fn print_end(ended: Result<Ended, Error>) -> Result<ExitCode, Problem> {
+    let ended = match ended {
+        Err(error) if error.is_of_configuration() => {
+            eprintln!("longhaul: {}", Problem::from(error));
+            return Ok(ExitCode::from(CONFIGURATION));
+        }
+        ended => ended?,
+    };
     output::print(&output::wrapped(&ended.summary.to_text(), output::columns()))?;
     Ok(if ended.has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -55,5 +55,5 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Problem> {
     let Args { a, b, pcap_a, pcap_b, settings, process } = args;
     let given = Given { ports: [a, b], pcaps: [pcap_a, pcap_b] };
-    boxes::print_end(&longhaul_boxes::run(given, process, settings, Entry::Fresh, Problem::phrase)?)
+    boxes::print_end(longhaul_boxes::run(given, process, settings, Entry::Fresh, Problem::phrase))
 }

@@ -76,6 +76,9 @@ enum Command {
     /// Control running boxes: status, health, reload, drain
     #[command(subcommand)]
     Box(boxes::Command),
+    /// Guard the carrier of the ports of the box that started this
+    #[command(hide = true, name = longhaul_boxes::carrier::GUARD)]
+    CarrierGuard,
     /// Show boxes, flows and paths of this machine, live
     Top(boxes::Top),
     /// Manage the keys by which boxes authenticate each other
@@ -159,6 +162,7 @@ fn main() -> ExitCode {
         Command::Accelerate(args) => accelerate::run(args),
         Command::Emulate(args) => emulate::run(args),
         Command::Box(command) => boxes::run_command(&command),
+        Command::CarrierGuard => boxes::guard(),
         Command::Top(args) => boxes::top(&args),
         Command::Key(command) => key::run(&command),
         Command::Counters(args) => counters::run(&args),

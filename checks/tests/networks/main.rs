@@ -1,7 +1,9 @@
 //! Boxes between network namespaces; the tests take turns, because each loads the machine.
 
 mod boxes;
+mod carrier;
 mod cores;
+mod fail_open;
 mod faults;
 mod floods;
 mod operation;

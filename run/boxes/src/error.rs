@@ -64,6 +64,9 @@ pub enum Error {
     /// The running box is not replaced.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
+    /// The process that guards the ports' carrier cannot be started.
+    #[error("cannot guard the carrier of the ports: {0}")]
+    Guard(io::Error),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(io::Error),
@@ -103,6 +106,17 @@ pub enum Error {
     /// The box has no flows to drain.
     #[error("'{0}' has no flows to drain")]
     NoFlows(String),
+}
+
+impl Error {
+    /// True if the box's configuration is at fault, so that it cannot start until that changes.
+    pub fn is_of_configuration(&self) -> bool {
+        match self {
+            Error::Plan(_) | Error::Settings(_) => true,
+            Error::OfPair { error, .. } => error.is_of_configuration(),
+            _ => false,
+        }
+    }
 }
 
 /// An operating system error on a path.

@@ -8,6 +8,7 @@
 //! [`control`] reaches running boxes. Errors are types that name the cause; the program adds the
 //! cure.
 
+pub mod carrier;
 mod claim;
 pub mod control;
 mod cores;

@@ -241,6 +241,7 @@ mod tests {
             transport: None,
             read_ahead: None,
             fibre: None,
+            carrier: None,
             cores: vec![CoreStatus { core: number, ..CoreStatus::default() }],
         }
     }

@@ -1,5 +1,6 @@
 //! Operation of a running box: state, reconfiguration, draining.
 
+use crate::carrier::Carriers;
 use crate::element::Element;
 use crate::error::Error;
 use crate::journal;
@@ -48,6 +49,7 @@ pub struct Operation<S: BoxKind> {
     user: String,
     started: Instant,
     pairs: Vec<pair::Observer<S::Element>>,
+    carriers: Carriers,
     /// The plan in effect.
     plan: Mutex<Plan<S>>,
     /// `None`: the box has no file.
@@ -61,9 +63,10 @@ impl<S: BoxKind> Operation<S> {
         planner: Option<Planner<S>>,
         user: String,
         pairs: Vec<pair::Observer<S::Element>>,
+        carriers: Carriers,
     ) -> Self {
-        let name = plan.name.clone();
-        Operation { name, user, started: Instant::now(), pairs, plan: Mutex::new(plan), planner }
+        let (name, started) = (plan.name.clone(), Instant::now());
+        Operation { name, user, started, pairs, carriers, plan: Mutex::new(plan), planner }
     }
 
     /// True if the box has a file to reread.
@@ -88,7 +91,10 @@ impl<S: BoxKind> Operation<S> {
     }
 
     /// The box's state, with these states of its pairs.
-    pub fn with(&self, pairs: Vec<PairStatus>) -> BoxStatus {
+    pub fn with(&self, mut pairs: Vec<PairStatus>) -> BoxStatus {
+        for pair in &mut pairs {
+            pair.carrier = self.carriers.of(&pair.name);
+        }
         BoxStatus {
             name: self.name.clone(),
             command: S::COMMAND.to_string(),
@@ -188,7 +194,18 @@ impl<S: BoxKind> Operated for Operation<S> {
 /// Descriptions of the differences that need a restart.
 fn fixed_differences<S: BoxKind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
     // Without `..`, so that a missing key does not compile.
-    let Plan { name, user, keep_privileges, control, health, log, pcap_frames, dpdk, pairs } = from;
+    let Plan {
+        name,
+        user,
+        keep_privileges,
+        control,
+        health,
+        log,
+        pcap_frames,
+        dpdk,
+        bypass,
+        pairs,
+    } = from;
     let mut fixed: Vec<String> = [
         ("name", *name == to.name),
         ("user", *user == to.user),
@@ -198,6 +215,7 @@ fn fixed_differences<S: BoxKind>(from: &Plan<S>, to: &Plan<S>) -> Vec<String> {
         ("log", *log == to.log),
         ("pcap_frames", *pcap_frames == to.pcap_frames),
         ("dpdk", *dpdk == to.dpdk),
+        ("bypass", *bypass == to.bypass),
     ]
     .into_iter()
     .filter(|(_, same)| !same)
@@ -295,6 +313,7 @@ mod tests {
             log: journal::Form::Text,
             pcap_frames: 0,
             dpdk: Default::default(),
+            bypass: None,
             pairs: vec![Pair {
                 name: "one".to_string(),
                 ports: vec![port("eth1"), port("eth2")],
@@ -333,7 +352,9 @@ mod tests {
 
     #[test]
     fn a_box_without_a_file_says_so_and_one_that_cannot_read_it_changes_nothing() {
-        let of = |planner| Operation::<Numbers>::new(plan(), planner, String::new(), vec![]);
+        let of = |planner| {
+            Operation::<Numbers>::new(plan(), planner, String::new(), vec![], Carriers::default())
+        };
         let refusal = of(None).reload().unwrap_err().to_string();
         assert!(refusal.contains("'west' was started without --config"), "{refusal}");
         let unreadable: Planner<Numbers> =

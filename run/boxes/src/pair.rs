@@ -309,6 +309,7 @@ impl<E: Element> Core<E> {
             transport: state.transport,
             read_ahead: state.read_ahead,
             fibre: state.fibre,
+            carrier: None,
             cores: seen.core.into_iter().collect(),
         }
     }

@@ -4,6 +4,7 @@ mod file;
 
 pub use file::{Fault, Section};
 
+use crate::carrier::{Bypass, Carrier};
 use crate::cores::Cores;
 use crate::element::Element;
 use crate::error::PathError;
@@ -249,6 +250,11 @@ pub trait BoxKind: Settings + Send + Sync + 'static {
         false
     }
 
+    /// What ports do when an opposite one loses its carrier.
+    fn carrier(&self) -> Carrier {
+        Carrier::Off
+    }
+
     /// The change that makes a running element with the ports `behind` its first apply these
     /// settings. Called if all differences are live.
     ///
@@ -299,6 +305,8 @@ pub struct Plan<S> {
     pub pcap_frames: u64,
     /// Options of DPDK ports.
     pub dpdk: Dpdk,
+    /// Commands for a bypass NIC.
+    pub bypass: Option<Bypass>,
     pub pairs: Vec<Pair<S>>,
 }
 
@@ -340,6 +348,7 @@ pub fn plan<S: Settings>(
         log: process.log.or(of_file.log).unwrap_or_default(),
         pcap_frames: process.pcap_frames.or(of_file.pcap_frames).unwrap_or(PCAP_FRAMES),
         dpdk: process.dpdk.over(file.dpdk),
+        bypass: file.bypass,
         pairs,
     };
     if let (true, Some(path)) = (plan.pairs.is_empty(), &process.config) {

@@ -1,5 +1,6 @@
 //! A box's state in Prometheus' text format.
 
+use crate::carrier::{CarrierCounters, PortCarrier};
 use crate::state::{Flow, Named, PathState, ReadAheadState, SealState, TransportState};
 use crate::status::{
     AcceleratorState, BoxStatus, CoreStatus, FibreState, PairStatus, PortStatus, Tenant,
@@ -82,6 +83,9 @@ impl BoxMetrics {
         for core in &pair.cores {
             self.core(of_pair, core);
         }
+        for port in pair.carrier.iter().flat_map(|carrier| &carrier.ports) {
+            self.carrier(of_pair, port);
+        }
         for (half, state) in [("requesters", &pair.accelerator), ("responders", &pair.responders)] {
             if let Some(state) = state {
                 self.accelerator(&[&of_pair[..], &[("half", half)]].concat(), state);
@@ -99,6 +103,21 @@ impl BoxMetrics {
         if let Some(fibre) = &pair.fibre {
             self.fibre(of_pair, fibre);
         }
+    }
+
+    fn carrier(&mut self, of_pair: [(&str, &str); 2], port: &PortCarrier) {
+        let of_port = [("side", &*port.side), ("port", &*port.port)];
+        let of_port = labels(&[&of_pair[..], &of_port].concat());
+        for (name, help) in CarrierCounters::NAMES {
+            let value = if *name == "losses" { port.losses } else { port.takedowns };
+            self.0.count(&format!("longhaul_box_carrier_{name}"), help, &of_port, value);
+        }
+        self.0.gauge(
+            "longhaul_box_carrier_taken_down",
+            "1 while the box has taken the port down because the opposite one has no carrier.",
+            &of_port,
+            f64::from(u8::from(port.taken_down.is_some())),
+        );
     }
 
     fn core(&mut self, of_pair: [(&str, &str); 2], core: &CoreStatus) {

@@ -1,5 +1,6 @@
 //! Runs a box from start to end.
 
+use crate::carrier::{Carriers, Guard, Guarded};
 use crate::claim::Claim;
 use crate::control::{Control, ControlError, Phrase, SocketPath};
 use crate::cores::{self, Places};
@@ -54,6 +55,8 @@ struct Footing {
     claims: Vec<Claim>,
     /// By pair, core and side.
     ports: Vec<Vec<Vec<BoxPort>>>,
+    /// Present if ports have a carrier to guard.
+    guard: Option<Guard>,
     /// Present if it replaces another process, which waits.
     successor: Option<Successor>,
 }
@@ -68,9 +71,10 @@ impl Footing {
         let claims = plan.pairs.iter().flat_map(|pair| &pair.ports).map(Claim::of);
         let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
         let ports = ports(plan, privileges, None)?;
+        let guard = Guard::start(plan).map_err(Error::Guard)?;
         privileges.apply()?;
         let claims = claims.into_iter().flatten().collect();
-        Ok(Footing { signals, control, health, claims, ports, successor: None })
+        Ok(Footing { signals, control, health, claims, ports, guard, successor: None })
     }
 
     /// Takes everything over from the running box, which drains for at most `drain`.
@@ -86,15 +90,18 @@ impl Footing {
         let Inherited { control, health, claims, mut queues } = successor.inherit(plan, drain)?;
         let health = new_health.or(health.filter(|_| plan.health.is_some()));
         let mut ports = ports(plan, privileges, Some(&mut queues))?;
-        let begin = |successor: &mut Successor| -> Result<Signals, Error> {
+        let begin = |successor: &mut Successor| -> Result<(Signals, Option<Guard>), Error> {
+            // It waits until the running box's guard ends, and does nothing before.
+            let guard = Guard::start(plan).map_err(Error::Guard)?;
             privileges.apply()?;
             // Until here a signal ends this process, and the running box continues.
             let signals = signals()?;
             successor.commit()?;
-            Ok(signals)
+            Ok((signals, guard))
         };
-        let signals = begin(&mut successor).inspect_err(|_| give_away(&mut ports))?;
-        Ok(Footing { signals, control, health, claims, ports, successor: Some(successor) })
+        let begun = begin(&mut successor).inspect_err(|_| give_away(&mut ports));
+        let (signals, guard) = begun?;
+        Ok(Footing { signals, control, health, claims, ports, guard, successor: Some(successor) })
     }
 }
 
@@ -137,7 +144,7 @@ pub fn run<S: BoxKind>(
         Entry::Fresh => Footing::fresh(&plan, &privileges)?,
         Entry::Replacing { drain } => Footing::inherited(&plan, &privileges, drain)?,
     };
-    let Footing { mut signals, mut control, health, claims, ports, successor } = footing;
+    let Footing { mut signals, mut control, health, claims, ports, guard, successor } = footing;
     let mut running = Vec::new();
     for (((pair, elements), ports), places) in
         plan.pairs.iter().zip(elements).zip(ports).zip(&places)
@@ -147,6 +154,7 @@ pub fn run<S: BoxKind>(
         running.push(Running::start(pair, cores, places, clock, move || ended.close())?);
     }
     successor.into_iter().for_each(Successor::conclude);
+    let guard = guard.map(Guard::watch).transpose().map_err(Error::Guard)?;
     control.keep();
     let claimed = claims.iter().map(Claim::duplicate).collect::<io::Result<Vec<_>>>();
     let claimed = claimed.map_err(ControlError::Serve)?;
@@ -161,10 +169,15 @@ pub fn run<S: BoxKind>(
         }
     }
     let observers = running.iter().map(Running::observer).collect();
-    let operation = Arc::new(Operation::new(plan, planner, privileges::user_name(), observers));
+    let carriers = guard.as_ref().map_or_else(Carriers::default, Guarded::carriers);
+    let user = privileges::user_name();
+    let operation = Arc::new(Operation::new(plan, planner, user, observers, carriers));
     let operated: Arc<dyn Operated> = Arc::<Operation<S>>::clone(&operation);
     if let Some(listener) = &health {
         health::serve(listener, &operated)?;
+    }
+    if let Some(guard) = &guard {
+        guard.serve(Arc::clone(&operated)).map_err(Error::Guard)?;
     }
     let is_replaced = Arc::new(AtomicBool::new(false));
     let end = {
@@ -182,8 +195,14 @@ pub fn run<S: BoxKind>(
         journal::warn(&format!("cannot tell the service manager that this box runs: {error}"));
     }
     let asked = wait_for_end(&mut signals, &operation, phrase);
-    let ended: Vec<Result<PairStatus, ()>> = running.into_iter().map(Running::end).collect();
     let is_replaced = is_replaced.load(Ordering::Acquire);
+    match guard {
+        Some(guard) if is_replaced => guard.disarm(),
+        // Frames pass until nothing more is sent here.
+        Some(guard) => guard.fall(),
+        None => {}
+    }
+    let ended: Vec<Result<PairStatus, ()>> = running.into_iter().map(Running::end).collect();
     if is_replaced {
         control.give_away();
     }

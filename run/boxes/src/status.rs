@@ -1,6 +1,7 @@
 //! State of a box, as text and as JSON.
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
+use crate::carrier::{CarrierState, write_carrier};
 use crate::figures::{bytes, count, gigabits, microseconds};
 use crate::state::{
     Flow, LinkStatus, Named, ReadAheadState, TransportState, absorbed_and_drops, nonzero,
@@ -48,6 +49,9 @@ pub struct PairStatus {
     #[serde(default)]
     pub read_ahead: Option<ReadAheadState>,
     pub fibre: Option<FibreState>,
+    /// If ports follow the carrier of the opposite ones.
+    #[serde(default)]
+    pub carrier: Option<CarrierState>,
     /// Counters of each core, if several share the ports.
     #[serde(default)]
     pub cores: Vec<CoreStatus>,
@@ -301,6 +305,9 @@ impl BoxStatus {
             writeln!(text, "pair {}", pair.name)?;
             for port in &pair.ports {
                 write_port(port, text)?;
+            }
+            if let Some(carrier) = &pair.carrier {
+                write_carrier(carrier, text)?;
             }
             for core in &pair.cores {
                 write_core(core, text)?;

@@ -33,6 +33,11 @@ impl Xdp {
         }
     }
 
+    /// True if no frames are left to the kernel.
+    pub fn takes_everything(&self) -> bool {
+        self.wanted == Wanted::Everything
+    }
+
     fn set(&mut self, option: &str) -> Result<(), XdpNameError> {
         match option.split_once('=') {
             None if option == "native" => self.mode = Mode::Native,

@@ -167,6 +167,7 @@ const ALLOWED: Edges = &[
         &[
             "run/health",
             "proto/units",
+            "proto/counters",
             "proto/node",
             "proto/accel",
             "proto/link",

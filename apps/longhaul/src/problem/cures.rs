@@ -161,6 +161,7 @@ fn of_box(error: &Error) -> Option<String> {
         }
         Error::Share { .. }
         | Error::Run { .. }
+        | Error::Guard(_)
         | Error::Signals(_)
         | Error::Http(_)
         | Error::Replace(_)

@@ -2,6 +2,7 @@
 //! one.
 
 use super::{Pair, PlanError, Settings, pair_name};
+use crate::carrier::Bypass;
 use crate::error::PathError;
 use crate::journal::Form;
 use crate::port::{Dpdk, PortName};
@@ -19,6 +20,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 pub(super) struct File<S> {
     pub process: OfProcess,
     pub dpdk: Dpdk,
+    pub bypass: Option<Bypass>,
     pub pairs: Vec<Pair<S>>,
 }
 
@@ -37,7 +39,8 @@ pub(super) struct OfProcess {
 
 impl<S> Default for File<S> {
     fn default() -> Self {
-        File { process: OfProcess::default(), dpdk: Dpdk::default(), pairs: Vec::new() }
+        let (process, dpdk) = (OfProcess::default(), Dpdk::default());
+        File { process, dpdk, bypass: None, pairs: Vec::new() }
     }
 }
 
@@ -60,11 +63,12 @@ fn parse<S: Settings>(text: &str, sides: [&str; 2], above: &S) -> Result<File<S>
     let mut top = Section { header: TOP, place: Place(0), table: document.into_inner() };
     let defaults = top.take_table("[defaults]")?;
     let dpdk = top.take_table("[dpdk]")?;
+    let bypass = top.take_table("[bypass]")?;
     let policy = top.take_tables("[[policy]]")?;
     let far = top.take_tables("[[far]]")?;
     let pairs = top.take_tables("[[pair]]")?;
     let known = Known::new::<S>(sides);
-    for section in once(&top).chain(&defaults).chain(&dpdk).chain(&pairs) {
+    for section in once(&top).chain(&defaults).chain(&dpdk).chain(&bypass).chain(&pairs) {
         known.check(section)?;
     }
     let mut below = defaults.map_or_else(|| Ok(S::default()), Section::read::<S>)?;
@@ -78,6 +82,7 @@ fn parse<S: Settings>(text: &str, sides: [&str; 2], above: &S) -> Result<File<S>
     Ok(File {
         pairs: pairs.into_iter().map(pair).collect::<Result<_, Fault>>()?,
         dpdk: dpdk.map_or_else(|| Ok(Dpdk::default()), Section::read)?,
+        bypass: bypass.map(Section::read).transpose()?,
         process: top.read()?,
     })
 }
@@ -272,12 +277,13 @@ impl Known {
     fn new<S: Settings>(sides: [&str; 2]) -> Self {
         let owned = |keys: &[&str]| keys.iter().map(|key| key.to_string()).collect::<Vec<_>>();
         let of_pair = [owned(&["name"]), owned(&sides), sides.map(pcap_key).to_vec()].concat();
-        let tables = owned(&["defaults", "dpdk", "policy", "far", "pair"]);
+        let tables = owned(&["defaults", "dpdk", "bypass", "policy", "far", "pair"]);
         Known(vec![
             (TOP, [owned(keys_of::<OfProcess>()), tables].concat()),
             ("[defaults]", owned(keys_of::<S>())),
             ("[[pair]]", [of_pair, owned(keys_of::<S>())].concat()),
             ("[dpdk]", owned(keys_of::<Dpdk>())),
+            ("[bypass]", owned(keys_of::<Bypass>())),
         ])
     }
 

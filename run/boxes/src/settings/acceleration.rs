@@ -2,6 +2,7 @@
 
 use super::table::settings;
 use super::{Far, Peer, Psk, SettingsError, WanRate, far, read_key, seed};
+use crate::carrier::Carrier;
 use crate::cores::{Cores, cores_written};
 use crate::journal::{self, Level};
 use crate::plan::{BoxKind, Fault, Pair, Section, Settings, by, parsed, written};
@@ -139,6 +140,10 @@ pub struct Acceleration {
     /// the first port's device, with several cores]
     #[arg(long, value_name = "NODE")]
     numa: Option<u32> => Restart;
+    /// What the ports do when an opposite one loses its carrier, and when the box ends: follow (go
+    /// down, so that LACP, BFD and routing notice) or off [default: follow]
+    #[arg(long, value_name = "follow|off")]
+    carrier: Option<Carrier> => Restart;
     /// Rules of a file; they precede `mode`.
     #[arg(skip)]
     #[serde(skip)]
@@ -292,6 +297,10 @@ impl BoxKind for Acceleration {
         let accelerator = self.accelerator(&sizing)?;
         let of_core = |_| self.of_core(&sizing, accelerator.clone());
         (0..sizing.cores.get()).map(of_core).collect()
+    }
+
+    fn carrier(&self) -> Carrier {
+        self.carrier.unwrap_or_default()
     }
 
     fn warn(pairs: &[Pair<Self>]) {
@@ -790,6 +799,7 @@ mod tests {
         ("ece", "--ece pass", "'pass'"),
         ("cores", "--cores 4-5", "'4-5'"),
         ("numa", "--numa 1", "1"),
+        ("carrier", "--carrier off", "'off'"),
     ];
     const PEER: &str = "--peer east=CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 

@@ -4,7 +4,7 @@ use longhaul_seal::{KeyError, PublicKey, Seed};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
@@ -12,6 +12,9 @@ use zeroize::Zeroizing;
 
 /// Maximum size of a key file, which holds two lines at most.
 pub const FILE_BYTES_MAX: u64 = 4096;
+
+/// The variable in which the service manager names the directory of a service's credentials.
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
 /// Why a key is unavailable.
 #[derive(Debug, Error)]
@@ -48,14 +51,16 @@ pub enum KeyFileError {
     Random(io::Error),
 }
 
-/// Reads the private or pre-shared key in a file that only its owner may read.
+/// Reads the private or pre-shared key in a file that only its owner may read; of the service
+/// manager's credentials, also its group.
 ///
 /// # Errors
 /// If the file holds no key, or others may read it.
 pub fn read_key<K: FromStr<Err = KeyError>>(file: &Path) -> Result<K, KeyFileError> {
     let failed = |error| KeyFileError::File { path: file.to_owned(), error };
     let opened = File::open(file).map_err(failed)?;
-    let mode = opened.metadata().map_err(failed)?.permissions().mode();
+    let metadata = opened.metadata().map_err(failed)?;
+    let mode = metadata.permissions().mode();
     // One byte above the maximum, so that a longer file is refused and not read in part.
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
     opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -66,10 +71,23 @@ pub fn read_key<K: FromStr<Err = KeyError>>(file: &Path) -> Result<K, KeyFileErr
         error => KeyFileError::NoKey { path: file.to_owned(), error },
     })?;
     // Only a key has to be secret; the permissions of other files do not matter.
-    if mode & 0o077 != 0 {
+    let credentials = std::env::var_os(CREDENTIALS);
+    let allowed = permitted(file, metadata.uid(), credentials.as_deref().map(Path::new));
+    if mode & 0o077 & !allowed != 0 {
         return Err(KeyFileError::Exposed { path: file.to_owned(), mode: mode & 0o777 });
     }
     Ok(key)
+}
+
+/// Permissions of others than its owner that a key file may have. Systemd gives credentials, in a
+/// directory that only the service's user may enter, to root, mode 0440, and to that user by an
+/// access-control list, whose mask the mode of the group shows.
+fn permitted(file: &Path, owner: u32, credentials: Option<&Path>) -> u32 {
+    let is_within = |directory: &Path| {
+        let resolved = file.canonicalize().ok().zip(directory.canonicalize().ok());
+        resolved.is_some_and(|(file, directory)| file.parent() == Some(&directory))
+    };
+    if owner == 0 && credentials.is_some_and(is_within) { 0o040 } else { 0 }
 }
 
 /// Reads 32 random bytes from the operating system.
@@ -168,6 +186,27 @@ impl TryFrom<String> for Psk {
 mod tests {
     use super::*;
     use longhaul_seal::PrivateKey;
+
+    #[test]
+    fn a_credential_of_root_may_be_read_by_its_group_and_no_other_file_may() {
+        let name =
+            format!("longhaul-credentials-{}-{:x}", std::process::id(), crate::random_seed());
+        let directory = std::env::temp_dir().join(name);
+        let (inner, outside) = (directory.join("inner"), directory.join("outside.key"));
+        let (credential, nested) = (directory.join("west.key"), inner.join("west.key"));
+        std::fs::create_dir_all(&inner).unwrap();
+        for file in [&credential, &nested] {
+            std::fs::write(file, "x").unwrap();
+        }
+        std::os::unix::fs::symlink(&nested, &outside).unwrap();
+        assert_eq!(permitted(&credential, 0, Some(&directory)), 0o040);
+        assert_eq!(permitted(&inner.join("../west.key"), 0, Some(&directory)), 0o040);
+        assert_eq!(permitted(&credential, 1000, Some(&directory)), 0, "of another user");
+        assert_eq!(permitted(&credential, 0, None), 0, "no service");
+        assert_eq!(permitted(&nested, 0, Some(&directory)), 0, "below it");
+        assert_eq!(permitted(&outside, 0, Some(&directory)), 0, "a link to elsewhere");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn peers_have_a_name_and_a_key() {

@@ -1,6 +1,7 @@
 //! Settings as tables with one row per key.
 
 use super::{Far, Peer, Psk, WanRate};
+use crate::carrier::Carrier;
 use crate::cores::Cores;
 use crate::fibre::Ecn;
 use crate::quantity::{Distance, Size};
@@ -68,7 +69,7 @@ macro_rules! written {
 }
 
 written! {
-    "string": BitRate, Distance, Size, Duration, Mode, EceMode, WanRate, Ecn, PathBuf;
+    "string": BitRate, Distance, Size, Duration, Mode, EceMode, WanRate, Ecn, Carrier, PathBuf;
     "string": Peer, Psk, Prefix, Far, Protocol, Rule, Change;
     "integer": u8, u32, u64;
     "number": f64;

@@ -1,0 +1,366 @@
+//! The carrier of a box's ports: a port that goes down takes the opposite port down, and a box that
+//! ends takes its ports down, so that LACP, BFD and routing notice at once.
+//!
+//! A process of its own, the guard, does both: the box drops its privileges once its ports are open,
+//! forwards frames without waiting for anything here, and cannot act when it is killed. The guard
+//! keeps CAP_NET_ADMIN alone, and learns of the box's end from the end of the stream between them.
+
+mod bypass;
+mod follow;
+mod guard;
+mod state;
+
+pub use bypass::Bypass;
+pub use guard::guard;
+pub use state::{CarrierCounters, CarrierState, PortCarrier, write_carrier};
+
+use crate::claim::Claim;
+use crate::element::Element;
+use crate::error::Error;
+use crate::journal::{self, Level};
+use crate::operation::Operated;
+use crate::plan::{BoxKind, Given, Pair, Plan, Process, plan};
+use crate::port::PortName;
+use bypass::Which;
+use follow::Side;
+use guard::{GuardedPair, GuardedPort, Manner};
+use serde::{Deserialize, Serialize};
+use state::PairCarrier;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, sleep};
+use std::time::Duration;
+
+/// Name of the subcommand that runs [`guard`].
+pub const GUARD: &str = "carrier-guard";
+
+/// Time limit of the guard's tasks at the box's start and end; longer than that of a command.
+const PATIENCE: Duration = Duration::from_secs(7);
+
+/// What the ports of a pair do when an opposite one loses its carrier, and when the box ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Carrier {
+    /// Go down with it
+    #[default]
+    Follow,
+    /// Stay as they are
+    Off,
+}
+
+/// The first line to the guard.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Orders {
+    pairs: Vec<GuardedPair>,
+    bypass: Option<Bypass>,
+}
+
+/// A further line to the guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    /// The box forwards.
+    Armed,
+    /// It still does.
+    Beat,
+    /// Another process has the ports now: end, and leave them as they are.
+    Disarm,
+}
+
+/// A line from the guard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum News {
+    /// The ports were brought up.
+    Ready,
+    /// A port lost its carrier by itself, or found it again.
+    Carrier { pair: usize, side: Side, port: usize, why_down: Option<String> },
+    /// A side was taken down because the other lost its carrier.
+    Held { pair: usize, side: Side },
+    /// It was brought up again.
+    Released { pair: usize, side: Side },
+    /// The ports were taken down because the box ended.
+    Fallen { interfaces: Vec<String> },
+    /// A command for the bypass NIC ended.
+    Command { which: Which, error: Option<String> },
+    /// A port could not be set.
+    Failed { error: String },
+}
+
+/// The process that guards the carrier of a box's ports. Dropped, it takes them down.
+pub struct Guard {
+    process: Child,
+    stream: UnixStream,
+    /// Time between heartbeats, if there is a bypass NIC.
+    interval: Option<Duration>,
+    pairs: Vec<PairCarrier>,
+}
+
+impl Guard {
+    /// Starts the guard of the pairs that have a carrier to guard. It does nothing while the guard
+    /// of another box has one of their interfaces.
+    ///
+    /// # Errors
+    /// If the process cannot be started.
+    pub fn start<S: BoxKind>(plan: &Plan<S>) -> io::Result<Option<Self>> {
+        let orders =
+            Orders { pairs: plan.pairs.iter().map(guarded).collect(), bypass: plan.bypass.clone() };
+        if orders.bypass.is_none() && orders.pairs.iter().all(GuardedPair::is_empty) {
+            return Ok(None);
+        }
+        let (stream, its) = UnixStream::pair()?;
+        // Signals to the box's process group are not for the guard, which ends after the box.
+        let process = Command::new("/proc/self/exe")
+            .arg(GUARD)
+            .stdin(OwnedFd::from(its))
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let named = |pair: &Pair<S>| {
+            PairCarrier::new(pair.name.clone(), pair.named_ports(S::Element::SIDES))
+        };
+        let pairs = plan.pairs.iter().map(named).collect();
+        let interval = orders.bypass.as_ref().map(|bypass| bypass.interval);
+        send(&stream, &orders)?;
+        Ok(Some(Guard { process, stream, interval, pairs }))
+    }
+
+    fn wait_until_ready(&self) {
+        let mut lines = Lines(&self.stream);
+        loop {
+            match lines.next() {
+                Some(News::Ready) => return,
+                Some(News::Failed { error }) => journal::warn(&failed(&error)),
+                Some(_) => {}
+                None => return journal::warn("the carrier guard does not answer: ports stay up"),
+            }
+        }
+    }
+
+    /// Waits until the guard has brought the ports up, and follows its news on a thread of its own.
+    /// Without privileges to set them, the journal says that ports stay as they are.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn watch(self) -> io::Result<Guarded> {
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        self.wait_until_ready();
+        self.stream.set_read_timeout(None)?;
+        let Guard { process, stream, interval, pairs } = self;
+        let states = Arc::new(Mutex::new(pairs));
+        let (over, is_over) = channel();
+        let (news, seen) = (stream.try_clone()?, Arc::clone(&states));
+        Builder::new().name("carrier".to_string()).spawn(move || watch(&news, &seen, &over))?;
+        Ok(Guarded { process, stream, interval, states, is_over })
+    }
+}
+
+/// A guard that is being watched. Dropped, it takes the ports down.
+pub struct Guarded {
+    process: Child,
+    stream: UnixStream,
+    interval: Option<Duration>,
+    states: Arc<Mutex<Vec<PairCarrier>>>,
+    is_over: Receiver<()>,
+}
+
+/// The states of the carriers of all pairs.
+#[derive(Clone, Default)]
+pub struct Carriers(Option<Arc<Mutex<Vec<PairCarrier>>>>);
+
+impl Guarded {
+    /// The carriers' states.
+    pub fn carriers(&self) -> Carriers {
+        Carriers(Some(Arc::clone(&self.states)))
+    }
+
+    /// Tells the guard from now on, if there is a bypass NIC, that the box forwards.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn serve(&self, operated: Arc<dyn Operated>) -> io::Result<()> {
+        let Some(interval) = self.interval else { return Ok(()) };
+        let stream = self.stream.try_clone()?;
+        Builder::new().name("bypass".to_string()).spawn(move || {
+            let mut order = Order::Armed;
+            loop {
+                // A guard that has ended is told of elsewhere.
+                if operated.stuck().is_empty() && send(&stream, &order).is_err() {
+                    return;
+                }
+                order = Order::Beat;
+                sleep(interval);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Ends the guard without taking the ports down: another process has them now.
+    pub fn disarm(mut self) {
+        // The guard may have died.
+        let _ = send(&self.stream, &Order::Disarm);
+        self.finish();
+    }
+
+    /// Takes the ports down, because the box ends.
+    pub fn fall(mut self) {
+        // The guard may have died.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        // A guard that is stopped ends some time later.
+        if self.is_over.recv_timeout(PATIENCE).is_ok() {
+            let _ = self.process.wait();
+        }
+    }
+}
+
+impl Carriers {
+    /// The state of a pair's carriers, if they are guarded.
+    pub fn of(&self, pair: &str) -> Option<CarrierState> {
+        let states = self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        states.iter().find(|of| of.name == pair).map(PairCarrier::state)
+    }
+}
+
+/// Sends a line, whole, from any thread.
+fn send(mut stream: &UnixStream, line: &impl Serialize) -> io::Result<()> {
+    stream.write_all(format!("{}\n", serde_json::to_string(line)?).as_bytes())
+}
+
+/// The guard's lines. `None`: it has ended, or does not answer in time.
+struct Lines<'a>(&'a UnixStream);
+
+impl Iterator for Lines<'_> {
+    type Item = News;
+
+    fn next(&mut self) -> Option<News> {
+        // By the byte, so that nothing is read ahead of who reads next; news are few.
+        let mut line = String::new();
+        BufReader::with_capacity(1, self.0).read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+}
+
+fn watch(stream: &UnixStream, states: &Mutex<Vec<PairCarrier>>, over: &Sender<()>) {
+    let mut failing = Vec::new();
+    for news in Lines(stream) {
+        if let News::Command { which, error } = news {
+            tell_of_command(&mut failing, which, error);
+            continue;
+        }
+        let mut states = states.lock().unwrap_or_else(PoisonError::into_inner);
+        tell(&mut states, news);
+    }
+    // The box may have ended.
+    let _ = over.send(());
+}
+
+/// Counts what happened, and writes it to the journal.
+fn tell(pairs: &mut [PairCarrier], news: News) {
+    match news {
+        News::Ready | News::Command { .. } => {}
+        News::Failed { error } => journal::warn(&failed(&error)),
+        News::Fallen { interfaces } => {
+            journal::line(&format!("{} taken down: the box ends", interfaces.join(", ")));
+        }
+        News::Carrier { pair, side, port, why_down } => {
+            if let Some(of) = pairs.get_mut(pair) {
+                of.carrier(side, port, why_down);
+            }
+        }
+        News::Held { pair, side } => {
+            if let Some((name, text)) = pairs.get_mut(pair).map(|of| of.hold(side)) {
+                journal::of_pair(Level::Warning, &name, &text);
+            }
+        }
+        News::Released { pair, side } => {
+            if let Some((name, text)) = pairs.get_mut(pair).map(|of| of.release(side)) {
+                journal::of_pair(Level::Info, &name, &text);
+            }
+        }
+    }
+}
+
+/// Writes to the journal that a command fails, once, and that it works again.
+fn tell_of_command(failing: &mut Vec<Which>, which: Which, error: Option<String>) {
+    let failed = failing.contains(&which);
+    match error {
+        Some(error) if !failed => {
+            failing.push(which);
+            journal::warn(&format!("the bypass NIC's command '{which}' failed: {error}"));
+        }
+        None if failed => {
+            failing.retain(|one| *one != which);
+            journal::line(&format!("the bypass NIC's command '{which}' works again"));
+        }
+        None if which != Which::Heartbeat => {
+            journal::line(&format!("the bypass NIC's command '{which}' was run"));
+        }
+        _ => {}
+    }
+}
+
+fn failed(error: &str) -> String {
+    format!(
+        "a port does not follow the carrier of the opposite one: {error}; or set carrier = 'off'"
+    )
+}
+
+/// Takes the ports of a box down that does not run, as its guard would have. Leaves those that
+/// another box has. Returns the interfaces, and the errors of the others.
+///
+/// # Errors
+/// If the plan cannot be made.
+pub fn down<S: BoxKind>(
+    given: Given,
+    process: &Process,
+    settings: &S,
+) -> Result<(Vec<String>, Vec<String>), Error> {
+    let plan = plan(S::COMMAND, S::Element::SIDES, given, process, settings)?;
+    let (mut down, mut failed) = (Vec::new(), Vec::new());
+    for pair in &plan.pairs {
+        let claims = pair.ports.iter().map(Claim::of).collect::<Vec<_>>();
+        for (port, claim) in guarded(pair).into_ports().zip(&claims) {
+            let Some(port) = port.filter(GuardedPort::falls) else { continue };
+            let set = match claim {
+                Err(in_use) => Err(in_use.to_string()),
+                Ok(_) => port.take_down(&port.interface),
+            };
+            match set {
+                Ok(()) => down.push(port.interface),
+                Err(error) => failed.push(error),
+            }
+        }
+    }
+    Ok((down, failed))
+}
+
+/// What the guard guards of a pair: nothing if the setting says so, or if the kernel forwards what
+/// the box does not, and so carries on without it.
+fn guarded<S: BoxKind>(pair: &Pair<S>) -> GuardedPair {
+    let is_beside_kernel =
+        |port: &PortName| matches!(port, PortName::Xdp(xdp) if !xdp.takes_everything());
+    if pair.settings.carrier() == Carrier::Off || pair.ports.iter().any(is_beside_kernel) {
+        return GuardedPair::default();
+    }
+    let guarded = |port: &PortName| {
+        let manner = match port {
+            PortName::Interface(_) | PortName::Xdp(_) => Manner::Interface,
+            PortName::Tap(_) => Manner::Tap,
+            PortName::Ethernet { .. } => Manner::Shared,
+            PortName::Memif { .. } | PortName::Dpdk { .. } => return None,
+        };
+        Some(GuardedPort { interface: port.interface()?.to_string(), manner })
+    };
+    let (near, behind) = pair.ports.split_at(pair.ports.len().min(1));
+    GuardedPair { sides: [near, behind].map(|ports| ports.iter().map(guarded).collect()) }
+}

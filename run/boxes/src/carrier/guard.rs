@@ -1,0 +1,356 @@
+//! The guard's process.
+
+use super::bypass::{Ended, Runner, Which};
+use super::follow::{Follow, Side, Step};
+use super::{News, Order, Orders};
+use longhaul_netdev::setting::{Setting, close_inherited, set};
+use longhaul_netdev::watch::{Link, Watch};
+use longhaul_port::LinkState;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// Interval at which an interface is claimed again that the guard of another box has.
+const CLAIM_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// How a port is taken down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Manner {
+    /// As an interface with a cable.
+    Interface,
+    /// As a TAP device, whose carrier ends with the process that has it.
+    Tap,
+    /// Never, because others use the interface too.
+    Shared,
+}
+
+/// A port whose carrier is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardedPort {
+    pub interface: String,
+    pub manner: Manner,
+}
+
+/// A pair's ports by side. `None`: a port without a carrier, which counts as up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardedPair {
+    pub sides: [Vec<Option<GuardedPort>>; 2],
+}
+
+impl GuardedPair {
+    /// True if the pair has no port to guard.
+    pub fn is_empty(&self) -> bool {
+        self.sides.iter().flatten().flatten().next().is_none()
+    }
+
+    /// The ports in the order of the pair's.
+    pub fn into_ports(self) -> impl Iterator<Item = Option<GuardedPort>> {
+        self.sides.into_iter().flatten()
+    }
+
+    fn ports(&self) -> impl Iterator<Item = &GuardedPort> {
+        self.sides.iter().flatten().flatten()
+    }
+}
+
+impl GuardedPort {
+    /// True if the port is taken down when the box ends; the carrier of a TAP device ends anyway.
+    pub fn falls(&self) -> bool {
+        self.manner == Manner::Interface
+    }
+
+    fn bring_up(&self, interface: &str) -> Result<(), String> {
+        match self.manner {
+            Manner::Interface => set(interface, Setting::Up),
+            Manner::Tap => set(interface, Setting::Carrier(true)),
+            Manner::Shared => Ok(()),
+        }
+        .map_err(|error| error.to_string())
+    }
+
+    pub fn take_down(&self, interface: &str) -> Result<(), String> {
+        match self.manner {
+            Manner::Interface => set(interface, Setting::Down),
+            Manner::Tap => set(interface, Setting::Carrier(false)),
+            Manner::Shared => Ok(()),
+        }
+        .map_err(|error| error.to_string())
+    }
+}
+
+/// Runs the guard of the process at the other end of standard input until that ends.
+///
+/// # Errors
+/// If that process did not start it.
+pub fn guard() -> io::Result<()> {
+    close_inherited();
+    let ignored = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&ignored))?;
+    }
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut orders = BufReader::new(stream.try_clone()?);
+    let mut first = String::new();
+    orders.read_line(&mut first)?;
+    let Orders { pairs, bypass } = serde_json::from_str(&first)?;
+    // The commands need what they need.
+    if bypass.is_none() {
+        keep_one_capability();
+    }
+    // A box that ends before that has taken no ports over.
+    let Some(_claims) = claim(&pairs, &stream) else { return Ok(()) };
+    let mut running = Running::new(stream, pairs, bypass.map(Runner::new))?;
+    running.run(&mut orders)
+}
+
+/// Drops all capabilities but that of setting interfaces.
+fn keep_one_capability() {
+    let permitted = capabilities(None).map(|sets| sets.permitted);
+    let kept = permitted.unwrap_or(CapabilitySet::empty()) & CapabilitySet::NET_ADMIN;
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    // Fewer can always be kept.
+    let _ = set_capabilities(None, sets);
+}
+
+/// Claims the interfaces: the guard of an earlier box takes them down after that box's end, and not
+/// after this one's start; that of a box that is being replaced leaves them as they are. The kernel
+/// ends a claim with its process. `None`: the box has ended meanwhile.
+fn claim(pairs: &[GuardedPair], stream: &UnixStream) -> Option<Vec<UnixListener>> {
+    let mut claims = Vec::new();
+    for port in pairs.iter().flat_map(GuardedPair::ports) {
+        let name = format!("longhaul/carrier/{}", port.interface);
+        let Ok(address) = SocketAddr::from_abstract_name(name) else { continue };
+        loop {
+            match UnixListener::bind_addr(&address) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                claimed => {
+                    claims.extend(claimed.ok());
+                    break;
+                }
+            }
+            let mut end = [PollFd::new(stream, PollFlags::RDHUP)];
+            if !matches!(poll(&mut end, Some(&CLAIM_AGAIN)), Ok(0) | Err(rustix::io::Errno::INTR)) {
+                return None;
+            }
+        }
+    }
+    Some(claims)
+}
+
+/// A port that is watched.
+struct Watched {
+    port: GuardedPort,
+    watch: Watch,
+    index: Option<u32>,
+    link: Link,
+}
+
+impl Watched {
+    fn new(port: GuardedPort) -> io::Result<Self> {
+        let watch = Watch::new(&port.interface)?;
+        Ok(Watched { port, watch, index: None, link: Link::new() })
+    }
+
+    fn has_carrier(&self) -> bool {
+        self.link.state == LinkState::Up
+    }
+
+    /// Looks at the interface, and returns whether its carrier changed.
+    fn look(&mut self) -> bool {
+        self.watch.wake();
+        let Some(presence) = self.watch.look(self.index) else { return false };
+        self.index = presence.index();
+        let before = self.has_carrier();
+        self.link.follow(self.watch.interface(), presence);
+        self.has_carrier() != before
+    }
+}
+
+/// A pair with the state of its carriers.
+struct Followed {
+    sides: [Vec<Option<Watched>>; 2],
+    follow: Follow,
+}
+
+impl Followed {
+    fn has_carrier(&self, side: Side) -> bool {
+        let mut carriers = self.sides[side].iter();
+        // One of several paths is enough.
+        carriers.any(|port| port.as_ref().is_none_or(Watched::has_carrier))
+    }
+}
+
+struct Running {
+    stream: UnixStream,
+    pairs: Vec<Followed>,
+    /// If there is a bypass NIC.
+    commands: Option<Runner>,
+    /// The box has forwarded.
+    is_armed: bool,
+}
+
+impl Running {
+    fn new(
+        stream: UnixStream,
+        pairs: Vec<GuardedPair>,
+        commands: Option<Runner>,
+    ) -> io::Result<Self> {
+        let now = Instant::now();
+        type Ports = io::Result<Vec<Option<Watched>>>;
+        let watched = |port: Option<GuardedPort>| port.map(Watched::new).transpose();
+        let followed = |pair: GuardedPair| {
+            let sides = pair.sides.map(|ports| ports.into_iter().map(watched).collect());
+            let [near, behind]: [Ports; 2] = sides;
+            Ok(Followed { sides: [near?, behind?], follow: Follow::new(now) })
+        };
+        let pairs = pairs.into_iter().map(followed).collect::<io::Result<_>>()?;
+        Ok(Running { stream, pairs, commands, is_armed: false })
+    }
+
+    fn ports(&self) -> impl Iterator<Item = &Watched> {
+        self.pairs.iter().flat_map(|pair| &pair.sides).flatten().flatten()
+    }
+
+    /// Tells the box. It may have ended, which the end of its stream tells.
+    fn tell(&mut self, news: &News) {
+        if let Ok(line) = serde_json::to_string(news) {
+            let _ = self.stream.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    fn run(&mut self, orders: &mut impl BufRead) -> io::Result<()> {
+        let errors: Vec<String> =
+            self.ports().filter_map(|of| of.port.bring_up(&of.port.interface).err()).collect();
+        for error in errors {
+            self.tell(&News::Failed { error });
+        }
+        self.tell(&News::Ready);
+        loop {
+            self.look();
+            if !self.wait()? {
+                continue;
+            }
+            let mut order = String::new();
+            // An error is the end of the stream.
+            if orders.read_line(&mut order).unwrap_or(0) == 0 {
+                self.end();
+                return Ok(());
+            }
+            match serde_json::from_str(&order) {
+                Ok(Order::Disarm) => return Ok(()),
+                Ok(Order::Armed) => {
+                    self.is_armed = true;
+                    self.command(Which::Armed);
+                }
+                Ok(Order::Beat) => self.command(Which::Heartbeat),
+                // Not this program's box any more.
+                Err(_) => {
+                    self.end();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, which: Which) {
+        let failed = self.commands.as_mut().and_then(|commands| commands.start(which));
+        self.tell_of_command(failed);
+    }
+
+    fn tell_of_command(&mut self, ended: Option<Ended>) {
+        if let Some((which, ended)) = ended {
+            self.tell(&News::Command { which, error: ended.err() });
+        }
+    }
+
+    /// Waits for a change of an interface, a deadline, or an order; returns whether there is one.
+    fn wait(&self) -> io::Result<bool> {
+        let watches = self.ports().map(|port| PollFd::new(&port.watch, PollFlags::IN));
+        let order = PollFd::new(&self.stream, PollFlags::IN);
+        let command = self.commands.as_ref().and_then(Runner::descriptor);
+        let command = command.map(|ended| PollFd::from_borrowed_fd(ended, PollFlags::IN));
+        let mut polled: Vec<PollFd<'_>> =
+            std::iter::once(order).chain(watches).chain(command).collect();
+        let follow = self.pairs.iter().filter_map(|pair| pair.follow.deadline());
+        let deadline = follow.chain(self.commands.as_ref().and_then(Runner::deadline)).min();
+        let timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        // A duration of days at most.
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) => Ok(!polled[0].revents().is_empty()),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn look(&mut self) {
+        for pair in 0..self.pairs.len() {
+            self.look_at(pair);
+        }
+        let ended = self.commands.as_mut().and_then(Runner::look);
+        self.tell_of_command(ended);
+    }
+
+    /// Looks at all ports of a pair, and does what follows from that.
+    fn look_at(&mut self, pair: usize) {
+        let followed = &mut self.pairs[pair];
+        let held = followed.follow.held();
+        let mut news = Vec::new();
+        for (side, ports) in followed.sides.iter_mut().enumerate() {
+            for (port, watched) in ports.iter_mut().enumerate() {
+                let Some(watched) = watched else { continue };
+                if watched.look() && held != Some(side) {
+                    let why_down = watched.link.reason().map(str::to_string);
+                    news.push(News::Carrier { pair, side, port, why_down });
+                }
+            }
+        }
+        let carriers = [0, 1].map(|side| followed.has_carrier(side));
+        match followed.follow.look(Instant::now(), carriers) {
+            Some(Step::Hold(side)) => {
+                news.extend(set_side(&followed.sides[side], GuardedPort::take_down));
+                news.push(News::Held { pair, side });
+            }
+            Some(Step::Release(side)) => {
+                news.extend(set_side(&followed.sides[side], GuardedPort::bring_up));
+                news.push(News::Released { pair, side });
+            }
+            None => {}
+        }
+        news.iter().for_each(|news| self.tell(news));
+    }
+
+    /// Takes the ports down, or opens the bypass, because the box has ended.
+    fn end(&mut self) {
+        if let Some(commands) = &mut self.commands {
+            let ended = if self.is_armed { commands.open() } else { None };
+            return self.tell_of_command(ended);
+        }
+        let mut interfaces = Vec::new();
+        for watched in self.ports().filter(|of| of.port.falls()) {
+            let interface = watched.watch.interface();
+            if watched.port.take_down(interface).is_ok() {
+                interfaces.push(interface.to_string());
+            }
+        }
+        self.tell(&News::Fallen { interfaces });
+    }
+}
+
+/// Sets the ports of a side, and returns what failed.
+fn set_side(
+    ports: &[Option<Watched>],
+    set: fn(&GuardedPort, &str) -> Result<(), String>,
+) -> Vec<News> {
+    let failed = |of: &Watched| set(&of.port, of.watch.interface()).err();
+    ports.iter().flatten().filter_map(failed).map(|error| News::Failed { error }).collect()
+}
