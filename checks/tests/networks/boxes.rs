@@ -649,10 +649,10 @@ mod bad_arguments {
     fn are_answered_with_cause_and_cure_on_one_line() {
         let Some(network) = Network::new("bad arguments", 1500) else { return };
         for (arguments, code, part) in [
-            ("accelerate", 1, "no ports; name two"),
-            ("accelerate --lan west", 1, "they go in pairs"),
-            ("accelerate --lan west --wan west", 1, "port west is named twice"),
-            ("accelerate --lan west --wan tap:west", 1, "is named twice"),
+            ("accelerate", 2, "no ports; name two"),
+            ("accelerate --lan west", 2, "they go in pairs"),
+            ("accelerate --lan west --wan west", 2, "port west is named twice"),
+            ("accelerate --lan west --wan tap:west", 2, "is named twice"),
             ("accelerate --lan west --wan nowhere", 1, "no interface nowhere here; there are: "),
             ("accelerate --lan west --wan udp:1", 2, "not a port: write eth1"),
             (
@@ -663,7 +663,7 @@ mod bad_arguments {
             ("accelerate --lan west --wan east --memory 1K", 2, "memory goes from"),
             (
                 "accelerate --lan west --wan east --config /nowhere.toml",
-                1,
+                2,
                 "cannot read /nowhere.toml",
             ),
             (
@@ -673,7 +673,7 @@ mod bad_arguments {
             ),
             (
                 "emulate --a west --b east --distance 5000km --rate 100G --memory 1G",
-                1,
+                2,
                 "lossless up to",
             ),
             ("emulate --a west --b east --distance 1km --delay 1ms", 2, "cannot be used with"),

@@ -1,9 +1,10 @@
 //! The carrier of a box's ports: a port that goes down takes the opposite port down, and a box that
 //! ends takes its ports down, so that LACP, BFD and routing notice at once.
 //!
-//! A process of its own, the guard, does both: the box drops its privileges once its ports are open,
-//! forwards frames without waiting for anything here, and cannot act when it is killed. The guard
-//! keeps CAP_NET_ADMIN alone, and learns of the box's end from the end of the stream between them.
+//! A process of its own, the guard, does both: the box drops its privileges once its ports are
+//! open, forwards frames without waiting for anything here, and cannot act when it is killed. The
+//! guard keeps CAP_NET_ADMIN alone, and learns of the box's end from the end of the stream between
+//! them.
 
 mod bypass;
 mod follow;

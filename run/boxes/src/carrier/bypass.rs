@@ -177,7 +177,8 @@ impl Runner {
         Some((which, ended))
     }
 
-    /// Opens the bypass because the box has ended: kills what still runs, and waits for the command.
+    /// Opens the bypass because the box has ended: kills what still runs, and waits for the
+    /// command.
     pub fn open(&mut self) -> Option<Ended> {
         if let Some(mut running) = self.running.take() {
             kill(&mut running.process);

@@ -1,8 +1,8 @@
 //! The rule by which one side of a pair follows the carrier of the other.
 //!
 //! At most one side is held down, and it is the other one that is watched: two sides never wait for
-//! each other. A side that is held down has no carrier of its own to lose, so that it is judged only
-//! once it was brought up again and had time to find one.
+//! each other. A side that is held down has no carrier of its own to lose, so that it is judged
+//! only once it was brought up again and had time to find one.
 
 use std::time::{Duration, Instant};
 
