@@ -229,6 +229,43 @@ fn ports_that_do_not_follow_stay_up() {
     }
 }
 
+/// As a service whose processes are all killed: its unit then takes the ports down.
+#[test]
+fn ports_of_a_box_that_died_with_its_guard_are_taken_down_by_a_command() {
+    let Some(network) = Network::new("a box and its guard killed", 1500) else { return };
+    let file = network.runtime.path().join("box.toml");
+    std::fs::write(&file, "[[pair]]\nlan = 'west'\nwan = 'east'\n").expect("a file");
+    let start = || network.start(&format!("accelerate --name box --config {}", file.display()));
+    let down = || {
+        let arguments = format!("accelerate down --config {}", file.display());
+        Program::start(&mut network.middle.longhaul(&network.runtime, &arguments)).finish(LIMIT)
+    };
+    let mut one = start();
+    let children = format!("/proc/{0}/task/{0}/children", one.program.id());
+    let guard = std::fs::read_to_string(children).expect("a process");
+    let guard: libc::pid_t = guard.trim().parse().expect("one child");
+    // SAFETY: takes numbers only; the process is the box's child, which has not reaped it.
+    assert_eq!(unsafe { libc::kill(guard, libc::SIGKILL) }, 0);
+    one.program.wait_for_output("the carrier guard has ended", LIMIT);
+    both_have_carriers(&network);
+    let refused = down();
+    assert!(!refused.status.success() && refused.stderr.contains("has it"), "{refused}");
+    one.signal(libc::SIGKILL);
+    one.program.finish(LIMIT);
+    for host in [&network.left, &network.right] {
+        until_carrier(host, "eth0", true);
+    }
+    let done = down();
+    assert!(done.status.success(), "{done}");
+    assert_eq!(done.stdout, "west is down\neast is down\n", "{done}");
+    for host in [&network.left, &network.right] {
+        until_carrier(host, "eth0", false);
+    }
+    let next = start();
+    both_have_carriers(&network);
+    next.end();
+}
+
 /// Nobody else starts it.
 #[test]
 fn a_guard_that_no_box_has_started_ends_with_a_line() {

@@ -33,7 +33,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, sleep};
 use std::time::Duration;
@@ -43,6 +44,10 @@ pub const GUARD: &str = "carrier-guard";
 
 /// Time limit of the guard's tasks at the box's start and end; longer than that of a command.
 const PATIENCE: Duration = Duration::from_secs(7);
+
+/// The journal's warning about a guard that ended before its box.
+const GUARD_DIED: &str = "the carrier guard has ended: ports no longer follow each other, nor go \
+                          down with this box; restart it";
 
 /// What the ports of a pair do when an opposite one loses its carrier, and when the box ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -123,10 +128,11 @@ impl Guard {
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()?;
-        let named = |pair: &Pair<S>| {
-            PairCarrier::new(pair.name.clone(), pair.named_ports(S::Element::SIDES))
+        let named = |(pair, guarded): (&Pair<S>, &GuardedPair)| {
+            let ports = pair.named_ports(S::Element::SIDES).zip(guarded.all());
+            PairCarrier::new(pair.name.clone(), ports)
         };
-        let pairs = plan.pairs.iter().map(named).collect();
+        let pairs = plan.pairs.iter().zip(&orders.pairs).map(named).collect();
         let interval = orders.bypass.as_ref().map(|bypass| bypass.interval);
         send(&stream, &orders)?;
         Ok(Some(Guard { process, stream, interval, pairs }))
@@ -156,9 +162,18 @@ impl Guard {
         let Guard { process, stream, interval, pairs } = self;
         let states = Arc::new(Mutex::new(pairs));
         let (over, is_over) = channel();
-        let (news, seen) = (stream.try_clone()?, Arc::clone(&states));
-        Builder::new().name("carrier".to_string()).spawn(move || watch(&news, &seen, &over))?;
-        Ok(Guarded { process, stream, interval, states, is_over })
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let (news, seen, ending) =
+            (stream.try_clone()?, Arc::clone(&states), Arc::clone(&is_ending));
+        Builder::new().name("carrier".to_string()).spawn(move || {
+            watch(&news, &seen);
+            if !ending.load(Ordering::Relaxed) {
+                journal::warn(GUARD_DIED);
+            }
+            // The box may have ended.
+            let _ = over.send(());
+        })?;
+        Ok(Guarded { process, stream, interval, states, is_ending, is_over })
     }
 }
 
@@ -168,6 +183,8 @@ pub struct Guarded {
     stream: UnixStream,
     interval: Option<Duration>,
     states: Arc<Mutex<Vec<PairCarrier>>>,
+    /// The guard's end is expected.
+    is_ending: Arc<AtomicBool>,
     is_over: Receiver<()>,
 }
 
@@ -204,6 +221,7 @@ impl Guarded {
 
     /// Ends the guard without taking the ports down: another process has them now.
     pub fn disarm(mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
         // The guard may have died.
         let _ = send(&self.stream, &Order::Disarm);
         self.finish();
@@ -211,6 +229,7 @@ impl Guarded {
 
     /// Takes the ports down, because the box ends.
     pub fn fall(mut self) {
+        self.is_ending.store(true, Ordering::Relaxed);
         // The guard may have died.
         let _ = self.stream.shutdown(Shutdown::Write);
         self.finish();
@@ -228,7 +247,7 @@ impl Carriers {
     /// The state of a pair's carriers, if they are guarded.
     pub fn of(&self, pair: &str) -> Option<CarrierState> {
         let states = self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
-        states.iter().find(|of| of.name == pair).map(PairCarrier::state)
+        states.iter().find(|of| of.name == pair)?.state()
     }
 }
 
@@ -251,7 +270,8 @@ impl Iterator for Lines<'_> {
     }
 }
 
-fn watch(stream: &UnixStream, states: &Mutex<Vec<PairCarrier>>, over: &Sender<()>) {
+/// Follows the guard's news until it ends.
+fn watch(stream: &UnixStream, states: &Mutex<Vec<PairCarrier>>) {
     let mut failing = Vec::new();
     for news in Lines(stream) {
         if let News::Command { which, error } = news {
@@ -261,8 +281,6 @@ fn watch(stream: &UnixStream, states: &Mutex<Vec<PairCarrier>>, over: &Sender<()
         let mut states = states.lock().unwrap_or_else(PoisonError::into_inner);
         tell(&mut states, news);
     }
-    // The box may have ended.
-    let _ = over.send(());
 }
 
 /// Counts what happened, and writes it to the journal.
@@ -330,14 +348,14 @@ pub fn down<S: BoxKind>(
     let (mut down, mut failed) = (Vec::new(), Vec::new());
     for pair in &plan.pairs {
         let claims = pair.ports.iter().map(Claim::of).collect::<Vec<_>>();
-        for (port, claim) in guarded(pair).into_ports().zip(&claims) {
-            let Some(port) = port.filter(GuardedPort::falls) else { continue };
+        for (port, claim) in guarded(pair).all().zip(&claims) {
+            let Some(port) = port.as_ref().filter(|port| port.falls()) else { continue };
             let set = match claim {
                 Err(in_use) => Err(in_use.to_string()),
                 Ok(_) => port.take_down(&port.interface),
             };
             match set {
-                Ok(()) => down.push(port.interface),
+                Ok(()) => down.push(port.interface.clone()),
                 Err(error) => failed.push(error),
             }
         }

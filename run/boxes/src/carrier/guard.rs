@@ -48,12 +48,12 @@ pub struct GuardedPair {
 impl GuardedPair {
     /// True if the pair has no port to guard.
     pub fn is_empty(&self) -> bool {
-        self.sides.iter().flatten().flatten().next().is_none()
+        self.ports().next().is_none()
     }
 
-    /// The ports in the order of the pair's.
-    pub fn into_ports(self) -> impl Iterator<Item = Option<GuardedPort>> {
-        self.sides.into_iter().flatten()
+    /// All ports, in the order of the pair's; none of a pair that is not guarded.
+    pub fn all(&self) -> impl Iterator<Item = &Option<GuardedPort>> {
+        self.sides.iter().flatten()
     }
 
     fn ports(&self) -> impl Iterator<Item = &GuardedPort> {
@@ -74,6 +74,11 @@ impl GuardedPort {
             Manner::Shared => Ok(()),
         }
         .map_err(|error| error.to_string())
+    }
+
+    /// True if the box may take the port down.
+    pub fn follows(&self) -> bool {
+        self.manner != Manner::Shared
     }
 
     pub fn take_down(&self, interface: &str) -> Result<(), String> {
@@ -182,7 +187,12 @@ struct Followed {
 }
 
 impl Followed {
+    /// Whether a side has a carrier, as far as the other side can follow it.
     fn has_carrier(&self, side: Side) -> bool {
+        let others = self.sides[1 - side].iter().flatten();
+        if !others.map(|other| &other.port).any(GuardedPort::follows) {
+            return true;
+        }
         let mut carriers = self.sides[side].iter();
         // One of several paths is enough.
         carriers.any(|port| port.as_ref().is_none_or(Watched::has_carrier))

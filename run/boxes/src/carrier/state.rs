@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "fields are the keys of the JSON, which has them by these names")]
 
 use super::follow::Side;
+use super::guard::GuardedPort;
 use crate::figures::count;
 use crate::port::PortName;
 use serde::{Deserialize, Serialize};
@@ -37,12 +38,16 @@ pub struct PortCarrier {
 /// What a box knows about the carriers of a pair.
 pub struct PairCarrier {
     pub name: String,
+    /// The ports with a carrier.
     sides: [Vec<OfPort>; 2],
 }
 
 struct OfPort {
     side: String,
     port: String,
+    /// The port's number within its side.
+    number: usize,
+    follows: bool,
     why_down: Option<String>,
     taken_down: Option<String>,
     counters: CarrierCounters,
@@ -50,21 +55,31 @@ struct OfPort {
 
 impl PairCarrier {
     /// A pair whose ports are up.
-    pub fn new<'a>(name: String, named: impl Iterator<Item = (String, &'a PortName)>) -> Self {
-        let mut ports = named.map(|(side, port)| OfPort {
-            side,
-            port: port.to_string(),
-            why_down: None,
-            taken_down: None,
-            counters: CarrierCounters::default(),
-        });
-        PairCarrier { name, sides: [ports.by_ref().take(1).collect(), ports.collect()] }
+    pub fn new<'a>(
+        name: String,
+        named: impl Iterator<Item = ((String, &'a PortName), &'a Option<GuardedPort>)>,
+    ) -> Self {
+        let mut sides = [Vec::new(), Vec::new()];
+        for (at, ((side, port), guarded)) in named.enumerate() {
+            let Some(guarded) = guarded else { continue };
+            sides[at.min(1)].push(OfPort {
+                side,
+                port: port.to_string(),
+                number: at.saturating_sub(1),
+                follows: guarded.follows(),
+                why_down: None,
+                taken_down: None,
+                counters: CarrierCounters::default(),
+            });
+        }
+        PairCarrier { name, sides }
     }
 
     /// A port lost its carrier, or found it.
     pub fn carrier(&mut self, side: Side, port: usize, why_down: Option<String>) {
         let ports = self.sides.get_mut(side);
-        if let Some(of) = ports.and_then(|ports| ports.get_mut(port)) {
+        let of = ports.and_then(|ports| ports.iter_mut().find(|of| of.number == port));
+        if let Some(of) = of {
             of.counters.losses += u64::from(why_down.is_some());
             of.why_down = why_down;
         }
@@ -81,11 +96,12 @@ impl PairCarrier {
             })
             .collect();
         let why = why.join("; ");
-        for of in &mut *held {
+        for of in held.iter_mut().filter(|of| of.follows) {
             of.counters.takedowns += 1;
             of.taken_down = Some(why.clone());
         }
-        let text = format!("{} taken down because of {why}", names(held));
+        let held = names(held.iter().filter(|of| of.follows));
+        let text = format!("{held} taken down because of {why}");
         (self.name.clone(), text)
     }
 
@@ -95,7 +111,8 @@ impl PairCarrier {
         for of in &mut *held {
             of.taken_down = None;
         }
-        let text = format!("{} brought up again: {} has its carrier", names(held), names(found));
+        let (held, found) = (names(held.iter().filter(|of| of.follows)), names(found.iter()));
+        let text = format!("{held} brought up again: {found} has its carrier");
         (self.name.clone(), text)
     }
 
@@ -104,8 +121,8 @@ impl PairCarrier {
         if side == 0 { [near, behind] } else { [behind, near] }
     }
 
-    /// The state as others see it.
-    pub fn state(&self) -> CarrierState {
+    /// The state as others see it, if a port has a carrier.
+    pub fn state(&self) -> Option<CarrierState> {
         let port = |of: &OfPort| PortCarrier {
             side: of.side.clone(),
             port: of.port.clone(),
@@ -113,13 +130,13 @@ impl PairCarrier {
             losses: of.counters.losses,
             takedowns: of.counters.takedowns,
         };
-        CarrierState { ports: self.sides.iter().flatten().map(port).collect() }
+        let ports: Vec<PortCarrier> = self.sides.iter().flatten().map(port).collect();
+        (!ports.is_empty()).then_some(CarrierState { ports })
     }
 }
 
-fn names(ports: &[OfPort]) -> String {
-    let names: Vec<String> =
-        ports.iter().map(|of| format!("{} port {}", of.side, of.port)).collect();
+fn names<'a>(ports: impl Iterator<Item = &'a OfPort>) -> String {
+    let names: Vec<String> = ports.map(|of| format!("{} port {}", of.side, of.port)).collect();
     names.join(", ")
 }
 
@@ -143,19 +160,24 @@ pub fn write_carrier(state: &CarrierState, text: &mut String) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::carrier::guard::Manner;
 
     #[test]
     fn what_took_what_down_is_told_and_counted() {
         let ports: [PortName; 3] = ["eth1", "eth2", "eth3"].map(|name| name.parse().unwrap());
         let sides = ["lan", "wan1", "wan2"].map(str::to_string);
-        let mut pair = PairCarrier::new("one".to_string(), sides.into_iter().zip(&ports));
+        let guarded = ["eth1", "eth2", "eth3"].map(|interface| {
+            Some(GuardedPort { interface: interface.to_string(), manner: Manner::Interface })
+        });
+        let named = sides.into_iter().zip(&ports).zip(&guarded);
+        let mut pair = PairCarrier::new("one".to_string(), named);
         pair.carrier(0, 0, Some("interface eth1 has no carrier".to_string()));
         let (name, text) = pair.hold(1);
         assert_eq!(name, "one");
         let why = "lan port eth1: interface eth1 has no carrier";
         let ports = "wan1 port eth2, wan2 port eth3";
         assert_eq!(text, format!("{ports} taken down because of {why}"));
-        let state = pair.state();
+        let state = pair.state().unwrap();
         assert_eq!(state.ports[1].taken_down.as_deref(), Some(why));
         assert_eq!((state.ports[0].losses, state.ports[0].takedowns), (1, 0));
         assert_eq!((state.ports[2].losses, state.ports[2].takedowns), (0, 1));
@@ -165,9 +187,7 @@ mod tests {
         pair.carrier(0, 0, None);
         let (_, text) = pair.release(1);
         assert_eq!(text, format!("{ports} brought up again: lan port eth1 has its carrier"));
-        assert_eq!(
-            (pair.state().ports[2].takedowns, &pair.state().ports[2].taken_down),
-            (1, &None)
-        );
+        let state = pair.state().unwrap();
+        assert_eq!((state.ports[2].takedowns, &state.ports[2].taken_down), (1, &None));
     }
 }
