@@ -146,7 +146,7 @@ pub(crate) fn in_calls(errors: &str) -> Values {
     let Some((seconds, shares)) = split else { return Values::new() };
     let share = |text: &str| {
         let (percent, call) = text.split_once(" % ")?;
-        let call = call.split(' ').next()?;
+        let call = call.split(' ').next()?.trim_start_matches('_');
         Some((format!("in_{call}_s"), percent.trim().parse::<f64>().ok()? / 100.0 * seconds))
     };
     shares.split(", ").filter_map(share).collect()

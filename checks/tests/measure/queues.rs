@@ -15,7 +15,7 @@ distance = "20km"
 [[program]]
 name = "storage"
 server = "longhaul storage target --namespace memory:16M"
-client = "longhaul storage host --rw randrw --bs 64K --depth 16 --ops 20000 --wait 60"
+client = "longhaul storage host --rw randrw --bs 64K --depth 16 --ops 3000 --wait 60"
 "#;
 
 const CALLS: &str = r#"
