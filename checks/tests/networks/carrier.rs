@@ -229,6 +229,19 @@ fn ports_that_do_not_follow_stay_up() {
     }
 }
 
+#[test]
+fn an_interface_with_an_address_is_never_set_down() {
+    let Some(network) = Network::new("a port with an address", 1500) else { return };
+    network.middle.set("address add 10.98.0.1/24 dev west");
+    let one = network.start("accelerate --name box --lan west --wan east");
+    both_have_carriers(&network);
+    sleep(CALM);
+    one.signal(libc::SIGTERM);
+    until_carrier(&network.right, "eth0", false);
+    one.program.finish(LIMIT);
+    until_carrier(&network.left, "eth0", true);
+}
+
 /// As a service whose processes are all killed: its unit then takes the ports down.
 #[test]
 fn ports_of_a_box_that_died_with_its_guard_are_taken_down_by_a_command() {

@@ -25,6 +25,7 @@ use crate::port::PortName;
 use bypass::Which;
 use follow::Side;
 use guard::{GuardedPair, GuardedPort, Manner};
+use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
 use state::PairCarrier;
 use std::io::{self, BufRead, BufReader, Write};
@@ -372,14 +373,30 @@ fn guarded<S: BoxKind>(pair: &Pair<S>) -> GuardedPair {
         return GuardedPair::default();
     }
     let guarded = |port: &PortName| {
+        let interface = port.interface()?.to_string();
         let manner = match port {
+            PortName::Interface(_) | PortName::Xdp(_) if has_address(&interface) => Manner::Shared,
             PortName::Interface(_) | PortName::Xdp(_) => Manner::Interface,
             PortName::Tap(_) => Manner::Tap,
             PortName::Ethernet { .. } => Manner::Shared,
             PortName::Memif { .. } | PortName::Dpdk { .. } => return None,
         };
-        Some(GuardedPort { interface: port.interface()?.to_string(), manner })
+        Some(GuardedPort { interface, manner })
     };
     let (near, behind) = pair.ports.split_at(pair.ports.len().min(1));
     GuardedPair { sides: [near, behind].map(|ports| ports.iter().map(guarded).collect()) }
+}
+
+/// True if an interface has an IP address of this machine that is not link-local: its
+/// administrator may be logged in through it.
+fn has_address(interface: &str) -> bool {
+    let Ok(addresses) = getifaddrs() else { return false };
+    let mut own = addresses.filter(|one| one.interface_name == interface);
+    own.any(|one| {
+        one.address.is_some_and(|address| {
+            let is_v4 = address.as_sockaddr_in().is_some();
+            let v6 = address.as_sockaddr_in6();
+            is_v4 || v6.is_some_and(|v6| !v6.ip().is_unicast_link_local())
+        })
+    })
 }
