@@ -247,7 +247,7 @@ mod tests {
         998.2 ms/s;  12.0;;;;Process;[PID 812] ib_write_bw -d mlx5_0 -R;  1.40 W\n\
         \x20 3.1 ms/s;  80.1;;;;Interrupt;[7] sched(softirq);  210 mW\n\
         \x20 2.0 ms/s;   1.0;;;;Process;[PID 90] sh -c a;b;  30.5 mW\n\
-        \x20 1.0 ms/s;   1.0;;;;Process;[PID 813] /usr/bin/ib_write_bw -R 10.0.0.1;  5 mW\n\
+        \x20 1.0 ms/s;   1.0;;;;Process;[PID 813] /usr/bin/ib_write_bw -R 10.0.0.1;  600 mW\n\
         \x20 0.0 us/s;   0.1;;;;Process;[PID 9] [kworker];    0 mW\n\n\
         ____________________________________________________________________\n";
 
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn the_programs_of_a_run_are_found_in_reports_of_both_forms() {
         let ours = [program("ib_write_bw -d mlx5_0"), program("ib_write_bw -d mlx5_0 10.0.0.1")];
-        assert_eq!(watts(OLD, &ours), Ok(1.405));
+        assert_eq!(watts(OLD, &ours), Ok(2.0));
         let new = "PowerTOP\n\n# Overview of Software Power Consumers\n\n\
             Usage,Wakeups/s,GPU ops/s,Disk IO/s,GFX Wakeups/s,Category,Description,PW Estimate\n\
             998.2 ms/s,  12.0,,,,Process,\"[PID 812] longhaul storage host, --bs 4K\",  1.40 W\n\
