@@ -38,7 +38,7 @@ use longhaul_rnic::{
     Access, Completion, Config, CqId, Event, MrKeys, Mtu, PdId, QpInit, QpKind, Rnic, SendOp,
     SendWr, Sge, SrqId, SrqInit, VerbsError,
 };
-use longhaul_switch::{PauseCounters, Pauser, PfcConfig};
+use longhaul_switch::PauseCounters;
 use longhaul_units::{BitRate, Duration, Instant, Psn, Qpn, RKey};
 use longhaul_wire::MacAddr;
 use memory::{Capsule, Spans};
@@ -462,7 +462,7 @@ impl Host {
         let [high, low] = (number as u16 + 1).to_be_bytes();
         let ip = Ipv4Addr::new(10, 77, high, low);
         let mut config = Config::new(Host::address(number), IpAddr::V4(ip));
-        let intake = intake(profile, &port, config.mac);
+        let intake = Intake::of(profile, &port, config.mac);
         config.seed = seed;
         config.link_rate = port.rate.filter(|_| profile.pfc);
         config.port_rate = BitRate::from_bps(profile.egress_rate_bps);
@@ -507,13 +507,7 @@ impl Host {
             qps: Vec::new(),
             message_at: Instant::ZERO,
         };
-        Ok(Host {
-            nic,
-            intake: intake.map(Box::new),
-            programs: Vec::new(),
-            connections: None,
-            is_unreliable: false,
-        })
+        Ok(Host { nic, intake, programs: Vec::new(), connections: None, is_unreliable: false })
     }
 
     /// The Ethernet address of the `number`-th host.
@@ -744,19 +738,6 @@ impl Host {
             connections.end(now, nic, programs);
         }
     }
-}
-
-/// The receive side of a NIC that is slower than its link.
-fn intake(profile: &NicProfile, port: &Port, source: MacAddr) -> Option<Intake> {
-    let gap = Duration::from_ns(profile.receive_packet_ns);
-    let shared_gap =
-        Duration::from_ns(if profile.srq_depth > 0 { profile.srq_message_ns } else { 0 });
-    let is_slow = gap.max(shared_gap) > Duration::ZERO;
-    let rate = port.rate.or(BitRate::from_bps(profile.rate_bps)).filter(|_| is_slow)?;
-    let room = profile.receive_buffer_bytes;
-    let xoff = if profile.pfc { room.saturating_sub(port.headroom_bytes) } else { u64::MAX };
-    let pauser = Pauser::new(PfcConfig::ROCE_PRIORITY, rate, [xoff / 2, xoff, room]);
-    Some(Intake::new([gap, shared_gap], pauser, source))
 }
 
 impl Node for Host {

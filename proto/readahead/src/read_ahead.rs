@@ -271,9 +271,9 @@ impl Node for ReadAhead {
                 end.handle_expiry(shared, serial);
             }
         }
-        while let Some((id, _)) = self.shared.parked.pop_due(now) {
+        while let Some((id, number)) = self.shared.parked.pop_due(now) {
             if let Some((End::Target(end), shared)) = self.current(id) {
-                end.unpark(now, shared);
+                end.handle_parked(now, shared, number);
             }
         }
     }

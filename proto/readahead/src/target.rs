@@ -23,8 +23,9 @@ use std::collections::VecDeque;
 const ANSWERS_MAX: usize = 512;
 /// Most responses that wait behind an answer.
 const BEHIND_MAX: usize = 256;
-/// How long a READ waits for its announcement. Targets READ further ahead of the arriving data than
-/// the far box fetches, and a READ that passes to the initiator delays all that follow by an RTT.
+/// How long a READ waits for its announcement while nothing is fetched for its connection. Targets
+/// READ further ahead of the arriving data than the far box fetches, and a READ that passes to the
+/// initiator delays all that follow by an RTT.
 const PARKED_FOR: Duration = Duration::from_ms(20);
 /// Most requests that wait so.
 const PARKED_MAX: usize = 256;
@@ -107,6 +108,10 @@ pub(crate) struct Target {
     /// Requests of the NIC from number `next` on, and when they arrived: a READ that waits for its
     /// announcement, and what follows it.
     parked: VecDeque<(Instant, FrameBuf)>,
+    /// When the far box last announced or sent data, which it does in the order of commands.
+    fetched_at: Instant,
+    /// The parked request whose alarm was set again.
+    parked_again: Option<u64>,
     /// The far box offered to read ahead with the last command.
     is_offered: bool,
     to_nic: Option<(Path, Bth)>,
@@ -133,6 +138,8 @@ impl Target {
             reads: 0,
             passed: VecDeque::new(),
             parked: VecDeque::new(),
+            fetched_at: Instant::ZERO,
+            parked_again: None,
             is_offered: false,
             to_nic: None,
             is_queued: false,
@@ -196,6 +203,7 @@ impl Target {
             shared.counters.stray += 1;
             return;
         };
+        self.fetched_at = now;
         match local {
             Local::Announce(announcement) => {
                 if let Some(serial) = self.holdings.announce(shared, number, announcement) {
@@ -274,13 +282,30 @@ impl Target {
             && self.holdings.is_expected(&range, shared.config.range_bytes_max)
     }
 
+    /// Handles the alarm of the parked request with this number.
+    pub(crate) fn handle_parked(
+        &mut self,
+        now: Instant,
+        shared: &mut ReadAheadShared,
+        number: u64,
+    ) {
+        self.parked_again = self.parked_again.filter(|again| *again != number);
+        self.unpark(now, shared);
+    }
+
     /// Goes on with the parked requests, up to a READ that is still to wait.
-    pub(crate) fn unpark(&mut self, now: Instant, shared: &mut ReadAheadShared) {
+    fn unpark(&mut self, now: Instant, shared: &mut ReadAheadShared) {
         while let Some((since, frame)) = self.parked.front().cloned() {
             if let Ok(Some(packet)) = Packet::parse(frame.head())
                 && let Some(number) = packet.psn().unwrap_near(self.next)
             {
-                if now < since + PARKED_FOR && self.must_wait(shared, number, &packet) {
+                let until = since.max(self.fetched_at) + PARKED_FOR;
+                if now < until && self.must_wait(shared, number, &packet) {
+                    // Its own alarm may be over.
+                    if now >= since + PARKED_FOR && self.parked_again != Some(number) {
+                        self.parked_again = Some(number);
+                        shared.parked.set(until, self.id, number);
+                    }
                     return;
                 }
                 self.go_on_with(shared, number, &frame.as_frame(), &packet);

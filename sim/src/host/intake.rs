@@ -1,10 +1,12 @@
 //! A NIC with a minimum time per received packet, and a buffer for packets that arrive sooner.
 
+use super::Port;
 use crate::packed::{Packer, Ring};
+use crate::profile::NicProfile;
 use longhaul_cc::wire_bytes;
 use longhaul_node::{Deadline, Frame, Transmit};
-use longhaul_switch::{PauseCounters, Pauser};
-use longhaul_units::{Duration, Instant};
+use longhaul_switch::{PauseCounters, Pauser, PfcConfig};
+use longhaul_units::{BitRate, Duration, Instant};
 use longhaul_wire::{MacAddr, Packet, Pause, Verb};
 
 /// Returns whether a message of this frame takes a receive.
@@ -32,6 +34,19 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
+    /// The receive side of a NIC that is slower than its link.
+    pub fn of(profile: &NicProfile, port: &Port, source: MacAddr) -> Option<Box<Self>> {
+        let gap = Duration::from_ns(profile.receive_packet_ns);
+        let shared_gap =
+            Duration::from_ns(if profile.srq_depth > 0 { profile.srq_message_ns } else { 0 });
+        let is_slow = gap.max(shared_gap) > Duration::ZERO;
+        let rate = port.rate.or(BitRate::from_bps(profile.rate_bps)).filter(|_| is_slow)?;
+        let room = profile.receive_buffer_bytes;
+        let xoff = if profile.pfc { room.saturating_sub(port.headroom_bytes) } else { u64::MAX };
+        let pauser = Pauser::new(PfcConfig::ROCE_PRIORITY, rate, [xoff / 2, xoff, room]);
+        Some(Box::new(Intake::new([gap, shared_gap], pauser, source)))
+    }
+
     /// A receive side with the minimum time to the next packet after any packet, and after one that
     /// takes a receive of a shared receive queue.
     pub fn new(gaps: [Duration; 2], pauser: Pauser, source: MacAddr) -> Self {

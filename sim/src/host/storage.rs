@@ -1,8 +1,8 @@
 //! Programs of NVMe over Fabrics: what a command costs in capsules, RDMA operations and time.
 //!
-//! Capsules are those of NVMe, except that data in them has only a length. One flow has one operation: a read is a command, a
-//! WRITE of its data and a response; a write is a command, a READ of its data, unless they are in
-//! the capsule, and a response.
+//! Capsules are those of NVMe, except that data in them has only a length. One flow has one
+//! operation: a read is a command, a WRITE of its data and a response; a write is a command, a READ
+//! of its data, unless they are in the capsule, and a response.
 
 mod controller;
 mod initiator;

@@ -191,3 +191,16 @@ fn what_a_target_loses_when_its_host_disconnects_is_no_failure() {
         assert!(flow.messages > 0);
     }
 }
+
+#[test]
+fn a_read_waits_for_its_announcement_as_long_as_data_arrives() {
+    // 67 MB on the way take 54 ms: a READ that did not wait would fetch its data again.
+    let nic = "nic = { profile = \"connectx6\", outstanding_reads = 64 }";
+    let keys = "op = \"write\"\nsize = \"128K\"\nqps = 8\ntx_depth = 64\nduration = \"300ms\"";
+    let outcome = through_boxes(nic, "read_ahead = [\"nvme\"]", keys);
+    let of = |name| counter(&outcome, "far-read-ahead", name);
+    // The first commands pass before the boxes have found each other.
+    let (passed, answered) = (of("reads_passed"), of("answered"));
+    assert!(passed < 800 && answered > 1500, "{passed} passed, {answered} answered");
+    assert!(outcome.flows[0].goodput_bps > 8e9, "{}", outcome.flows[0].goodput_bps);
+}

@@ -16,7 +16,8 @@ fn tables(west: &str, east: &str) -> String {
         "[[host]]\nname = 'a'\n[[host]]\nname = 'b'\n\
          [[accelerator]]\nname = 'west'\ntransport = true\n{west}\n\
          [[accelerator]]\nname = 'east'\ntransport = true\n{east}\n\
-         [[link]]\nbetween = ['a', 'west.lan']\n[[link]]\nbetween = ['west.wan', 'east.wan']\nrate = '100G'\n\
+         [[link]]\nbetween = ['a', 'west.lan']\n\
+         [[link]]\nbetween = ['west.wan', 'east.wan']\nrate = '100G'\n\
          [[link]]\nbetween = ['east.lan', 'b']\n[[flow]]\n"
     )
 }
