@@ -103,7 +103,7 @@ fn boxes_that_do_not_know_each_other_pass_no_rdma() {
         let host = outcome.hosts.iter().find(|host| host.name == "b").unwrap();
         // Where no box answers, the question for one reaches the host.
         let of_host = |name| host.counters.iter().find(|(counter, _)| counter == name);
-        let [frames, questions] = ["rx_frames", "rx_not_roce"].map(|name| of_host(name));
+        let [frames, questions] = ["rx_frames", "rx_not_roce"].map(of_host);
         assert_eq!(frames.map(|it| it.1), questions.map(|it| it.1), "{west} {east}");
         for (part, name) in ["east-seal", "west-seal"].into_iter().zip(counted) {
             let dropped = counter(&outcome, part, &format!("dropped_{name}"));

@@ -202,5 +202,5 @@ fn a_read_waits_for_its_announcement_as_long_as_data_arrives() {
     // The first commands pass before the boxes have found each other.
     let (passed, answered) = (of("reads_passed"), of("answered"));
     assert!(passed < 800 && answered > 1500, "{passed} passed, {answered} answered");
-    assert!(outcome.flows[0].goodput_bps > 8e9, "{}", outcome.flows[0].goodput_bps);
+    assert!(outcome.flows[0].goodput_bps > 7e9, "{}", outcome.flows[0].goodput_bps);
 }
