@@ -3,6 +3,7 @@
 mod boxes;
 mod carrier;
 mod cores;
+mod ece;
 mod fail_open;
 mod faults;
 mod floods;
