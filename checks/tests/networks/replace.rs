@@ -1,5 +1,5 @@
-//! `longhaul accelerate --replace`: a box that takes over from a running one, under traffic. Skipped,
-//! loudly, if namespaces cannot be created.
+//! `longhaul accelerate --replace`: a box that takes over from a running one, under traffic.
+//! Skipped, loudly, if namespaces cannot be created.
 
 use longhaul_checks::network::{LIMIT, Namespace, Network, RIGHT, RunningBox, has_af_xdp};
 use longhaul_checks::{Finished, Program, require};

@@ -51,20 +51,24 @@ impl Buffers {
         let memory = rustix::fs::memfd_create("longhaul frames", flags)?;
         ftruncate(&memory, u64::from(count) * Self::EACH as u64)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;
-        Self::map(memory, count)
+        Self::with(memory, count, MapFlags::SHARED | MapFlags::POPULATE)
     }
 
     /// Maps the buffers of another process, of which there must be `count`.
     pub(crate) fn map(memory: OwnedFd, count: u32) -> io::Result<Self> {
-        let bytes = count as usize * Self::EACH;
         // Memory that shrinks would end this process when it touches a frame.
         if !fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK)
-            || u64::try_from(fstat(&memory)?.st_size) != Ok(bytes as u64)
+            || u64::try_from(fstat(&memory)?.st_size) != Ok(u64::from(count) * Self::EACH as u64)
         {
             return Err(io::Error::other(format!("this is no memory of {count} frames")));
         }
-        let (access, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // The pages exist, and mapping them now would take as long as all else of a take-over.
+        Self::with(memory, count, MapFlags::SHARED)
+    }
+
+    fn with(memory: OwnedFd, count: u32, flags: MapFlags) -> io::Result<Self> {
+        let bytes = count as usize * Self::EACH;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { mmap(null_mut(), bytes, access, flags, &memory, 0)? };
         Ok(Self { mapping: Mapping::new(base, bytes)?, memory })

@@ -228,7 +228,7 @@ impl Control {
     }
 
     /// Starts the control thread, which runs as long as the process and turns errors into messages
-    /// by `phrase`. `replace` gets the connections of successors, with the versions that they speak.
+    /// by `phrase`. `replace` gets the connections of successors, with their versions.
     pub fn serve(
         &self,
         of: Arc<dyn Operated>,

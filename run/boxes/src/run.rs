@@ -159,15 +159,7 @@ pub fn run<S: BoxKind>(
     let claimed = claims.iter().map(Claim::duplicate).collect::<io::Result<Vec<_>>>();
     let claimed = claimed.map_err(ControlError::Serve)?;
     Claim::serve(claims, &plan.name).map_err(ControlError::Thread)?;
-    journal::line(&format!("{} '{}' {privileges}", S::COMMAND, plan.name));
-    for pair in &plan.pairs {
-        let behind: Vec<String> = pair.ports[1..].iter().map(PortName::to_string).collect();
-        let text = format!("between {} and {}", pair.ports[0], behind.join(", "));
-        journal::of_pair(Level::Info, &pair.name, &text);
-        if let Some(text) = pair.settings.summary() {
-            journal::of_pair(Level::Info, &pair.name, &text);
-        }
-    }
+    tell_beginning(&plan, &privileges);
     let observers = running.iter().map(Running::observer).collect();
     let carriers = guard.as_ref().map_or_else(Carriers::default, Guarded::carriers);
     let user = privileges::user_name();
@@ -208,6 +200,19 @@ pub fn run<S: BoxKind>(
     }
     let has_failed = !(asked || is_replaced) || ended.iter().any(Result::is_err);
     Ok(Ended { summary: operation.with(ended.into_iter().flatten().collect()), has_failed })
+}
+
+/// Writes to the journal what runs.
+fn tell_beginning<S: BoxKind>(plan: &Plan<S>, privileges: &Privileges) {
+    journal::line(&format!("{} '{}' {privileges}", S::COMMAND, plan.name));
+    for pair in &plan.pairs {
+        let behind: Vec<String> = pair.ports[1..].iter().map(PortName::to_string).collect();
+        let text = format!("between {} and {}", pair.ports[0], behind.join(", "));
+        journal::of_pair(Level::Info, &pair.name, &text);
+        if let Some(text) = pair.settings.summary() {
+            journal::of_pair(Level::Info, &pair.name, &text);
+        }
+    }
 }
 
 /// Waits until the box is told to end. Returns `false` if a thread of a pair has died instead.
