@@ -75,8 +75,8 @@ fn kill(one: RunningBox) {
     one.program.finish(LIMIT);
 }
 
-#[test]
-fn a_bridge_carries_roce_too_once_the_box_beside_it_is_killed() {
+/// With the XDP program in the driver, which sets up its rings anew without it, or behind it.
+fn a_bridge_carries_roce_too(mode: &str) {
     require("ib_write_bw", "perftest");
     let what = "a bridge without its box";
     let Some(network) = has_af_xdp(what).then(|| Network::new(what, 1500)).flatten() else {
@@ -94,15 +94,25 @@ fn a_bridge_carries_roce_too_once_the_box_beside_it_is_killed() {
     network.wait_for(&one, "RoCE through the box", |status| {
         status["pairs"][0]["ports"][0]["rx_frames"].as_u64() >= Some(6400)
     });
-    gaps(&network, "bridge, box killed", RIGHT, || kill(one));
+    gaps(&network, &format!("bridge, {mode}, box killed"), RIGHT, || kill(one));
     assert!(!network.has_xdp_program("west") && !network.has_xdp_program("east"));
     transfer(&network, [LEFT, RIGHT]);
     network.stream(16 << 20);
     let mut again = None;
-    gaps(&network, "bridge, box started", RIGHT, || again = Some(start()));
+    gaps(&network, &format!("bridge, {mode}, box started"), RIGHT, || again = Some(start()));
     transfer(&network, [LEFT, RIGHT]);
     again.expect("a box").end();
     network.round_trip(RIGHT, 64, 2);
+}
+
+#[test]
+fn a_bridge_carries_roce_too_once_a_box_in_its_drivers_is_killed() {
+    a_bridge_carries_roce_too("native");
+}
+
+#[test]
+fn a_bridge_carries_roce_too_once_a_box_behind_its_drivers_is_killed() {
+    a_bridge_carries_roce_too("generic");
 }
 
 /// Addresses of the hosts that both paths lead to.

@@ -100,8 +100,8 @@ enum News {
     Failed { error: String },
 }
 
-/// The process that guards the carrier of a box's ports. Dropped, it takes them down.
-pub struct Guard {
+/// A guard that was started: a process that takes the ports down when it is dropped.
+pub struct StartedGuard {
     process: Child,
     stream: UnixStream,
     /// Time between heartbeats, if there is a bypass NIC.
@@ -109,7 +109,7 @@ pub struct Guard {
     pairs: Vec<PairCarrier>,
 }
 
-impl Guard {
+impl StartedGuard {
     /// Starts the guard of the pairs that have a carrier to guard. It does nothing while the guard
     /// of another box has one of their interfaces.
     ///
@@ -136,7 +136,7 @@ impl Guard {
         let pairs = plan.pairs.iter().zip(&orders.pairs).map(named).collect();
         let interval = orders.bypass.as_ref().map(|bypass| bypass.interval);
         send(&stream, &orders)?;
-        Ok(Some(Guard { process, stream, interval, pairs }))
+        Ok(Some(StartedGuard { process, stream, interval, pairs }))
     }
 
     fn wait_until_ready(&self) {
@@ -156,11 +156,11 @@ impl Guard {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn watch(self) -> io::Result<Guarded> {
+    pub fn watch(self) -> io::Result<Guard> {
         self.stream.set_read_timeout(Some(PATIENCE))?;
         self.wait_until_ready();
         self.stream.set_read_timeout(None)?;
-        let Guard { process, stream, interval, pairs } = self;
+        let StartedGuard { process, stream, interval, pairs } = self;
         let states = Arc::new(Mutex::new(pairs));
         let (over, is_over) = channel();
         let is_ending = Arc::new(AtomicBool::new(false));
@@ -174,12 +174,12 @@ impl Guard {
             // The box may have ended.
             let _ = over.send(());
         })?;
-        Ok(Guarded { process, stream, interval, states, is_ending, is_over })
+        Ok(Guard { process, stream, interval, states, is_ending, is_over })
     }
 }
 
-/// A guard that is being watched. Dropped, it takes the ports down.
-pub struct Guarded {
+/// The guard, with its news being followed. Dropped, it takes the ports down.
+pub struct Guard {
     process: Child,
     stream: UnixStream,
     interval: Option<Duration>,
@@ -193,7 +193,7 @@ pub struct Guarded {
 #[derive(Clone, Default)]
 pub struct Carriers(Option<Arc<Mutex<Vec<PairCarrier>>>>);
 
-impl Guarded {
+impl Guard {
     /// The carriers' states.
     pub fn carriers(&self) -> Carriers {
         Carriers(Some(Arc::clone(&self.states)))

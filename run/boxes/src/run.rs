@@ -1,6 +1,6 @@
 //! Runs a box from start to end.
 
-use crate::carrier::{Carriers, Guard, Guarded};
+use crate::carrier::{Carriers, Guard, StartedGuard};
 use crate::claim::Claim;
 use crate::control::{Control, ControlError, Phrase, SocketPath};
 use crate::cores::{self, Places};
@@ -56,7 +56,7 @@ struct Footing {
     /// By pair, core and side.
     ports: Vec<Vec<Vec<BoxPort>>>,
     /// Present if ports have a carrier to guard.
-    guard: Option<Guard>,
+    guard: Option<StartedGuard>,
     /// Present if it replaces another process, which waits.
     successor: Option<Successor>,
 }
@@ -71,7 +71,7 @@ impl Footing {
         let claims = plan.pairs.iter().flat_map(|pair| &pair.ports).map(Claim::of);
         let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
         let ports = ports(plan, privileges, None)?;
-        let guard = Guard::start(plan).map_err(Error::Guard)?;
+        let guard = StartedGuard::start(plan).map_err(Error::Guard)?;
         privileges.apply()?;
         let claims = claims.into_iter().flatten().collect();
         Ok(Footing { signals, control, health, claims, ports, guard, successor: None })
@@ -90,9 +90,9 @@ impl Footing {
         let Inherited { control, health, claims, mut queues } = successor.inherit(plan, drain)?;
         let health = new_health.or(health.filter(|_| plan.health.is_some()));
         let mut ports = ports(plan, privileges, Some(&mut queues))?;
-        let begin = |successor: &mut Successor| -> Result<(Signals, Option<Guard>), Error> {
+        let begin = |successor: &mut Successor| -> Result<(Signals, Option<StartedGuard>), Error> {
             // It waits until the running box's guard ends, and does nothing before.
-            let guard = Guard::start(plan).map_err(Error::Guard)?;
+            let guard = StartedGuard::start(plan).map_err(Error::Guard)?;
             privileges.apply()?;
             // Until here a signal ends this process, and the running box continues.
             let signals = signals()?;
@@ -154,14 +154,14 @@ pub fn run<S: BoxKind>(
         running.push(Running::start(pair, cores, places, clock, move || ended.close())?);
     }
     successor.into_iter().for_each(Successor::conclude);
-    let guard = guard.map(Guard::watch).transpose().map_err(Error::Guard)?;
+    let guard = guard.map(StartedGuard::watch).transpose().map_err(Error::Guard)?;
     control.keep();
     let claimed = claims.iter().map(Claim::duplicate).collect::<io::Result<Vec<_>>>();
     let claimed = claimed.map_err(ControlError::Serve)?;
     Claim::serve(claims, &plan.name).map_err(ControlError::Thread)?;
     tell_beginning(&plan, &privileges);
     let observers = running.iter().map(Running::observer).collect();
-    let carriers = guard.as_ref().map_or_else(Carriers::default, Guarded::carriers);
+    let carriers = guard.as_ref().map_or_else(Carriers::default, Guard::carriers);
     let user = privileges::user_name();
     let operation = Arc::new(Operation::new(plan, planner, user, observers, carriers));
     let operated: Arc<dyn Operated> = Arc::<Operation<S>>::clone(&operation);

@@ -267,14 +267,25 @@ impl PairStatus {
         self.accelerator.iter().chain(&self.responders).map(|one| one.stored_bytes).sum()
     }
 
+    /// True if the box took the port down because an opposite one has no carrier.
+    fn is_taken_down(&self, port: &PortStatus) -> bool {
+        let mut carriers = self.carrier.iter().flat_map(|carrier| &carrier.ports);
+        carriers.any(|of| of.side == port.side && of.taken_down.is_some())
+    }
+
     /// Reasons why the pair is not ready.
     pub fn not_ready(&self) -> Vec<String> {
         let mut reasons: Vec<String> = Vec::new();
         let (near, behind) = self.ports.split_at(self.ports.len().min(1));
         // One of several paths is enough.
         let behind = if behind.iter().any(|port| port.link_is_up) { &[] } else { behind };
-        let down = near.iter().chain(behind).filter(|port| !port.link_is_up);
-        reasons.extend(down.map(|port| format!("{} port {} is down", port.side, port.port)));
+        let down: Vec<&PortStatus> =
+            near.iter().chain(behind).filter(|port| !port.link_is_up).collect();
+        // A port that the box took down is no cause, unless the cause is over already.
+        let causes: Vec<&PortStatus> =
+            down.iter().copied().filter(|port| !self.is_taken_down(port)).collect();
+        let down = if causes.is_empty() { down } else { causes };
+        reasons.extend(down.iter().map(|port| format!("{} port {} is down", port.side, port.port)));
         if self.accelerator.as_ref().is_some_and(|accelerator| accelerator.is_draining) {
             reasons.push(format!("draining, {} stored", bytes(self.stored_bytes())));
         }

@@ -325,18 +325,34 @@ impl Running {
             }
         }
         let carriers = [0, 1].map(|side| followed.has_carrier(side));
-        match followed.follow.look(Instant::now(), carriers) {
-            Some(Step::Hold(side)) => {
-                news.extend(set_side(&followed.sides[side], GuardedPort::take_down));
-                news.push(News::Held { pair, side });
-            }
-            Some(Step::Release(side)) => {
-                news.extend(set_side(&followed.sides[side], GuardedPort::bring_up));
-                news.push(News::Released { pair, side });
-            }
-            None => {}
-        }
+        let step = followed.follow.look(Instant::now(), carriers);
+        // Told first, so that no status shows the port down without the reason.
+        news.extend(match step {
+            Some(Step::Hold(side)) => Some(News::Held { pair, side }),
+            _ => None,
+        });
         news.iter().for_each(|news| self.tell(news));
+        let (failed, then) = match step {
+            Some(Step::Hold(side)) => (self.set_side(pair, side, GuardedPort::take_down), None),
+            Some(Step::Release(side)) => {
+                let failed = self.set_side(pair, side, GuardedPort::bring_up);
+                (failed, Some(News::Released { pair, side }))
+            }
+            None => return,
+        };
+        failed.iter().chain(&then).for_each(|news| self.tell(news));
+    }
+
+    /// Sets the ports of a side, and returns what failed.
+    fn set_side(
+        &self,
+        pair: usize,
+        side: Side,
+        set: fn(&GuardedPort, &str) -> Result<(), String>,
+    ) -> Vec<News> {
+        let ports = self.pairs[pair].sides[side].iter().flatten();
+        let failed = ports.filter_map(|of| set(&of.port, of.watch.interface()).err());
+        failed.map(|error| News::Failed { error }).collect()
     }
 
     /// Takes the ports down, or opens the bypass, because the box has ended.
@@ -356,11 +372,54 @@ impl Running {
     }
 }
 
-/// Sets the ports of a side, and returns what failed.
-fn set_side(
-    ports: &[Option<Watched>],
-    set: fn(&GuardedPort, &str) -> Result<(), String>,
-) -> Vec<News> {
-    let failed = |of: &Watched| set(&of.port, of.watch.interface()).err();
-    ports.iter().flatten().filter_map(failed).map(|error| News::Failed { error }).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::carrier::send;
+    use std::thread;
+
+    /// Whether a guard opened the bypass NIC after these orders, and the end of the stream.
+    fn opens_after(orders: &[Order]) -> bool {
+        let name = format!("longhaul-opened-{}-{:x}", std::process::id(), crate::random_seed());
+        let opened = std::env::temp_dir().join(name);
+        let commands = format!("armed = 'true'\nopen = 'touch {}'", opened.display());
+        let commands = Runner::new(toml::from_str(&commands).unwrap());
+        let (ours, its) = UnixStream::pair().unwrap();
+        let mut news = BufReader::new(ours.try_clone().unwrap());
+        let mut line = String::new();
+        let guard = thread::spawn(move || {
+            let mut orders = BufReader::new(its.try_clone().unwrap());
+            Running::new(its, Vec::new(), Some(commands)).unwrap().run(&mut orders).unwrap();
+        });
+        news.read_line(&mut line).unwrap();
+        assert_eq!(serde_json::from_str::<News>(&line).unwrap(), News::Ready);
+        for order in orders {
+            send(&ours, order).unwrap();
+        }
+        drop((ours, news));
+        guard.join().unwrap();
+        std::fs::remove_file(&opened).is_ok()
+    }
+
+    #[test]
+    fn the_end_of_a_box_is_acted_upon_unless_the_guard_was_disarmed() {
+        assert!(opens_after(&[]));
+        assert!(opens_after(&[Order::Armed, Order::Beat, Order::Beat]));
+        assert!(!opens_after(&[Order::Armed, Order::Disarm]));
+    }
+
+    #[test]
+    fn a_side_follows_only_what_can_be_taken_down() {
+        let port = |manner| Some(GuardedPort { interface: "nothere0".to_string(), manner });
+        let follows = |near: Option<GuardedPort>, behind: Option<GuardedPort>| {
+            let pair = GuardedPair { sides: [vec![near], vec![behind]] };
+            let (stream, _box) = UnixStream::pair().unwrap();
+            let running = Running::new(stream, vec![pair], None).unwrap();
+            [0, 1].map(|side| !running.pairs[0].has_carrier(side))
+        };
+        let plain = || port(Manner::Interface);
+        assert_eq!(follows(plain(), port(Manner::Tap)), [true, true]);
+        assert_eq!(follows(plain(), None), [false, false]);
+        assert_eq!(follows(plain(), port(Manner::Shared)), [false, true]);
+    }
 }
