@@ -11,6 +11,7 @@ use longhaul_port::{LinkState, Port};
 use crate::{Mode, XdpConfig, XdpError, XdpPort};
 
 mod frames;
+mod handover;
 mod interfaces;
 mod shared;
 mod steering;

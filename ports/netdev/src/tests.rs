@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use longhaul_namespace::{in_namespace, sh};
 use longhaul_port::{LinkState, Port};
 
+mod handover;
 mod interfaces;
 mod packet;
 mod streams;
