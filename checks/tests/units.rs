@@ -28,7 +28,7 @@ fn units(into: &Path) -> Vec<PathBuf> {
 fn faults(units: &[PathBuf]) -> Option<String> {
     let verified = Command::new("systemd-analyze").arg("verify").args(units).output();
     let verified =
-        verified.inspect_err(|e| skip(&format!("systemd-analyze (package systemd): {e}"))).ok()?;
+        verified.inspect_err(|e| skip(format!("systemd-analyze (package systemd): {e}"))).ok()?;
     let told = String::from_utf8_lossy(&verified.stderr).into_owned();
     let is_clean = verified.status.success() && told.is_empty();
     Some(if is_clean { String::new() } else { format!("{}: {told}", verified.status) })

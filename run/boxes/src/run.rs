@@ -62,6 +62,17 @@ struct Footing {
 }
 
 impl Footing {
+    fn find<S: BoxKind>(
+        entry: Entry,
+        plan: &Plan<S>,
+        privileges: &Privileges,
+    ) -> Result<Self, Error> {
+        match entry {
+            Entry::Fresh => Self::fresh(plan, privileges),
+            Entry::Replacing { drain } => Self::inherited(plan, privileges, drain),
+        }
+    }
+
     /// Opens everything anew.
     fn fresh<S: BoxKind>(plan: &Plan<S>, privileges: &Privileges) -> Result<Self, Error> {
         // From here on a signal ends the box properly.
@@ -133,25 +144,16 @@ pub fn run<S: BoxKind>(
     S::warn(&plan.pairs);
     let planner: Option<Planner<S>> = if has_file { Some(Box::new(planner)) } else { None };
     let privileges = Privileges::decide(plan.user.as_deref(), plan.keep_privileges)?;
-    let places = plan.pairs.iter().map(|pair| cores::decide(pair).map_err(|e| of_pair(pair, e)));
-    let places = places.collect::<Result<Vec<Places>, Error>>()?;
-    let build =
-        |pair: &Pair<S>| pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, e.into()));
-    let elements = plan.pairs.iter().map(build);
-    let elements = elements.collect::<Result<Vec<Vec<S::Element>>, Error>>()?;
+    let prepared = plan.pairs.iter().map(prepare).collect::<Result<Vec<_>, Error>>()?;
     let clock = Clock::start();
-    let footing = match entry {
-        Entry::Fresh => Footing::fresh(&plan, &privileges)?,
-        Entry::Replacing { drain } => Footing::inherited(&plan, &privileges, drain)?,
-    };
+    let footing = Footing::find(entry, &plan, &privileges)?;
     let Footing { mut signals, mut control, health, claims, ports, guard, successor } = footing;
     let mut running = Vec::new();
-    for (((pair, elements), ports), places) in
-        plan.pairs.iter().zip(elements).zip(ports).zip(&places)
-    {
+    for ((pair, prepared), ports) in plan.pairs.iter().zip(prepared).zip(ports) {
+        let Prepared { places, elements } = prepared;
         let ended = signals.handle();
         let cores = elements.into_iter().zip(ports).collect();
-        running.push(Running::start(pair, cores, places, clock, move || ended.close())?);
+        running.push(Running::start(pair, cores, &places, clock, move || ended.close())?);
     }
     successor.into_iter().for_each(Successor::conclude);
     let guard = guard.map(StartedGuard::watch).transpose().map_err(Error::Guard)?;
@@ -188,18 +190,43 @@ pub fn run<S: BoxKind>(
     }
     let asked = wait_for_end(&mut signals, &operation, phrase);
     let is_replaced = is_replaced.load(Ordering::Acquire);
+    let ended = leave(is_replaced, guard, control, running);
+    let has_failed = !(asked || is_replaced) || ended.iter().any(Result::is_err);
+    Ok(Ended { summary: operation.with(ended.into_iter().flatten().collect()), has_failed })
+}
+
+/// A pair before its ports are open.
+struct Prepared<E> {
+    places: Places,
+    /// One per core.
+    elements: Vec<E>,
+}
+
+fn prepare<S: BoxKind>(pair: &Pair<S>) -> Result<Prepared<S::Element>, Error> {
+    let places = cores::decide(pair).map_err(|e| of_pair(pair, e))?;
+    let elements = pair.settings.build(&pair.ports[1..]).map_err(|e| of_pair(pair, e.into()))?;
+    Ok(Prepared { places, elements })
+}
+
+/// Ends all pairs, and leaves their ports to the process that has replaced this one, if there is
+/// one. Returns the last state of each.
+fn leave<E: Element>(
+    is_replaced: bool,
+    guard: Option<Guard>,
+    control: Control,
+    running: Vec<Running<E>>,
+) -> Vec<Result<PairStatus, ()>> {
     match guard {
         Some(guard) if is_replaced => guard.disarm(),
         // Frames pass until nothing more is sent here.
         Some(guard) => guard.fall(),
         None => {}
     }
-    let ended: Vec<Result<PairStatus, ()>> = running.into_iter().map(Running::end).collect();
+    let ended = running.into_iter().map(Running::end).collect();
     if is_replaced {
         control.give_away();
     }
-    let has_failed = !(asked || is_replaced) || ended.iter().any(Result::is_err);
-    Ok(Ended { summary: operation.with(ended.into_iter().flatten().collect()), has_failed })
+    ended
 }
 
 /// Writes to the journal what runs.

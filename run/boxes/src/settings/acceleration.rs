@@ -776,7 +776,7 @@ mod tests {
     }
 
     /// A sample value of each key except `policy`, which has no flag: as flags, and as in a file.
-    const SAMPLES: [(&str, &str, &str); 22] = [
+    const SAMPLES: [(&str, &str, &str); 23] = [
         ("rate", "--rate 1G", "'1G'"),
         ("distance", "--distance 5km", "'5km'"),
         ("window", "--window 1M", "'1M'"),
