@@ -22,7 +22,8 @@ pub struct Bypass {
     /// Makes the NIC connect its ports to the box: run once the box forwards.
     #[serde(default)]
     pub armed: Option<Words>,
-    /// Makes the NIC connect its ports to each other: run when the box ends, however it ends.
+    /// Makes the NIC connect its ports to each other: run when a box that has forwarded ends,
+    /// however it ends.
     #[serde(default)]
     pub open: Option<Words>,
     /// Tells the NIC that the box lives: run while the box forwards.

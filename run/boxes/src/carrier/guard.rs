@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_box_is_acted_upon_unless_the_guard_was_disarmed() {
-        assert!(opens_after(&[]));
+        assert!(!opens_after(&[]), "the NIC was never armed");
         assert!(opens_after(&[Order::Armed, Order::Beat, Order::Beat]));
         assert!(!opens_after(&[Order::Armed, Order::Disarm]));
     }
