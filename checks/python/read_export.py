@@ -4,6 +4,7 @@ Exits with 77 and the missing module if the reader is not installed.
 """
 
 import csv
+import io
 import json
 import sys
 
@@ -14,7 +15,7 @@ def missing(module):
 
 
 def read_csv(text):
-    return list(csv.DictReader(text.splitlines(), strict=True))
+    return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
 
 
 def read_parquet(file):

@@ -88,7 +88,7 @@ mod bad_input {
         ] {
             std::fs::write(&file, &text).unwrap();
             let refused = run(&runtime, &format!("accelerate --config {}", file.display()));
-            assert_refused(&refused, 1, &[&format!("{}:{line}: ", file.display()), told]);
+            assert_refused(&refused, 2, &[&format!("{}:{line}: ", file.display()), told]);
         }
     }
 

@@ -253,7 +253,7 @@ fn what_calculates_ends_well() {
         for line in block.commands() {
             let Some(call) = calls_of(&line).into_iter().next() else { continue };
             let is_ours = SUBCOMMANDS.contains(&call.split(' ').next().unwrap_or_default());
-            if !is_ours || !ends_soon(&line) {
+            if !is_ours || !ends_well(&line) {
                 continue;
             }
             let done = desk.run(&line);
@@ -264,14 +264,16 @@ fn what_calculates_ends_well() {
     assert!(ran > 20, "{ran} commands ran");
 }
 
-/// `false` for commands that wait for a peer or an interface, and for a complete reproduction.
-fn ends_soon(line: &str) -> bool {
-    let endless = ["--answer", "--probe ", "tcpdump"];
+/// `false` for commands that wait for a peer or an interface, or need a recorded power, and for a
+/// complete reproduction.
+fn ends_well(line: &str) -> bool {
+    let others = ["--answer", "--probe ", "tcpdump", "--power "];
     let is_long = line.contains("reproduce") && !line.contains("--list");
-    !is_long && !endless.iter().any(|word| line.contains(word))
+    !is_long && !others.iter().any(|word| line.contains(word))
 }
 
-/// Boxes start as printed, between interfaces of these names, and end by SIGTERM.
+/// Boxes start as printed, between interfaces of these names, and end by SIGTERM; those that replace
+/// another one need it to run.
 #[test]
 fn boxes_start_as_printed() {
     let Some(network) = Network::new("boxes as documents have them", 1500) else { return };
@@ -288,7 +290,7 @@ fn boxes_start_as_printed() {
     let is_box = |call: &String| {
         let is_box = ["accelerate --", "emulate --"].iter().any(|start| call.starts_with(start));
         let ports_are_there = !call.contains("dpdk:") && (has_af_xdp || !call.contains("xdp:"));
-        is_box && ports_are_there
+        is_box && ports_are_there && !call.contains("--replace")
     };
     let (blocks, _) = blocks();
     let calls = blocks.iter().flat_map(Block::calls).filter(is_box).map(|call| {

@@ -379,6 +379,8 @@ mod between {
         let refused = between(&files, [&source.socket, &other.socket], &options);
         assert_refused(&refused, &["destination: QEMU", "closed its connection"]);
         drop(other.program);
+        // Its guest may have been sent before that: another source is needed.
+        let source = Idle::start(&files, "e", "-m 64M");
         // No address of this machine.
         let destination = Idle::start(&files, "d", "-m 64M -incoming defer");
         let elsewhere = "--transport tcp --to 192.0.2.1:4455";

@@ -94,13 +94,13 @@ impl Executable {
 
 /// The counts of libtest's last line: `12 passed, 1 ignored`.
 fn result(output: &str) -> String {
-    const IRRELEVANT: &[&str] = &["measured", "filtered out", "finished"];
-    let Some((_, counts)) = output.rsplit_once("test result: ") else { return "no result".into() };
-    let counts = counts.split(['.', ';']).map(str::trim).filter(|count| {
-        count.starts_with(|c: char| c.is_ascii_digit() && c != '0')
-            && !IRRELEVANT.iter().any(|word| count.contains(word))
-    });
-    counts.collect::<Vec<_>>().join(", ")
+    const RELEVANT: &[&str] = &["passed", "failed", "ignored"];
+    let last = output.rsplit_once("test result: ").and_then(|(_, line)| line.split_once(". "));
+    let Some((_, counts)) = last else { return "no result".to_owned() };
+    let is_relevant = |count: &&str| {
+        !count.starts_with("0 ") && RELEVANT.iter().any(|word| count.ends_with(word))
+    };
+    counts.split("; ").filter(is_relevant).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn counts_are_those_of_the_last_line() {
         let text = "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; \
-                    250 filtered out; finished in 0.00s\n";
+                    250 filtered out; finished in 17.52s\n";
         assert_eq!(result(text), "4 passed, 2 failed");
         assert_eq!(result("killed"), "no result");
     }
