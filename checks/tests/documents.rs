@@ -272,8 +272,8 @@ fn ends_well(line: &str) -> bool {
     !is_long && !others.iter().any(|word| line.contains(word))
 }
 
-/// Boxes start as printed, between interfaces of these names, and end by SIGTERM; those that replace
-/// another one need it to run.
+/// Boxes start as printed, between interfaces of these names, and end by SIGTERM. Those that
+/// replace another one need it to run.
 #[test]
 fn boxes_start_as_printed() {
     let Some(network) = Network::new("boxes as documents have them", 1500) else { return };

@@ -103,11 +103,12 @@ impl Accelerator {
     }
 }
 
-/// True if the box is to clear the ECE of the connection whose requests from the LAN have `key`.
+/// True if the box is to clear the ECE of the connection whose requests from the LAN have `key`:
+/// also while it drains, because it or its successor may accelerate the connection later.
 fn may_clear(shared: &AccelShared, key: &FlowKey, packet: &Packet<'_>) -> bool {
     let config = &shared.config;
     let mode = config.policy.mode_of(key, dscp(packet));
-    config.ece == EceMode::Clear && !shared.draining && mode.duty(config.role) != Duty::Pass
+    config.ece == EceMode::Clear && mode.duty(config.role) != Duty::Pass
 }
 
 /// Key of the requests from the LAN of the connection that a REQ on `side` asks for. The QPN of a

@@ -100,18 +100,18 @@ enum News {
     Failed { error: String },
 }
 
-/// A guard that was started: a process that takes the ports down when it is dropped.
+/// A guard that was started: a process that does nothing yet.
 pub struct StartedGuard {
     process: Child,
     stream: UnixStream,
+    orders: Orders,
     /// Time between heartbeats, if there is a bypass NIC.
     interval: Option<Duration>,
     pairs: Vec<PairCarrier>,
 }
 
 impl StartedGuard {
-    /// Starts the guard of the pairs that have a carrier to guard. It does nothing while the guard
-    /// of another box has one of their interfaces.
+    /// Starts the guard of the pairs that have a carrier to guard.
     ///
     /// # Errors
     /// If the process cannot be started.
@@ -135,8 +135,7 @@ impl StartedGuard {
         };
         let pairs = plan.pairs.iter().zip(&orders.pairs).map(named).collect();
         let interval = orders.bypass.as_ref().map(|bypass| bypass.interval);
-        send(&stream, &orders)?;
-        Ok(Some(StartedGuard { process, stream, interval, pairs }))
+        Ok(Some(StartedGuard { process, stream, orders, interval, pairs }))
     }
 
     fn wait_until_ready(&self) {
@@ -151,16 +150,18 @@ impl StartedGuard {
         }
     }
 
-    /// Waits until the guard has brought the ports up, and follows its news on a thread of its own.
-    /// Without privileges to set them, the journal says that ports stay as they are.
+    /// Sets the guard to work, waits until it has brought the ports up, and follows its news on a
+    /// thread of its own. Without privileges to set them, the journal says that ports stay as they
+    /// are.
     ///
     /// # Errors
     /// If the thread cannot be started.
     pub fn watch(self) -> io::Result<Guard> {
+        send(&self.stream, &self.orders)?;
         self.stream.set_read_timeout(Some(PATIENCE))?;
         self.wait_until_ready();
         self.stream.set_read_timeout(None)?;
-        let StartedGuard { process, stream, interval, pairs } = self;
+        let StartedGuard { process, stream, interval, pairs, .. } = self;
         let states = Arc::new(Mutex::new(pairs));
         let (over, is_over) = channel();
         let is_ending = Arc::new(AtomicBool::new(false));
@@ -209,11 +210,13 @@ impl Guard {
         Builder::new().name("bypass".to_string()).spawn(move || {
             let mut order = Order::Armed;
             loop {
-                // A guard that has ended is told of elsewhere.
-                if operated.stuck().is_empty() && send(&stream, &order).is_err() {
-                    return;
+                if operated.stuck().is_empty() {
+                    // A guard that has ended is told of elsewhere.
+                    if send(&stream, &order).is_err() {
+                        return;
+                    }
+                    order = Order::Beat;
                 }
-                order = Order::Beat;
                 sleep(interval);
             }
         })?;
@@ -336,7 +339,8 @@ fn failed(error: &str) -> String {
 }
 
 /// Takes the ports of a box down that does not run, as its guard would have. Leaves those that
-/// another box has. Returns the interfaces, and the errors of the others.
+/// another box has, and all if there is a bypass NIC. Returns the interfaces, and the errors of the
+/// others.
 ///
 /// # Errors
 /// If the plan cannot be made.
@@ -347,7 +351,8 @@ pub fn down<S: BoxKind>(
 ) -> Result<(Vec<String>, Vec<String>), Error> {
     let plan = plan(S::COMMAND, S::Element::SIDES, given, process, settings)?;
     let (mut down, mut failed) = (Vec::new(), Vec::new());
-    for pair in &plan.pairs {
+    let pairs = if plan.bypass.is_some() { &[] } else { &plan.pairs[..] };
+    for pair in pairs {
         let claims = pair.ports.iter().map(Claim::of).collect::<Vec<_>>();
         for (port, claim) in guarded(pair).all().zip(&claims) {
             let Some(port) = port.as_ref().filter(|port| port.falls()) else { continue };

@@ -127,6 +127,8 @@ enum FromSuccessor {
 struct Wanted {
     /// `accelerate` or `emulate`.
     command: String,
+    /// The service's run that the successor belongs to.
+    invocation: Option<String>,
     /// Maximum time of draining, in milliseconds.
     drain_ms: u64,
     pairs: Vec<WantedPair>,

@@ -102,7 +102,6 @@ impl Footing {
         let health = new_health.or(health.filter(|_| plan.health.is_some()));
         let mut ports = ports(plan, privileges, Some(&mut queues))?;
         let begin = |successor: &mut Successor| -> Result<(Signals, Option<StartedGuard>), Error> {
-            // It waits until the running box's guard ends, and does nothing before.
             let guard = StartedGuard::start(plan).map_err(Error::Guard)?;
             privileges.apply()?;
             // Until here a signal ends this process, and the running box continues.

@@ -8,6 +8,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// The variable in which the service manager names its socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
+/// The variable in which systemd names a service's run.
+const INVOCATION: &str = "INVOCATION_ID";
+
 /// True if a service manager waits for messages.
 pub fn waits() -> bool {
     std::env::var_os(SOCKET).is_some_and(|path| !path.is_empty())
@@ -28,9 +31,8 @@ pub fn tell(text: &str) -> io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address).map(drop)
 }
 
-/// True if the process `pid` belongs to the same service as this one.
-pub fn has_same_service(pid: u32) -> bool {
-    let of = |pid: &str| std::fs::read(format!("/proc/{pid}/cgroup")).ok();
-    // One that cannot be seen is another user's.
-    of(&pid.to_string()).is_some_and(|cgroup| Some(cgroup) == of("self"))
+/// The name of this run of the service that this process belongs to: systemd gives it to all of the
+/// service's processes.
+pub fn invocation() -> Option<String> {
+    std::env::var(INVOCATION).ok()
 }

@@ -104,13 +104,15 @@ pub fn guard() -> io::Result<()> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut orders = BufReader::new(stream.try_clone()?);
     let mut first = String::new();
-    orders.read_line(&mut first)?;
+    // A box that ends before it sets the guard to work has nothing to guard.
+    if orders.read_line(&mut first)? == 0 {
+        return Ok(());
+    }
     let Orders { pairs, bypass } = serde_json::from_str(&first)?;
     // The commands need what they need.
     if bypass.is_none() {
         keep_one_capability();
     }
-    // A box that ends before that has taken no ports over.
     let Some(_claims) = claim(&pairs, &stream) else { return Ok(()) };
     let mut running = Running::new(stream, pairs, bypass.map(Runner::new))?;
     running.run(&mut orders)

@@ -103,13 +103,10 @@ impl<S: BoxKind> Predecessor<S> {
         let who = pid.map_or_else(|| "a process".to_string(), |pid| format!("process {pid}"));
         let why = match outcome {
             Ok(()) => return,
-            Err(Failure::Refused(why)) => {
-                let told = FromPredecessor::Refused(why.clone());
-                let _ = line.send(told, &[], PATIENCE);
-                why
-            }
-            Err(Failure::Lost(why)) => why,
+            Err(Failure::Refused(why) | Failure::Lost(why)) => why,
         };
+        // Also one that was too slow, which would take silence for this box's death.
+        let _ = line.send(FromPredecessor::Refused(why.clone()), &[], PATIENCE);
         journal::warn(&format!("{who} does not replace this box, which continues: {why}"));
     }
 
@@ -126,12 +123,6 @@ impl<S: BoxKind> Predecessor<S> {
             return Failure::refused("only its user and root may replace it");
         }
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        if service_manager::waits() && !service_manager::has_same_service(pid) {
-            return Failure::refused(
-                "it is a service, and the new process is not part of that: 'systemctl reload' \
-                 replaces it",
-            );
-        }
         Ok(pid)
     }
 
@@ -164,6 +155,11 @@ impl<S: BoxKind> Predecessor<S> {
 
     /// Compares the successor's configuration; returns the keys that differ and may.
     fn compare(&self, wanted: &Wanted) -> Result<Vec<String>, String> {
+        if service_manager::waits() && service_manager::invocation() != wanted.invocation {
+            return Err("it is a service, and the new process is not part of that: 'systemctl \
+                        reload' replaces it"
+                .to_string());
+        }
         let plan = self.operation.plan();
         if wanted.command != S::COMMAND || S::COMMAND != "accelerate" {
             return Err(format!("it is a box of 'longhaul {}', which is not replaced", S::COMMAND));

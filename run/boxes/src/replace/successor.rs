@@ -9,6 +9,7 @@ use crate::control::{Control, Request, SocketPath};
 use crate::journal;
 use crate::plan::{BoxKind, Pair, Plan};
 use crate::port::PortName;
+use crate::service_manager;
 use longhaul_port::Handover;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -79,7 +80,8 @@ impl Successor {
     ) -> Result<Inherited, ReplaceError> {
         let pairs = plan.pairs.iter().map(wanted).collect();
         let drain_ms = u64::try_from(drain.as_millis()).unwrap_or(u64::MAX);
-        let wanted = Wanted { command: S::COMMAND.to_string(), drain_ms, pairs };
+        let invocation = service_manager::invocation();
+        let wanted = Wanted { command: S::COMMAND.to_string(), invocation, drain_ms, pairs };
         self.say(FromSuccessor::Wanted(wanted))?;
         let (mut control, mut health, mut claims) = (None, None, Vec::new());
         let mut queues = Queues::default();
@@ -122,9 +124,10 @@ impl Successor {
 
     /// Makes the ports this process' own: from here on it forwards, or ends.
     pub fn commit(&mut self) -> Result<(), ReplaceError> {
-        // If the box has died, its ports have nobody else.
-        let go = self.say(FromSuccessor::Ready).and_then(|()| self.hear());
-        match go {
+        // A box that broke off has said so, and can still be heard. One that has died says nothing:
+        // its ports have nobody else.
+        let _ = self.say(FromSuccessor::Ready);
+        match self.hear() {
             Ok((FromPredecessor::Go, _)) => Ok(()),
             Ok(_) => Err(unexpected()),
             Err(ReplaceError::Lost(error)) if has_ended(&error) => {
