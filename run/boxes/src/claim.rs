@@ -5,6 +5,7 @@
 
 use crate::port::{PortError, PortName};
 use crate::socket;
+use rustix::process::Pid;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -26,7 +27,7 @@ impl Claim {
         let (PortName::Interface(_) | PortName::Xdp(_)) = port else { return Ok(None) };
         let Some(interface) = port.interface() else { return Ok(None) };
         match Claim::named(interface) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder(interface) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match box_at(interface) {
                 Some(holder) => Err(PortError::InUse { port: port.clone(), holder }),
                 None => Ok(None),
             },
@@ -69,17 +70,21 @@ fn address(interface: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("longhaul/port/{interface}"))
 }
 
-/// The box that has the interface; none if the claim is gone, or is that of another user than root,
-/// who could keep this box from starting.
-fn holder(interface: &str) -> Option<String> {
-    let stream = UnixStream::connect_addr(&address(interface).ok()?).ok()?;
+/// The process that has claimed an address, and a connection to it; none if the claim is gone, or
+/// is that of another user than root, who must not keep this process from its work.
+pub(crate) fn holder(address: &SocketAddr) -> Option<(UnixStream, Pid)> {
+    let stream = UnixStream::connect_addr(address).ok()?;
     let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        return None;
-    }
+    let is_trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+    is_trusted.then_some((stream, peer.pid))
+}
+
+/// The box that has the interface.
+fn box_at(interface: &str) -> Option<String> {
+    let (stream, pid) = holder(&address(interface).ok()?)?;
     let name = socket::ask(stream, b"", PATIENCE).ok().filter(|name| !name.is_empty());
     let name = name.map_or_else(String::new, |name| format!(" '{name}'"));
-    Some(format!("box{name} (PID {})", peer.pid.as_raw_nonzero()))
+    Some(format!("box{name} (PID {})", pid.as_raw_nonzero()))
 }
 
 #[cfg(test)]

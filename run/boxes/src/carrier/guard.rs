@@ -3,6 +3,7 @@
 use super::bypass::{Ended, Runner, Which};
 use super::follow::{Follow, Side, Step};
 use super::{News, Order, Orders};
+use crate::claim::holder;
 use longhaul_netdev::setting::{Setting, close_inherited, set};
 use longhaul_netdev::watch::{Link, Watch};
 use longhaul_port::LinkState;
@@ -132,23 +133,27 @@ fn keep_one_capability() {
 /// after this one's start; that of a box that is being replaced leaves them as they are. The kernel
 /// ends a claim with its process. `None`: the box has ended meanwhile.
 fn claim(pairs: &[GuardedPair], stream: &UnixStream) -> Option<Vec<UnixListener>> {
+    let is_in_use = |claimed: &io::Result<UnixListener>| {
+        claimed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
     let mut claims = Vec::new();
     for port in pairs.iter().flat_map(GuardedPair::ports) {
         let name = format!("longhaul/carrier/{}", port.interface);
         let Ok(address) = SocketAddr::from_abstract_name(name) else { continue };
-        loop {
-            match UnixListener::bind_addr(&address) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                claimed => {
-                    claims.extend(claimed.ok());
-                    break;
-                }
-            }
+        let mut claimed = UnixListener::bind_addr(&address);
+        if is_in_use(&claimed) && holder(&address).is_none() {
+            // If it has not just ended, it is another user's, and not waited for.
+            claims.extend(UnixListener::bind_addr(&address));
+            continue;
+        }
+        while is_in_use(&claimed) {
             let mut end = [PollFd::new(stream, PollFlags::RDHUP)];
             if !matches!(poll(&mut end, Some(&CLAIM_AGAIN)), Ok(0) | Err(rustix::io::Errno::INTR)) {
                 return None;
             }
+            claimed = UnixListener::bind_addr(&address);
         }
+        claims.extend(claimed);
     }
     Some(claims)
 }
