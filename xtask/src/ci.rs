@@ -1,13 +1,13 @@
 //! `cargo xtask ci`: every check, cheapest first.
 
-use crate::cargo::{TEST_PROGRAM, cargo, output, target};
+use crate::cargo::{TEST_PROGRAM, cargo, target};
 use crate::disk;
 use crate::executables;
+use crate::metadata;
 use crate::python;
 use crate::skips::Skips;
 use crate::steps::Steps;
 use crate::tidy;
-use serde::Deserialize;
 use std::path::Path;
 use std::process::Command;
 
@@ -132,10 +132,7 @@ fn tests(
 
 /// `--test=NAME` for every test target that starts programs.
 fn tests_of_programs(root: &Path) -> Result<Vec<String>, String> {
-    let metadata = output(root, &["metadata", "--no-deps", "--format-version=1"])?;
-    let metadata: Metadata =
-        serde_json::from_str(&metadata).map_err(|e| format!("metadata: {e}"))?;
-    let package = metadata.packages.into_iter().find(|it| it.name == PROGRAMS);
+    let package = metadata::packages(root)?.into_iter().find(|it| it.name == PROGRAMS);
     let Some(package) = package else { return Err(format!("there is no package {PROGRAMS}")) };
     let targets = package.targets.into_iter().filter(|it| it.kind == ["test"]);
     // `all` is what runs in virtual time, in every crate.
@@ -145,24 +142,6 @@ fn tests_of_programs(root: &Path) -> Result<Vec<String>, String> {
 
 /// The package whose test targets start programs, labs and guests.
 const PROGRAMS: &str = "longhaul-checks";
-
-/// What `cargo metadata` says of packages, as far as it matters here.
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    targets: Vec<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    kind: Vec<String>,
-    name: String,
-}
 
 /// All errors, one a line.
 fn joined(outcomes: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {

@@ -8,6 +8,7 @@ mod disk;
 mod executables;
 mod fuzz;
 mod interop;
+mod metadata;
 mod nightly;
 mod python;
 mod quick;

@@ -1,9 +1,8 @@
 //! Permitted dependencies between crates.
 
-use serde::Deserialize;
+use crate::metadata::{self, Dependency, Package};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 /// Crates, each with those that it may use.
 type Edges = &'static [(&'static str, &'static [&'static str])];
@@ -245,37 +244,9 @@ const ALLOWED_IN_TESTS: Edges = &[
 /// Folders whose crates may use any other.
 const FREE: &[&str] = &["apps/", "checks"];
 
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    manifest_path: String,
-    dependencies: Vec<Dependency>,
-}
-
-#[derive(Deserialize)]
-struct Dependency {
-    path: Option<String>,
-    /// Absent for ordinary dependencies, "dev" or "build" otherwise.
-    kind: Option<String>,
-}
-
 pub fn check(root: &Path) -> Result<Vec<String>, String> {
-    let out = Command::new(env!("CARGO"))
-        .current_dir(root)
-        .args(["metadata", "--no-deps", "--format-version=1", "--offline"])
-        .output()
-        .map_err(|e| format!("cannot run cargo metadata: {e}"))?;
-    if !out.status.success() {
-        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
-    }
-    let metadata: Metadata =
-        serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
-    let crates: Vec<Crate> = metadata.packages.iter().map(|p| Crate::of(root, p)).collect();
+    let packages = metadata::packages(root)?;
+    let crates: Vec<Crate> = packages.iter().map(|p| Crate::of(root, p)).collect();
     let mut faults = names(&crates);
     faults.extend(edges(&crates, ALLOWED, ALLOWED_IN_TESTS));
     Ok(faults)
