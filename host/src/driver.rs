@@ -258,6 +258,11 @@ impl<N: Node, P: Port> Driver<N, P> {
         Ok((driver, handle))
     }
 
+    /// The ports, which are not in use yet.
+    pub fn ports_mut(&mut self) -> &mut [P] {
+        &mut self.ports
+    }
+
     /// Runs on the calling thread until [`Handle::stop`].
     pub fn run(mut self, mut hook: impl Hook<N, P>) -> Finished<N, P> {
         let slack = FineTimers::new();

@@ -278,7 +278,7 @@ impl<P: Port> Port for CorePort<P> {
         service, link_state
     );
     forward_port!(|self| self.queue => last_disconnect, capabilities, counters);
-    forward_port!(|self| self.queue => hand_over, give_away);
+    forward_port!(|self| self.queue => hand_over, give_away, take_charge);
 
     fn is_at_rest(&mut self) -> bool {
         !self.inlets.iter().any(Inlet::has_frames) && self.queue.is_at_rest()

@@ -242,6 +242,59 @@ fn an_interface_with_an_address_is_never_set_down() {
     until_carrier(&network.left, "eth0", true);
 }
 
+#[test]
+fn a_side_that_is_held_down_stays_so_when_the_box_is_replaced() {
+    let Some(network) = Network::new("a box that is replaced with a side down", 1500) else {
+        return;
+    };
+    let arguments = "accelerate --name box --lan west --wan east";
+    let old = network.start(arguments);
+    both_have_carriers(&network);
+    apply(&network.left, "eth0", Setting::Down);
+    until_carrier(&network.right, "eth0", false);
+    let mut new = Program::start(
+        &mut network.middle.longhaul(&network.runtime, &format!("{arguments} --replace")),
+    );
+    new.wait_for_output("took over from process", LIMIT);
+    old.program.succeed(LIMIT);
+    let new = RunningBox { program: new, name: "box".to_string() };
+    network.wait_for(&new, "which side is down", |status| port(status, 1)["takedowns"] == 1);
+    // Brought up, it would have 10 s.
+    let presence = network.right.inside(|| Watch::new("eth0")).expect("a watch").look(None);
+    let is_down = matches!(presence, Some(Presence::Present { is_running: false, .. }));
+    assert!(is_down, "{presence:?}");
+    let other = format!("{arguments} --carrier off --replace");
+    let refused = Program::start(&mut network.middle.longhaul(&network.runtime, &other));
+    let refused = refused.finish(LIMIT);
+    assert!(refused.stderr.contains("replace it once both are up"), "{refused}");
+    apply(&network.left, "eth0", Setting::Up);
+    both_have_carriers(&network);
+    new.end();
+}
+
+/// The processes that are there: the box, as nobody, and its guard, which keeps one capability.
+#[test]
+fn a_guard_has_one_privilege() {
+    let Some(network) = Network::new("the privileges of a guard", 1500) else { return };
+    let one = network.start("accelerate --name box --lan west --wan east");
+    let guard = guard_of(&one);
+    let status = std::fs::read_to_string(format!("/proc/{guard}/status")).expect("a process");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.split_whitespace().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(field("CapPrm:"), ["0000000000001000"], "{status}");
+    assert_eq!(field("NoNewPrivs:"), ["1"], "{status}");
+    assert!(!field("Uid:").contains(&"0".to_string()), "{status}");
+    one.end();
+}
+
+fn guard_of(one: &RunningBox) -> libc::pid_t {
+    let children = format!("/proc/{0}/task/{0}/children", one.program.id());
+    let guard = std::fs::read_to_string(children).expect("a process");
+    guard.trim().parse().expect("one child")
+}
+
 /// As a service whose processes are all killed: its unit then takes the ports down.
 #[test]
 fn ports_of_a_box_that_died_with_its_guard_are_taken_down_by_a_command() {
@@ -254,11 +307,8 @@ fn ports_of_a_box_that_died_with_its_guard_are_taken_down_by_a_command() {
         Program::start(&mut network.middle.longhaul(&network.runtime, &arguments)).finish(LIMIT)
     };
     let mut one = start();
-    let children = format!("/proc/{0}/task/{0}/children", one.program.id());
-    let guard = std::fs::read_to_string(children).expect("a process");
-    let guard: libc::pid_t = guard.trim().parse().expect("one child");
     // SAFETY: takes numbers only; the process is the box's child, which has not reaped it.
-    assert_eq!(unsafe { libc::kill(guard, libc::SIGKILL) }, 0);
+    assert_eq!(unsafe { libc::kill(guard_of(&one), libc::SIGKILL) }, 0);
     one.program.wait_for_output("the carrier guard has ended", LIMIT);
     both_have_carriers(&network);
     let refused = down();

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -267,6 +269,31 @@ fn tells_the_service_manager_which_process_goes_on() {
     }
 }
 
+/// A box that is told to end while it is being replaced does so once it is decided who has its
+/// ports: they stay up if the other process has them.
+#[test]
+fn a_signal_waits_for_the_verdict() {
+    use the_running_box_continues::Successor;
+    let Some(network) = Network::new("a signal to a box that is replaced", 1500) else { return };
+    let start = || network.start("accelerate --name near --lan west --wan east");
+    let near = start();
+    let mut successor = Successor::receive_all(&network);
+    near.signal(libc::SIGTERM);
+    successor.say(&json!({"descriptors": 0, "message": "ready"}));
+    assert!(successor.hear().contains("go"));
+    successor.say(&json!({"descriptors": 0, "message": "forwards"}));
+    let ended = near.program.succeed(LIMIT);
+    assert!(ended.stderr.contains("has replaced this box"), "{ended}");
+    assert!(!ended.stderr.contains("taken down"), "{ended}");
+
+    let near = start();
+    let successor = Successor::receive_all(&network);
+    near.signal(libc::SIGTERM);
+    drop(successor);
+    let ended = near.program.succeed(LIMIT);
+    assert!(ended.stderr.contains("west, east taken down: the box ends"), "{ended}");
+}
+
 mod the_running_box_continues {
     use super::*;
 
@@ -359,25 +386,37 @@ mod the_running_box_continues {
         }
     }
 
+    /// What a successor of a box between west and east says first.
+    fn wanted() -> Value {
+        let pair = json!({
+            "ports": ["west", "east"], "recordings": [null, null], "cores": 1, "settings": []
+        });
+        let wanted = json!({"command": "accelerate", "drain_ms": 10000, "pairs": [pair]});
+        json!({"descriptors": 0, "message": {"wanted": wanted}})
+    }
+
+    fn control(network: &Network) -> PathBuf {
+        network.runtime.path().join("longhaul/boxes/near/control")
+    }
+
     /// A successor that does what a test says.
-    struct Successor {
+    pub(super) struct Successor {
         stream: BufReader<UnixStream>,
     }
 
     impl Successor {
         fn connect(network: &Network) -> Self {
-            let path = network.runtime.path().join("longhaul/boxes/near/control");
-            let stream = UnixStream::connect(path).expect("a control socket");
+            let stream = UnixStream::connect(control(network)).expect("a control socket");
             stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
             Successor { stream: BufReader::new(stream) }
         }
 
-        fn say(&mut self, message: &Value) {
+        pub(super) fn say(&mut self, message: &Value) {
             writeln!(self.stream.get_mut(), "{message}").expect("said");
         }
 
         /// The next line; nothing at the end. The kernel closes descriptors that come with it.
-        fn hear(&mut self) -> String {
+        pub(super) fn hear(&mut self) -> String {
             let mut line = String::new();
             self.stream.read_line(&mut line).expect("a line");
             line
@@ -388,7 +427,7 @@ mod the_running_box_continues {
             let deadline = Instant::now() + LIMIT;
             loop {
                 let mut this = Successor::connect(network);
-                this.say(&json!({"replace": {"version": 1}}));
+                this.say(&json!({"replace": {"version": 2}}));
                 let answer = this.hear();
                 if answer.contains("accepted") {
                     return this;
@@ -400,13 +439,9 @@ mod the_running_box_continues {
         }
 
         /// Goes on until the box holds still and has passed on everything.
-        fn receive_all(network: &Network) -> Self {
+        pub(super) fn receive_all(network: &Network) -> Self {
             let mut this = Successor::accepted(network);
-            let pair = json!({
-                "ports": ["west", "east"], "recordings": [null, null], "cores": 1, "settings": []
-            });
-            let wanted = json!({"command": "accelerate", "drain_ms": 10000, "pairs": [pair]});
-            this.say(&json!({"descriptors": 0, "message": {"wanted": wanted}}));
+            this.say(&wanted());
             loop {
                 let line = this.hear();
                 assert!(!line.is_empty() && !line.contains("refused"), "{line}");
@@ -430,6 +465,41 @@ mod the_running_box_continues {
             other.say(&json!({"descriptors": 0, "message": message}));
             assert!(!other.hear().contains("complete"));
         }
+        network.round_trip(RIGHT, 64, 2);
+        near.end();
+    }
+
+    /// A process that becomes the box's user, is told to go, says so, and does nothing more.
+    const SILENT: &str = r#"
+import os, pwd, signal, socket, sys
+stream = socket.socket(socket.AF_UNIX)
+stream.connect(sys.argv[1])
+if os.geteuid() == 0:
+    os.setuid(pwd.getpwnam("nobody").pw_uid)
+lines = stream.makefile("rw")
+for say, until in zip(sys.argv[2:], ("accepted", "complete", "go")):
+    print(say, file=lines, flush=True)
+    while until not in lines.readline():
+        pass
+print("told to go", file=sys.stderr, flush=True)
+signal.pause()
+"#;
+
+    #[test]
+    fn if_the_new_one_stops_before_it_forwards() {
+        let Some(network) = Network::new("a successor that stops", 1500) else { return };
+        let mut near = network.start("accelerate --name near --lan west --wan east");
+        network.round_trip(RIGHT, 64, 2);
+        let mut silent = Command::new("python3");
+        silent.args(["-c", SILENT]).arg(control(&network));
+        let ready = json!({"descriptors": 0, "message": "ready"});
+        for says in [json!({"replace": {"version": 2}}), wanted(), ready] {
+            silent.arg(says.to_string());
+        }
+        let mut silent = Program::start(&mut silent);
+        silent.wait_for_output("told to go", LIMIT);
+        near.program.wait_for_output("it said nothing in time, and was killed", LIMIT);
+        assert_eq!(silent.finish(LIMIT).status.signal(), Some(libc::SIGKILL));
         network.round_trip(RIGHT, 64, 2);
         near.end();
     }

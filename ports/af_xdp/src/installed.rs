@@ -190,6 +190,12 @@ impl Installed {
         offloads.drain(..).for_each(ReceiveOffloads::leave);
     }
 
+    /// Restores the interface's offloads at the end.
+    pub(crate) fn take_charge(&self) {
+        let mut offloads = self.offloads.lock().unwrap_or_else(PoisonError::into_inner);
+        offloads.iter_mut().for_each(ReceiveOffloads::take_charge);
+    }
+
     /// Redirects frames of the queue to the socket.
     pub(crate) fn hand_to(&self, queue: u16, socket: &XdpSocket) -> io::Result<()> {
         bpf::put_socket(self.attached.map.as_fd(), queue.into(), socket.as_fd())

@@ -451,4 +451,8 @@ impl Port for XdpPort {
     fn give_away(&mut self) {
         self.attachment.iter().for_each(|attachment| attachment.installed.give_away());
     }
+
+    fn take_charge(&mut self) {
+        self.attachment.iter().for_each(|attachment| attachment.installed.take_charge());
+    }
 }

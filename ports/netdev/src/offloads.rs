@@ -24,7 +24,8 @@ pub struct Unwanted {
     pub tags_off: bool,
 }
 
-/// The offloads that were turned off. Dropping this restores them, if permitted.
+/// The offloads that were turned off. Dropping this restores them, if permitted, unless another
+/// process is to do so.
 #[derive(Debug)]
 pub struct ReceiveOffloads {
     carrier: OwnedFd,
@@ -32,6 +33,8 @@ pub struct ReceiveOffloads {
     had_gro: bool,
     /// `FLAG_`s that were on.
     had_flags: u32,
+    /// Dropping this restores them.
+    is_in_charge: bool,
 }
 
 impl ReceiveOffloads {
@@ -60,7 +63,7 @@ impl ReceiveOffloads {
                 had_flags |= flag;
             }
         }
-        Ok(Self { carrier, index, had_gro, had_flags })
+        Ok(Self { carrier, index, had_gro, had_flags, is_in_charge: true })
     }
 
     /// For another process, which is to restore them in this one's place.
@@ -70,23 +73,33 @@ impl ReceiveOffloads {
     }
 
     /// The offloads that another process turned off at the interface `index`, by its
-    /// [numbers](Self::numbers).
+    /// [numbers](Self::numbers). It restores them, until this one [takes
+    /// charge](Self::take_charge).
     ///
     /// # Errors
     /// If the process is out of descriptors.
     pub fn adopt(index: u32, [had_gro, had_flags]: [u64; 2]) -> io::Result<Self> {
         let had_flags = had_flags as u32 & (FLAG_LRO | FLAG_TAGS_OFF);
-        Ok(Self { carrier: request::carrier()?, index, had_gro: had_gro != 0, had_flags })
+        let (carrier, had_gro) = (request::carrier()?, had_gro != 0);
+        Ok(Self { carrier, index, had_gro, had_flags, is_in_charge: false })
+    }
+
+    /// The other process leaves the offloads to this one.
+    pub fn take_charge(&mut self) {
+        self.is_in_charge = true;
     }
 
     /// Leaves the offloads as they are.
     pub fn leave(mut self) {
-        (self.had_gro, self.had_flags) = (false, 0);
+        self.is_in_charge = false;
     }
 }
 
 impl Drop for ReceiveOffloads {
     fn drop(&mut self) {
+        if !self.is_in_charge {
+            return;
+        }
         // By its current name, and never on another interface that got the old name.
         let Ok(interface) = request::name(&self.carrier, self.index) else { return };
         if self.had_gro {

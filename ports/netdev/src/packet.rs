@@ -443,4 +443,8 @@ impl Port for PacketPort {
     fn give_away(&mut self) {
         self.merging.take().into_iter().for_each(ReceiveOffloads::leave);
     }
+
+    fn take_charge(&mut self) {
+        self.merging.iter_mut().for_each(ReceiveOffloads::take_charge);
+    }
 }

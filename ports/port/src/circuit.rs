@@ -139,7 +139,7 @@ impl<P: Port> Port for CircuitPort<P> {
         |self| self.port => transmit_room, flush, arm, disarm, descriptors, service, link_state
     );
     forward_port!(|self| self.port => last_disconnect, counters);
-    forward_port!(|self| self.port => is_at_rest, hand_over, give_away);
+    forward_port!(|self| self.port => is_at_rest, hand_over, give_away, take_charge);
 }
 
 #[cfg(test)]

@@ -160,4 +160,9 @@ macro_rules! forward_port {
             $crate::forward_port!(@call $self $port give_away());
         }
     };
+    (@take_charge $self:ident $port:tt) => {
+        fn take_charge(&mut $self) {
+            $crate::forward_port!(@call $self $port take_charge());
+        }
+    };
 }

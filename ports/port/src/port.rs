@@ -197,6 +197,10 @@ pub trait Port: Send {
 
     /// Another process has taken the port: dropping it then changes nothing at the interface.
     fn give_away(&mut self) {}
+
+    /// No other process has the port any more: dropping it then restores what was changed at the
+    /// interface. A port that was opened begins so, one that was taken over as if given away.
+    fn take_charge(&mut self) {}
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -205,7 +209,8 @@ impl<P: Port + ?Sized> Port for Box<P> {
         transmit_lent, flush
     );
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| **self => capabilities, counters, is_at_rest, hand_over, give_away);
+    forward_port!(|self| **self => capabilities, counters);
+    forward_port!(|self| **self => is_at_rest, hand_over, give_away, take_charge);
 }
 
 impl<P: Port + ?Sized> Port for &mut P {
@@ -214,7 +219,8 @@ impl<P: Port + ?Sized> Port for &mut P {
         transmit_lent, flush
     );
     forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| **self => capabilities, counters, is_at_rest, hand_over, give_away);
+    forward_port!(|self| **self => capabilities, counters);
+    forward_port!(|self| **self => is_at_rest, hand_over, give_away, take_charge);
 }
 
 /// Copies `pieces` to `out`, one after another.

@@ -12,6 +12,7 @@ mod guard;
 mod state;
 
 pub use bypass::Bypass;
+pub(crate) use follow::Side;
 pub use guard::guard;
 pub use state::{CarrierCounters, CarrierState, PortCarrier, write_carrier};
 
@@ -22,8 +23,8 @@ use crate::journal::{self, Level};
 use crate::operation::Operated;
 use crate::plan::{BoxKind, Given, Pair, Plan, Process, plan};
 use crate::port::PortName;
+use crate::privileges::Privileges;
 use bypass::Which;
-use follow::Side;
 use guard::{GuardedPair, GuardedPort, Manner};
 use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,8 @@ pub enum Carrier {
 struct Orders {
     pairs: Vec<GuardedPair>,
     bypass: Option<Bypass>,
+    /// User and group that root's guard becomes.
+    user: Option<(u32, u32)>,
 }
 
 /// A further line to the guard.
@@ -111,13 +114,25 @@ pub struct StartedGuard {
 }
 
 impl StartedGuard {
-    /// Starts the guard of the pairs that have a carrier to guard.
+    /// Starts the guard of the pairs that have a carrier to guard. `held`: the side of each pair
+    /// that another process has taken down because the other has no carrier.
     ///
     /// # Errors
     /// If the process cannot be started.
-    pub fn start<S: BoxKind>(plan: &Plan<S>) -> io::Result<Option<Self>> {
-        let orders =
-            Orders { pairs: plan.pairs.iter().map(guarded).collect(), bypass: plan.bypass.clone() };
+    pub fn start<S: BoxKind>(
+        plan: &Plan<S>,
+        privileges: &Privileges,
+        held: &[Option<Side>],
+    ) -> io::Result<Option<Self>> {
+        let mut pairs: Vec<GuardedPair> = plan.pairs.iter().map(guarded).collect();
+        for (pair, held) in pairs.iter_mut().zip(held) {
+            pair.held = held.filter(|side| pair.can_hold(*side));
+        }
+        let user = match privileges {
+            Privileges::Drop(user) => Some((user.uid.as_raw(), user.gid.as_raw())),
+            Privileges::Keep | Privileges::Clear => None,
+        };
+        let orders = Orders { pairs, bypass: plan.bypass.clone(), user };
         if orders.bypass.is_none() && orders.pairs.iter().all(GuardedPair::is_empty) {
             return Ok(None);
         }
@@ -252,6 +267,13 @@ impl Carriers {
     pub fn of(&self, pair: &str) -> Option<CarrierState> {
         let states = self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         states.iter().find(|of| of.name == pair)?.state()
+    }
+
+    /// The side of each pair that is down because the other has no carrier.
+    pub fn held(&self) -> Vec<Option<Side>> {
+        let Some(states) = &self.0 else { return Vec::new() };
+        let states = states.lock().unwrap_or_else(PoisonError::into_inner);
+        states.iter().map(PairCarrier::held).collect()
     }
 }
 
@@ -389,7 +411,8 @@ fn guarded<S: BoxKind>(pair: &Pair<S>) -> GuardedPair {
         Some(GuardedPort { interface, manner })
     };
     let (near, behind) = pair.ports.split_at(pair.ports.len().min(1));
-    GuardedPair { sides: [near, behind].map(|ports| ports.iter().map(guarded).collect()) }
+    let sides = [near, behind].map(|ports| ports.iter().map(guarded).collect());
+    GuardedPair { sides, held: None }
 }
 
 /// True if an interface has an IP address of this machine that is not link-local: its

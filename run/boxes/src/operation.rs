@@ -84,6 +84,11 @@ impl<S: BoxKind> Operation<S> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The carriers of its ports.
+    pub fn carriers(&self) -> &Carriers {
+        &self.carriers
+    }
+
     /// True if it was told to drain.
     pub fn is_draining(&self) -> bool {
         let pairs = self.pairs.iter().filter_map(pair::Observer::brief);

@@ -23,7 +23,7 @@ use longhaul_host::{
 use longhaul_node::Side;
 use longhaul_port::{DropReason, LinkState, Port, PortCounters, PortError};
 use longhaul_units::{Duration as Span, Instant as Moment};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -46,6 +46,8 @@ const TURNS_WITHIN: Duration = Duration::from_secs(1);
 pub struct Running<E> {
     /// One per core.
     threads: Vec<JoinHandle<Option<ElementState>>>,
+    /// Each lets a thread begin; dropped before, it ends the thread.
+    begins: Vec<SyncSender<()>>,
     observer: Observer<E>,
 }
 
@@ -108,9 +110,10 @@ struct Seen {
 }
 
 impl<E: Element> Running<E> {
-    /// Starts a thread per core, each with its element and its queue of each port. Each thread
-    /// calls `when_over` when it ends, even by a panic.
-    pub fn start<S: BoxKind>(
+    /// Prepares a thread per core, each with its element and its queue of each port, which it does
+    /// not touch until it [begins](Self::begin). Each thread calls `when_over` when it ends, even
+    /// by a panic.
+    pub fn prepare<S: BoxKind>(
         pair: &Pair<S>,
         cores: Vec<(E, Vec<BoxPort>)>,
         places: &Places,
@@ -119,6 +122,7 @@ impl<E: Element> Running<E> {
     ) -> Result<Self, Error> {
         let mut running = Running {
             threads: Vec::new(),
+            begins: Vec::new(),
             observer: Observer { name: pair.name.clone(), cores: Vec::new() },
         };
         let is_shared = cores.len() > 1;
@@ -130,7 +134,8 @@ impl<E: Element> Running<E> {
                 spins: pair.settings.is_precise(),
                 ..DriverConfig::default()
             };
-            let (driver, handle) = Driver::new(element, ports, clock, config).map_err(refused)?;
+            let (mut driver, handle) =
+                Driver::new(element, ports, clock, config).map_err(refused)?;
             let seen = Arc::new(Mutex::new(Seen::default()));
             let stillness = Arc::new(Asked::default());
             let processors = place.as_deref().map(list_text);
@@ -152,12 +157,15 @@ impl<E: Element> Running<E> {
             };
             let over = WhenOver(Some(when_over.clone()));
             let (name, place) = (pair.name.clone(), place.clone());
+            let (begin, begins) = sync_channel(1);
             let thread = Builder::new().name(format!("pair {name}")).spawn(move || {
                 let _over = over;
                 if let Some(Err(error)) = place.map(|processors| run_on(&processors)) {
                     let text = format!("core {number} runs on any processor: {error}");
                     journal::of_pair(Level::Warning, &name, &text);
                 }
+                begins.recv().ok()?;
+                driver.ports_mut().iter_mut().for_each(Port::take_charge);
                 // Dropping the driver closes the ports and completes their recordings.
                 let element = driver.run(keeper).node;
                 with_flows(ElementState::of(&element, clock.now()), |first| {
@@ -165,10 +173,19 @@ impl<E: Element> Running<E> {
                 })
             });
             running.threads.push(thread.map_err(refused)?);
+            running.begins.push(begin);
             let asked = Arc::default();
             running.observer.cores.push(Core { handle, seen, asked, stillness });
         }
         Ok(running)
+    }
+
+    /// Lets all threads begin.
+    pub fn begin(&self) {
+        for begin in &self.begins {
+            // A thread that has died is told of where it is joined.
+            let _ = begin.send(());
+        }
     }
 
     /// An observer of this pair.

@@ -21,7 +21,9 @@
 //! ```
 //!
 //! Until `Go` either end may give up: the predecessor then continues, as it does if the successor
-//! dies before `Forwards`. If the predecessor dies after `Complete`, the successor continues.
+//! dies before `Forwards`, which it says before it uses a port. A successor that says nothing then
+//! is killed. If the predecessor dies after `Complete`, the successor continues. A predecessor that
+//! is told to end meanwhile ends once it is decided which of the two has the ports.
 
 mod line;
 mod predecessor;
@@ -30,6 +32,7 @@ mod successor;
 pub(crate) use predecessor::Predecessor;
 pub(crate) use successor::{Inherited, Queues, Successor};
 
+use crate::carrier::Side;
 use crate::control::ControlError;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -38,12 +41,13 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Version of the messages and of what ports hand over: a box refuses every other one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A box that does not answer within this time is stuck. Progress of draining is an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Maximum time for which the predecessor holds still for a successor that is not ready.
+/// Maximum time for which the predecessor holds still for a successor that is not ready, or does
+/// not forward.
 const READY_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a running box is not replaced. It continues.
@@ -94,8 +98,8 @@ enum FromPredecessor {
     Listener(Listener),
     /// One core's queue of a port.
     Queue { pair: usize, side: usize, core: usize, numbers: Vec<u64> },
-    /// That was all.
-    Complete,
+    /// That was all; the side of each pair that is down because the other has no carrier.
+    Complete { held: Vec<Option<Side>> },
     /// The ports are the successor's.
     Go,
 }

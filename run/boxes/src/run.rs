@@ -17,13 +17,11 @@ use crate::replace::{Inherited, Predecessor, Queues, Successor};
 use crate::service_manager;
 use crate::status::{BoxStatus, PairStatus};
 use longhaul_host::Clock;
-use longhaul_port::Port;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The result of a box's run.
@@ -82,7 +80,7 @@ impl Footing {
         let claims = plan.pairs.iter().flat_map(|pair| &pair.ports).map(Claim::of);
         let claims = claims.collect::<Result<Vec<_>, PortError>>()?;
         let ports = ports(plan, privileges, None)?;
-        let guard = StartedGuard::start(plan).map_err(Error::Guard)?;
+        let guard = StartedGuard::start(plan, privileges, &[]).map_err(Error::Guard)?;
         privileges.apply()?;
         let claims = claims.into_iter().flatten().collect();
         Ok(Footing { signals, control, health, claims, ports, guard, successor: None })
@@ -98,30 +96,20 @@ impl Footing {
         let mut successor = Successor::reach(socket_path)?;
         let new_health = plan.health.filter(|address| !successor.has_health(address));
         let new_health = new_health.map(health::listen).transpose()?;
-        let Inherited { control, health, claims, mut queues } = successor.inherit(plan, drain)?;
+        let inherited = successor.inherit(plan, drain)?;
+        let Inherited { control, health, claims, held, mut queues } = inherited;
         let health = new_health.or(health.filter(|_| plan.health.is_some()));
-        let mut ports = ports(plan, privileges, Some(&mut queues))?;
-        let begin = |successor: &mut Successor| -> Result<(Signals, Option<StartedGuard>), Error> {
-            let guard = StartedGuard::start(plan).map_err(Error::Guard)?;
-            privileges.apply()?;
-            // Until here a signal ends this process, and the running box continues.
-            let signals = signals()?;
-            successor.commit()?;
-            Ok((signals, guard))
-        };
-        let begun = begin(&mut successor).inspect_err(|_| give_away(&mut ports));
-        let (signals, guard) = begun?;
+        let ports = ports(plan, privileges, Some(&mut queues))?;
+        let guard = StartedGuard::start(plan, privileges, &held).map_err(Error::Guard)?;
+        privileges.apply()?;
+        // Until here a signal ends this process, and the running box continues.
+        let signals = signals()?;
         Ok(Footing { signals, control, health, claims, ports, guard, successor: Some(successor) })
     }
 }
 
 fn signals() -> Result<Signals, Error> {
     Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1]).map_err(Error::Signals)
-}
-
-/// Leaves the ports to the process that has them too.
-fn give_away(ports: &mut [Vec<Vec<BoxPort>>]) {
-    ports.iter_mut().flatten().flatten().for_each(Port::give_away);
 }
 
 /// Runs a box until it is told to stop, with these ports and settings and those of the file of
@@ -146,14 +134,16 @@ pub fn run<S: BoxKind>(
     let prepared = plan.pairs.iter().map(prepare).collect::<Result<Vec<_>, Error>>()?;
     let clock = Clock::start();
     let footing = Footing::find(entry, &plan, &privileges)?;
-    let Footing { mut signals, mut control, health, claims, ports, guard, successor } = footing;
+    let Footing { mut signals, mut control, health, claims, ports, guard, mut successor } = footing;
     let mut running = Vec::new();
     for ((pair, prepared), ports) in plan.pairs.iter().zip(prepared).zip(ports) {
         let Prepared { places, elements } = prepared;
         let ended = signals.handle();
         let cores = elements.into_iter().zip(ports).collect();
-        running.push(Running::start(pair, cores, &places, clock, move || ended.close())?);
+        running.push(Running::prepare(pair, cores, &places, clock, move || ended.close())?);
     }
+    successor.as_mut().map_or(Ok(()), Successor::commit)?;
+    running.iter().for_each(Running::begin);
     successor.into_iter().for_each(Successor::conclude);
     let guard = guard.map(StartedGuard::watch).transpose().map_err(Error::Guard)?;
     control.keep();
@@ -172,23 +162,17 @@ pub fn run<S: BoxKind>(
     if let Some(guard) = &guard {
         guard.serve(Arc::clone(&operated)).map_err(Error::Guard)?;
     }
-    let is_replaced = Arc::new(AtomicBool::new(false));
-    let end = {
-        let (is_replaced, signals) = (Arc::clone(&is_replaced), signals.handle());
-        Box::new(move || {
-            is_replaced.store(true, Ordering::Release);
-            signals.close();
-        })
-    };
     let listener = control.duplicate()?;
     let predecessor =
-        Arc::new(Predecessor::new(Arc::clone(&operation), listener, health, claimed, end));
-    control.serve(operated, phrase, move |stream, version| predecessor.serve(stream, version))?;
+        Predecessor::new(Arc::clone(&operation), listener, health, claimed, signals.handle());
+    let predecessor = Arc::new(predecessor);
+    let serving = Arc::clone(&predecessor);
+    control.serve(operated, phrase, move |stream, version| serving.serve(stream, version))?;
     if let Err(error) = service_manager::tell("READY=1") {
         journal::warn(&format!("cannot tell the service manager that this box runs: {error}"));
     }
     let asked = wait_for_end(&mut signals, &operation, phrase);
-    let is_replaced = is_replaced.load(Ordering::Acquire);
+    let is_replaced = predecessor.is_replaced_at_end();
     let ended = leave(is_replaced, guard, control, running);
     let has_failed = !(asked || is_replaced) || ended.iter().any(Result::is_err);
     Ok(Ended { summary: operation.with(ended.into_iter().flatten().collect()), has_failed })
@@ -274,16 +258,9 @@ fn wait_for_end<S: BoxKind>(
 fn ports<S: BoxKind>(
     plan: &Plan<S>,
     privileges: &Privileges,
-    mut inherited: Option<&mut Queues>,
+    inherited: Option<&mut Queues>,
 ) -> Result<Vec<Vec<Vec<BoxPort>>>, Error> {
-    let mut opened = Vec::new();
-    let done = open(plan, privileges, inherited.as_deref_mut(), &mut opened);
-    if let Err(error) = done {
-        if inherited.is_some() {
-            give_away(&mut opened);
-        }
-        return Err(error);
-    }
+    let opened = open(plan, privileges, inherited)?;
     let join = |(pair, cores): (&Pair<S>, Vec<Vec<BoxPort>>)| {
         let failed = |error| Error::Share { pair: pair.name.clone(), error };
         cores::join(cores, cores::spread(pair, &plan.dpdk)).map_err(failed)
@@ -296,17 +273,17 @@ fn ports<S: BoxKind>(
     Ok(ports)
 }
 
-/// Adds the queues of all ports to `opened`, by pair, core and side.
+/// Opens or continues the queues of all ports; returns them by pair, core and side.
 fn open<S: BoxKind>(
     plan: &Plan<S>,
     privileges: &Privileges,
     mut inherited: Option<&mut Queues>,
-    opened: &mut Vec<Vec<Vec<BoxPort>>>,
-) -> Result<(), Error> {
+) -> Result<Vec<Vec<Vec<BoxPort>>>, Error> {
+    let mut opened = Vec::new();
     for (at, pair) in plan.pairs.iter().enumerate() {
         let count = pair.settings.cores().count();
         let opening = Opening { count, spread: S::SPREAD, stamps: S::STAMPS };
-        opened.push((0..count.get()).map(|_| Vec::new()).collect());
+        let mut cores: Vec<_> = (0..count.get()).map(|_| Vec::new()).collect();
         for (side, name) in pair.ports.iter().enumerate() {
             let queues = match &mut inherited {
                 Some(handed) => name.take_over_queues(side, opening, handed.take(at, side))?,
@@ -315,12 +292,13 @@ fn open<S: BoxKind>(
             if let PortName::Memif { path, is_master: true } = name {
                 privileges.hand_over(path)?;
             }
-            for (core, queue) in opened[at].iter_mut().zip(queues) {
+            for (core, queue) in cores.iter_mut().zip(queues) {
                 core.push(queue);
             }
         }
+        opened.push(cores);
     }
-    Ok(())
+    Ok(opened)
 }
 
 /// Records the ports of a pair as its settings say. All cores of a port record to one file.

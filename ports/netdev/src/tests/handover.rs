@@ -28,6 +28,28 @@ fn a_packet_port_continues_with_the_frames_that_wait() {
     });
 }
 
+/// A process that fails to take over changes nothing for the one that continues.
+#[test]
+fn merging_is_restored_by_the_port_that_is_in_charge() {
+    in_namespace(|| {
+        sh("ip link add ea type veth peer name eb; ip link set ea up; ip link set eb up");
+        sh("ethtool -K eb gro on");
+        let merges = |on: &str| sh(&format!("ethtool -k eb | grep -q 'receive-offload: {on}'"));
+        let config = PacketConfig::new("eb");
+        let mut old = PacketPort::open(&config).unwrap();
+        merges("off");
+        drop(PacketPort::take_over(&config, old.hand_over().unwrap()).unwrap());
+        merges("off");
+        let mut new = PacketPort::take_over(&config, old.hand_over().unwrap()).unwrap();
+        old.give_away();
+        drop(old);
+        merges("off");
+        new.take_charge();
+        drop(new);
+        merges("on");
+    });
+}
+
 #[test]
 fn what_is_no_packet_port_is_refused() {
     in_namespace(|| {

@@ -109,6 +109,8 @@ pub type Ended = (Which, Result<(), String>);
 pub struct Runner {
     bypass: Bypass,
     running: Option<Running>,
+    /// Killed, but perhaps stuck in the kernel.
+    killed: Vec<Child>,
 }
 
 struct Running {
@@ -122,10 +124,11 @@ struct Running {
 impl Runner {
     /// A runner of these commands, of which none runs.
     pub fn new(bypass: Bypass) -> Self {
-        Runner { bypass, running: None }
+        Runner { bypass, running: None, killed: Vec::new() }
     }
 
-    /// Starts a command, if it is given and none runs. Returns why it cannot be started.
+    /// Starts a command, if it is given and none runs; a heartbeat only if none that was killed is
+    /// left. Returns why it cannot be started.
     pub fn start(&mut self, which: Which) -> Option<Ended> {
         let words = match which {
             Which::Armed => &self.bypass.armed,
@@ -133,7 +136,9 @@ impl Runner {
             Which::Heartbeat => &self.bypass.heartbeat,
         };
         let (program, arguments) = words.as_ref()?.0.split_first()?;
-        if self.running.is_some() {
+        self.killed.retain_mut(|killed| matches!(killed.try_wait(), Ok(None)));
+        let waits = which == Which::Heartbeat && !self.killed.is_empty();
+        if self.running.is_some() || waits {
             return None;
         }
         let mut command = Command::new(program);
@@ -167,23 +172,29 @@ impl Runner {
             Ok(Some(status)) if status.success() => Ok(()),
             Ok(Some(status)) => Err(status.to_string()),
             Ok(None) if Instant::now() < running.until => return None,
-            Ok(None) => {
-                kill(&mut running.process);
-                Err(format!("killed, because it ran for {} s", LIMIT.as_secs()))
-            }
+            Ok(None) => Err(format!("killed, because it ran for {} s", LIMIT.as_secs())),
             Err(error) => Err(error.to_string()),
         };
         let which = running.which;
-        self.running = None;
+        self.stop();
         Some((which, ended))
+    }
+
+    /// Kills what still runs, without waiting for its end.
+    fn stop(&mut self) {
+        if let Some(Running { mut process, .. }) = self.running.take()
+            && matches!(process.try_wait(), Ok(None))
+        {
+            // It may have ended meanwhile.
+            let _ = process.kill();
+            self.killed.push(process);
+        }
     }
 
     /// Opens the bypass because the box has ended: kills what still runs, and waits for the
     /// command.
     pub fn open(&mut self) -> Option<Ended> {
-        if let Some(mut running) = self.running.take() {
-            kill(&mut running.process);
-        }
+        self.stop();
         let failed = self.start(Which::Open);
         while failed.is_none() && self.running.is_some() {
             if let Some(ended) = self.look() {
@@ -193,12 +204,6 @@ impl Runner {
         }
         failed
     }
-}
-
-fn kill(process: &mut Child) {
-    // It may have ended meanwhile.
-    let _ = process.kill();
-    let _ = process.wait();
 }
 
 #[cfg(test)]

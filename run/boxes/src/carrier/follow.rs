@@ -44,9 +44,12 @@ pub enum Follow {
 }
 
 impl Follow {
-    /// The state after both sides were brought up.
-    pub fn new(now: Instant) -> Self {
-        Follow::Both { patience: [Some(now + SETTLE); 2] }
+    /// The state after both sides were brought up, but the one that is held down.
+    pub fn new(now: Instant, held: Option<Side>) -> Self {
+        match held {
+            None => Follow::Both { patience: [Some(now + SETTLE); 2] },
+            Some(side) => Follow::Held { side, returned: None },
+        }
     }
 
     /// The side that is held down.
@@ -111,7 +114,7 @@ mod tests {
     /// A pair whose sides both have had a carrier, and the present.
     fn up() -> (Follow, Instant) {
         let now = Instant::now();
-        let mut follow = Follow::new(now);
+        let mut follow = Follow::new(now, None);
         assert_eq!(follow.look(now, [true, true]), None);
         assert_eq!(follow.deadline(), None);
         (follow, now)
@@ -181,7 +184,7 @@ mod tests {
     impl Line {
         fn new(boxes: usize) -> Self {
             let now = Instant::now();
-            Line { boxes: vec![Follow::new(now); boxes], is_cut: vec![false; boxes + 1], now }
+            Line { boxes: vec![Follow::new(now, None); boxes], is_cut: vec![false; boxes + 1], now }
         }
 
         fn has_carrier(&self, link: usize) -> bool {

@@ -7,11 +7,15 @@ use crate::claim::holder;
 use longhaul_netdev::setting::{Setting, close_inherited, set};
 use longhaul_netdev::watch::{Link, Watch};
 use longhaul_port::LinkState;
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities,
+    set_no_new_privs,
+};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -21,6 +25,9 @@ use std::time::Instant;
 
 /// Interval at which an interface is claimed again that the guard of another box has.
 const CLAIM_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// Maximum bytes of a line: the orders for many pairs.
+const ORDER_BYTES_MAX: u64 = 1 << 20;
 
 /// How a port is taken down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,12 +51,20 @@ pub struct GuardedPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardedPair {
     pub sides: [Vec<Option<GuardedPort>>; 2],
+    /// The side that is down already.
+    pub held: Option<Side>,
 }
 
 impl GuardedPair {
     /// True if the pair has no port to guard.
     pub fn is_empty(&self) -> bool {
         self.ports().next().is_none()
+    }
+
+    /// True if a port of this side can be taken down.
+    pub fn can_hold(&self, side: Side) -> bool {
+        let ports = self.sides.get(side);
+        ports.is_some_and(|ports| ports.iter().flatten().any(GuardedPort::follows))
     }
 
     /// All ports, in the order of the pair's; none of a pair that is not guarded.
@@ -104,29 +119,41 @@ pub fn guard() -> io::Result<()> {
     }
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut orders = BufReader::new(stream.try_clone()?);
-    let mut first = String::new();
     // A box that ends before it sets the guard to work has nothing to guard.
-    if orders.read_line(&mut first)? == 0 {
-        return Ok(());
-    }
-    let Orders { pairs, bypass } = serde_json::from_str(&first)?;
+    let Some(first) = read_order(&mut orders)? else { return Ok(()) };
+    let Orders { pairs, bypass, user } = serde_json::from_str(&first)?;
+    let Some(_claims) = claim(&pairs, &stream) else { return Ok(()) };
     // The commands need what they need.
     if bypass.is_none() {
-        keep_one_capability();
+        keep_one_capability(user)?;
     }
-    let Some(_claims) = claim(&pairs, &stream) else { return Ok(()) };
     let mut running = Running::new(stream, pairs, bypass.map(Runner::new))?;
     running.run(&mut orders)
 }
 
-/// Drops all capabilities but that of setting interfaces.
-fn keep_one_capability() {
+/// The next line; none at the end of the box.
+fn read_order(orders: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    let len = orders.take(ORDER_BYTES_MAX).read_line(&mut line)?;
+    Ok((len > 0).then_some(line))
+}
+
+/// Becomes this user and group, and drops all capabilities but that of setting interfaces.
+fn keep_one_capability(user: Option<(u32, u32)>) -> io::Result<()> {
+    if let Some((user, group)) = user {
+        set_keep_capabilities(true)?;
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        setgroups(&[])?;
+        setresgid(group, group, group)?;
+        setresuid(user, user, user)?;
+    }
     let permitted = capabilities(None).map(|sets| sets.permitted);
     let kept = permitted.unwrap_or(CapabilitySet::empty()) & CapabilitySet::NET_ADMIN;
     let sets =
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     // Fewer can always be kept.
     let _ = set_capabilities(None, sets);
+    Ok(set_no_new_privs(true)?)
 }
 
 /// Claims the interfaces: the guard of an earlier box takes them down after that box's end, and not
@@ -225,9 +252,10 @@ impl Running {
         type Ports = io::Result<Vec<Option<Watched>>>;
         let watched = |port: Option<GuardedPort>| port.map(Watched::new).transpose();
         let followed = |pair: GuardedPair| {
+            let follow = Follow::new(now, pair.held);
             let sides = pair.sides.map(|ports| ports.into_iter().map(watched).collect());
             let [near, behind]: [Ports; 2] = sides;
-            Ok(Followed { sides: [near?, behind?], follow: Follow::new(now) })
+            Ok(Followed { sides: [near?, behind?], follow })
         };
         let pairs = pairs.into_iter().map(followed).collect::<io::Result<_>>()?;
         Ok(Running { stream, pairs, commands, is_armed: false })
@@ -245,32 +273,35 @@ impl Running {
     }
 
     fn run(&mut self, orders: &mut impl BufRead) -> io::Result<()> {
-        let errors: Vec<String> =
-            self.ports().filter_map(|of| of.port.bring_up(&of.port.interface).err()).collect();
-        for error in errors {
-            self.tell(&News::Failed { error });
+        for pair in 0..self.pairs.len() {
+            let held = self.pairs[pair].follow.held();
+            for side in (0..2).filter(|side| held != Some(*side)) {
+                let failed = self.set_side(pair, side, GuardedPort::bring_up);
+                failed.iter().for_each(|news| self.tell(news));
+            }
         }
         self.tell(&News::Ready);
+        for pair in 0..self.pairs.len() {
+            if let Some(side) = self.pairs[pair].follow.held() {
+                self.tell(&News::Held { pair, side });
+            }
+        }
         loop {
             self.look();
             if !self.wait()? {
                 continue;
             }
-            let mut order = String::new();
             // An error is the end of the stream.
-            if orders.read_line(&mut order).unwrap_or(0) == 0 {
-                self.end();
-                return Ok(());
-            }
-            match serde_json::from_str(&order) {
-                Ok(Order::Disarm) => return Ok(()),
-                Ok(Order::Armed) => {
+            let order = read_order(orders).unwrap_or_default();
+            match order.map(|order| serde_json::from_str(&order)) {
+                Some(Ok(Order::Disarm)) => return Ok(()),
+                Some(Ok(Order::Armed)) => {
                     self.is_armed = true;
                     self.command(Which::Armed);
                 }
-                Ok(Order::Beat) => self.command(Which::Heartbeat),
-                // Not this program's box any more.
-                Err(_) => {
+                Some(Ok(Order::Beat)) => self.command(Which::Heartbeat),
+                // The end, or not this program's box any more.
+                Some(Err(_)) | None => {
                     self.end();
                     return Ok(());
                 }
@@ -419,7 +450,7 @@ mod tests {
     fn a_side_follows_only_what_can_be_taken_down() {
         let port = |manner| Some(GuardedPort { interface: "nothere0".to_string(), manner });
         let follows = |near: Option<GuardedPort>, behind: Option<GuardedPort>| {
-            let pair = GuardedPair { sides: [vec![near], vec![behind]] };
+            let pair = GuardedPair { sides: [vec![near], vec![behind]], held: None };
             let (stream, _box) = UnixStream::pair().unwrap();
             let running = Running::new(stream, vec![pair], None).unwrap();
             [0, 1].map(|side| !running.pairs[0].has_carrier(side))

@@ -121,6 +121,11 @@ impl PairCarrier {
         if side == 0 { [near, behind] } else { [behind, near] }
     }
 
+    /// The side that the box has taken down.
+    pub fn held(&self) -> Option<Side> {
+        self.sides.iter().position(|ports| ports.iter().any(|of| of.taken_down.is_some()))
+    }
+
     /// The state as others see it, if a port has a carrier.
     pub fn state(&self) -> Option<CarrierState> {
         let port = |of: &OfPort| PortCarrier {

@@ -13,12 +13,13 @@ use crate::service_manager;
 use crate::stillness::{Still, StirringError};
 use longhaul_port::Handover;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,10 +35,29 @@ pub(crate) struct Predecessor<S: BoxKind> {
     pub control: UnixListener,
     pub health: Option<TcpListener>,
     pub claims: Vec<UnixListener>,
-    /// Ends this process once it has been replaced.
-    pub end: Box<dyn Fn() + Send + Sync>,
+    /// Closing it ends this process.
+    signals: signal_hook::iterator::Handle,
     /// A successor is being served.
     is_busy: AtomicBool,
+    /// Locked while the ports are another process' for the taking.
+    fate: Mutex<Fate>,
+}
+
+/// What becomes of this process.
+enum Fate {
+    /// It runs.
+    Runs,
+    /// It ends, because another process has its ports.
+    Replaced,
+    /// It ends, and its ports with it.
+    Ends,
+}
+
+/// The process that asks.
+struct Peer {
+    pid: u32,
+    /// For killing it; none if the system refuses.
+    process: Option<OwnedFd>,
 }
 
 /// Why it is not replaced.
@@ -72,9 +92,21 @@ impl<S: BoxKind> Predecessor<S> {
         control: UnixListener,
         health: Option<TcpListener>,
         claims: Vec<UnixListener>,
-        end: Box<dyn Fn() + Send + Sync>,
+        signals: signal_hook::iterator::Handle,
     ) -> Self {
-        Predecessor { operation, control, health, claims, end, is_busy: AtomicBool::new(false) }
+        let (is_busy, fate) = (AtomicBool::new(false), Mutex::new(Fate::Runs));
+        Predecessor { operation, control, health, claims, signals, is_busy, fate }
+    }
+
+    /// Returns whether this process, which is to end, has been replaced; rules it out for the time
+    /// to come if not. Waits if that is being decided.
+    pub fn is_replaced_at_end(&self) -> bool {
+        let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*fate, Fate::Replaced) {
+            return true;
+        }
+        *fate = Fate::Ends;
+        false
     }
 
     /// Serves a successor that speaks this version, on a thread of its own.
@@ -96,11 +128,10 @@ impl<S: BoxKind> Predecessor<S> {
     }
 
     fn serve_one(&self, line: &mut Line, version: u32) {
-        let (pid, outcome) = match self.admit(line, version) {
-            Ok(pid) => (Some(pid), self.hand_over(line, pid)),
-            Err(failure) => (None, Err(failure)),
+        let (who, outcome) = match self.admit(line, version) {
+            Ok(peer) => (format!("process {}", peer.pid), self.hand_over(line, &peer)),
+            Err(failure) => ("a process".to_string(), Err(failure)),
         };
-        let who = pid.map_or_else(|| "a process".to_string(), |pid| format!("process {pid}"));
         let why = match outcome {
             Ok(()) => return,
             Err(Failure::Refused(why) | Failure::Lost(why)) => why,
@@ -110,8 +141,8 @@ impl<S: BoxKind> Predecessor<S> {
         journal::warn(&format!("{who} does not replace this box, which continues: {why}"));
     }
 
-    /// Checks who asks; returns its PID.
-    fn admit(&self, line: &mut Line, version: u32) -> Result<u32, Failure> {
+    /// Checks who asks.
+    fn admit(&self, line: &mut Line, version: u32) -> Result<Peer, Failure> {
         if version != VERSION {
             return Failure::refused(format!(
                 "it hands over by version {VERSION}, and the new program takes over by version \
@@ -123,10 +154,10 @@ impl<S: BoxKind> Predecessor<S> {
             return Failure::refused("only its user and root may replace it");
         }
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        Ok(pid)
+        Ok(Peer { pid, process: pidfd_open(peer.pid, PidfdFlags::empty()).ok() })
     }
 
-    fn hand_over(&self, line: &mut Line, pid: u32) -> Result<(), Failure> {
+    fn hand_over(&self, line: &mut Line, peer: &Peer) -> Result<(), Failure> {
         let health = self.operation.plan().health.map(|address| address.to_string());
         let accepted = FromPredecessor::Accepted { pid: std::process::id(), health };
         line.send(accepted, &[], PATIENCE)?;
@@ -141,11 +172,12 @@ impl<S: BoxKind> Predecessor<S> {
         };
         let limit = Duration::from_millis(wanted.drain_ms);
         journal::line(&format!(
-            "process {pid} asks to replace this box{with}: draining for at most {} s",
+            "process {} asks to replace this box{with}: draining for at most {} s",
+            peer.pid,
             limit.as_secs_f64()
         ));
         let was_draining = self.operation.is_draining();
-        let outcome = self.drain(line, limit).and_then(|still| self.pass_on(line, still, pid));
+        let outcome = self.drain(line, limit).and_then(|still| self.pass_on(line, still, peer));
         if outcome.is_err() && !was_draining {
             // Fails only for boxes without flows.
             let _ = self.operation.set_draining(false);
@@ -171,6 +203,16 @@ impl<S: BoxKind> Predecessor<S> {
         let pairs = plan.pairs.iter().zip(&wanted.pairs);
         let differing = pairs.map(|(own, wanted)| compare_pair(own, wanted));
         let differing = differing.collect::<Result<Vec<_>, _>>()?;
+        let held = self.operation.carriers().held();
+        for ((pair, held), keys) in plan.pairs.iter().zip(held).zip(&differing) {
+            if held.is_some() && keys.iter().any(|key| key == "carrier") {
+                return Err(format!(
+                    "pair {}: a side is down because the other has no carrier, and 'carrier' \
+                     differs: replace it once both are up",
+                    pair.name
+                ));
+            }
+        }
         for observer in self.operation.observers() {
             let brief = observer.brief().and_then(|pair| pair.read_ahead);
             let served = brief.map_or(0, |state| {
@@ -243,7 +285,11 @@ impl<S: BoxKind> Predecessor<S> {
     }
 
     /// Passes everything on, and gives it away once the successor continues with it.
-    fn pass_on(&self, line: &mut Line, still: Vec<Vec<Still>>, pid: u32) -> Result<(), Failure> {
+    fn pass_on(&self, line: &mut Line, still: Vec<Vec<Still>>, peer: &Peer) -> Result<(), Failure> {
+        let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*fate, Fate::Ends) {
+            return Failure::refused("it is ending");
+        }
         let since = Instant::now();
         self.send_all(line, &still)?;
         match line.receive(Some(READY_WITHIN))? {
@@ -251,13 +297,11 @@ impl<S: BoxKind> Predecessor<S> {
             _ => return Failure::refused("the new process said something else than expected"),
         }
         line.send(FromPredecessor::Go, &[], READY_WITHIN)?;
-        // From here on only its end shows that it does not use the ports.
-        match line.receive(None)? {
-            Arrived::Message(FromSuccessor::Forwards, _) => {}
-            _ => return Failure::refused("the new process said something else than expected"),
-        }
+        await_forwards(line, peer)?;
         let interrupted = since.elapsed();
         still.into_iter().flatten().for_each(Still::give_away);
+        *fate = Fate::Replaced;
+        let pid = peer.pid;
         if let Err(error) = service_manager::tell(&format!("MAINPID={pid}")) {
             journal::warn(&format!("cannot tell the service manager of process {pid}: {error}"));
         }
@@ -265,7 +309,7 @@ impl<S: BoxKind> Predecessor<S> {
             "process {pid} has replaced this box; it forwarded nothing for {:.1} ms",
             interrupted.as_secs_f64() * 1e3
         ));
-        (self.end)();
+        self.signals.close();
         Ok(())
     }
 
@@ -287,8 +331,36 @@ impl<S: BoxKind> Predecessor<S> {
                 }
             }
         }
-        line.send(FromPredecessor::Complete, &[], PATIENCE)
+        let held = self.operation.carriers().held();
+        line.send(FromPredecessor::Complete { held }, &[], PATIENCE)
     }
+}
+
+/// Waits until the successor forwards. Only its end shows that it does not and will not: one that
+/// says nothing is killed.
+fn await_forwards(line: &mut Line, peer: &Peer) -> Result<(), Failure> {
+    let mut said = line.receive(Some(READY_WITHIN));
+    if said.as_ref().is_err_and(is_timeout) {
+        let killed = peer.process.as_ref().map(|it| pidfd_send_signal(it, Signal::KILL));
+        if !matches!(killed, Some(Ok(()))) {
+            journal::warn(&format!(
+                "process {} has the ports and does not forward: kill it, and this box continues",
+                peer.pid
+            ));
+        }
+        said = line.receive(None);
+        if said.is_err() {
+            return Err(Failure::Lost("it said nothing in time, and was killed".to_string()));
+        }
+    }
+    match said? {
+        Arrived::Message(FromSuccessor::Forwards, _) => Ok(()),
+        _ => Failure::refused("the new process said something else than expected"),
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 /// Compares a pair; returns the keys of its settings that differ.

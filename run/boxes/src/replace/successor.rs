@@ -4,6 +4,7 @@ use super::line::{Arrived, Line};
 use super::{
     FromPredecessor, FromSuccessor, Listener, PATIENCE, ReplaceError, VERSION, Wanted, WantedPair,
 };
+use crate::carrier::Side;
 use crate::claim::Claim;
 use crate::control::{Control, Request, SocketPath};
 use crate::journal;
@@ -37,6 +38,8 @@ pub(crate) struct Inherited {
     pub control: Control,
     pub health: Option<TcpListener>,
     pub claims: Vec<Claim>,
+    /// The side of each pair that is down because the other has no carrier.
+    pub held: Vec<Option<Side>>,
     pub queues: Queues,
 }
 
@@ -86,7 +89,7 @@ impl Successor {
         let (mut control, mut health, mut claims) = (None, None, Vec::new());
         let mut queues = Queues::default();
         let mut told: Option<Instant> = None;
-        loop {
+        let held = loop {
             let (message, descriptors) = self.hear()?;
             match message {
                 FromPredecessor::Draining { stored_bytes } => {
@@ -112,23 +115,28 @@ impl Successor {
                     let handover = Handover { descriptors, numbers };
                     queues.0.entry((pair, side)).or_default().insert(core, handover);
                 }
-                FromPredecessor::Complete => break,
+                FromPredecessor::Complete { held } => break held,
                 FromPredecessor::Accepted { .. }
                 | FromPredecessor::Refused(_)
                 | FromPredecessor::Go => return Err(unexpected()),
             }
-        }
+        };
         let control = Control::inherited(control.ok_or_else(unexpected)?, &self.socket_path);
-        Ok(Inherited { control, health, claims, queues })
+        Ok(Inherited { control, health, claims, held, queues })
     }
 
-    /// Makes the ports this process' own: from here on it forwards, or ends.
+    /// Makes the ports this process' own: the caller forwards from here on, and nothing that may
+    /// fail comes before.
     pub fn commit(&mut self) -> Result<(), ReplaceError> {
         // A box that broke off has said so, and can still be heard. One that has died says nothing:
         // its ports have nobody else.
         let _ = self.say(FromSuccessor::Ready);
         match self.hear() {
-            Ok((FromPredecessor::Go, _)) => Ok(()),
+            Ok((FromPredecessor::Go, _)) => {
+                // If it has died meanwhile, this process has the ports all the same.
+                let _ = self.say(FromSuccessor::Forwards);
+                Ok(())
+            }
             Ok(_) => Err(unexpected()),
             Err(ReplaceError::Lost(error)) if has_ended(&error) => {
                 journal::warn(&format!("process {} has died: continuing without it", self.pid));
@@ -138,9 +146,8 @@ impl Successor {
         }
     }
 
-    /// Tells the box that it is replaced, and waits for its end.
+    /// Waits for the end of the box that was replaced.
     pub fn conclude(mut self) {
-        let _ = self.say(FromSuccessor::Forwards);
         let deadline = Instant::now() + GONE_WITHIN;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
