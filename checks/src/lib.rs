@@ -2,7 +2,7 @@
 //! with a time limit. For wire formats: packets as plain fields, external decoders, and the fuzz
 //! targets.
 //!
-//! The checks run the program of the profile `test-program`, and benches that of a release;
+//! The checks run the program that `cargo xtask program` builds, and benches that of a release;
 //! `cargo xtask ci` builds the former first.
 
 mod back_to_back;

@@ -8,23 +8,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The `longhaul` in this executable's target directory: the release build for benches, and that of
-/// the profile `test-program` for tests.
+/// The `longhaul` in this executable's target directory: the release build for benches, and for
+/// tests what `cargo xtask program` built.
 ///
 /// # Panics
 /// If it was not built.
 pub fn longhaul() -> PathBuf {
     let this = std::env::current_exe().expect("the path of this test");
     let is_bench = this.ancestors().take(3).any(|dir| dir.ends_with("release"));
-    let profile = if is_bench { "release" } else { "test-program" };
+    let (place, build) = match is_bench {
+        true => ("release", "build --release -p longhaul -p longhaul-preload"),
+        false => ("test-program", "xtask program"),
+    };
     let built = this
         .ancestors()
-        .map(|dir| dir.join(profile))
+        .map(|dir| dir.join(place))
         .find(|dir| dir.join("longhaul").is_file() && dir.join("liblonghaul_preload.so").is_file());
     let Some(built) = built else {
-        panic!(
-            "longhaul is missing: cargo build --profile={profile} -p longhaul -p longhaul-preload"
-        );
+        panic!("longhaul is missing: cargo {build}");
     };
     built.join("longhaul")
 }

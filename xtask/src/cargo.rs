@@ -7,10 +7,6 @@ use std::process::{Command, ExitStatus, Stdio};
 pub const RELEASE: &[&str] =
     &["build", "--release", "--quiet", "-p=longhaul", "-p=longhaul-preload"];
 
-/// Builds what end-to-end tests run, in a profile that builds faster.
-pub const TEST_PROGRAM: &[&str] =
-    &["build", "--profile=test-program", "--quiet", "-p=longhaul", "-p=longhaul-preload"];
-
 /// Runs `cargo ARGUMENTS` in `root` with `variables` added to the environment. Without incremental
 /// caches, which take half of the target folder, unless `variables` ask for them.
 pub fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<(), String> {

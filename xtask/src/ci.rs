@@ -1,9 +1,10 @@
-//! `cargo xtask ci`: every check, cheapest first.
+//! `cargo xtask ci`: every check. What reads the code runs beside the tests of programs.
 
-use crate::cargo::{TEST_PROGRAM, cargo, target};
+use crate::cargo::cargo;
 use crate::disk;
 use crate::executables;
 use crate::metadata;
+use crate::program::{self, DPDK};
 use crate::python;
 use crate::skips::Skips;
 use crate::steps::Steps;
@@ -15,26 +16,24 @@ pub const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 pub const CLIPPY: &[&str] =
     &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
 
-const STEPS: &[(&str, &[&str])] = &[
+/// A step that cargo does.
+type Step = (&'static str, &'static [&'static str]);
+
+/// Takes seconds, and so comes first.
+const QUICK: &[Step] = &[
     ("format", FORMAT),
     // The fuzzer is a separate workspace, whose Cargo.lock no other step checks.
     ("the fuzzer's Cargo.lock", &["tree", "--depth=0", "--manifest-path=checks/fuzz/Cargo.toml"]),
-    ("clippy", CLIPPY),
-    ("documentation", &["doc", "--workspace", "--no-deps", "--quiet"]),
-    // End-to-end tests run the program and its preloaded library.
-    ("build", TEST_PROGRAM),
 ];
+const READING: &[Step] =
+    &[("clippy", CLIPPY), ("documentation", &["doc", "--workspace", "--no-deps", "--quiet"])];
+const READING_WITH_DPDK: &[Step] =
+    &[("clippy with DPDK", DPDK_CLIPPY), ("documentation with DPDK", DPDK_DOC)];
 
-/// What is built with DPDK, in the whole workspace, so that all tests share one build.
-const DPDK: &str = "--features=longhaul/dpdk,longhaul-dpdk/libdpdk";
 const DPDK_CLIPPY: &[&str] =
     &["clippy", "--workspace", DPDK, "--all-targets", "--quiet", "--", "-D", "warnings"];
 const DPDK_DOC: &[&str] =
     &["doc", "-p=longhaul-dpdk", "--features=longhaul-dpdk/libdpdk", "--no-deps", "--quiet"];
-/// The development profile takes half as long to build, for the same result here. A test beside the
-/// program selects the tests' features of dependencies, so that both share all libraries.
-const DPDK_PROGRAM: &[&str] =
-    &["build", "--workspace", "--bin=longhaul", DPDK_BOXES, DPDK, "--quiet"];
 /// The test target that runs boxes over DPDK.
 const DPDK_BOXES: &str = "--test=dpdk";
 
@@ -75,32 +74,41 @@ pub fn run(root: &Path, strict: bool) -> Result<(), String> {
 
 fn all(root: &Path, steps: &Steps, skips: &Skips) -> Result<(), String> {
     steps.run("tidy", || tidy::run(root))?;
-    for (name, arguments) in STEPS {
-        steps.run(name, || cargo(root, arguments, &[]))?;
-    }
+    run_all(root, steps, QUICK)?;
+    steps.run("program", || program::build(root))?;
     let (variable, file) = skips.variable();
     let mut variables = vec![SAME_CASES, (variable, &file)];
     if !has_dpdk() {
         skips.add(&format!("everything with DPDK: {DPDK_IS_MISSING}"))?;
-        return tests(root, steps, skips, &[], &variables);
+        return tests(root, steps, skips, &Features { names: &[], reading: &[] }, &variables);
     }
-    steps.run("clippy with DPDK", || cargo(root, DPDK_CLIPPY, &[]))?;
-    steps.run("documentation with DPDK", || cargo(root, DPDK_DOC, &[]))?;
-    let program = steps.run("program with DPDK", || program_with_dpdk(root))?;
+    let program = steps.run("program with DPDK", || program::build_with_dpdk(root))?;
     variables.push((PROGRAM_WITH_DPDK, &program));
-    tests(root, steps, skips, &[DPDK], &variables)
+    let features = Features { names: &[DPDK], reading: READING_WITH_DPDK };
+    tests(root, steps, skips, &features, &variables)
+}
+
+/// What the tests are built with.
+struct Features {
+    names: &'static [&'static str],
+    /// Steps that read the code that has these features.
+    reading: &'static [Step],
+}
+
+fn run_all(root: &Path, steps: &Steps, all: &[Step]) -> Result<(), String> {
+    all.iter().try_for_each(|(name, arguments)| steps.run(name, || cargo(root, arguments, &[])))
 }
 
 /// Runs every test with these features. Those of programs, labs and guests often wait, and must not
-/// be starved; everything else is compiled and runs beside them at a low priority.
+/// be starved; everything else is compiled, read and runs beside them at a low priority.
 fn tests(
     root: &Path,
     steps: &Steps,
     skips: &Skips,
-    features: &[&str],
+    features: &Features,
     variables: &[(&str, &str)],
 ) -> Result<(), String> {
-    let selection = [&["test", "--workspace"], features].concat();
+    let selection = [&["test", "--workspace"], features.names].concat();
     let of_programs = tests_of_programs(root)?;
     let of_programs: Vec<&str> = of_programs.iter().map(String::as_str).collect();
     let build = || executables::build(root, &[&selection[..], &of_programs].concat());
@@ -108,9 +116,11 @@ fn tests(
     let others = || {
         // On Linux the priority of this thread, and of the processes that it starts.
         rustix::process::nice(10).map_err(|e| format!("cannot lower the priority: {e}"))?;
+        let read = joined([READING, features.reading].map(|all| run_all(root, steps, all)));
         let build = || executables::build(root, &selection);
         let others = steps.run("build of all others", build)?;
         let outcomes = [
+            read,
             steps.run("all other tests", || {
                 executables::run(others.difference(&of_programs), variables)
             }),
@@ -124,9 +134,14 @@ fn tests(
     };
     std::thread::scope(|scope| {
         let others = scope.spawn(others);
-        let passed = steps.run("tests of programs", || executables::run(&of_programs, variables));
-        let panicked = |_| Err("the thread of all other tests panicked".to_owned());
-        joined([passed, others.join().unwrap_or_else(panicked)])
+        let (networks, programs): (Vec<_>, Vec<_>) =
+            of_programs.iter().partition(|it| it.target() == NETWORKS);
+        let networks = scope
+            .spawn(|| steps.run("tests of networks", || executables::run(networks, variables)));
+        let passed = steps.run("tests of programs", || executables::run(programs, variables));
+        let panicked = |_| Err("a thread of tests panicked".to_owned());
+        let beside = [networks, others].map(|thread| thread.join().unwrap_or_else(panicked));
+        joined([passed, joined(beside)])
     })
 }
 
@@ -142,6 +157,8 @@ fn tests_of_programs(root: &Path) -> Result<Vec<String>, String> {
 
 /// The package whose test targets start programs, labs and guests.
 const PROGRAMS: &str = "longhaul-checks";
+/// Its target that waits most, in network namespaces of its own: it runs beside the others.
+const NETWORKS: &str = "networks";
 
 /// All errors, one a line.
 fn joined(outcomes: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
@@ -169,8 +186,8 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     }
     cargo(root, DPDK_CLIPPY, &[])?;
     cargo(root, DPDK_DOC, &[])?;
-    cargo(root, TEST_PROGRAM, &[])?;
-    let program = program_with_dpdk(root)?;
+    program::build(root)?;
+    let program = program::build_with_dpdk(root)?;
     let quiet_test = |package, features, name: &[&str]| {
         cargo(root, &[&["test", "--quiet", "--lib", package, features], name].concat(), &[])
     };
@@ -180,18 +197,12 @@ pub fn dpdk(root: &Path) -> Result<(), String> {
     cargo(root, &boxes, &[(PROGRAM_WITH_DPDK, &program)])
 }
 
-/// Builds the program with DPDK, and returns its path.
-fn program_with_dpdk(root: &Path) -> Result<String, String> {
-    cargo(root, DPDK_PROGRAM, &[])?;
-    Ok(target(root).join("debug/longhaul").to_string_lossy().into_owned())
-}
-
 /// Runs the long form of the soak test, which otherwise takes half a minute.
 pub fn soak(root: &Path, minutes: &str) -> Result<(), String> {
     let minutes: u64 = minutes
         .parse()
         .map_err(|_| format!("'{minutes}' is no number of minutes: give one, as 30"))?;
-    cargo(root, TEST_PROGRAM, &[])?;
+    program::build(root)?;
     let test = ["test", "-p=longhaul-checks", "--test=integrity", "soak::", "--", "--nocapture"];
     cargo(root, &test, &[("LONGHAUL_SOAK_SECONDS", &(60 * minutes).to_string())])
 }

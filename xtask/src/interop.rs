@@ -1,13 +1,14 @@
 //! `cargo xtask interop`: the scenarios with the kernel's rxe, by name, or a shell in a guest.
 
-use crate::cargo::{TEST_PROGRAM, cargo};
+use crate::cargo::cargo;
+use crate::program;
 use std::path::Path;
 
 /// The test target that boots guests.
 pub const TARGET: &str = "interop";
 
 pub fn run(root: &Path, words: Vec<String>) -> Result<(), String> {
-    cargo(root, TEST_PROGRAM, &[])?;
+    program::build(root)?;
     if words.first().is_some_and(|word| word == "shell") {
         return cargo(root, &["run", "--quiet", "-p=longhaul-checks", "--bin=rxe_guest"], &[]);
     }

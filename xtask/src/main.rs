@@ -1,5 +1,5 @@
-//! Developer tasks: `cargo xtask tidy`, `quick`, `ci`, `sanitize`, `interop`, `dpdk`, `python`,
-//! `soak`, `nightly`, `fuzz`, `count`; `cargo xtask --help` says what each does.
+//! Developer tasks: `cargo xtask tidy`, `quick`, `ci`, `program`, `sanitize`, `interop`, `dpdk`,
+//! `python`, `soak`, `nightly`, `fuzz`, `count`; `cargo xtask --help` says what each does.
 
 mod cargo;
 mod ci;
@@ -10,6 +10,7 @@ mod fuzz;
 mod interop;
 mod metadata;
 mod nightly;
+mod program;
 mod python;
 mod quick;
 mod skips;
@@ -26,6 +27,7 @@ usage: cargo xtask COMMAND
   quick     minutes: tidy, format, clippy, unit tests and tests in virtual time
   ci        half an hour: all of quick, documentation, programs end to end, orders of execution;
             '--strict' (quick too) fails where a test skips itself
+  program   the program that end-to-end tests run, and its preloaded library
   sanitize  tests of unsafe code under AddressSanitizer, by a nightly toolchain
   interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or
             those whose names contain one of the words that follow; 'interop shell' gives commands
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&workspace()),
         Some("ci") => strict(arguments).and_then(|strict| ci::run(&workspace(), strict)),
         Some("quick") => strict(arguments).and_then(|strict| quick::run(&workspace(), strict)),
+        Some("program") => program::build(&workspace()),
         Some("sanitize") => ci::sanitize(&workspace()),
         Some("python") => python::run_alone(&workspace()),
         Some("dpdk") => ci::dpdk(&workspace()),

@@ -175,14 +175,9 @@ fn end(child: &mut Child) {
 
 /// Takes down the lab whose files are in the folder of a killed test.
 fn take_down(folder: &Path) {
-    for name in ["test-program/longhaul", "debug/longhaul"] {
-        let program = target(&crate::workspace()).join(name);
-        let mut command = Command::new(program);
-        command.args(["lab", "down", "--name", "check"]).env("XDG_RUNTIME_DIR", folder);
-        if command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success()) {
-            break;
-        }
-    }
+    let mut command = Command::new(crate::program::path(&crate::workspace()));
+    command.args(["lab", "down", "--name", "check"]).env("XDG_RUNTIME_DIR", folder);
+    let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     let _ = fs::remove_dir_all(folder);
 }
 

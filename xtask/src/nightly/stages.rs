@@ -1,7 +1,8 @@
 //! The stages. Their lengths are in the environment, which every cargo inherits.
 
 use super::{BUILT, Done, LENGTHS, in_force};
-use crate::cargo::{RELEASE, TEST_PROGRAM, cargo, target};
+use crate::cargo::{RELEASE, cargo, target};
+use crate::program;
 use crate::{ci, fuzz as fuzzer, interop as scenarios};
 use std::path::Path;
 use std::process::Command;
@@ -90,7 +91,7 @@ pub fn ignored(root: &Path) -> Result<Done, String> {
 
 /// Runs every test target of checks/ that neither boots guests nor has its own stage.
 pub fn end_to_end(root: &Path) -> Result<Done, String> {
-    cargo(root, TEST_PROGRAM, &[])?;
+    program::build(root)?;
     let folder = root.join("checks/tests");
     let unreadable = |e| format!("{}: {e}", folder.display());
     let mut targets = Vec::new();
@@ -112,7 +113,7 @@ pub fn end_to_end(root: &Path) -> Result<Done, String> {
 }
 
 fn with_labs(root: &Path, name: &str) -> Result<Done, String> {
-    cargo(root, TEST_PROGRAM, &[])?;
+    program::build(root)?;
     let test = format!("--test={name}");
     tests(root, &["-p=longhaul-checks", &test, "--no-fail-fast", "--", "--ignored", "--nocapture"])
 }
@@ -129,7 +130,7 @@ pub fn interop(root: &Path) -> Result<Done, String> {
     if !is_there("qemu-system-x86_64", &["--version"]) {
         return Ok(Done::Skipped("qemu is missing: apt-get install qemu-system-x86".to_owned()));
     }
-    cargo(root, TEST_PROGRAM, &[])?;
+    program::build(root)?;
     build_tests(root, &["-p=longhaul-checks", &format!("--test={}", scenarios::TARGET)])?;
     built();
     scenarios::run(root, Vec::new())?;
@@ -174,7 +175,7 @@ pub fn fuzz(root: &Path) -> Result<Done, String> {
 }
 
 pub fn soak(root: &Path) -> Result<Done, String> {
-    cargo(root, TEST_PROGRAM, &[])?;
+    program::build(root)?;
     build_tests(root, &["-p=longhaul-checks", "--test=integrity"])?;
     built();
     ci::soak(root, &length("LONGHAUL_SOAK_MINUTES")?.to_string())?;
