@@ -19,6 +19,10 @@ use crate::ring::{Consuming, Descriptor, Producing, Violation};
 use crate::sender::Sender;
 use crate::socket::{Ring, XdpSocket};
 
+/// What a handover is on a kernel that does not map the rings of a bound socket again.
+const FIXED_RINGS: &str = "AF_XDP sockets in use, which another process can continue from Linux \
+                           6.4 on: drain and restart it";
+
 /// Numbers, one after the other; each list begins with its length.
 struct Numbers(std::vec::IntoIter<u64>);
 
@@ -112,7 +116,11 @@ fn taken_over(
     let sockets: Vec<XdpSocket> = (0..count)
         .map(|_| XdpSocket::adopt(next()?).ok_or_else(no_socket))
         .collect::<Result<_, _>>()?;
-    let ring = |socket: &XdpSocket, ring, entries| map(socket, ring, entries).map_err(told);
+    let unmapped = |error: io::Error| match error.kind() {
+        io::ErrorKind::ResourceBusy => Violation(FIXED_RINGS.to_owned()),
+        _ => told(error),
+    };
+    let ring = |socket: &XdpSocket, ring, entries| map(socket, ring, entries).map_err(unmapped);
     let sender = {
         let first = sockets.first().ok_or_else(no_socket)?;
         let transmit = ring(first, Ring::Transmit, config.transmit_frames)?;

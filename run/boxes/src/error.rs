@@ -112,7 +112,7 @@ impl Error {
     /// True if the box's configuration is at fault, so that it cannot start until that changes.
     pub fn is_of_configuration(&self) -> bool {
         match self {
-            Error::Plan(_) | Error::Settings(_) => true,
+            Error::Plan(_) | Error::Settings(_) | Error::Port(PortError::NoDpdk(_)) => true,
             Error::OfPair { error, .. } => error.is_of_configuration(),
             _ => false,
         }
