@@ -76,9 +76,7 @@ fn do_not_restart_a_box_without_its_key() {
     let told = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!((done.status.code(), told.lines().count()), (Some(2), 1), "{told}");
     assert!(told.contains(&key.display().to_string()), "{told}");
-    for unit in
-        units(desk.path()).iter().filter(|unit| !unit.ends_with("longhaul-emulate@.service"))
-    {
+    for unit in &units(desk.path()) {
         let text = fs::read_to_string(unit).expect("a unit");
         assert!(text.contains("RestartPreventExitStatus=2\n"), "{}", unit.display());
     }
