@@ -29,9 +29,9 @@ usage: cargo xtask COMMAND
             '--strict' (quick too) fails where a test skips itself
   program   the program that end-to-end tests run, and its preloaded library
   sanitize  tests of unsafe code under AddressSanitizer, by a nightly toolchain
-  interop   the kernel's rxe in guests against our device and through our boxes: all scenarios, or
-            those whose names contain one of the words that follow; 'interop shell' gives commands
-            to a guest with rxe
+  interop   the kernel's rxe in guests against our device and through our boxes, and boxes as
+            services of systemd: all scenarios, or those whose names contain one of the words that
+            follow; 'interop shell' gives commands to a guest with rxe
   dpdk      what is built with DPDK, where it is installed: part of ci
   python    the Python package's wheel and tests: part of ci
   soak      half an hour, or as many minutes as are given, of transfers through boxes over a fibre

@@ -83,7 +83,7 @@ const STAGES: [Stage; 12] = [
     stage("end-to-end", 10, "those of checks/, with programs", stages::end_to_end),
     stage("stress", 62, "every operation under every impairment", stages::stress),
     stage("many-qps", 20, "2,000 QPs at every path MTU", stages::many_qps),
-    stage("interop", 60, "all scenarios with the kernel's rxe in guests", stages::interop),
+    stage("interop", 60, "guests: the kernel's rxe, services under systemd", stages::interop),
     stage("dpdk", 3, "ports of DPDK's, with what is #[ignore]d", stages::dpdk),
     stage("reproduce", 15, "every published experiment, checked", stages::reproduce),
     stage("fuzz", 60, "coverage-guided fuzzing from the committed corpora", stages::fuzz),

@@ -4,10 +4,12 @@
 use super::programs;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
+const DATA: u32 = 0o100_644;
 const SYMLINK: u32 = 0o120_777;
 /// Alignment of entries and their contents, in bytes.
 const ALIGNMENT: usize = 4;
@@ -47,6 +49,28 @@ impl Archive {
                 self.file(&name, read(&library));
             }
         }
+    }
+
+    /// Adds a file, directory or symbolic link of this machine at its own path; of a program or
+    /// library, also the shared libraries that it loads.
+    ///
+    /// # Panics
+    /// If it cannot be read or lacks a library.
+    pub fn installed(&mut self, path: &Path) {
+        let name = path.to_string_lossy();
+        if path.is_dir() {
+            return self.directory(&name);
+        }
+        if let Ok(target) = fs::read_link(path) {
+            return self.link(&name, &target.to_string_lossy());
+        }
+        let content = read(path);
+        if content.starts_with(b"\x7fELF") {
+            return self.object(&name, path);
+        }
+        let metadata = fs::metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let is_program = metadata.permissions().mode() & 0o100 != 0;
+        self.add(&name, if is_program { PROGRAM } else { DATA }, content);
     }
 
     fn add(&mut self, path: &str, mode: u32, content: Vec<u8>) {

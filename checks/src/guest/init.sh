@@ -23,4 +23,9 @@ while [ ! -c /dev/vport0p1 ] || [ ! -c /dev/vport0p2 ]; do sleep 0.02; done
 # port that is closed again.
 until command exec 3<>/dev/vport0p2; do sleep 0.02; done 2>/dev/null
 until command exec 4<>/dev/vport0p1; do sleep 0.02; done 2>/dev/null
+if [ -e /first ]; then
+    # Another program becomes the first process, beside that shell.
+    /bin/dash -s <&4 >&4 4<&- 2>/dev/console &
+    exec "$(cat /first)" 3<&- 4<&-
+fi
 exec /bin/dash -s <&4 >&4 4<&- 2>/dev/console

@@ -49,6 +49,13 @@ pub struct GuestConfig {
     pub moved: Vec<(String, PathBuf)>,
     /// Other files: (path in the guest, content).
     pub files: Vec<(String, Vec<u8>)>,
+    /// Files, directories and symbolic links of this machine, at the same paths, with the libraries
+    /// that programs among them need.
+    pub installed: Vec<PathBuf>,
+    /// Symbolic links: (path in the guest, target).
+    pub links: Vec<(String, String)>,
+    /// Program that becomes the first process once the guest takes commands.
+    pub first: Option<PathBuf>,
     /// Additional words of the kernel's command line.
     pub kernel_arguments: Vec<String>,
 }
@@ -95,6 +102,9 @@ impl GuestConfig {
             programs: Vec::new(),
             moved: Vec::new(),
             files: Vec::new(),
+            installed: Vec::new(),
+            links: Vec::new(),
+            first: None,
             kernel_arguments: Vec::new(),
         }
     }
@@ -161,6 +171,9 @@ impl GuestConfig {
         for (path, content) in kernel.with_dependencies(&modules) {
             archive.file(&path, content);
         }
+        for path in &self.installed {
+            archive.installed(path);
+        }
         for program in &self.programs {
             archive.object(&program.to_string_lossy(), program);
         }
@@ -169,6 +182,12 @@ impl GuestConfig {
         }
         for (path, content) in &self.files {
             archive.file(path, content.clone());
+        }
+        for (path, target) in &self.links {
+            archive.link(path, target);
+        }
+        if let Some(first) = &self.first {
+            archive.file("/first", first.to_string_lossy().into_owned());
         }
         archive.to_bytes()
     }

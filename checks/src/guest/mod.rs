@@ -14,9 +14,11 @@ mod control;
 mod kernel;
 mod machine;
 mod programs;
+mod systemd;
 
 pub use kernel::{Kernel, NoKernel};
 pub use machine::{Guest, GuestConfig, Job, Netdev, Tap};
+pub use systemd::{NoSystemd, Service};
 
 use std::io::Write;
 
