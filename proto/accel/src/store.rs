@@ -68,7 +68,7 @@ pub(crate) struct Awaited {
     pub(crate) next: u64,
     /// When the request was last sent.
     pub(crate) sent_at: Option<Instant>,
-    /// A gap was seen: when to retransmit the request, unless the requester does so first.
+    /// A gap was seen: when to retransmit what is awaited, unless the requester does so first.
     pub(crate) recover_at: Option<Instant>,
 }
 
@@ -131,6 +131,8 @@ pub(crate) struct Store {
     sent_to: u64,
     pub(crate) responder_next: u64,
     pub(crate) awaited: VecDeque<Awaited>,
+    /// When the READ or atomic that was answered last had last been sent.
+    pub(crate) answered_sent_at: Option<Instant>,
 }
 
 impl Store {
@@ -150,6 +152,7 @@ impl Store {
             sent_to: start,
             responder_next: start,
             awaited: VecDeque::new(),
+            answered_sent_at: None,
         }
     }
 
@@ -485,6 +488,18 @@ impl Store {
         self.awaited.get_mut(index).filter(|a| a.first <= seq)
     }
 
+    /// True if the READ or atomic before that at `seq` was sent after it. Responses to the latter
+    /// then arrive too early, and their requester drops them.
+    pub(crate) fn is_overtaken(&self, seq: u64) -> bool {
+        let index = self.awaited.partition_point(|a| a.last < seq);
+        let before_sent_at = match index.checked_sub(1) {
+            Some(before) => self.awaited.get(before).and_then(|before| before.sent_at),
+            None => self.answered_sent_at,
+        };
+        let sent_at = self.awaited.get(index).and_then(|awaited| awaited.sent_at);
+        sent_at.is_some() && sent_at < before_sent_at
+    }
+
     /// True if a READ or atomic whose range holds `seq` is awaited. Packets behind it may be
     /// delivered already.
     pub(crate) fn awaits(&self, seq: u64) -> bool {
@@ -517,7 +532,7 @@ impl Store {
         if let Some(entry) = self.entries.get_mut(index) {
             entry.answered = true;
         }
-        self.awaited.pop_front();
+        self.answered_sent_at = self.awaited.pop_front().and_then(|awaited| awaited.sent_at);
     }
 }
 

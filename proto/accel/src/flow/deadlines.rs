@@ -80,13 +80,13 @@ impl Flow {
             let Requester { hold, missing, .. } = &mut self.requester;
             hold.check_refused(now, &self.store, missing);
         }
+        self.responder.pace.end_wait(now);
+        self.responder.retransmission.judge_answer(now, &mut self.store);
         let awaited = self.store.awaited.front();
         if awaited.and_then(|awaited| awaited.recover_at).is_some_and(|at| at <= now) {
-            self.resend_front_request(now, shared);
+            self.resend_reads(now, shared, false);
         }
-        self.responder.pace.end_wait(now);
         let retransmission = &mut self.responder.retransmission;
-        retransmission.judge_answer(now, &mut self.store);
         if !retransmission.may_send() {
             retransmission.end_wait(now);
         } else if retransmission.due(&shared.config, &self.store).is_some_and(|due| due <= now) {

@@ -478,7 +478,11 @@ impl Flow {
         let resolved = !self.reads.is_unresolved();
         if let Some(awaited) = self.store.awaited_at(seq).copied() {
             let asks_again = seq < awaited.next;
-            let lost = awaited.recover_at.is_some() || asks_again;
+            let replayed_at = self.requester.replay.map(|replay| replay.at());
+            let lost = awaited.recover_at.is_some()
+                || asks_again
+                || self.store.is_overtaken(seq)
+                || replayed_at > awaited.sent_at;
             let fits = !resolved || awaited.last == last;
             if !fits || !awaited.sent_at.is_some_and(|at| lost || overdue(at)) {
                 if fits && !lost {

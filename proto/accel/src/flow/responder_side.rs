@@ -6,6 +6,7 @@ use super::requester::Requester;
 use super::retransmission::Cause;
 use crate::advice;
 use crate::shared::AccelShared;
+use crate::store::Awaited;
 use crate::trace::OUTSTANDING_MAX;
 use crate::{DropReason, WAN};
 use longhaul_cc::wire_bytes;
@@ -122,7 +123,12 @@ impl Flow {
         shared.counters.packet_seq_err += 1;
         self.counters.packet_seq_err += 1;
         shared.give(self.counters.advice_on_nak(&shared.config), &self.key);
-        self.responder.retransmission.go_back_to_lost(now, &mut self.store, seq);
+        let goes_back = self.responder.retransmission.go_back_to_lost(now, &mut self.store, seq);
+        // The requester would repeat them, but it is not told.
+        let lacks = |read: &Awaited| read.last < seq && read.recover_at.is_some();
+        if goes_back && self.store.awaited.front().is_some_and(lacks) {
+            self.resend_reads(now, shared, true);
+        }
     }
 
     /// Fails the flow, because the responder refuses `seq` for good. The requester gets the NAK
@@ -249,14 +255,21 @@ impl Flow {
         };
         self.responder.retransmission.note_heard(now);
         // The request that it answers has been executed, and everything before that.
-        let answered_to = self.store.awaited_at(seq).map(|a| a.last + 1);
+        let answered = self.store.awaited_at(seq).copied();
+        let answered_to = answered.map(|answered| answered.last + 1);
+        // The first sample: without one, any response looks like the answer to a repeated request.
+        if self.responder.retransmission.rtt().smoothed().is_none()
+            && let Some(sent_at) = answered.and_then(|answered| answered.sent_at)
+        {
+            self.responder.retransmission.sample(sent_at, now);
+        }
         if seq != awaited.next {
             if seq > awaited.next && self.responder.retransmission.rtt().can_answer(sent_at, now) {
                 self.note_lost_response(now);
             }
         } else {
             self.requester.acks.raise(awaited.first);
-            self.advance_awaited(shared, seq == awaited.last, awaited.last);
+            self.advance_awaited(now, shared, awaited, seq == awaited.last);
         }
         match answered_to {
             Some(next) if next > self.store.responder_next => {
@@ -271,7 +284,15 @@ impl Flow {
         }
     }
 
-    fn advance_awaited(&mut self, shared: &AccelShared, is_last: bool, last: u64) {
+    /// Notes that the next response to `front`, the first awaited request, has passed.
+    fn advance_awaited(
+        &mut self,
+        now: Instant,
+        shared: &AccelShared,
+        front: Awaited,
+        is_last: bool,
+    ) {
+        let last = front.last;
         if let Some(front) = self.store.awaited.front_mut() {
             front.next += 1;
             front.recover_at = None;
@@ -283,11 +304,18 @@ impl Flow {
             self.requester.acks.raise_with(last + 1, messages);
             // A pseudo-ACK behind the READ must not overtake its last response.
             self.follow_passed_responses(shared);
+            // The requester dropped responses to one that this one has overtaken.
+            let rtt = self.responder.retransmission.rtt();
+            if self.store.is_overtaken(last + 1)
+                && front.sent_at.is_some_and(|at| rtt.can_answer(at, now))
+            {
+                self.note_lost_response(now);
+            }
         }
     }
 
-    /// Notes that a response was lost. The request is retransmitted unless the requester first
-    /// requests the rest itself.
+    /// Notes that a response to the first awaited request was lost. The request is retransmitted
+    /// unless the requester first requests the rest itself.
     fn note_lost_response(&mut self, now: Instant) {
         let retransmission = &self.responder.retransmission;
         let grace = retransmission.grace();
@@ -299,18 +327,31 @@ impl Flow {
         }
     }
 
-    /// Retransmits the first awaited READ or atomic.
-    pub(crate) fn resend_front_request(&mut self, now: Instant, shared: &mut AccelShared) {
-        let Some(first) = self.store.awaited.front().map(|awaited| awaited.first) else { return };
-        self.store.count_request_sent(first, now);
-        self.responder.retransmission.note_resent(now);
-        let frame =
-            self.store.entry(self.store.index_of(first)).and_then(|entry| entry.frame.clone());
-        if let Some(frame) = frame {
-            shared.queue_to_wan(frame);
-            self.counters.retransmits_read += 1;
-            shared.counters.retransmits_read += 1;
+    /// Retransmits the first awaited READ or atomic, and those behind it that an answered one has
+    /// overtaken; if `all`, all that were sent.
+    pub(crate) fn resend_reads(&mut self, now: Instant, shared: &mut AccelShared, all: bool) {
+        let answered_sent_at = self.store.answered_sent_at;
+        let sent_before = self.store.sent_before();
+        if let Some(front) = self.store.awaited.front_mut() {
+            front.recover_at = None;
         }
+        for index in 0..self.store.awaited.len() {
+            let is_due = |awaited: &&Awaited| {
+                awaited.first < sent_before
+                    && (all || index == 0 || awaited.sent_at < answered_sent_at)
+            };
+            let Some(awaited) = self.store.awaited.get(index).filter(is_due) else { break };
+            let first = awaited.first;
+            self.store.count_request_sent(first, now);
+            let entry = self.store.entry(self.store.index_of(first));
+            if let Some(frame) = entry.and_then(|entry| entry.frame.clone()) {
+                shared.queue_to_wan(frame);
+                self.counters.retransmits_read += 1;
+                shared.counters.retransmits_read += 1;
+            }
+        }
+        self.responder.retransmission.note_resent(now);
+        self.follow_passed_requests(shared);
     }
 
     /// Sends everything again that is not known to be delivered.

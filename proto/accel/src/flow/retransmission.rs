@@ -264,16 +264,17 @@ impl Retransmission {
     }
 
     /// Handles a sequence NAK of the responder for `seq`: goes back at most once per missing packet
-    /// and round trip.
-    pub(crate) fn go_back_to_lost(&mut self, now: Instant, store: &mut Store, seq: u64) {
+    /// and round trip. Returns `true` if it does.
+    pub(crate) fn go_back_to_lost(&mut self, now: Instant, store: &mut Store, seq: u64) -> bool {
         let is_under_way = |back: GoneBack| back.to == seq && !self.rtt.can_answer(back.at, now);
         if self.gone_back.is_some_and(is_under_way) {
-            return;
+            return false;
         }
         // A packet that is retransmitted twice does not show which copy arrived.
         self.timed = self.gone_back.is_none_or(|back| back.to != seq).then_some(seq);
         self.gone_back = Some(GoneBack { to: seq, at: now });
         self.go_back(store, seq, Cause::Nak);
+        true
     }
 
     /// Notes that the responder has everything before `next`; `psns_max` PSNs may be stored.

@@ -280,6 +280,58 @@ mod outstanding_read {
              > lan read_last 103 msn=1");
     }
 
+    /// Until the repeated one is answered, the requester drops the responses that are arriving.
+    #[test]
+    fn those_behind_one_that_is_repeated_go_through_too_and_once() {
+        let script = run("connect psn=100 mtu=1024
+             lan: read 100 dma=2048 A
+             > wan read 100 A dma=2048
+             lan: read 102 dma=64 A
+             > wan read 102 A dma=64
+             lan: read 103 dma=64 A
+             > wan read 103 A dma=64
+             after 10ms
+             wan: read_first 100 msn=1
+             > lan read_first 100 msn=1
+             wan: read_only 102 msn=2      # 101 is lost
+             > lan read_only 102 msn=2
+             lan: read 101 dma=1024 A
+             > wan read 101 A dma=1024
+             lan: read 102 dma=64 A
+             > wan read 102 A dma=64
+             lan: read 103 dma=64 A
+             > wan read 103 A dma=64
+             wan: read_only 103 msn=3      # the answer to the first request
+             > lan read_only 103 msn=3
+             lan: read 102 dma=64 A
+             lan: read 103 dma=64 A
+             after 10ms
+             wan: read_only 101 msn=3
+             > lan read_only 101 msn=3
+             wan: read_only 102 msn=3
+             > lan read_only 102 msn=3
+             wan: read_only 103 msn=3
+             > lan read_only 103 msn=3");
+        assert_eq!(script.accel.counters().drops.get(DropReason::ReadInFlight), 2);
+        assert_eq!(script.status().stored_frames, 0);
+    }
+
+    #[test]
+    fn those_behind_one_whose_response_the_lan_lost_go_through_too() {
+        run("connect psn=100 mtu=1024
+             lan: read 100 dma=64 A
+             > wan read 100 A dma=64
+             lan: read 101 dma=64 A
+             > wan read 101 A dma=64
+             after 10ms
+             wan: read_only 100 msn=1      # lost on the LAN
+             > lan read_only 100 msn=1
+             lan: read 100 dma=64 A
+             > wan read 100 A dma=64
+             lan: read 101 dma=64 A
+             > wan read 101 A dma=64");
+    }
+
     /// A requester that goes back repeats all READs behind, even those whose responses are
     /// arriving.
     #[test]
@@ -318,6 +370,65 @@ mod outstanding_read {
              wan: read_last 101 msn=1
              > lan read_last 101 msn=1");
         assert_eq!(script.status().stored_frames, 0);
+    }
+
+    #[test]
+    fn those_that_it_has_overtaken_are_resent_once_it_is_answered() {
+        let script = run("connect psn=100 mtu=1024
+             lan: read 100 dma=2048 A
+             > wan read 100 A dma=2048
+             lan: read 102 dma=64 A
+             > wan read 102 A dma=64
+             after 10ms
+             wan: read_first 100 msn=1
+             > lan read_first 100 msn=1
+             wan: read_only 102 msn=2
+             > lan read_only 102 msn=2
+             after 5ms
+             > wan read 100 A dma=2048
+             after 10ms
+             wan: read_first 100 msn=2
+             > lan read_first 100 msn=2
+             wan: read_last 101 msn=2
+             > lan read_last 101 msn=2
+             after 5ms
+             > wan read 102 A dma=64");
+        assert_eq!(script.accel.counters().retransmits_read, 2);
+    }
+
+    #[test]
+    fn those_behind_one_that_a_probe_brought_are_resent() {
+        run("connect psn=100 mtu=1024
+             lan: read 100 dma=64 A
+             > wan read 100 A dma=64
+             lan: read 101 dma=64 A
+             > wan read 101 A dma=64
+             lan: read 102 dma=64 A
+             > wan read 102 A dma=64
+             after 100ms
+             > wan read 100 A dma=64
+             after 10ms
+             wan: read_only 100 msn=3
+             > lan read_only 100 msn=3
+             after 5ms
+             > wan read 101 A dma=64
+             > wan read 102 A dma=64");
+    }
+
+    #[test]
+    fn a_nak_behind_it_brings_it_again_before_what_is_missing() {
+        run("connect psn=100 mtu=1024
+             lan: read 100 dma=64 A
+             > wan read 100 A dma=64
+             lan: read 101 dma=64 A
+             > wan read 101 A dma=64
+             lan: write_only 102 A
+             > wan write_only 102 A
+             after 10ms
+             wan: nak 101 sequence msn=1   # the response to the first is lost
+             > wan read 100 A dma=64
+             > wan read 101 A dma=64
+             > wan write_only 102 A");
     }
 
     #[test]
