@@ -1,9 +1,12 @@
 //! Hosts as network namespaces of this machine, and boxes between them: `longhaul accelerate` and
 //! `longhaul emulate` on veth pairs, in path order.
 
+pub mod failures;
 mod raw;
+mod traffic;
 
 pub use raw::Raw;
+pub use traffic::{Arrivals, Flow, SILENCE, Traffic};
 
 use crate::guest::skip_loudly;
 use crate::process::cpu_time;
@@ -452,6 +455,19 @@ impl Network {
     /// # Panics
     /// Like [`Network::begin`].
     pub fn begin_between(&self, client: &str, server: &str, arguments: &str) -> Transfer {
+        self.begin_at(&self.left, [client, server], arguments)
+    }
+
+    /// Like [`Network::begin_between`], with the client at another host.
+    ///
+    /// # Panics
+    /// Like [`Network::begin`].
+    pub fn begin_at(
+        &self,
+        host: &Namespace,
+        [client, server]: [&str; 2],
+        arguments: &str,
+    ) -> Transfer {
         let at = |host: &Namespace, ip: &str, peer: &str| {
             let program = format!("exec --udp={ip} -- {arguments} -d longhaul0 {peer}");
             Program::start(&mut host.longhaul(&self.runtime, &program))
@@ -462,7 +478,7 @@ impl Network {
             let is_well = listening.is_running() && Instant::now() < deadline;
             assert!(is_well, "{}", listening.finish(LIMIT));
         }
-        Transfer { client: at(&self.left, client, server), server: listening }
+        Transfer { client: at(host, client, server), server: listening }
     }
 
     /// Runs a perftest program like [`Network::begin`], and `meanwhile` at the same time.

@@ -35,7 +35,7 @@ const fn length(variable: &'static str, value: u64, counts: Counts) -> Length {
 }
 
 /// Environment of every stage. A variable that is already set keeps its value.
-const LENGTHS: [Length; 7] = [
+const LENGTHS: [Length; 8] = [
     // For tests with a long form but no count.
     length("LONGHAUL_NIGHTLY", 1, Counts::Nothing),
     // Cases of each property test, in place of its own number or 256.
@@ -50,6 +50,8 @@ const LENGTHS: [Length; 7] = [
     length("LONGHAUL_SOAK_MINUTES", 30, Counts::Minutes),
     // Trials of checks/tests/stress.rs, drawn one after the other.
     length("LONGHAUL_STRESS_SECONDS", 3600, Counts::Seconds),
+    // Kills of boxes in checks/tests/kills.rs, in every mode.
+    length("LONGHAUL_KILLS_SECONDS", 3600, Counts::Seconds),
 ];
 
 struct Stage {
@@ -76,12 +78,13 @@ const fn stage(
     Stage { name, minutes, what, work }
 }
 
-const STAGES: [Stage; 12] = [
+const STAGES: [Stage; 13] = [
     stage("deny", 1, "advisories, licences and sources of dependencies", stages::deny),
     stage("properties", 20, "unit and property tests with high counts", stages::properties),
     stage("ignored", 45, "tests marked #[ignore], without programs", stages::ignored),
     stage("end-to-end", 10, "those of checks/, with programs", stages::end_to_end),
     stage("stress", 62, "every operation under every impairment", stages::stress),
+    stage("kills", 62, "boxes killed at random, every byte accounted for", stages::kills),
     stage("many-qps", 20, "2,000 QPs at every path MTU", stages::many_qps),
     stage("interop", 60, "guests: the kernel's rxe, services under systemd", stages::interop),
     stage("dpdk", 3, "ports of DPDK's, with what is #[ignore]d", stages::dpdk),

@@ -1,65 +1,35 @@
 //! Networks that go on without their box: what docs/fail-open.md describes, between hosts in
 //! network namespaces of this machine. Skipped, loudly, if namespaces or AF_XDP are unavailable.
 
-use longhaul_checks::network::{LEFT, LIMIT, Network, RIGHT, RunningBox, Transfer, has_af_xdp};
+use longhaul_checks::network::failures::LOOPBACKS;
+use longhaul_checks::network::{
+    Flow, LEFT, LIMIT, Network, RIGHT, RunningBox, Traffic, Transfer, has_af_xdp,
+};
 use longhaul_checks::require;
 use std::fs::{self, Permissions};
-use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{scope, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// RoCEv2's port, and one of other traffic.
-const PORTS: [(&str, u16); 2] = [("RoCE", 4791), ("other", 4999)];
 const MS: Duration = Duration::from_millis(1);
 /// Linux reports at most one carrier loss per second.
 const CALM: Duration = Duration::from_millis(1100);
 
-/// Sends a datagram every millisecond from left to `to` by RoCEv2's port and by another, during
-/// `event`, until both arrive again. Prints the longest gap of each around the event.
-fn gaps(network: &Network, what: &str, to: &str, event: impl FnOnce()) {
-    let is_over = AtomicBool::new(false);
-    scope(|scope| {
-        let flows = PORTS.map(|(kind, port)| {
-            let address = SocketAddr::new(to.parse().expect("an address"), port);
-            let taker = network.right.inside(|| UdpSocket::bind(address)).expect("a socket");
-            let sender = network.left.inside(|| UdpSocket::bind(("0.0.0.0", 0))).expect("a socket");
-            taker.set_read_timeout(Some(10 * MS)).expect("a timeout");
-            let is_over = &is_over;
-            scope.spawn(move || {
-                while !is_over.load(Ordering::Relaxed) {
-                    // A host without a route refuses it.
-                    let _ = sender.send_to(&[0; 64], address);
-                    sleep(MS);
-                }
-            });
-            let taking = scope.spawn(move || {
-                let (mut last, mut longest) = (None::<Instant>, Duration::ZERO);
-                while !is_over.load(Ordering::Relaxed) {
-                    if taker.recv(&mut [0; 64]).is_ok() {
-                        let now = Instant::now();
-                        longest = longest.max(last.map_or(Duration::ZERO, |last| now - last));
-                        last = Some(now);
-                    }
-                }
-                (last, longest)
-            });
-            (kind, taking)
-        });
-        sleep(100 * MS);
-        event();
-        // A gap that lasts until the end shows in the time of the last datagram.
-        sleep(Duration::from_secs(3));
-        is_over.store(true, Ordering::Relaxed);
-        for (kind, taking) in flows {
-            let (last, longest) = taking.join().expect("a taker");
-            let silent = last.map(|last| last.elapsed());
-            println!("{what}: {kind}: longest gap {longest:?}");
-            assert!(silent.is_some_and(|time| time < Duration::from_secs(2)), "{what}: {kind}");
-        }
-    });
+/// Runs traffic between these addresses during `event`, until all of it flows again. Prints the
+/// longest gap of each flow around the event.
+fn gaps(network: &Network, what: &str, between: [&str; 2], event: impl FnOnce()) {
+    let traffic = Traffic::start([&network.left, &network.right], between);
+    let begun = Instant::now();
+    event();
+    sleep(CALM);
+    let resumed = traffic.wait_until_resumed(Instant::now(), LIMIT);
+    let ended = Instant::now();
+    let arrivals = traffic.end().unwrap_or_else(|reason| panic!("{what}: {reason}"));
+    for (flow, arrivals) in Flow::ALL.into_iter().zip(arrivals) {
+        println!("{what}: {flow}: longest gap {:?}", arrivals.longest_gap(begun, ended));
+    }
+    assert!(resumed, "{what}: some traffic does not flow again");
 }
 
 /// A RoCE transfer between two addresses, by whatever path.
@@ -94,12 +64,14 @@ fn a_bridge_carries_roce_too(mode: &str) {
     network.wait_for(&one, "RoCE through the box", |status| {
         status["pairs"][0]["ports"][0]["rx_frames"].as_u64() >= Some(6400)
     });
-    gaps(&network, &format!("bridge, {mode}, box killed"), RIGHT, || kill(one));
+    gaps(&network, &format!("bridge, {mode}, box killed"), [LEFT, RIGHT], || kill(one));
     assert!(!network.has_xdp_program("west") && !network.has_xdp_program("east"));
     transfer(&network, [LEFT, RIGHT]);
     network.stream(16 << 20);
     let mut again = None;
-    gaps(&network, &format!("bridge, {mode}, box started"), RIGHT, || again = Some(start()));
+    gaps(&network, &format!("bridge, {mode}, box started"), [LEFT, RIGHT], || {
+        again = Some(start())
+    });
     transfer(&network, [LEFT, RIGHT]);
     again.expect("a box").end();
     network.round_trip(RIGHT, 64, 2);
@@ -115,9 +87,6 @@ fn a_bridge_carries_roce_too_once_a_box_behind_its_drivers_is_killed() {
     a_bridge_carries_roce_too("generic");
 }
 
-/// Addresses of the hosts that both paths lead to.
-const LOOPBACKS: [&str; 2] = ["10.97.0.1", "10.97.0.2"];
-
 #[test]
 fn routing_goes_around_a_box_that_is_killed() {
     require("ib_write_bw", "perftest");
@@ -128,13 +97,13 @@ fn routing_goes_around_a_box_that_is_killed() {
     network.left.set(&format!("link set far netns {}", network.right.name));
     network.right.set("link set far name alt");
     for (at, host) in hosts.iter().enumerate() {
-        let other = LOOPBACKS[1 - at];
-        host.set(&format!("address add {}/32 dev lo", LOOPBACKS[at]));
+        let (own, other) = (LOOPBACKS[at], LOOPBACKS[1 - at]);
+        host.set(&format!("address add {own}/32 dev lo"));
         host.set(&format!("address add 10.96.0.{}/24 dev alt", at + 1));
         host.set("link set alt up");
         let by_box = [RIGHT, LEFT][at];
-        host.set(&format!("route add {other}/32 via {by_box} metric 10"));
-        host.set(&format!("route add {other}/32 via 10.96.0.{} metric 20", 2 - at));
+        host.set(&format!("route add {other}/32 via {by_box} src {own} metric 10"));
+        host.set(&format!("route add {other}/32 via 10.96.0.{} src {own} metric 20", 2 - at));
         host.inside(|| {
             for (name, value) in [
                 ("net.ipv4.conf.eth0.ignore_routes_with_linkdown", "1"),
@@ -159,10 +128,10 @@ fn routing_goes_around_a_box_that_is_killed() {
         status["pairs"][0]["ports"][0]["rx_frames"].as_u64() >= Some(6400)
     });
     sleep(CALM);
-    gaps(&network, "routes, box killed", LOOPBACKS[1], || kill(one));
+    gaps(&network, "routes, box killed", LOOPBACKS, || kill(one));
     transfer(&network, LOOPBACKS);
     let mut again = None;
-    gaps(&network, "routes, box started", LOOPBACKS[1], || again = Some(start()));
+    gaps(&network, "routes, box started", LOOPBACKS, || again = Some(start()));
     let again = again.expect("a box");
     let before = carried(&again);
     transfer(&network, LOOPBACKS);

@@ -5,6 +5,7 @@ mod carrier;
 mod cores;
 mod ece;
 mod fail_open;
+mod failures;
 mod faults;
 mod floods;
 mod operation;

@@ -1,20 +1,22 @@
 //! `longhaul accelerate --replace`: a box that takes over from a running one, under traffic.
 //! Skipped, loudly, if namespaces cannot be created.
 
-use longhaul_checks::network::{LIMIT, Namespace, Network, RIGHT, RunningBox, has_af_xdp};
+use longhaul_checks::network::{
+    Flow, LEFT, LIMIT, Namespace, Network, RIGHT, RunningBox, Traffic, has_af_xdp,
+};
 use longhaul_checks::{Finished, Program, require};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The host behind a TAP device.
+const BEHIND_TAP: &str = "10.99.0.3";
 /// A box in whose place no other forwards would lose traffic for longer.
 const INTERRUPTION_MAX: Duration = Duration::from_secs(2);
 
@@ -58,75 +60,20 @@ fn counter(status: &Value, name: &str) -> u64 {
     status["pairs"][0]["accelerator"]["counters"][name].as_u64().expect("a count")
 }
 
-/// The longest time between two arrivals at the right host, of datagrams that `from` sends every
-/// millisecond while `work` runs.
+/// Runs `work` under traffic, and returns the longest gap between datagrams from `from`, also just
+/// after it. All of a TCP stream must arrive unchanged.
 fn longest_gap<R>(network: &Network, from: &Namespace, work: impl FnOnce() -> R) -> (Duration, R) {
-    let taker = network.right.inside(|| UdpSocket::bind((RIGHT, 0))).expect("a socket");
-    taker.set_read_timeout(Some(LOOK_AGAIN)).expect("a timeout");
-    let to = taker.local_addr().expect("an address");
-    let sender = from.inside(|| UdpSocket::bind("0.0.0.0:0")).expect("a socket");
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Acquire) {
-                // Refused while the neighbour is not known.
-                let _ = sender.send_to(b"beat", to);
-                thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let gap = scope.spawn(|| {
-            let (mut longest, mut last) = (Duration::ZERO, None::<Instant>);
-            let mut buffer = [0; 16];
-            while !is_over.load(Ordering::Acquire) {
-                if taker.recv(&mut buffer).is_ok() {
-                    let now = Instant::now();
-                    longest = longest.max(last.map_or(Duration::ZERO, |last| now - last));
-                    last = Some(now);
-                }
-            }
-            last.map_or(Duration::MAX, |last| longest.max(last.elapsed()))
-        });
-        let done = work();
-        // What follows the work counts too.
-        thread::sleep(Duration::from_millis(100));
-        is_over.store(true, Ordering::Release);
-        (gap.join().expect("the taker"), done)
-    })
-}
-
-/// Sends a slow stream by TCP from left to right while `work` runs, and checks that all of it
-/// arrives unchanged.
-fn with_stream<R>(network: &Network, work: impl FnOnce() -> R) -> R {
-    let listener = network.right.inside(|| TcpListener::bind((RIGHT, 0))).expect("a listener");
-    let to = listener.local_addr().expect("an address");
-    let mut sender = network.left.inside(|| TcpStream::connect(to)).expect("a connection");
-    let is_over = AtomicBool::new(false);
-    let byte_at = |at: usize| (at ^ at >> 8 ^ at >> 16) as u8;
-    thread::scope(|scope| {
-        let sent = scope.spawn(|| {
-            let mut at = 0;
-            while !is_over.load(Ordering::Acquire) {
-                let bytes: Vec<u8> = (at..at + 1000).map(byte_at).collect();
-                sender.write_all(&bytes).expect("written");
-                at += bytes.len();
-                thread::sleep(Duration::from_millis(1));
-            }
-            sender.shutdown(Shutdown::Write).expect("an end");
-            at
-        });
-        let came = scope.spawn(|| {
-            let (mut taker, _) = listener.accept().expect("a connection");
-            taker.set_read_timeout(Some(LIMIT)).expect("a timeout");
-            let mut bytes = Vec::new();
-            taker.read_to_end(&mut bytes).expect("a stream");
-            bytes
-        });
-        let done = work();
-        is_over.store(true, Ordering::Release);
-        let (sent, came) = (sent.join().expect("a sender"), came.join().expect("a taker"));
-        assert!(came.len() == sent && came.iter().copied().eq((0..sent).map(byte_at)));
-        done
-    })
+    // RoCEv2's port at the other address is an RNIC's.
+    let to = "10.99.0.4";
+    network.right.set(&format!("address replace {to}/24 dev eth0"));
+    let source = if from.name == network.left.name { LEFT } else { BEHIND_TAP };
+    let traffic = Traffic::start([from, &network.right], [source, to]);
+    let begun = Instant::now();
+    let done = work();
+    thread::sleep(Duration::from_millis(100));
+    let ended = Instant::now();
+    let arrivals = traffic.end().unwrap_or_else(|reason| panic!("{reason}"));
+    (arrivals[Flow::Other as usize].longest_gap(begun, ended), done)
 }
 
 /// Replaces the near box, with ports of this form, while RDMA, TCP and UDP cross it.
@@ -152,9 +99,8 @@ fn keeps_all_connections(
             counter(status, "stored_packets") > 5000
         });
         let before = pid(&network.status(&near));
-        let (longest, (near, old)) = with_stream(network, || {
-            longest_gap(network, &network.left, || replace(network, near, &arguments))
-        });
+        let (longest, (near, old)) =
+            longest_gap(network, &network.left, || replace(network, near, &arguments));
         gap = longest;
         assert_ne!(pid(&network.status(&near)), before);
         ended = Some((near, old));
@@ -220,7 +166,7 @@ fn keeps_a_tap_device_and_can_be_repeated() {
     };
     let arguments = "accelerate --name near --lan tap:lhtap --wan east";
     let mut near = network.start(arguments);
-    network.middle.set("address add 10.99.0.3/24 dev lhtap");
+    network.middle.set(&format!("address add {BEHIND_TAP}/24 dev lhtap"));
     for _ in 0..3 {
         let (gap, (successor, _)) =
             longest_gap(&network, &network.middle, || replace(&network, near, arguments));

@@ -84,6 +84,7 @@ mod management;
 mod output;
 mod pairing;
 mod policy;
+pub mod promise;
 mod question;
 mod shared;
 mod shares;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Test targets of checks/ with their own stages.
-const APART: [&str; 3] = [scenarios::TARGET, "stress", "many_qps"];
+const APART: [&str; 4] = [scenarios::TARGET, "stress", "kills", "many_qps"];
 /// Tests that are `#[ignore]`d but not part of the tier: they need a seed from the user, write into
 /// the source tree, or are the stage `reproduce`.
 const BY_HAND: [&str; 4] = [
@@ -120,6 +120,10 @@ fn with_labs(root: &Path, name: &str) -> Result<Done, String> {
 
 pub fn stress(root: &Path) -> Result<Done, String> {
     with_labs(root, "stress")
+}
+
+pub fn kills(root: &Path) -> Result<Done, String> {
+    with_labs(root, "kills")
 }
 
 pub fn many_qps(root: &Path) -> Result<Done, String> {

@@ -1,10 +1,12 @@
 //! A program on the verbs API that compares every byte and every completion with the expected ones.
 //!
 //! Two processes, one per host, started by the tests through `longhaul exec`. They exchange
-//! addresses and synchronise over TCP on the loopback interface, which no lab affects. The work
-//! that each posts is derived from the seed alone, so that each side knows the other's.
+//! addresses and synchronise over TCP on a path that no box affects, usually the loopback
+//! interface. The work that each posts is derived from the seed alone, so that each side knows the
+//! other's.
 
 mod flood;
+mod kills;
 mod plan;
 mod refusal;
 mod session;
@@ -13,6 +15,7 @@ mod transfer;
 mod unready;
 
 use clap::Parser;
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
 /// An error, described in a sentence.
@@ -35,6 +38,9 @@ struct ProcessRole {
     /// TCP port on the loopback interface
     #[arg(long)]
     port: u16,
+    /// Address of the server, if both hosts have their own loopback interface
+    #[arg(long, default_value_t = Ipv4Addr::LOCALHOST)]
+    meet: Ipv4Addr,
 }
 
 #[derive(clap::Subcommand)]
@@ -49,6 +55,8 @@ enum Task {
     Flood(flood::Args),
     /// SENDs to receivers that are not ready until the test says so
     Unready(unready::Args),
+    /// Every operation, both ways, on a queue pair that is made anew when it fails
+    Kills(kills::Args),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +67,7 @@ fn main() -> ExitCode {
         Task::Stress(args) => stress::run(cli.place, args),
         Task::Flood(args) => flood::run(cli.place, args),
         Task::Unready(args) => unready::run(cli.place, args),
+        Task::Kills(args) => kills::run(cli.place, args),
     };
     match outcome {
         Ok(result) => {

@@ -8,7 +8,7 @@ use longhaul_rdma::{
 };
 use longhaul_units::{Psn, Qpn, RKey};
 use serde_json::{Map, Value, json};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -38,11 +38,11 @@ pub struct Remote {
 }
 
 /// Meets the other process; the first one waits.
-fn meet(ProcessRole { server, port }: ProcessRole) -> Result<Rendezvous, Fault> {
+fn meet(ProcessRole { server, port, meet }: ProcessRole) -> Result<Rendezvous, Fault> {
     if !server {
-        return Rendezvous::at(&format!("{}:{port}", Ipv4Addr::LOCALHOST), PATIENCE);
+        return Rendezvous::at(&format!("{meet}:{port}"), PATIENCE);
     }
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    let listener = TcpListener::bind((meet, port))?;
     Rendezvous::over(listener.accept()?.0, PATIENCE)
 }
 

@@ -5,6 +5,7 @@ use crate::fleet::boxes::{Boxes, Kill};
 use crate::fleet::plan::Mix;
 use crate::fleet::{Connect, Count, End, Failure, Fleet, Outcome, Setup};
 use longhaul_accel::Mode;
+use longhaul_accel::promise::{FirstFailure, Lost, Seen};
 use longhaul_link::LinkConfig;
 use longhaul_rnic::{Mtu, Status};
 use longhaul_units::{Duration, Instant, Rng, SplitMix64};
@@ -64,49 +65,30 @@ impl Judge<'_> {
         self.setup.kills.iter().any(|kill| kill.number == number)
     }
 
-    /// True if completed messages may be lost.
-    fn may_lose(&self) -> bool {
-        let near = self.was_killed(self.requester);
-        let far = self.was_killed(1 - self.requester) && self.setup.boxes != Boxes::Both;
-        match self.setup.mode {
-            Mode::Early => near || far,
-            Mode::Far => far,
-            Mode::Tail | Mode::Off => false,
+    /// The boxes that lost their memory, seen from the requester.
+    fn lost(&self) -> Lost {
+        Lost {
+            near: self.was_killed(self.requester),
+            far: self.was_killed(1 - self.requester) && self.setup.boxes != Boxes::Both,
         }
     }
 
     /// The violation found, if any.
     fn verdict(&self) -> Option<String> {
         let Count { completed, placed, reached, fence, messages } = self.count;
-        let is_silent = completed == messages;
-        if completed > placed && !self.may_lose() {
-            return Some(format!("{completed} messages completed, {placed} are there"));
-        }
-        if completed > placed && self.failure.is_none() && !is_silent {
-            return Some(format!(
-                "{completed} messages completed, {placed} are there, and nobody is told"
-            ));
-        }
-        if fence.is_some_and(|fence| fence > placed) {
-            return Some(format!("fence {fence:?} completed, {placed} messages are there"));
-        }
-        let failure = self.failure.filter(|failure| failure.host == self.requester)?;
-        let message = self.fleet.host(self.requester).message(self.qp, failure.message);
-        let is_long = message.kind.places() && message.len > self.setup.mtu.bytes();
-        let may_fail = match self.setup.mode {
-            Mode::Early | Mode::Far => self.may_lose(),
-            Mode::Tail => is_long,
-            Mode::Off => false,
-        };
-        let is_told = failure.end == End::Completion(Status::RemoteOperation);
-        match () {
-            () if !may_fail => Some(format!("failed, and nothing was lost: {failure:?}")),
-            () if reached > failure.message => {
-                Some(format!("failed, and the responder has the message: {failure:?}"))
+        let own = self.failure.filter(|failure| failure.host == self.requester);
+        let failure = own.map(|failure| {
+            let message = self.fleet.host(self.requester).message(self.qp, failure.message);
+            FirstFailure {
+                is_long: message.kind.places() && message.len > self.setup.mtu.bytes(),
+                has_arrived: reached > failure.message,
+                is_remote_operation: failure.end == End::Completion(Status::RemoteOperation),
             }
-            () if !is_told => Some(format!("the boxes that are back did not say so: {failure:?}")),
-            () => None,
-        }
+        });
+        let is_broken = self.failure.is_some();
+        let seen = Seen { messages, completed, placed, fence, is_broken, failure };
+        let broken = seen.judge(self.setup.mode, self.lost()).err()?;
+        Some(format!("{broken}: {own:?}"))
     }
 }
 

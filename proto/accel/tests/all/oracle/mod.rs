@@ -2,6 +2,7 @@
 
 use crate::host::{LOCAL, REMOTE};
 use crate::row::{Boxed, Crash, MTU, Op, RowOf, SLOT};
+use longhaul_accel::promise::Lost;
 use longhaul_accel::{LAN, Mode, Role, WAN};
 use longhaul_rnic::Status;
 use longhaul_units::Duration;
@@ -164,12 +165,12 @@ pub fn check(mode: Mode, crashes: Option<(Role, Crash)>, ending: &Ending) {
         statuses[completed..].iter().all(|status| *status != Status::Success),
         "nothing succeeds behind a failure: {statuses:?}"
     );
-    let may_lose = match (mode, role) {
-        (Mode::Early, Some(_)) | (Mode::Far, Some(Role::Far)) => true,
-        (Mode::Tail | Mode::Off, _) | (Mode::Far, _) | (_, None) => false,
-    };
+    let lost = Lost { near: role == Some(Role::Near), far: role == Some(Role::Far) };
     if completed > *delivered {
-        assert!(may_lose, "{completed} messages completed, {delivered} are there: {statuses:?}");
+        assert!(
+            mode.may_lose(lost),
+            "{completed} messages completed, {delivered} are there: {statuses:?}"
+        );
         assert!(
             completed < statuses.len(),
             "{completed} completed, {delivered} delivered, and nobody is told"
