@@ -7,6 +7,7 @@
 use super::{Arrivals, Flow, LEFT, LIMIT, Network, RIGHT, RunningBox, Traffic, Transfer};
 use super::{Namespace, has_af_xdp};
 use crate::Program;
+use serde_json::Value;
 use std::fmt;
 use std::fs;
 use std::ops::Range;
@@ -25,7 +26,6 @@ const WINDOW_BYTES: u64 = 1 << 20;
 const HOLD: Duration = Duration::from_secs(2);
 /// Time in which frames that were under way have arrived.
 const UNDER_WAY: Duration = Duration::from_millis(100);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What fails, and is repaired unless it is an upgrade.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -468,20 +468,23 @@ impl<'a> Site<'a> {
         self.near = Some(RunningBox { program: next, name });
     }
 
-    fn counter(&self, name: &str) -> u64 {
+    /// Packets that the near box has ever stored.
+    fn stored(&self) -> u64 {
         let near = self.near.as_ref().expect("a box");
-        let status = self.network.status(near);
-        status["pairs"][0]["accelerator"]["counters"][name].as_u64().expect("a counter")
+        stored_packets(&self.network.status(near))
+    }
+
+    fn wait_for_stored(&self, packets: u64) {
+        let near = self.near.as_ref().expect("a box");
+        self.network.wait_for(near, "a flow that runs", |status| stored_packets(status) >= packets);
     }
 
     fn fill_store(&self) -> Event {
         let near = self.near.as_ref().expect("a box");
-        let before = self.counter("stored_packets");
+        let before = self.stored();
         // Retries for longer than the store is full.
-        let Transfer { client, server } = self.begin("ib_write_bw -s 65536 -m 1024 -n 4000 -u 19");
-        while self.counter("stored_packets") < before + 2000 {
-            sleep(LOOK_AGAIN);
-        }
+        let Transfer { client, server } = self.begin("ib_write_bw -s 65536 -m 1024 -n 2000 -u 19");
+        self.wait_for_stored(before + 2000);
         let failed = Instant::now();
         server.signal(libc::SIGSTOP);
         self.network.wait_for(near, "a full store", |status| {
@@ -489,11 +492,9 @@ impl<'a> Site<'a> {
             stored >= Some(WINDOW_BYTES / 10 * 9)
         });
         let during = hold();
-        let stored = self.counter("stored_packets");
+        let stored = self.stored();
         server.signal(libc::SIGCONT);
-        while self.counter("stored_packets") == stored {
-            sleep(LOOK_AGAIN);
-        }
+        self.wait_for_stored(stored + 1);
         let stalled = Some(during.end.elapsed());
         client.succeed(LIMIT);
         server.succeed(LIMIT);
@@ -505,6 +506,10 @@ impl<'a> Site<'a> {
             one.end();
         }
     }
+}
+
+fn stored_packets(status: &Value) -> u64 {
+    status["pairs"][0]["accelerator"]["counters"]["stored_packets"].as_u64().expect("a counter")
 }
 
 /// Lets a failure last. Its full effect begins when what was under way has arrived.
