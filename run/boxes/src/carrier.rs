@@ -91,6 +91,8 @@ enum News {
     Ready,
     /// A port lost its carrier by itself, or found it again.
     Carrier { pair: usize, side: Side, port: usize, why_down: Option<String> },
+    /// A side stays down until the other has a carrier.
+    Waits { pair: usize, side: Side },
     /// A side was taken down because the other lost its carrier.
     Held { pair: usize, side: Side },
     /// It was brought up again.
@@ -320,6 +322,11 @@ fn tell(pairs: &mut [PairCarrier], news: News) {
         News::Carrier { pair, side, port, why_down } => {
             if let Some(of) = pairs.get_mut(pair) {
                 of.carrier(side, port, why_down);
+            }
+        }
+        News::Waits { pair, side } => {
+            if let Some((name, text)) = pairs.get_mut(pair).map(|of| of.wait(side)) {
+                journal::of_pair(Level::Info, &name, &text);
             }
         }
         News::Held { pair, side } => {

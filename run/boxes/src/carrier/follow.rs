@@ -10,6 +10,11 @@ use std::time::{Duration, Instant};
 /// other down until it stops.
 pub const STABLE: Duration = Duration::from_millis(200);
 
+/// The same for a side that is down when the box starts. Longer, so that a box at the other end of
+/// the path, which lost its carrier when this one was gone, opens its side first: a host that finds
+/// a carrier resolves its neighbours at once, and tries again only after a second.
+pub const STABLE_AT_START: Duration = Duration::from_millis(400);
+
 /// Time that a port has to find a carrier after it was brought up: autonegotiation and training
 /// take seconds. Were it shorter than that, each side could wait for the other forever.
 pub const SETTLE: Duration = Duration::from_secs(10);
@@ -38,18 +43,22 @@ pub enum Follow {
     Held {
         /// The side that is down.
         side: Side,
+        /// Time for which the other must have a carrier.
+        stable: Duration,
         /// Since when the other has a carrier again.
         returned: Option<Instant>,
     },
 }
 
 impl Follow {
-    /// The state after both sides were brought up, but the one that is held down.
-    pub fn new(now: Instant, held: Option<Side>) -> Self {
-        match held {
-            None => Follow::Both { patience: [Some(now + SETTLE); 2] },
-            Some(side) => Follow::Held { side, returned: None },
-        }
+    /// The state after both sides were brought up.
+    pub fn new(now: Instant) -> Self {
+        Follow::Both { patience: [Some(now + SETTLE); 2] }
+    }
+
+    /// The state of a side that stays down until the other has had a carrier for a time.
+    pub fn waiting(side: Side, stable: Duration) -> Self {
+        Follow::Held { side, stable, returned: None }
     }
 
     /// The side that is held down.
@@ -73,17 +82,17 @@ impl Follow {
                     lost
                 })?;
                 let side = 1 - lost;
-                *self = Follow::Held { side, returned: None };
+                *self = Follow::waiting(side, STABLE);
                 Some(Step::Hold(side))
             }
-            Follow::Held { side, returned } => {
+            Follow::Held { side, stable, returned } => {
                 let side = *side;
                 if !has_carrier[1 - side] {
                     *returned = None;
                     return None;
                 }
                 let since = *returned.get_or_insert(now);
-                if now < since + STABLE {
+                if now < since + *stable {
                     return None;
                 }
                 let mut patience = [None; 2];
@@ -98,7 +107,7 @@ impl Follow {
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Follow::Both { patience } => patience.iter().flatten().min().copied(),
-            Follow::Held { returned, .. } => returned.map(|since| since + STABLE),
+            Follow::Held { stable, returned, .. } => returned.map(|since| since + *stable),
         }
     }
 }
@@ -114,7 +123,7 @@ mod tests {
     /// A pair whose sides both have had a carrier, and the present.
     fn up() -> (Follow, Instant) {
         let now = Instant::now();
-        let mut follow = Follow::new(now, None);
+        let mut follow = Follow::new(now);
         assert_eq!(follow.look(now, [true, true]), None);
         assert_eq!(follow.deadline(), None);
         (follow, now)
@@ -160,6 +169,23 @@ mod tests {
         assert_eq!(step, Some(Step::Release(LAN)));
     }
 
+    /// A box that starts again brings its LAN up behind that of the box at the other end of the path,
+    /// which had taken it down.
+    #[test]
+    fn a_box_that_starts_opens_its_lan_last() {
+        let now = Instant::now();
+        let mut near = Follow::waiting(LAN, STABLE_AT_START);
+        let mut far = Follow::waiting(LAN, STABLE);
+        let mut opened = Vec::new();
+        for ms in 0..1000 {
+            for (name, of) in [("near", &mut near), ("far", &mut far)] {
+                let step = of.look(now + ms * MS, [false, true]);
+                opened.extend(step.map(|step| (name, step)));
+            }
+        }
+        assert_eq!(opened, [("far", Step::Release(LAN)), ("near", Step::Release(LAN))]);
+    }
+
     #[test]
     fn a_side_that_flaps_is_down_for_the_other_until_it_stops() {
         let (mut follow, now) = up();
@@ -184,7 +210,7 @@ mod tests {
     impl Line {
         fn new(boxes: usize) -> Self {
             let now = Instant::now();
-            Line { boxes: vec![Follow::new(now, None); boxes], is_cut: vec![false; boxes + 1], now }
+            Line { boxes: vec![Follow::new(now); boxes], is_cut: vec![false; boxes + 1], now }
         }
 
         fn has_carrier(&self, link: usize) -> bool {

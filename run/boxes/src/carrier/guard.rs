@@ -1,11 +1,11 @@
 //! The guard's process.
 
 use super::bypass::{Ended, Runner, Which};
-use super::follow::{Follow, Side, Step};
+use super::follow::{Follow, STABLE, STABLE_AT_START, Side, Step};
 use super::{News, Order, Orders};
 use crate::claim::holder;
 use longhaul_netdev::setting::{Setting, close_inherited, set};
-use longhaul_netdev::watch::{Link, Watch};
+use longhaul_netdev::watch::{Link, Presence, Watch};
 use longhaul_port::LinkState;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -199,6 +199,13 @@ impl Watched {
         Ok(Watched { port, watch, index: None, link: Link::new() })
     }
 
+    /// True if the port was taken down, as by the end of a box, and can be brought up.
+    fn is_down(&mut self) -> bool {
+        self.watch.wake();
+        let presence = self.watch.look(None);
+        self.port.falls() && matches!(presence, Some(Presence::Present { is_up: false, .. }))
+    }
+
     fn has_carrier(&self) -> bool {
         self.link.state == LinkState::Up
     }
@@ -221,6 +228,23 @@ struct Followed {
 }
 
 impl Followed {
+    /// A pair at the start of a box. The first side stays down if it is, until the path behind the
+    /// other one is likely to be whole.
+    fn new(pair: GuardedPair, now: Instant) -> io::Result<Self> {
+        type Ports = io::Result<Vec<Option<Watched>>>;
+        let watched = |port: Option<GuardedPort>| port.map(Watched::new).transpose();
+        let sides = pair.sides.map(|ports| ports.into_iter().map(watched).collect());
+        let [near, behind]: [Ports; 2] = sides;
+        let (mut near, behind) = (near?, behind?);
+        let is_down = near.iter_mut().all(|port| port.as_mut().is_some_and(Watched::is_down));
+        let follow = match pair.held {
+            Some(side) => Follow::waiting(side, STABLE),
+            None if is_down && !near.is_empty() => Follow::waiting(0, STABLE_AT_START),
+            None => Follow::new(now),
+        };
+        Ok(Followed { sides: [near, behind], follow })
+    }
+
     /// Whether a side has a carrier, as far as the other side can follow it.
     fn has_carrier(&self, side: Side) -> bool {
         let others = self.sides[1 - side].iter().flatten();
@@ -249,14 +273,7 @@ impl Running {
         commands: Option<Runner>,
     ) -> io::Result<Self> {
         let now = Instant::now();
-        type Ports = io::Result<Vec<Option<Watched>>>;
-        let watched = |port: Option<GuardedPort>| port.map(Watched::new).transpose();
-        let followed = |pair: GuardedPair| {
-            let follow = Follow::new(now, pair.held);
-            let sides = pair.sides.map(|ports| ports.into_iter().map(watched).collect());
-            let [near, behind]: [Ports; 2] = sides;
-            Ok(Followed { sides: [near?, behind?], follow })
-        };
+        let followed = |pair| Followed::new(pair, now);
         let pairs = pairs.into_iter().map(followed).collect::<io::Result<_>>()?;
         Ok(Running { stream, pairs, commands, is_armed: false })
     }
@@ -283,7 +300,7 @@ impl Running {
         self.tell(&News::Ready);
         for pair in 0..self.pairs.len() {
             if let Some(side) = self.pairs[pair].follow.held() {
-                self.tell(&News::Held { pair, side });
+                self.tell(&News::Waits { pair, side });
             }
         }
         loop {

@@ -85,6 +85,18 @@ impl PairCarrier {
         }
     }
 
+    /// A side stays down at the start. Returns the pair's name, and a line about it.
+    pub fn wait(&mut self, side: Side) -> (String, String) {
+        let [held, other] = self.held_and_other(side);
+        let why = format!("{}, which has had no carrier yet", names(other.iter()));
+        for of in held.iter_mut().filter(|of| of.follows) {
+            of.taken_down = Some(why.clone());
+        }
+        let (held, other) = (names(held.iter().filter(|of| of.follows)), names(other.iter()));
+        let text = format!("{held} stays down until {other} has a carrier");
+        (self.name.clone(), text)
+    }
+
     /// The box took a side down. Returns the pair's name, and a line about it.
     pub fn hold(&mut self, side: Side) -> (String, String) {
         let [held, lost] = self.held_and_other(side);
@@ -149,7 +161,7 @@ fn names<'a>(ports: impl Iterator<Item = &'a OfPort>) -> String {
 pub fn write_carrier(state: &CarrierState, text: &mut String) -> Result {
     for port in &state.ports {
         let PortCarrier { side, port, taken_down, losses, takedowns } = port;
-        if losses + takedowns == 0 {
+        if losses + takedowns == 0 && taken_down.is_none() {
             continue;
         }
         let (lost, taken) = (count(*losses, "time"), count(*takedowns, "time"));
