@@ -46,8 +46,3 @@ pub use longhaul_lease::Lease;
 pub use loopback::LoopbackPort;
 pub use null::NullPort;
 pub use port::{FRAME_BYTES_MIN, LinkState, Port, PortCapabilities, Received, check_length, join};
-
-#[doc(hidden)]
-pub mod tap {
-    pub use crate::capture::{CaptureConfig as TapConfig, CapturingPort as TapPort};
-}

@@ -130,6 +130,9 @@ impl Accelerator {
 
     fn handle_roce(&mut self, now: Instant, side: Side, frame: &Frame<'_>, packet: &Packet<'_>) {
         let opcode = packet.opcode();
+        if packet.version() != 0 {
+            return self.handle_unknown_version(now, side, frame, packet);
+        }
         match opcode.transport() {
             Transport::Ud if packet.dest_qp() == Qpn::GSI => {
                 self.handle_management(now, side, frame, packet)
@@ -157,8 +160,8 @@ impl Accelerator {
         }
     }
 
-    /// Handles an RC packet from the LAN whose opcode is unknown. It takes PSNs, so that the flow
-    /// that it belongs to cannot be terminated any more: it passes, with this packet.
+    /// Handles an RC packet from the LAN whose opcode or version is unknown. It takes PSNs, so that
+    /// the flow that it belongs to cannot be terminated any more: it passes, with this packet.
     #[cold]
     fn handle_unknown_request(&mut self, now: Instant, frame: &Frame<'_>, packet: &Packet<'_>) {
         let known = self.flows.by_responder(WireKey::of_lan_packet(packet));
@@ -171,6 +174,26 @@ impl Accelerator {
             flow.handle_request(now, &mut self.shared, frame, packet);
         }
         self.touch(slot);
+    }
+
+    /// Handles a packet with a version of the BTH that the box does not know, which its receiver
+    /// drops. A request takes PSNs, as one with an unknown opcode does.
+    #[cold]
+    fn handle_unknown_version(
+        &mut self,
+        now: Instant,
+        side: Side,
+        frame: &Frame<'_>,
+        packet: &Packet<'_>,
+    ) {
+        self.shared.counters.versions_unknown += 1;
+        let opcode = packet.opcode();
+        match opcode.transport() {
+            Transport::Rc if side == LAN && !opcode.is_response() => {
+                self.handle_unknown_request(now, frame, packet)
+            }
+            _ => self.pass(side, frame),
+        }
     }
 
     /// Handles a CNP: the flow and its requester both slow down.

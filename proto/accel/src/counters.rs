@@ -90,6 +90,8 @@ longhaul_counters::counters! {
         flows_one_way,
         /// Flows that pass because a request has an opcode that the box does not know.
         flows_unknown_opcode,
+        /// Packets with a version of the BTH that the box does not know, forwarded.
+        versions_unknown,
         /// Connections whose ECE, an offer of vendor features, was cleared in REQ and REP.
         ece_cleared,
         /// Pairs of hosts advised of a wrong setting, once for each kind of advice.

@@ -48,8 +48,8 @@ pub enum PassReason {
     /// The connection has an alternate path (APM), or was asked to take one: requests may move to a
     /// path that this box does not see, and back.
     AlternatePath,
-    /// A request had an opcode that the box does not know, such as FLUSH or ATOMIC WRITE: how it is
-    /// answered, and what must not overtake it, is not known.
+    /// A request had an opcode that the box does not know, such as FLUSH or ATOMIC WRITE, or
+    /// another version of the BTH: how it is answered, and what must not overtake it, is not known.
     UnknownOpcode,
 }
 

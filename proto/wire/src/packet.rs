@@ -72,6 +72,12 @@ impl<'a> Packet<'a> {
         Opcode(self.head[self.layout().bth])
     }
 
+    /// The version of the base transport header alone.
+    #[inline]
+    pub fn version(&self) -> u8 {
+        self.head[self.layout().bth + 1] & 0xf
+    }
+
     /// The PSN alone.
     #[inline]
     pub fn psn(&self) -> Psn {

@@ -92,7 +92,10 @@ impl Flow {
             Syndrome::Nak(code) if seq >= reference && code != NakCode::PsnSequence => {
                 self.handle_fatal_nak(now, shared, frame, seq, code);
             }
-            _ => self.absorb(shared),
+            // Of packets that were delivered since; reserved ones have been passed.
+            Syndrome::RnrNak { .. } | Syndrome::Nak(_) | Syndrome::Reserved(_) => {
+                self.absorb(shared);
+            }
         }
     }
 

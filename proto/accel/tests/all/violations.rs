@@ -246,6 +246,23 @@ mod requests {
         goes_on(&mut script, 101, 2);
     }
 
+    /// Its responder drops it, so that the box must not acknowledge it.
+    #[test]
+    fn with_another_version_of_the_bth_make_their_flow_pass() {
+        let mut script = run(ONE_STORED);
+        let opcode = Opcode::RC_WRITE_ONLY;
+        let bth = Bth { version: 1, ..Bth::new(opcode, Qpn::new(RESPONDER_QPN), Psn::new(101)) };
+        let bytes = request(&script, &bth, &[7; 24]);
+        script.passes(LAN, &bytes);
+        assert_eq!(script.status().pass_reason, Some(PassReason::UnknownOpcode));
+        assert_eq!(script.accel.counters().versions_unknown, 1);
+        let bth = Bth { version: 15, ..Bth::new(opcode, Qpn::new(0x7777), Psn::new(101)) };
+        let bytes = request(&script, &bth, &[7; 24]);
+        script.passes(LAN, &bytes);
+        assert_eq!(script.accel.counters().versions_unknown, 2);
+        script.go_on("wan: ack 100 msn=1");
+    }
+
     /// Another life of the QPs is a connection of its own.
     #[test]
     fn of_the_next_connection_are_accelerated_again() {

@@ -169,8 +169,8 @@ mod tests {
         assert_eq!(step, Some(Step::Release(LAN)));
     }
 
-    /// A box that starts again brings its LAN up behind that of the box at the other end of the path,
-    /// which had taken it down.
+    /// A box that starts again brings its LAN up after that of the box at the other end of the
+    /// path, which had taken it down.
     #[test]
     fn a_box_that_starts_opens_its_lan_last() {
         let now = Instant::now();
