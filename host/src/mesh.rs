@@ -277,7 +277,7 @@ impl<P: Port> Port for CorePort<P> {
         |self| self.queue => transmit_room, transmit, transmit_pieces, transmit_lent, flush,
         service, link_state
     );
-    forward_port!(|self| self.queue => last_disconnect, capabilities, counters);
+    forward_port!(|self| self.queue => set_link, last_disconnect, capabilities, counters);
     forward_port!(|self| self.queue => hand_over, give_away, take_charge);
 
     fn is_at_rest(&mut self) -> bool {

@@ -7,6 +7,7 @@ use crate::pci;
 use crate::pool::BufferPool;
 use crate::rss;
 use crate::shim::{self, Info, Setup, Statistics};
+use longhaul_port::LinkState;
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 const MORE_BUFFERS: u32 = 2048;
 /// Usual buffer size, in bytes, which drivers are written for; some refuse smaller ones.
 const BUFFER_BYTES_USUAL: usize = 2048;
+const EPERM: i32 = -1;
 const EEXIST: i32 = -17;
 const ENOTSUP: i32 = -95;
 
@@ -250,6 +252,19 @@ impl Device {
         self.is_up.load(Ordering::Relaxed)
     }
 
+    /// Brings the link up, or takes it down until it is brought up: the peer loses its carrier.
+    /// Otherwise returns the reason, and the cure.
+    pub(crate) fn set_link(&self, to: LinkState) -> Result<(), String> {
+        let is_up = to == LinkState::Up;
+        let mut watch = self.watch();
+        eal::forget_log();
+        // SAFETY: the port is attached.
+        let done = unsafe { shim::lh_set_link(self.id(), i32::from(is_up)) };
+        watch.is_taken_down = !is_up && done >= 0;
+        watch.reason = None;
+        if done < 0 { Err(why_link_stays(&self.driver, done)) } else { Ok(()) }
+    }
+
     /// Why the link is down, if the device reports it.
     pub(crate) fn reason(&self) -> Option<String> {
         self.watch().reason.clone()
@@ -338,9 +353,26 @@ fn check_queues(
     Ok(())
 }
 
+/// Why a driver does not set its link.
+fn why_link_stays(driver: &str, error: i32) -> String {
+    match (error, driver) {
+        (ENOTSUP, "net_af_packet") => {
+            format!("{driver} cannot; name its interface as the port instead, as in eth1")
+        }
+        (ENOTSUP, "net_af_xdp") => {
+            format!("{driver} cannot; name its interface as the port instead, as in xdp:eth1")
+        }
+        (ENOTSUP, _) => format!("{driver} cannot"),
+        (EPERM, _) => format!("{driver} needs the privileges that a box drops: --keep-privileges"),
+        _ => format!("{driver}: {}", eal::reason(error)),
+    }
+}
+
 /// Tracks a link's state.
 #[derive(Debug, Default)]
 struct LinkWatch {
+    /// The box has taken the link down: its state is not the peer's doing.
+    is_taken_down: bool,
     restart_at: Option<Instant>,
     restarts: u64,
     reason: Option<String>,
@@ -348,9 +380,12 @@ struct LinkWatch {
 
 impl LinkWatch {
     fn look(&mut self, device: &Device, now: Instant) {
-        let is_up = device.link_is_up();
+        let is_up = !self.is_taken_down && device.link_is_up();
         device.is_up.store(is_up, Ordering::Relaxed);
-        if is_up {
+        if self.is_taken_down {
+            self.restart_at = None;
+            self.reason = Some("the box has taken it down".to_owned());
+        } else if is_up {
             self.restart_at = None;
             self.reason = None;
         } else if device.connects_once {
@@ -400,6 +435,15 @@ mod tests {
         assert!(error.contains("'qpairs=N'"), "{error}");
         let error = fitting(|_| (), MEMIF).unwrap_err();
         assert!(error.contains("has 1 receive queue, and 2 are asked for"), "{error}");
+    }
+
+    #[test]
+    fn a_link_that_a_driver_does_not_set_is_told_with_the_cure() {
+        let why = why_link_stays("net_af_packet", ENOTSUP);
+        assert!(why.contains("name its interface"), "{why}");
+        assert_eq!(why_link_stays(SMALL, ENOTSUP), "net_small cannot");
+        let why = why_link_stays(SMALL, EPERM);
+        assert!(why.contains("--keep-privileges"), "{why}");
     }
 
     #[test]

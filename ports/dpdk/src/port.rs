@@ -380,6 +380,15 @@ impl Port for DpdkPort {
         Ok(self.link)
     }
 
+    /// Of the device, and so of all its ports.
+    fn set_link(&mut self, to: LinkState) -> Result<(), PortError> {
+        // Each port of the device looks within this interval.
+        self.looked_at = None;
+        self.device
+            .set_link(to)
+            .map_err(|reason| PortError::LinkStays { port: self.name.to_string(), reason })
+    }
+
     fn link_state(&self) -> LinkState {
         self.link
     }

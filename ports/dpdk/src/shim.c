@@ -260,6 +260,11 @@ int lh_link_is_up(uint16_t port)
     return done < 0 ? done : link.link_status == RTE_ETH_LINK_UP;
 }
 
+int lh_set_link(uint16_t port, int is_up)
+{
+    return is_up ? rte_eth_dev_set_link_up(port) : rte_eth_dev_set_link_down(port);
+}
+
 int lh_statistics(uint16_t port, struct lh_stats *out)
 {
     struct rte_eth_stats stats;

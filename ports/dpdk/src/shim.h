@@ -76,6 +76,8 @@ int lh_start(uint16_t port);
 int lh_stop(uint16_t port);
 /* 1 if the link is up, 0 if it is down. */
 int lh_link_is_up(uint16_t port);
+/* Brings the link of a started port up, or takes it down. */
+int lh_set_link(uint16_t port, int is_up);
 int lh_statistics(uint16_t port, struct lh_stats *stats);
 
 struct rte_mempool *lh_pool(const char *name, unsigned buffers, unsigned buffer_bytes, int socket);

@@ -96,6 +96,7 @@ unsafe extern "C" {
     pub(crate) fn lh_start(port: u16) -> c_int;
     pub(crate) fn lh_stop(port: u16) -> c_int;
     pub(crate) fn lh_link_is_up(port: u16) -> c_int;
+    pub(crate) fn lh_set_link(port: u16, is_up: c_int) -> c_int;
     pub(crate) fn lh_statistics(port: u16, statistics: *mut Statistics) -> c_int;
     pub(crate) fn lh_pool(
         name: *const c_char,

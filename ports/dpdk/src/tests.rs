@@ -468,6 +468,22 @@ mod trouble {
     }
 
     #[test]
+    fn a_link_that_was_taken_down_stays_so_until_it_is_brought_up() {
+        let mut port = opened("net_ring_link0");
+        up(&mut port);
+        port.set_link(LinkState::Down).unwrap();
+        assert_eq!(port.service().unwrap(), LinkState::Down, "at once");
+        assert_eq!(port.last_disconnect(), Some("the box has taken it down"));
+        assert!(send(&mut port, 0, 60), "taken and dropped");
+        port.set_link(LinkState::Up).unwrap();
+        echo(&mut port, &[60, 1514]);
+        let counters = port.counters();
+        assert_eq!((counters.link_ups, counters.tx_drops.get(DropReason::LinkDown)), (2, 1));
+        let refused = opened("net_null44").set_link(LinkState::Down).unwrap_err().to_string();
+        assert!(refused.contains("net_null44: net_null cannot"), "{refused}");
+    }
+
+    #[test]
     fn a_pool_without_buffers_is_counted_and_fills_again() {
         let mut port = opened("net_ring_empty0");
         up(&mut port);

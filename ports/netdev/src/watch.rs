@@ -199,6 +199,16 @@ impl Link {
         Self { state: LinkState::Down, reason: None }
     }
 
+    /// Up.
+    pub fn up() -> Self {
+        Self { state: LinkState::Up, reason: None }
+    }
+
+    /// Down, for this reason.
+    pub fn down(reason: String) -> Self {
+        Self { state: LinkState::Down, reason: Some(reason) }
+    }
+
     /// Why the link is down.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()

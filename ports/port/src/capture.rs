@@ -277,7 +277,7 @@ impl<P: Port, W: Write + Send> Port for CapturingPort<P, W> {
     }
 
     forward_port!(|self| self.inner => transmit_room, flush, arm, disarm, descriptors, link_state);
-    forward_port!(|self| self.inner => last_disconnect, capabilities, counters);
+    forward_port!(|self| self.inner => set_link, last_disconnect, capabilities, counters);
     forward_port!(|self| self.inner => is_at_rest, hand_over, give_away, take_charge);
 }
 

@@ -138,7 +138,7 @@ impl<P: Port> Port for CircuitPort<P> {
     forward_port!(
         |self| self.port => transmit_room, flush, arm, disarm, descriptors, service, link_state
     );
-    forward_port!(|self| self.port => last_disconnect, counters);
+    forward_port!(|self| self.port => set_link, last_disconnect, counters);
     forward_port!(|self| self.port => is_at_rest, hand_over, give_away, take_charge);
 }
 

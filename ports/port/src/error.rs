@@ -32,6 +32,14 @@ pub enum PortError {
         /// The rule, and the offending value.
         detail: String,
     },
+    /// The port's link cannot be set.
+    #[error("cannot set the link of port {port}: {reason}")]
+    LinkStays {
+        /// Name of the port.
+        port: String,
+        /// The reason, and the cure if there is one.
+        reason: String,
+    },
     /// A port of this kind stays with its process.
     #[error("port {port} ({kind}) cannot be handed over to another process")]
     NotHandedOver {

@@ -19,7 +19,7 @@
 ///
 ///     forward_port!(|self| self.port => receive, receive_lent, transmit_room, transmit);
 ///     forward_port!(|self| self.port => transmit_pieces, transmit_lent, flush, arm, disarm);
-///     forward_port!(|self| self.port => descriptors, link_state, last_disconnect);
+///     forward_port!(|self| self.port => descriptors, set_link, link_state, last_disconnect);
 ///     forward_port!(|self| self.port => capabilities, counters);
 /// }
 /// ```
@@ -123,6 +123,11 @@ macro_rules! forward_port {
     (@service $self:ident $port:tt) => {
         fn service(&mut $self) -> Result<$crate::LinkState, $crate::PortError> {
             $crate::forward_port!(@call $self $port service())
+        }
+    };
+    (@set_link $self:ident $port:tt) => {
+        fn set_link(&mut $self, to: $crate::LinkState) -> Result<(), $crate::PortError> {
+            $crate::forward_port!(@call $self $port set_link(to))
         }
     };
     (@link_state $self:ident $port:tt) => {

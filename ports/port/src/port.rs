@@ -163,6 +163,17 @@ pub trait Port: Send {
     /// [`PortError::PeerViolation`] and [`PortError::Io`]; the port stays usable.
     fn service(&mut self) -> Result<LinkState, PortError>;
 
+    /// Brings the link up, or takes it down so that the peer loses its carrier, until it is brought
+    /// up again. Nothing happens if the port is an interface of the kernel, which is set there, or
+    /// has no carrier. A rare call, which may block.
+    ///
+    /// # Errors
+    /// [`PortError::LinkStays`].
+    fn set_link(&mut self, to: LinkState) -> Result<(), PortError> {
+        let _ = to;
+        Ok(())
+    }
+
     /// The link state as of the last call that could change it.
     fn link_state(&self) -> LinkState;
 
@@ -208,8 +219,8 @@ impl<P: Port + ?Sized> Port for Box<P> {
         |self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces,
         transmit_lent, flush
     );
-    forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| **self => capabilities, counters);
+    forward_port!(|self| **self => arm, disarm, descriptors, service, set_link, link_state);
+    forward_port!(|self| **self => last_disconnect, capabilities, counters);
     forward_port!(|self| **self => is_at_rest, hand_over, give_away, take_charge);
 }
 
@@ -218,8 +229,8 @@ impl<P: Port + ?Sized> Port for &mut P {
         |self| **self => receive, receive_lent, transmit_room, transmit, transmit_pieces,
         transmit_lent, flush
     );
-    forward_port!(|self| **self => arm, disarm, descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| **self => capabilities, counters);
+    forward_port!(|self| **self => arm, disarm, descriptors, service, set_link, link_state);
+    forward_port!(|self| **self => last_disconnect, capabilities, counters);
     forward_port!(|self| **self => is_at_rest, hand_over, give_away, take_charge);
 }
 

@@ -684,8 +684,8 @@ macro_rules! each_kind {
 impl Port for BoxPort {
     forward_port!(|self| each_kind! => receive, receive_lent, transmit_room, transmit);
     forward_port!(|self| each_kind! => transmit_pieces, transmit_lent, flush, arm, disarm);
-    forward_port!(|self| each_kind! => descriptors, service, link_state, last_disconnect);
-    forward_port!(|self| each_kind! => capabilities, counters);
+    forward_port!(|self| each_kind! => descriptors, service, set_link, link_state);
+    forward_port!(|self| each_kind! => last_disconnect, capabilities, counters);
     forward_port!(|self| each_kind! => is_at_rest, hand_over, give_away, take_charge);
 }
 
