@@ -7,11 +7,13 @@
 //! them.
 
 mod bypass;
+mod devices;
 mod follow;
 mod guard;
 mod state;
 
 pub use bypass::Bypass;
+pub(crate) use devices::Attendant;
 pub(crate) use follow::Side;
 pub use guard::guard;
 pub use state::{CarrierCounters, CarrierState, PortCarrier, write_carrier};
@@ -25,7 +27,9 @@ use crate::plan::{BoxKind, Given, Pair, Plan, Process, plan};
 use crate::port::PortName;
 use crate::privileges::Privileges;
 use bypass::Which;
+use devices::{Device, Devices};
 use guard::{GuardedPair, GuardedPort, Manner};
+use longhaul_port::LinkState;
 use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
 use state::PairCarrier;
@@ -72,13 +76,15 @@ struct Orders {
 }
 
 /// A further line to the guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Order {
     /// The box forwards.
     Armed,
     /// It still does.
     Beat,
+    /// A device of the box has no carrier, or has one.
+    Carrier { pair: usize, side: Side, port: usize, why_down: Option<String> },
     /// Another process has the ports now: end, and leave them as they are.
     Disarm,
 }
@@ -113,6 +119,8 @@ pub struct StartedGuard {
     /// Time between heartbeats, if there is a bypass NIC.
     interval: Option<Duration>,
     pairs: Vec<PairCarrier>,
+    devices: Vec<Option<Devices>>,
+    attendants: Vec<Option<Attendant>>,
 }
 
 impl StartedGuard {
@@ -152,7 +160,29 @@ impl StartedGuard {
         };
         let pairs = plan.pairs.iter().zip(&orders.pairs).map(named).collect();
         let interval = orders.bypass.as_ref().map(|bypass| bypass.interval);
-        Ok(Some(StartedGuard { process, stream, orders, interval, pairs }))
+        let parts = orders.pairs.iter().enumerate().map(|(at, pair)| devices::devices(at, pair));
+        let (devices, attendants) = parts.map(Option::unzip).unzip();
+        Ok(Some(StartedGuard { process, stream, orders, interval, pairs, devices, attendants }))
+    }
+
+    /// What the thread that has the ports of pair number `pair` attends to, if devices are among
+    /// them.
+    pub fn attendant(&mut self, pair: usize) -> Option<Attendant> {
+        self.attendants.get_mut(pair)?.take()
+    }
+
+    /// Brings the links of all devices up. Those that cannot be set do not follow.
+    fn bring_devices_up(&mut self, wake: &dyn Fn(usize)) {
+        for (pair, devices) in self.devices.iter_mut().enumerate() {
+            let Some(devices) = devices else { continue };
+            for (Device { side, port }, error) in devices.bring_up(|| wake(pair)) {
+                self.pairs[pair].stays(side, port);
+                if let Some(guarded) = &mut self.orders.pairs[pair].sides[side][port] {
+                    guarded.manner = Manner::Device { follows: false };
+                }
+                journal::warn(&failed(&error));
+            }
+        }
     }
 
     fn wait_until_ready(&self) {
@@ -169,30 +199,60 @@ impl StartedGuard {
 
     /// Sets the guard to work, waits until it has brought the ports up, and follows its news on a
     /// thread of its own. Without privileges to set them, the journal says that ports stay as they
-    /// are.
+    /// are. `wake` makes the thread of a pair, by number, [attend](Attendant::attend).
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn watch(self) -> io::Result<Guard> {
+    pub fn watch(mut self, wake: impl Fn(usize) + Send + Sync + 'static) -> io::Result<Guard> {
+        self.bring_devices_up(&wake);
         send(&self.stream, &self.orders)?;
         self.stream.set_read_timeout(Some(PATIENCE))?;
         self.wait_until_ready();
         self.stream.set_read_timeout(None)?;
-        let StartedGuard { process, stream, interval, pairs, .. } = self;
+        let StartedGuard { process, stream, interval, pairs, devices, .. } = self;
         let states = Arc::new(Mutex::new(pairs));
+        let links = Arc::new(Links { devices, wake: Box::new(wake) });
+        links.tell(&stream)?;
         let (over, is_over) = channel();
         let is_ending = Arc::new(AtomicBool::new(false));
         let (news, seen, ending) =
             (stream.try_clone()?, Arc::clone(&states), Arc::clone(&is_ending));
+        let set = Arc::clone(&links);
         Builder::new().name("carrier".to_string()).spawn(move || {
-            watch(&news, &seen);
+            watch(&news, &seen, &set);
             if !ending.load(Ordering::Relaxed) {
                 journal::warn(GUARD_DIED);
             }
             // The box may have ended.
             let _ = over.send(());
         })?;
-        Ok(Guard { process, stream, interval, states, is_ending, is_over })
+        Ok(Guard { process, stream, interval, states, links, is_ending, is_over })
+    }
+}
+
+/// The devices of all pairs, and what makes their threads attend.
+struct Links {
+    devices: Vec<Option<Devices>>,
+    wake: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+impl Links {
+    /// Has the guard told of all links.
+    fn tell(&self, guard: &UnixStream) -> io::Result<()> {
+        for (pair, devices) in self.devices.iter().enumerate() {
+            if let Some(devices) = devices {
+                devices.tell(guard.try_clone()?, || (self.wake)(pair));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the devices of one side of a pair, or of both.
+    fn set(&self, pair: usize, side: Option<Side>, to: LinkState) {
+        let Some(Some(devices)) = self.devices.get(pair) else { return };
+        for error in devices.set(side, to, || (self.wake)(pair)) {
+            journal::warn(&failed(&error));
+        }
     }
 }
 
@@ -202,6 +262,7 @@ pub struct Guard {
     stream: UnixStream,
     interval: Option<Duration>,
     states: Arc<Mutex<Vec<PairCarrier>>>,
+    links: Arc<Links>,
     /// The guard's end is expected.
     is_ending: Arc<AtomicBool>,
     is_over: Receiver<()>,
@@ -253,6 +314,12 @@ impl Guard {
         self.is_ending.store(true, Ordering::Relaxed);
         // The guard may have died.
         let _ = self.stream.shutdown(Shutdown::Write);
+        // A bypass NIC connects its ports.
+        if self.interval.is_none() {
+            for pair in 0..self.links.devices.len() {
+                self.links.set(pair, None, LinkState::Down);
+            }
+        }
         self.finish();
     }
 
@@ -280,8 +347,12 @@ impl Carriers {
 }
 
 /// Sends a line, whole, from any thread.
-fn send(mut stream: &UnixStream, line: &impl Serialize) -> io::Result<()> {
-    stream.write_all(format!("{}\n", serde_json::to_string(line)?).as_bytes())
+fn send(mut stream: &UnixStream, told: &impl Serialize) -> io::Result<()> {
+    stream.write_all(line(told)?.as_bytes())
+}
+
+fn line(told: &impl Serialize) -> io::Result<String> {
+    Ok(format!("{}\n", serde_json::to_string(told)?))
 }
 
 /// The guard's lines. `None`: it has ended, or does not answer in time.
@@ -299,15 +370,22 @@ impl Iterator for Lines<'_> {
 }
 
 /// Follows the guard's news until it ends.
-fn watch(stream: &UnixStream, states: &Mutex<Vec<PairCarrier>>) {
+fn watch(stream: &UnixStream, states: &Mutex<Vec<PairCarrier>>, links: &Links) {
     let mut failing = Vec::new();
     for news in Lines(stream) {
         if let News::Command { which, error } = news {
             tell_of_command(&mut failing, which, error);
             continue;
         }
-        let mut states = states.lock().unwrap_or_else(PoisonError::into_inner);
-        tell(&mut states, news);
+        let set = match news {
+            News::Held { pair, side } => Some((pair, side, LinkState::Down)),
+            News::Released { pair, side } => Some((pair, side, LinkState::Up)),
+            _ => None,
+        };
+        tell(&mut states.lock().unwrap_or_else(PoisonError::into_inner), news);
+        if let Some((pair, side, to)) = set {
+            links.set(pair, Some(side), to);
+        }
     }
 }
 
@@ -316,6 +394,7 @@ fn tell(pairs: &mut [PairCarrier], news: News) {
     match news {
         News::Ready | News::Command { .. } => {}
         News::Failed { error } => journal::warn(&failed(&error)),
+        News::Fallen { interfaces } if interfaces.is_empty() => {}
         News::Fallen { interfaces } => {
             journal::line(&format!("{} taken down: the box ends", interfaces.join(", ")));
         }
@@ -387,10 +466,10 @@ pub fn down<S: BoxKind>(
             let Some(port) = port.as_ref().filter(|port| port.falls()) else { continue };
             let set = match claim {
                 Err(in_use) => Err(in_use.to_string()),
-                Ok(_) => port.take_down(&port.interface),
+                Ok(_) => port.take_down(&port.name),
             };
             match set {
-                Ok(()) => down.push(port.interface.clone()),
+                Ok(()) => down.push(port.name.clone()),
                 Err(error) => failed.push(error),
             }
         }
@@ -407,15 +486,16 @@ fn guarded<S: BoxKind>(pair: &Pair<S>) -> GuardedPair {
         return GuardedPair::default();
     }
     let guarded = |port: &PortName| {
-        let interface = port.interface()?.to_string();
+        let name = port.interface().map_or_else(|| port.to_string(), str::to_string);
         let manner = match port {
-            PortName::Interface(_) | PortName::Xdp(_) if has_address(&interface) => Manner::Shared,
+            PortName::Interface(_) | PortName::Xdp(_) if has_address(&name) => Manner::Shared,
             PortName::Interface(_) | PortName::Xdp(_) => Manner::Interface,
             PortName::Tap(_) => Manner::Tap,
             PortName::Ethernet { .. } => Manner::Shared,
-            PortName::Memif { .. } | PortName::Dpdk { .. } => return None,
+            PortName::Dpdk { .. } => Manner::Device { follows: true },
+            PortName::Memif { .. } => return None,
         };
-        Some(GuardedPort { interface, manner })
+        Some(GuardedPort { name, manner })
     };
     let (near, behind) = pair.ports.split_at(pair.ports.len().min(1));
     let sides = [near, behind].map(|ports| ports.iter().map(guarded).collect());

@@ -1,5 +1,6 @@
 //! A pair of ports with the element between them, on one thread, or on one per core that shares it.
 
+use crate::carrier::Attendant;
 use crate::cores::Places;
 use crate::element::{Element, FLOWS_AT_ONCE, FlowsTold};
 use crate::error::Error;
@@ -112,12 +113,13 @@ struct Seen {
 impl<E: Element> Running<E> {
     /// Prepares a thread per core, each with its element and its queue of each port, which it does
     /// not touch until it [begins](Self::begin). Each thread calls `when_over` when it ends, even
-    /// by a panic.
+    /// by a panic. `devices`: attended to by the first core.
     pub fn prepare<S: BoxKind>(
         pair: &Pair<S>,
         cores: Vec<(E, Vec<BoxPort>)>,
         places: &Places,
         clock: Clock,
+        mut devices: Option<Attendant>,
         when_over: impl FnOnce() + Clone + Send + 'static,
     ) -> Result<Self, Error> {
         let mut running = Running {
@@ -154,6 +156,7 @@ impl<E: Element> Running<E> {
                 flows_told: FlowsTold::default(),
                 seen: Arc::clone(&seen),
                 stillness: Arc::clone(&stillness),
+                devices: devices.take(),
             };
             let over = WhenOver(Some(when_over.clone()));
             let (name, place) = (pair.name.clone(), place.clone());
@@ -235,6 +238,11 @@ impl<E: Element> Observer<E> {
     /// Number of its threads.
     pub fn cores(&self) -> usize {
         self.cores.len()
+    }
+
+    /// Has the first of its threads attend to its links.
+    pub fn call_hook(&self) {
+        self.cores.first().into_iter().for_each(|core| core.handle.call_hook());
     }
 
     /// Where each of its threads finds the request to hold still, and what makes it look.
@@ -374,6 +382,7 @@ struct Keeper {
     flows_told: FlowsTold,
     seen: Arc<Mutex<Seen>>,
     stillness: Arc<Asked>,
+    devices: Option<Attendant>,
 }
 
 /// State that is kept about a port.
@@ -517,6 +526,20 @@ impl Watch {
 }
 
 impl Keeper {
+    /// Has the ports serve known flows first, if these have changed.
+    fn prefer(&mut self, element: &mut impl Element, ports: &mut [BoxPort]) {
+        let Some(sides) = element.preferred(&mut self.preferred) else { return };
+        for ((watch, port), qps) in self.watches.iter().zip(ports).zip(&sides) {
+            if let Err(error) = port.prefer(qps) {
+                let text = format!(
+                    "{} port {} does not serve known flows first: {error}",
+                    watch.side, watch.name
+                );
+                journal::of_pair(Level::Warning, &self.pair, &text);
+            }
+        }
+    }
+
     fn core_status(&self, ports: &[BoxPort], counters: &DriverCounters) -> CoreStatus {
         let mut status = CoreStatus {
             received_frames: ports.iter().map(|port| port.counters().rx_frames).sum(),
@@ -539,18 +562,11 @@ impl<E: Element> Hook<E, BoxPort> for Keeper {
         ports: &mut [BoxPort],
         counters: &DriverCounters,
     ) {
-        self.stillness.attend(element.owes(), ports);
-        if let Some(sides) = element.preferred(&mut self.preferred) {
-            for ((watch, port), qps) in self.watches.iter().zip(&mut *ports).zip(&sides) {
-                if let Err(error) = port.prefer(qps) {
-                    let text = format!(
-                        "{} port {} does not serve known flows first: {error}",
-                        watch.side, watch.name
-                    );
-                    journal::of_pair(Level::Warning, &self.pair, &text);
-                }
-            }
+        if let Some(devices) = &mut self.devices {
+            devices.attend(ports);
         }
+        self.stillness.attend(element.owes(), ports);
+        self.prefer(element, ports);
         let elapsed = now.since(self.rates_since);
         let has_rates = elapsed >= RATE_INTERVAL;
         let mut state = Vec::with_capacity(ports.len());

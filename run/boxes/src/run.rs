@@ -134,24 +134,29 @@ pub fn run<S: BoxKind>(
     let prepared = plan.pairs.iter().map(prepare).collect::<Result<Vec<_>, Error>>()?;
     let clock = Clock::start();
     let footing = Footing::find(entry, &plan, &privileges)?;
-    let Footing { mut signals, mut control, health, claims, ports, guard, mut successor } = footing;
+    let Footing { mut signals, mut control, health, claims, ports, mut guard, mut successor } =
+        footing;
     let mut running = Vec::new();
-    for ((pair, prepared), ports) in plan.pairs.iter().zip(prepared).zip(ports) {
+    for (at, ((pair, prepared), ports)) in plan.pairs.iter().zip(prepared).zip(ports).enumerate() {
         let Prepared { places, elements } = prepared;
         let ended = signals.handle();
         let cores = elements.into_iter().zip(ports).collect();
-        running.push(Running::prepare(pair, cores, &places, clock, move || ended.close())?);
+        let devices = guard.as_mut().and_then(|guard| guard.attendant(at));
+        let when_over = move || ended.close();
+        running.push(Running::prepare(pair, cores, &places, clock, devices, when_over)?);
     }
     successor.as_mut().map_or(Ok(()), Successor::commit)?;
     running.iter().for_each(Running::begin);
     successor.into_iter().for_each(Successor::conclude);
-    let guard = guard.map(StartedGuard::watch).transpose().map_err(Error::Guard)?;
+    let observers: Vec<_> = running.iter().map(Running::observer).collect();
+    let attending = observers.clone();
+    let guard = guard.map(|guard| guard.watch(move |pair| attending[pair].call_hook()));
+    let guard = guard.transpose().map_err(Error::Guard)?;
     control.keep();
     let claimed = claims.iter().map(Claim::duplicate).collect::<io::Result<Vec<_>>>();
     let claimed = claimed.map_err(ControlError::Serve)?;
     Claim::serve(claims, &plan.name).map_err(ControlError::Thread)?;
     tell_beginning(&plan, &privileges);
-    let observers = running.iter().map(Running::observer).collect();
     let carriers = guard.as_ref().map_or_else(Carriers::default, Guard::carriers);
     let user = privileges::user_name();
     let operation = Arc::new(Operation::new(plan, planner, user, observers, carriers));

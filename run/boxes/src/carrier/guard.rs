@@ -38,12 +38,18 @@ pub enum Manner {
     Tap,
     /// Never, because others use the interface too.
     Shared,
+    /// By the box, whose process has the device. The box tells of its carrier too.
+    Device {
+        /// The link can be set.
+        follows: bool,
+    },
 }
 
 /// A port whose carrier is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardedPort {
-    pub interface: String,
+    /// The interface's or the device's.
+    pub name: String,
     pub manner: Manner,
 }
 
@@ -87,21 +93,21 @@ impl GuardedPort {
         match self.manner {
             Manner::Interface => set(interface, Setting::Up),
             Manner::Tap => set(interface, Setting::Carrier(true)),
-            Manner::Shared => Ok(()),
+            Manner::Shared | Manner::Device { .. } => Ok(()),
         }
         .map_err(|error| error.to_string())
     }
 
     /// True if the box may take the port down.
     pub fn follows(&self) -> bool {
-        self.manner != Manner::Shared
+        !matches!(self.manner, Manner::Shared | Manner::Device { follows: false })
     }
 
     pub fn take_down(&self, interface: &str) -> Result<(), String> {
         match self.manner {
             Manner::Interface => set(interface, Setting::Down),
             Manner::Tap => set(interface, Setting::Carrier(false)),
-            Manner::Shared => Ok(()),
+            Manner::Shared | Manner::Device { .. } => Ok(()),
         }
         .map_err(|error| error.to_string())
     }
@@ -164,8 +170,9 @@ fn claim(pairs: &[GuardedPair], stream: &UnixStream) -> Option<Vec<UnixListener>
         claimed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
     let mut claims = Vec::new();
-    for port in pairs.iter().flat_map(GuardedPair::ports) {
-        let name = format!("longhaul/carrier/{}", port.interface);
+    let ports = pairs.iter().flat_map(GuardedPair::ports);
+    for port in ports.filter(|port| !matches!(port.manner, Manner::Device { .. })) {
+        let name = format!("longhaul/carrier/{}", port.name);
         let Ok(address) = SocketAddr::from_abstract_name(name) else { continue };
         let mut claimed = UnixListener::bind_addr(&address);
         if is_in_use(&claimed) && holder(&address).is_none() {
@@ -185,18 +192,26 @@ fn claim(pairs: &[GuardedPair], stream: &UnixStream) -> Option<Vec<UnixListener>
     Some(claims)
 }
 
-/// A port that is watched.
+/// A port with its carrier.
 struct Watched {
     port: GuardedPort,
-    watch: Watch,
-    index: Option<u32>,
     link: Link,
+    source: Source,
+}
+
+/// Who tells of a carrier.
+enum Source {
+    Kernel { watch: Watch, index: Option<u32> },
+    Box,
 }
 
 impl Watched {
     fn new(port: GuardedPort) -> io::Result<Self> {
-        let watch = Watch::new(&port.interface)?;
-        Ok(Watched { port, watch, index: None, link: Link::new() })
+        let source = match port.manner {
+            Manner::Device { .. } => Source::Box,
+            _ => Source::Kernel { watch: Watch::new(&port.name)?, index: None },
+        };
+        Ok(Watched { port, link: Link::new(), source })
     }
 
     /// True if the port was taken down, as by the end of a box, and can be brought up.
@@ -210,13 +225,39 @@ impl Watched {
         self.link.state == LinkState::Up
     }
 
+    /// The interface's present name, or the device's.
+    fn name(&self) -> &str {
+        match &self.source {
+            Source::Kernel { watch, .. } => watch.interface(),
+            Source::Box => &self.port.name,
+        }
+    }
+
+    /// What is readable when the carrier may have changed.
+    fn descriptor(&self) -> Option<&Watch> {
+        match &self.source {
+            Source::Kernel { watch, .. } => Some(watch),
+            Source::Box => None,
+        }
+    }
+
     /// Looks at the interface, and returns whether its carrier changed.
     fn look(&mut self) -> bool {
-        self.watch.wake();
-        let Some(presence) = self.watch.look(self.index) else { return false };
-        self.index = presence.index();
         let before = self.has_carrier();
-        self.link.follow(self.watch.interface(), presence);
+        let Source::Kernel { watch, index } = &mut self.source else { return false };
+        watch.wake();
+        let Some(presence) = watch.look(*index) else { return false };
+        *index = presence.index();
+        self.link.follow(watch.interface(), presence);
+        self.has_carrier() != before
+    }
+
+    /// Takes what the box tells of its device, and returns whether its carrier changed.
+    fn hear(&mut self, why_down: Option<String>) -> bool {
+        let before = self.has_carrier();
+        if matches!(self.source, Source::Box) {
+            self.link = why_down.map_or_else(Link::up, Link::down);
+        }
         self.has_carrier() != before
     }
 }
@@ -289,7 +330,7 @@ impl Running {
         }
     }
 
-    fn run(&mut self, orders: &mut impl BufRead) -> io::Result<()> {
+    fn run(&mut self, orders: &mut BufReader<UnixStream>) -> io::Result<()> {
         for pair in 0..self.pairs.len() {
             let held = self.pairs[pair].follow.held();
             for side in (0..2).filter(|side| held != Some(*side)) {
@@ -305,7 +346,8 @@ impl Running {
         }
         loop {
             self.look();
-            if !self.wait()? {
+            // Several may have come at once.
+            if orders.buffer().is_empty() && !self.wait()? {
                 continue;
             }
             // An error is the end of the stream.
@@ -317,12 +359,26 @@ impl Running {
                     self.command(Which::Armed);
                 }
                 Some(Ok(Order::Beat)) => self.command(Which::Heartbeat),
+                Some(Ok(Order::Carrier { pair, side, port, why_down })) => {
+                    self.hear(pair, side, port, why_down);
+                }
                 // The end, or not this program's box any more.
                 Some(Err(_)) | None => {
                     self.end();
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// Takes what the box tells of a device.
+    fn hear(&mut self, pair: usize, side: Side, port: usize, why_down: Option<String>) {
+        let Some(followed) = self.pairs.get_mut(pair) else { return };
+        let held = followed.follow.held();
+        let ports = followed.sides.get_mut(side);
+        let Some(Some(watched)) = ports.and_then(|ports| ports.get_mut(port)) else { return };
+        if watched.hear(why_down.clone()) && held != Some(side) {
+            self.tell(&News::Carrier { pair, side, port, why_down });
         }
     }
 
@@ -339,7 +395,8 @@ impl Running {
 
     /// Waits for a change of an interface, a deadline, or an order; returns whether there is one.
     fn wait(&self) -> io::Result<bool> {
-        let watches = self.ports().map(|port| PollFd::new(&port.watch, PollFlags::IN));
+        let watches = self.ports().filter_map(Watched::descriptor);
+        let watches = watches.map(|watch| PollFd::new(watch, PollFlags::IN));
         let order = PollFd::new(&self.stream, PollFlags::IN);
         let command = self.commands.as_ref().and_then(Runner::descriptor);
         let command = command.map(|ended| PollFd::from_borrowed_fd(ended, PollFlags::IN));
@@ -406,7 +463,7 @@ impl Running {
         set: fn(&GuardedPort, &str) -> Result<(), String>,
     ) -> Vec<News> {
         let ports = self.pairs[pair].sides[side].iter().flatten();
-        let failed = ports.filter_map(|of| set(&of.port, of.watch.interface()).err());
+        let failed = ports.filter_map(|of| set(&of.port, of.name()).err());
         failed.map(|error| News::Failed { error }).collect()
     }
 
@@ -418,7 +475,7 @@ impl Running {
         }
         let mut interfaces = Vec::new();
         for watched in self.ports().filter(|of| of.port.falls()) {
-            let interface = watched.watch.interface();
+            let interface = watched.name();
             if watched.port.take_down(interface).is_ok() {
                 interfaces.push(interface.to_string());
             }
@@ -430,7 +487,7 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::carrier::send;
+    use crate::carrier::{line, send};
     use std::thread;
 
     /// Whether a guard opened the bypass NIC after these orders, and the end of the stream.
@@ -465,7 +522,7 @@ mod tests {
 
     #[test]
     fn a_side_follows_only_what_can_be_taken_down() {
-        let port = |manner| Some(GuardedPort { interface: "nothere0".to_string(), manner });
+        let port = |manner| Some(GuardedPort { name: "nothere0".to_string(), manner });
         let follows = |near: Option<GuardedPort>, behind: Option<GuardedPort>| {
             let pair = GuardedPair { sides: [vec![near], vec![behind]], held: None };
             let (stream, _box) = UnixStream::pair().unwrap();
@@ -476,5 +533,52 @@ mod tests {
         assert_eq!(follows(plain(), port(Manner::Tap)), [true, true]);
         assert_eq!(follows(plain(), None), [false, false]);
         assert_eq!(follows(plain(), port(Manner::Shared)), [false, true]);
+        let device = |follows| port(Manner::Device { follows });
+        assert_eq!(follows(device(true), device(false)), [false, true]);
+        assert_eq!(follows(device(true), plain()), [true, true]);
+    }
+
+    /// What the guard of a pair of devices tells after each order.
+    #[test]
+    fn devices_follow_what_the_box_tells_of_them() {
+        let device = |name: &str| {
+            let manner = Manner::Device { follows: true };
+            Some(GuardedPort { name: name.to_string(), manner })
+        };
+        let sides = [vec![device("dpdk:a")], vec![device("dpdk:b")]];
+        let pair = GuardedPair { sides, held: None };
+        let (ours, its) = UnixStream::pair().unwrap();
+        let guard = thread::spawn(move || {
+            let mut orders = BufReader::new(its.try_clone().unwrap());
+            Running::new(its, vec![pair], None).unwrap().run(&mut orders).unwrap();
+        });
+        let news = BufReader::new(ours.try_clone().unwrap());
+        let mut news = news.lines().map(|line| serde_json::from_str::<News>(&line.unwrap()));
+        let mut next = || news.next().unwrap().unwrap();
+        let why = |text: &str| Some(text.to_string());
+        let carrier = |side, why_down| Order::Carrier { pair: 0, side, port: 0, why_down };
+        let lost = |side, why_down| News::Carrier { pair: 0, side, port: 0, why_down };
+        assert_eq!(next(), News::Ready);
+        // At once, as if they had waited; and about ports that are not there.
+        let strange = Order::Carrier { pair: 3, side: 1, port: 0, why_down: None };
+        let strange_side = Order::Carrier { pair: 0, side: 9, port: 9, why_down: None };
+        let orders = [strange, strange_side, carrier(0, None), carrier(1, None)];
+        let lines: String = orders.iter().map(|order| line(order).unwrap()).collect();
+        (&ours).write_all(lines.as_bytes()).unwrap();
+        assert_eq!([next(), next()], [lost(0, None), lost(1, None)]);
+        for (side, other) in [(0, 1), (1, 0)] {
+            send(&ours, &carrier(side, why("no light"))).unwrap();
+            assert_eq!(next(), lost(side, why("no light")));
+            assert_eq!(next(), News::Held { pair: 0, side: other });
+            // What the box has taken down is no loss.
+            send(&ours, &carrier(other, why("taken down"))).unwrap();
+            send(&ours, &carrier(side, None)).unwrap();
+            assert_eq!(next(), lost(side, None));
+            assert_eq!(next(), News::Released { pair: 0, side: other });
+            send(&ours, &carrier(other, None)).unwrap();
+            assert_eq!(next(), lost(other, None));
+        }
+        send(&ours, &Order::Disarm).unwrap();
+        guard.join().unwrap();
     }
 }

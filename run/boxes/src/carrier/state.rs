@@ -75,6 +75,12 @@ impl PairCarrier {
         PairCarrier { name, sides }
     }
 
+    /// A port cannot be taken down.
+    pub fn stays(&mut self, side: Side, port: usize) {
+        let of = self.sides[side].iter_mut().find(|of| of.number == port);
+        of.into_iter().for_each(|of| of.follows = false);
+    }
+
     /// A port lost its carrier, or found it.
     pub fn carrier(&mut self, side: Side, port: usize, why_down: Option<String>) {
         let ports = self.sides.get_mut(side);
@@ -183,9 +189,8 @@ mod tests {
     fn what_took_what_down_is_told_and_counted() {
         let ports: [PortName; 3] = ["eth1", "eth2", "eth3"].map(|name| name.parse().unwrap());
         let sides = ["lan", "wan1", "wan2"].map(str::to_string);
-        let guarded = ["eth1", "eth2", "eth3"].map(|interface| {
-            Some(GuardedPort { interface: interface.to_string(), manner: Manner::Interface })
-        });
+        let guarded = ["eth1", "eth2", "eth3"]
+            .map(|name| Some(GuardedPort { name: name.to_string(), manner: Manner::Interface }));
         let named = sides.into_iter().zip(&ports).zip(&guarded);
         let mut pair = PairCarrier::new("one".to_string(), named);
         pair.carrier(0, 0, Some("interface eth1 has no carrier".to_string()));
