@@ -12,6 +12,7 @@ use crate::guest::skip_loudly;
 use crate::process::cpu_time;
 use crate::program::{Finished, Program, longhaul};
 use crate::{RuntimeDir, Turn};
+use longhaul_netdev::watch::{Presence, Watch};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -85,6 +86,24 @@ impl Namespace {
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+
+    /// Waits until `interface` has a carrier, or none, and returns the time that it took.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn until_carrier(&self, interface: &str, has: bool) -> Duration {
+        let mut watch = self.inside(|| Watch::new(interface)).expect("a watch");
+        let start = Instant::now();
+        loop {
+            watch.suspect();
+            let presence = watch.look(None);
+            if matches!(presence, Some(Presence::Present { is_running, .. }) if is_running == has) {
+                return start.elapsed();
+            }
+            assert!(start.elapsed() < LIMIT, "{interface}: carrier: never {has}: {presence:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Command: `longhaul` with `arguments`, split at spaces, inside.

@@ -2,9 +2,10 @@
 //! and `dpdk` build one.
 
 use longhaul_checks::guest::skip_loudly;
-use longhaul_checks::network::{LIMIT, Network, RIGHT};
+use longhaul_checks::network::{LIMIT, Namespace, Network, RIGHT, RunningBox};
 use longhaul_checks::packets::every_kind;
 use longhaul_checks::{Program, RuntimeDir, Turn, longhaul_with_dpdk, require};
+use longhaul_netdev::setting::{Setting, set};
 use longhaul_wire::pcap::{self, LinkType, RecordHeader};
 use serde_json::Value;
 use std::fs;
@@ -118,6 +119,101 @@ fn unmodified_programs_run_through_them() {
     let other = &status["pairs"][0]["ports"][1]["other"];
     assert!(other["tx_by_reference"].as_u64() >= Some(200 * 64), "{status:#}");
     fibre.end();
+}
+
+fn apply(at: &Namespace, interface: &str, setting: Setting) {
+    at.inside(|| set(interface, setting)).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Starts an accelerator between `lan` and `wan`.
+fn accelerator(
+    network: &Network,
+    program: &Path,
+    [lan, wan]: [&str; 2],
+    options: &str,
+) -> RunningBox {
+    let file = network.runtime.path().join("box.toml");
+    let text = format!("[dpdk]\neal = '{EAL}'\n[[pair]]\nlan = '{lan}'\nwan = '{wan}'\n");
+    fs::write(&file, text).expect("a file");
+    let arguments = format!("accelerate --name box {options} --config {}", file.display());
+    network.start_by(program, &arguments)
+}
+
+#[test]
+fn a_device_and_an_interface_follow_each_others_carrier() {
+    let what = "carriers of a port of DPDK's and an interface";
+    let Some(program) = program(what) else { return };
+    let Some(network) = Network::new(what, 1500) else { return };
+    let ports = ["dpdk:net_tap0,iface=lhdpdk", "east"];
+    let one = accelerator(&network, &program, ports, "--keep-privileges");
+    let (device, host) = ((&network.middle, "lhdpdk"), (&network.right, "eth0"));
+    let both_are_up = || [device, host].map(|(at, name)| at.until_carrier(name, true));
+    both_are_up();
+    for (index, (lost, name), (other, seen)) in [(0, device, host), (1, host, device)] {
+        apply(lost, name, Setting::Down);
+        let took = other.until_carrier(seen, false);
+        println!("{} lost its carrier: the opposite side saw it in {took:?}", ports[index]);
+        network.wait_for(&one, "which took which down", |status| {
+            let ports = &status["pairs"][0]["carrier"]["ports"];
+            ports[index]["losses"] == 1 && ports[1 - index]["taken_down"].is_string()
+        });
+        apply(lost, name, Setting::Up);
+        both_are_up();
+        network.wait_for(&one, "both ports up", |status| {
+            let ports = &status["pairs"][0]["carrier"]["ports"];
+            (0..2).all(|index| ports[index]["taken_down"].is_null())
+        });
+    }
+    let status = network.status(&one);
+    for port in status["pairs"][0]["carrier"]["ports"].as_array().expect("ports") {
+        assert_eq!((&port["losses"], &port["takedowns"]), (&1.into(), &1.into()), "{status:#}");
+    }
+    let ended = one.end();
+    for text in [
+        "wan port east taken down because of lan port dpdk:net_tap0,iface=lhdpdk: device net_tap0",
+        "lan port dpdk:net_tap0,iface=lhdpdk taken down because of wan port east: interface east",
+    ] {
+        assert!(ended.stderr.contains(text), "{text}: {ended}");
+    }
+}
+
+#[test]
+fn devices_follow_each_other_and_those_that_cannot_say_so() {
+    let what = "carriers of ports of DPDK's";
+    let Some(program) = program(what) else { return };
+    let Some(network) = Network::new(what, 1500) else { return };
+    let ports = ["dpdk:net_tap0,iface=lhdpdk0", "dpdk:net_tap1,iface=lhdpdk1"];
+    let one = accelerator(&network, &program, ports, "--keep-privileges");
+    let middle = &network.middle;
+    for (lost, other) in [("lhdpdk0", "lhdpdk1"), ("lhdpdk1", "lhdpdk0")] {
+        for name in [lost, other] {
+            middle.until_carrier(name, true);
+        }
+        apply(middle, lost, Setting::Down);
+        let took = middle.until_carrier(other, false);
+        println!("{lost} of two devices lost its carrier: the other saw it in {took:?}");
+        apply(middle, lost, Setting::Up);
+        middle.until_carrier(other, true);
+    }
+    one.end();
+    let ports = ["dpdk:net_tap0,iface=lhdpdk", "dpdk:net_af_packet0,iface=east"];
+    let one = accelerator(&network, &program, ports, "");
+    middle.until_carrier("lhdpdk", true);
+    apply(middle, "lhdpdk", Setting::Down);
+    network.wait_for(&one, "a loss", |status| {
+        status["pairs"][0]["carrier"]["ports"][0]["losses"] == 1
+    });
+    let status = network.status(&one);
+    let other = &status["pairs"][0]["carrier"]["ports"][1];
+    assert_eq!((&other["takedowns"], &other["taken_down"]), (&0.into(), &Value::Null));
+    network.right.until_carrier("eth0", true);
+    let ended = one.end();
+    for told in [
+        "cannot set the link of port net_tap0: net_tap needs the privileges",
+        "cannot set the link of port net_af_packet0: net_af_packet cannot; name its interface",
+    ] {
+        assert_eq!(ended.stderr.matches(told).count(), 1, "{told}: {ended}");
+    }
 }
 
 #[test]

@@ -7,26 +7,11 @@ use longhaul_netdev::setting::{Setting, set};
 use longhaul_netdev::watch::{Presence, Watch};
 use serde_json::Value;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Carrier losses that Linux reports, for one interface per second at most, are waited for once.
 const CALM: Duration = Duration::from_millis(1100);
 const MS: Duration = Duration::from_millis(1);
-
-/// Waits until `interface` has a carrier, or none, and returns the time that it took.
-fn until_carrier(at: &Namespace, interface: &str, has: bool) -> Duration {
-    let mut watch = at.inside(|| Watch::new(interface)).expect("a watch");
-    let start = Instant::now();
-    loop {
-        watch.suspect();
-        let presence = watch.look(None);
-        if matches!(presence, Some(Presence::Present { is_running, .. }) if is_running == has) {
-            return start.elapsed();
-        }
-        assert!(start.elapsed() < LIMIT, "{interface}: carrier: never {has}: {presence:?}");
-        sleep(MS);
-    }
-}
 
 fn apply(at: &Namespace, interface: &str, setting: Setting) {
     at.inside(|| set(interface, setting)).unwrap_or_else(|e| panic!("{e}"));
@@ -39,7 +24,7 @@ fn port(status: &Value, index: usize) -> Value {
 
 fn both_have_carriers(network: &Network) {
     for host in [&network.left, &network.right] {
-        until_carrier(host, "eth0", true);
+        host.until_carrier("eth0", true);
     }
     network.round_trip(RIGHT, 64, 2);
 }
@@ -52,7 +37,7 @@ fn follow_in_both_directions(network: &Network, ports: &str) -> RunningBox {
     {
         sleep(CALM);
         apply(lost, "eth0", Setting::Down);
-        let took = until_carrier(other, "eth0", false);
+        let took = other.until_carrier("eth0", false);
         println!("{ports}: port {index} lost its carrier: the opposite host saw it in {took:?}");
         network.wait_for(&follower, "which took which down", |status| {
             let why = &port(status, 1 - index)["taken_down"];
@@ -105,18 +90,18 @@ fn a_tap_device_loses_its_carrier_and_keeps_its_addresses() {
     network.middle.set("address add 10.98.0.1/24 dev lhtap");
     network.middle.set("link set lhtap up");
     let follower = network.start("accelerate --name box --lan tap:lhtap --wan east");
-    until_carrier(&network.middle, "lhtap", true);
+    network.middle.until_carrier("lhtap", true);
     sleep(CALM);
     apply(&network.right, "eth0", Setting::Down);
-    let took = until_carrier(&network.middle, "lhtap", false);
+    let took = network.middle.until_carrier("lhtap", false);
     println!("the host behind a TAP device saw a loss in {took:?}");
     apply(&network.right, "eth0", Setting::Up);
-    until_carrier(&network.middle, "lhtap", true);
+    network.middle.until_carrier("lhtap", true);
     // And the other way round.
     network.middle.set("link set lhtap down");
-    until_carrier(&network.right, "eth0", false);
+    network.right.until_carrier("eth0", false);
     network.middle.set("link set lhtap up");
-    until_carrier(&network.right, "eth0", true);
+    network.right.until_carrier("eth0", true);
     follower.end();
 }
 
@@ -129,7 +114,7 @@ fn a_box_that_ends_has_no_carrier_and_one_that_starts_has() {
         both_have_carriers(&network);
         sleep(CALM);
         one.signal(signal);
-        let took = [&network.left, &network.right].map(|host| until_carrier(host, "eth0", false));
+        let took = [&network.left, &network.right].map(|host| host.until_carrier("eth0", false));
         println!("signal {signal}: the hosts saw the end in {took:?}");
         one.program.finish(LIMIT);
     }
@@ -196,7 +181,7 @@ fn a_port_that_flaps_stalls_nothing_and_is_right_in_the_end() {
         }
         println!("longest round trip beside {flaps} flaps: {longest:?}");
     });
-    until_carrier(&network.middle, "g2", true);
+    network.middle.until_carrier("g2", true);
     network.wait_for(&follower, "the last state", |status| {
         let ports = &status["pairs"][1]["carrier"]["ports"];
         ports[1]["takedowns"].as_u64() > Some(0) && ports[1]["taken_down"].is_null()
@@ -206,7 +191,7 @@ fn a_port_that_flaps_stalls_nothing_and_is_right_in_the_end() {
     println!("{flaps} flaps took the opposite port down {takedowns:?} times");
     assert!(takedowns < Some(flaps / 4), "{status:#}");
     apply(&network.middle, "f2", Setting::Down);
-    until_carrier(&network.middle, "g2", false);
+    network.middle.until_carrier("g2", false);
     follower.end();
 }
 
@@ -219,13 +204,13 @@ fn ports_that_do_not_follow_stay_up() {
     network
         .wait_for(&one, "a loss", |status| status["pairs"][0]["ports"][0]["link_is_up"] == false);
     assert_eq!(network.status(&one)["pairs"][0]["carrier"], Value::Null);
-    until_carrier(&network.right, "eth0", true);
+    network.right.until_carrier("eth0", true);
     apply(&network.left, "eth0", Setting::Up);
     one.signal(libc::SIGKILL);
     one.program.finish(LIMIT);
     sleep(CALM);
     for host in [&network.left, &network.right] {
-        until_carrier(host, "eth0", true);
+        host.until_carrier("eth0", true);
     }
 }
 
@@ -237,9 +222,9 @@ fn an_interface_with_an_address_is_never_set_down() {
     both_have_carriers(&network);
     sleep(CALM);
     one.signal(libc::SIGTERM);
-    until_carrier(&network.right, "eth0", false);
+    network.right.until_carrier("eth0", false);
     one.program.finish(LIMIT);
-    until_carrier(&network.left, "eth0", true);
+    network.left.until_carrier("eth0", true);
 }
 
 #[test]
@@ -251,7 +236,7 @@ fn a_side_that_is_held_down_stays_so_when_the_box_is_replaced() {
     let old = network.start(arguments);
     both_have_carriers(&network);
     apply(&network.left, "eth0", Setting::Down);
-    until_carrier(&network.right, "eth0", false);
+    network.right.until_carrier("eth0", false);
     let mut new = Program::start(
         &mut network.middle.longhaul(&network.runtime, &format!("{arguments} --replace")),
     );
@@ -318,13 +303,13 @@ fn ports_of_a_box_that_died_with_its_guard_are_taken_down_by_a_command() {
     one.signal(libc::SIGKILL);
     one.program.finish(LIMIT);
     for host in [&network.left, &network.right] {
-        until_carrier(host, "eth0", true);
+        host.until_carrier("eth0", true);
     }
     let done = down();
     assert!(done.status.success(), "{done}");
     assert_eq!(done.stdout, "west is down\neast is down\n", "{done}");
     for host in [&network.left, &network.right] {
-        until_carrier(host, "eth0", false);
+        host.until_carrier("eth0", false);
     }
     let next = start();
     both_have_carriers(&network);
