@@ -216,8 +216,9 @@ impl Watched {
 
     /// True if the port was taken down, as by the end of a box, and can be brought up.
     fn is_down(&mut self) -> bool {
-        self.watch.wake();
-        let presence = self.watch.look(None);
+        let Source::Kernel { watch, .. } = &mut self.source else { return false };
+        let presence = watch.look(None);
+        watch.suspect();
         self.port.falls() && matches!(presence, Some(Presence::Present { is_up: false, .. }))
     }
 
