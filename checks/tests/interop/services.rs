@@ -221,7 +221,7 @@ fn over_packet_sockets(guest: &Guest) {
     service.order("start");
     wait_forwarding(guest);
     assert_unprivileged(guest, service, NET_ADMIN | NET_RAW);
-    let user = "runs as longhaul-west without privileges";
+    let user = "runs as longhaul-a-west without privileges";
     assert!(service.said().contains(user), "{}", service.said());
     guest.succeed("longhaul box health accelerate-west", LIMIT);
     assert_reloads(guest, service);

@@ -88,7 +88,8 @@ longhaul_counters::counters! {
         flows_failed,
         /// Flows that pass because no response of their responder reaches the box.
         flows_one_way,
-        /// Flows that pass because a request has an opcode that the box does not know.
+        /// Flows that pass because a request has an opcode, or a version of the BTH, that the box
+        /// does not know.
         flows_unknown_opcode,
         /// Packets with a version of the BTH that the box does not know, forwarded.
         versions_unknown,

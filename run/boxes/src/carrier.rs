@@ -3,8 +3,8 @@
 //!
 //! A process of its own, the guard, does both: the box drops its privileges once its ports are
 //! open, forwards frames without waiting for anything here, and cannot act when it is killed. The
-//! guard keeps CAP_NET_ADMIN alone, and learns of the box's end from the end of the stream between
-//! them.
+//! guard keeps CAP_NET_ADMIN alone, unless it runs commands for a bypass NIC, and learns of the
+//! box's end from the end of the stream between them.
 
 mod bypass;
 mod devices;
@@ -314,13 +314,14 @@ impl Guard {
         self.is_ending.store(true, Ordering::Relaxed);
         // The guard may have died.
         let _ = self.stream.shutdown(Shutdown::Write);
+        // What the guard has said before is done first.
+        self.finish();
         // A bypass NIC connects its ports.
         if self.interval.is_none() {
             for pair in 0..self.links.devices.len() {
                 self.links.set(pair, None, LinkState::Down);
             }
         }
-        self.finish();
     }
 
     fn finish(&mut self) {

@@ -94,7 +94,7 @@ impl PairCarrier {
     /// A side stays down at the start. Returns the pair's name, and a line about it.
     pub fn wait(&mut self, side: Side) -> (String, String) {
         let [held, other] = self.held_and_other(side);
-        let why = format!("{}, which has had no carrier yet", names(other.iter()));
+        let why = format!("{}, which has no carrier", names(other.iter()));
         for of in held.iter_mut().filter(|of| of.follows) {
             of.taken_down = Some(why.clone());
         }

@@ -66,6 +66,8 @@ enum Failure {
     Refused(String),
     /// The successor is gone, or silent.
     Lost(String),
+    /// It was killed when it had begun to use the ports, which this process cannot use any more.
+    Died,
 }
 
 impl Failure {
@@ -135,6 +137,11 @@ impl<S: BoxKind> Predecessor<S> {
         let why = match outcome {
             Ok(()) => return,
             Err(Failure::Refused(why) | Failure::Lost(why)) => why,
+            Err(Failure::Died) => {
+                return journal::warn(&format!(
+                    "{who} was killed as it began to forward: this box ends too; start it again"
+                ));
+            }
         };
         // Also one that was too slow, which would take silence for this box's death.
         let _ = line.send(FromPredecessor::Refused(why.clone()), &[], PATIENCE);
@@ -297,9 +304,14 @@ impl<S: BoxKind> Predecessor<S> {
             _ => return Failure::refused("the new process said something else than expected"),
         }
         line.send(FromPredecessor::Go, &[], READY_WITHIN)?;
-        await_forwards(line, peer)?;
+        let has_died = await_forwards(line, peer)?;
         let interrupted = since.elapsed();
         still.into_iter().flatten().for_each(Still::give_away);
+        if has_died {
+            *fate = Fate::Ends;
+            self.signals.close();
+            return Err(Failure::Died);
+        }
         *fate = Fate::Replaced;
         let pid = peer.pid;
         if let Err(error) = service_manager::tell(&format!("MAINPID={pid}")) {
@@ -337,24 +349,26 @@ impl<S: BoxKind> Predecessor<S> {
 }
 
 /// Waits until the successor forwards. Only its end shows that it does not and will not: one that
-/// says nothing is killed.
-fn await_forwards(line: &mut Line, peer: &Peer) -> Result<(), Failure> {
+/// says nothing is killed. Returns whether it was killed too late.
+fn await_forwards(line: &mut Line, peer: &Peer) -> Result<bool, Failure> {
     let mut said = line.receive(Some(READY_WITHIN));
+    let mut is_killed = false;
     if said.as_ref().is_err_and(is_timeout) {
         let killed = peer.process.as_ref().map(|it| pidfd_send_signal(it, Signal::KILL));
-        if !matches!(killed, Some(Ok(()))) {
+        is_killed = matches!(killed, Some(Ok(())));
+        if !is_killed {
             journal::warn(&format!(
                 "process {} has the ports and does not forward: kill it, and this box continues",
                 peer.pid
             ));
         }
         said = line.receive(None);
-        if said.is_err() {
+        if said.is_err() && is_killed {
             return Err(Failure::Lost("it said nothing in time, and was killed".to_string()));
         }
     }
     match said? {
-        Arrived::Message(FromSuccessor::Forwards, _) => Ok(()),
+        Arrived::Message(FromSuccessor::Forwards, _) => Ok(is_killed),
         _ => Failure::refused("the new process said something else than expected"),
     }
 }
