@@ -134,14 +134,9 @@ fn tests(
     };
     std::thread::scope(|scope| {
         let others = scope.spawn(others);
-        let (networks, programs): (Vec<_>, Vec<_>) =
-            of_programs.iter().partition(|it| it.target() == NETWORKS);
-        let networks = scope
-            .spawn(|| steps.run("tests of networks", || executables::run(networks, variables)));
-        let passed = steps.run("tests of programs", || executables::run(programs, variables));
-        let panicked = |_| Err("a thread of tests panicked".to_owned());
-        let beside = [networks, others].map(|thread| thread.join().unwrap_or_else(panicked));
-        joined([passed, joined(beside)])
+        let passed = steps.run("tests of programs", || executables::run(&of_programs, variables));
+        let panicked = |_| Err("the thread of all other tests panicked".to_owned());
+        joined([passed, others.join().unwrap_or_else(panicked)])
     })
 }
 
@@ -157,8 +152,6 @@ fn tests_of_programs(root: &Path) -> Result<Vec<String>, String> {
 
 /// The package whose test targets start programs, labs and guests.
 const PROGRAMS: &str = "longhaul-checks";
-/// Its target that waits most, in network namespaces of its own: it runs beside the others.
-const NETWORKS: &str = "networks";
 
 /// All errors, one a line.
 fn joined(outcomes: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {

@@ -63,11 +63,6 @@ pub fn run<'a>(
 }
 
 impl Executable {
-    /// The test target's name.
-    pub fn target(&self) -> &str {
-        &self.target
-    }
-
     /// The package's folder and the target: `accel all`.
     fn name(&self) -> String {
         let package = self.folder.file_name().unwrap_or_default().to_string_lossy();
