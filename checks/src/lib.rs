@@ -7,6 +7,7 @@
 
 mod back_to_back;
 pub mod counting;
+mod environment;
 pub mod fuzz;
 pub mod guest;
 pub mod interop;
@@ -29,6 +30,7 @@ pub mod testpmd;
 pub mod two_processes;
 
 pub use back_to_back::{BackToBack, CLIENT_IP, SERVER_IP};
+pub use environment::from_environment;
 pub use lab::{RuntimeDir, TestLab, Turn};
 pub use lab_hosts::{LabHosts, Ranks};
 pub use pair::{Ready, free_tcp_port, wait_for_listener, wait_until_asleep};

@@ -2,7 +2,7 @@
 //! that a responder must refuse; a network that fails. The program is `src/bin/integrity`.
 
 use longhaul_checks::process;
-use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
+use longhaul_checks::{Finished, Program, TestLab, free_tcp_port, from_environment};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -57,12 +57,7 @@ fn counters(result: &Value) -> BTreeMap<&str, u64> {
 
 /// The seed, fixed unless the environment sets one.
 fn seed() -> u64 {
-    match std::env::var("LONGHAUL_SEED") {
-        Ok(text) => {
-            text.parse().unwrap_or_else(|_| panic!("LONGHAUL_SEED={text}: a number is needed"))
-        }
-        Err(_) => 1,
-    }
+    from_environment("LONGHAUL_SEED", 1)
 }
 
 mod bytes_and_completions {
@@ -182,8 +177,7 @@ mod soak {
 
     /// Duration in seconds: short by default; `cargo xtask soak` runs half an hour.
     fn seconds() -> u64 {
-        let text = std::env::var("LONGHAUL_SOAK_SECONDS").unwrap_or("25".into());
-        text.parse().unwrap_or_else(|_| panic!("LONGHAUL_SOAK_SECONDS={text}: a number is needed"))
+        from_environment("LONGHAUL_SOAK_SECONDS", 25)
     }
 
     /// Loss, cuts of the fibre, and hosts that die and return: everything not aborted arrives

@@ -6,7 +6,7 @@
 use longhaul_accel::Mode;
 use longhaul_accel::promise::{FirstFailure, Lost, Seen};
 use longhaul_checks::network::{LEFT, LIMIT, Namespace, Network, RIGHT, RunningBox};
-use longhaul_checks::{Program, free_tcp_port};
+use longhaul_checks::{Program, free_tcp_port, from_environment};
 use longhaul_units::{Rng, SplitMix64};
 use serde_json::Value;
 use std::fmt;
@@ -276,15 +276,11 @@ fn off() {
 #[test]
 #[ignore = "nightly: an hour of kills"]
 fn an_hour() {
-    let setting = |name: &str, usual: u64| {
-        let text = std::env::var(name).unwrap_or_else(|_| usual.to_string());
-        text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text}: a number is needed"))
-    };
-    let limit = Duration::from_secs(setting("LONGHAUL_KILLS_SECONDS", 3600));
+    let limit = Duration::from_secs(from_environment("LONGHAUL_KILLS_SECONDS", 3600));
     let Some(network) = network() else { return };
     let (begun, mut failed) = (Instant::now(), Vec::new());
     let mut accounts = Mode::ALL.map(|mode| (mode, Account::default()));
-    for seed in setting("LONGHAUL_SEED", 1).. {
+    for seed in from_environment("LONGHAUL_SEED", 1).. {
         for (mode, account) in &mut accounts {
             let trial = Trial { network: &network, mode: *mode, seed, seconds: 15.0 };
             // A box that does not start fails its trial, and the others continue.

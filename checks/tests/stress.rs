@@ -1,7 +1,7 @@
 //! Every operation on many queue pairs through an emulated WAN with arbitrary impairments:
 //! `integrity stress` checks each byte, immediate, completion and atomic sum at both ends.
 
-use longhaul_checks::{Finished, Program, TestLab, free_tcp_port};
+use longhaul_checks::{Finished, Program, TestLab, free_tcp_port, from_environment};
 use longhaul_units::{Rng, SplitMix64};
 use serde_json::Value;
 use std::panic::catch_unwind;
@@ -191,14 +191,10 @@ fn a_hundred_without_the_connection_manager() {
 #[test]
 #[ignore = "nightly: an hour of drawn trials"]
 fn an_hour() {
-    let number = |name: &str, usual: u64| {
-        let text = std::env::var(name).unwrap_or_else(|_| usual.to_string());
-        text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text}: a number is needed"))
-    };
-    let limit = Duration::from_secs(number("LONGHAUL_STRESS_SECONDS", 3600));
+    let limit = Duration::from_secs(from_environment("LONGHAUL_STRESS_SECONDS", 3600));
     let (begun, mut trials, mut failed) = (Instant::now(), 0, Vec::new());
     let mut sums = [0; KINDS.len()];
-    for seed in number("LONGHAUL_SEED", 1).. {
+    for seed in from_environment("LONGHAUL_SEED", 1).. {
         let again = format!(
             "LONGHAUL_STRESS_SECONDS=1 LONGHAUL_SEED={seed} \
              cargo test -p longhaul-checks --test stress an_hour -- --ignored"

@@ -253,13 +253,7 @@ fn over_xdp(guest: &Guest) {
 
 fn an_emulated_fibre(guest: &Guest) {
     configure(guest, "emulate", "west", "[[pair]]\na = 'lan0'\nb = 'wan0'\ndistance = '100km'\n");
-    let service = Service::new(guest, "longhaul-emulate@west.service");
-    guest.succeed("ip link set lan0 up; ip link set wan0 up", LIMIT);
-    service.order("start");
-    wait_forwarding(guest);
-    assert_unprivileged(guest, service, NET_ADMIN | NET_RAW);
-    assert_returns(guest, service, "main");
-    assert_stops(guest, service);
+    assert_serves(guest, Service::new(guest, "longhaul-emulate@west.service"));
     println!("an emulated fibre: passed");
 }
 
@@ -276,13 +270,18 @@ fn over_dpdk(guest: &Guest) {
         assert_refuses(service, "this longhaul was built without DPDK");
         return println!("over DPDK: refused, for a program built without");
     }
+    assert_serves(guest, service);
+    println!("over DPDK: passed");
+}
+
+/// A service between interfaces that are up starts, returns, and stops.
+fn assert_serves(guest: &Guest, service: Service<'_>) {
     guest.succeed("ip link set lan0 up; ip link set wan0 up", LIMIT);
     service.order("start");
     wait_forwarding(guest);
     assert_unprivileged(guest, service, NET_ADMIN | NET_RAW);
     assert_returns(guest, service, "main");
     assert_stops(guest, service);
-    println!("over DPDK: passed");
 }
 
 /// A box with a key in its credentials starts, and changes hands with it.

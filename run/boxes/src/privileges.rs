@@ -7,7 +7,7 @@
 
 use crate::error::{Cause, PathError};
 use nix::errno::Errno;
-use nix::unistd::{Uid, User, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, User, geteuid, setgroups, setresgid, setresuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
     set_no_new_privs,
@@ -109,13 +109,8 @@ impl Privileges {
         if *self == Privileges::Keep {
             return Ok(());
         }
-        let refused = |action, error: Cause| PrivilegesError::Refused { action, error };
         if let Privileges::Drop(user) = self {
-            setgroups(&[]).map_err(|e| refused("leave the groups of root", e.into()))?;
-            setresgid(user.gid, user.gid, user.gid)
-                .map_err(|e| refused("change the group", e.into()))?;
-            setresuid(user.uid, user.uid, user.uid)
-                .map_err(|e| refused("change the user", e.into()))?;
+            become_user(user.uid, user.gid)?;
         }
         let none = CapabilitySet::empty();
         let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -128,6 +123,17 @@ impl Privileges {
             _ => Err(PrivilegesError::StillThere),
         }
     }
+}
+
+/// Becomes another user, from root, with no group but this one.
+pub(crate) fn become_user(user: Uid, group: Gid) -> Result<(), PrivilegesError> {
+    setgroups(&[]).map_err(|e| refused("leave the groups of root", e.into()))?;
+    setresgid(group, group, group).map_err(|e| refused("change the group", e.into()))?;
+    setresuid(user, user, user).map_err(|e| refused("change the user", e.into()))
+}
+
+fn refused(action: &'static str, error: Cause) -> PrivilegesError {
+    PrivilegesError::Refused { action, error }
 }
 
 fn is_self(name: &str) -> bool {

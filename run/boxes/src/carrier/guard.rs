@@ -4,10 +4,11 @@ use super::bypass::{Ended, Runner, Which};
 use super::follow::{Follow, STABLE, STABLE_AT_START, Side, Step};
 use super::{News, Order, Orders};
 use crate::claim::holder;
+use crate::privileges::become_user;
 use longhaul_netdev::setting::{Setting, close_inherited, set};
 use longhaul_netdev::watch::{Link, Presence, Watch};
 use longhaul_port::LinkState;
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities,
@@ -148,10 +149,7 @@ fn read_order(orders: &mut impl BufRead) -> io::Result<Option<String>> {
 fn keep_one_capability(user: Option<(u32, u32)>) -> io::Result<()> {
     if let Some((user, group)) = user {
         set_keep_capabilities(true)?;
-        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
-        setgroups(&[])?;
-        setresgid(group, group, group)?;
-        setresuid(user, user, user)?;
+        become_user(Uid::from_raw(user), Gid::from_raw(group)).map_err(io::Error::other)?;
     }
     let permitted = capabilities(None).map(|sets| sets.permitted);
     let kept = permitted.unwrap_or(CapabilitySet::empty()) & CapabilitySet::NET_ADMIN;
