@@ -199,7 +199,7 @@ impl StartedGuard {
 
     /// Sets the guard to work, waits until it has brought the ports up, and follows its news on a
     /// thread of its own. Without privileges to set them, the journal says that ports stay as they
-    /// are. `wake` makes the thread of a pair, by number, [attend](Attendant::attend).
+    /// are. `wake` makes the thread of a pair, by number, attend to it.
     ///
     /// # Errors
     /// If the thread cannot be started.
