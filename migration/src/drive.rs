@@ -27,7 +27,9 @@ const INCOMING: &str = "inmigrate";
 /// State of a QEMU whose guest runs.
 const RUNNING: &str = "running";
 /// States of a QEMU whose guest is not there yet, leaving or gone.
-const WITHOUT_GUEST: [&str; 3] = [INCOMING, "finish-migrate", "postmigrate"];
+const WITHOUT_GUEST: [&str; 3] = [INCOMING, "finish-migrate", SENT];
+/// State of a QEMU that has sent its guest, and still holds it as it was then.
+const SENT: &str = "postmigrate";
 /// Status of a migration that waits for the end of the disk's copy.
 const PRE_SWITCHOVER: &str = "pre-switchover";
 /// Passes after which the rate of dirtying tells whether a migration converges.
@@ -162,6 +164,9 @@ pub enum DriveError {
         RUNS_WITHIN.as_secs()
     )]
     NeverRuns,
+    /// It is unknown whether the guest has run on the destination: the source has sent it.
+    #[error("{0}; the guest stands still on the source, which had sent everything")]
+    AfterSending(Box<DriveError>),
     /// The job that copies the disk does not end.
     #[error("the copy of the disk does not end, although everything is copied")]
     DiskNeverEnds,
@@ -324,11 +329,7 @@ pub fn migrate(
         return Ok(Migration::unbegun(outcome, total));
     }
     drive.listen(plan)?;
-    let migration = drive.copy_and_begin(plan, stop);
-    if migration.is_err() {
-        // The guest stays, where that is still possible; the first error is the one to report.
-        drive.cancel(Instant::now() + CANCELS_WITHIN);
-    }
+    let migration = drive.copy_and_begin(plan, stop).map_err(|error| drive.give_back(error));
     if plan.disk.is_some() {
         match &migration {
             Ok(Migration { outcome: Outcome::Completed(_), .. }) => disk::close(drive.destination),
@@ -606,6 +607,17 @@ impl Drive<'_> {
         })
     }
 
+    /// Cancels a migration that failed: the guest stays, where that is still possible. `error` is
+    /// the one to report, with what became of the guest.
+    fn give_back(&mut self, error: DriveError) -> DriveError {
+        let deadline = Instant::now() + CANCELS_WITHIN;
+        self.cancel(deadline);
+        match self.ask_by(deadline, "query-status") {
+            Some(reply) if reply["status"] == SENT => DriveError::AfterSending(Box::new(error)),
+            _ => error,
+        }
+    }
+
     /// Cancels the migration and waits for its end: its last status, or `None` at the deadline. A
     /// QEMU that is stuck in RDMA replies to nothing.
     fn cancel(&mut self, deadline: Instant) -> Option<String> {
@@ -721,7 +733,7 @@ mod tests {
 
     impl Peer {
         /// One that replies to each command as `replies` say, the last of a command for good; with
-        /// nothing to `null`.
+        /// nothing to `null`. It ends when it `dies`.
         fn start(replies: &'static [(&'static str, &'static str)]) -> Self {
             static NUMBER: AtomicUsize = AtomicUsize::new(0);
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -741,6 +753,9 @@ mod tests {
                     noted.lock().unwrap().push(name.clone());
                     let of_it: Vec<_> = replies.iter().filter(|(of, _)| *of == name).collect();
                     let reply = of_it.get(times).or(of_it.last()).map_or("{}", |(_, reply)| reply);
+                    if reply == "dies" {
+                        return;
+                    }
                     let reply: Value = serde_json::from_str(reply).unwrap();
                     if reply.is_null() {
                         continue;
@@ -766,6 +781,15 @@ mod tests {
     const WAITING: &[(&str, &str)] = &[("query-status", r#"{"status": "inmigrate"}"#), KNOWN];
 
     fn migrated(source: &mut Peer, timeout: Duration, stop: bool) -> Result<Migration, DriveError> {
+        migrated_to(&mut Peer::start(WAITING), source, timeout, stop)
+    }
+
+    fn migrated_to(
+        destination: &mut Peer,
+        source: &mut Peer,
+        timeout: Duration,
+        stop: bool,
+    ) -> Result<Migration, DriveError> {
         let plan = Plan {
             transport: Transport::Tcp,
             to: "192.0.2.7:4455".to_owned(),
@@ -776,7 +800,6 @@ mod tests {
             disk: None,
             timeout,
         };
-        let mut destination = Peer::start(WAITING);
         migrate(&mut source.qmp, &mut destination.qmp, &plan, &AtomicBool::new(stop))
     }
 
@@ -806,6 +829,29 @@ mod tests {
         let error = migrated(&mut source, Duration::from_secs(60), false).unwrap_err();
         assert_eq!(error.to_string(), "the migration failed: one.two");
         assert!(source.got("migrate_cancel"));
+    }
+
+    #[test]
+    fn a_guest_that_was_sent_to_a_destination_that_died_stands_still() {
+        let mut source = Peer::start(&[
+            KNOWN,
+            ("query-status", r#"{"status": "running"}"#),
+            ("query-status", r#"{"status": "postmigrate"}"#),
+            ("query-migrate", r#"{"status": "completed"}"#),
+        ]);
+        let mut destination = Peer::start(&[
+            KNOWN,
+            ("query-status", r#"{"status": "inmigrate"}"#),
+            ("query-status", "dies"),
+        ]);
+        let limit = Duration::from_secs(60);
+        let error = migrated_to(&mut destination, &mut source, limit, false).unwrap_err();
+        assert!(
+            matches!(&error, DriveError::AfterSending(cause)
+                if matches!(**cause, DriveError::Qmp { end: End::Destination, .. })),
+            "{error}"
+        );
+        assert!(error.to_string().contains("stands still on the source"), "{error}");
     }
 
     #[test]

@@ -37,6 +37,10 @@ impl From<DriveError> for Problem {
                 "see what the destination's QEMU printed; check that it is reachable, and that \
                  both have the same machine"
             }
+            DriveError::AfterSending(_) => {
+                "if you know that it never ran on the destination, 'cont' by QMP resumes it on the \
+                 source"
+            }
             DriveError::Disk(_) | DriveError::DiskNeverEnds => {
                 "see what both QEMUs printed; check that the destination's disk has room and that \
                  its port is reachable"
