@@ -452,7 +452,8 @@ impl Port for XdpPort {
         self.attachment.iter().for_each(|attachment| attachment.installed.give_away());
     }
 
-    fn take_charge(&mut self) {
+    fn take_charge(&mut self) -> Result<(), PortError> {
         self.attachment.iter().for_each(|attachment| attachment.installed.take_charge());
+        Ok(())
     }
 }

@@ -137,7 +137,6 @@ impl PacketPort {
         }
         let mut port = Self::with(config, inlets, sending)?;
         port.index = bound_to;
-        port.prefer(&PreferredQps::default()).map_err(refused("setting a filter"))?;
         port.merging = match (bound_to, numbers[..].try_into()) {
             (Some(index), Ok(numbers)) => {
                 let merging = ReceiveOffloads::adopt(index, numbers);
@@ -444,7 +443,9 @@ impl Port for PacketPort {
         self.merging.take().into_iter().for_each(ReceiveOffloads::leave);
     }
 
-    fn take_charge(&mut self) {
+    fn take_charge(&mut self) -> Result<(), PortError> {
         self.merging.iter_mut().for_each(ReceiveOffloads::take_charge);
+        self.prefer(&PreferredQps::default())
+            .map_err(|error| PortError::io("resetting the QPs that are served first", error))
     }
 }

@@ -166,8 +166,8 @@ macro_rules! forward_port {
         }
     };
     (@take_charge $self:ident $port:tt) => {
-        fn take_charge(&mut $self) {
-            $crate::forward_port!(@call $self $port take_charge());
+        fn take_charge(&mut $self) -> Result<(), $crate::PortError> {
+            $crate::forward_port!(@call $self $port take_charge())
         }
     };
 }

@@ -210,8 +210,14 @@ pub trait Port: Send {
     fn give_away(&mut self) {}
 
     /// No other process has the port any more: dropping it then restores what was changed at the
-    /// interface. A port that was opened begins so, one that was taken over as if given away.
-    fn take_charge(&mut self) {}
+    /// interface. A port that was opened begins so, one that was taken over as if given away: until
+    /// then it changes nothing for the process that gives it away.
+    ///
+    /// # Errors
+    /// [`PortError::Io`], if the port keeps a setting of the other process; it works all the same.
+    fn take_charge(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {

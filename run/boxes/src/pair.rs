@@ -168,7 +168,7 @@ impl<E: Element> Running<E> {
                     journal::of_pair(Level::Warning, &name, &text);
                 }
                 begins.recv().ok()?;
-                driver.ports_mut().iter_mut().for_each(Port::take_charge);
+                take_charge(driver.ports_mut(), &name);
                 // Dropping the driver closes the ports and completes their recordings.
                 let element = driver.run(keeper).node;
                 with_flows(ElementState::of(&element, clock.now()), |first| {
@@ -191,6 +191,13 @@ impl<E: Element> Running<E> {
         }
     }
 
+    /// Tells all threads to end, and does not wait for them.
+    pub fn stop(&self) {
+        for core in &self.observer.cores {
+            core.handle.stop();
+        }
+    }
+
     /// An observer of this pair.
     pub fn observer(&self) -> Observer<E> {
         self.observer.clone()
@@ -201,15 +208,23 @@ impl<E: Element> Running<E> {
     /// # Errors
     /// If one of its threads had died.
     pub fn end(self) -> Result<PairStatus, ()> {
-        for core in &self.observer.cores {
-            core.handle.stop();
-        }
+        self.stop();
         let ended: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
         let states = ended.into_iter().zip(&self.observer.cores).map(|(state, core)| {
             let state = state.map_err(|_| ())?.ok_or(())?;
             Ok(core.with(&self.observer.name, state))
         });
         PairStatus::of_cores(states.collect::<Result<_, ()>>()?).ok_or(())
+    }
+}
+
+/// Takes charge of the ports of pair `name`.
+fn take_charge(ports: &mut [BoxPort], name: &str) {
+    for port in ports {
+        if let Err(error) = port.take_charge() {
+            let text = format!("port {}: {error}", port.capabilities().name);
+            journal::of_pair(Level::Warning, name, &text);
+        }
     }
 }
 

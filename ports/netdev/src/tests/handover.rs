@@ -44,7 +44,7 @@ fn merging_is_restored_by_the_port_that_is_in_charge() {
         old.give_away();
         drop(old);
         merges("off");
-        new.take_charge();
+        new.take_charge().unwrap();
         drop(new);
         merges("on");
     });

@@ -215,6 +215,30 @@ mod serves_by_class {
             assert!((8192..8192 + 64).contains(&at), "{at}");
         });
     }
+
+    /// A process that fails to take over changes nothing for the one that continues.
+    #[test]
+    fn and_forgets_known_flows_once_another_process_is_in_charge() {
+        in_namespace(|| {
+            let (mut a, mut all, mut old) = open_both();
+            let config = PacketConfig { by_class: true, ..PacketConfig::new("eb") };
+            let mut place_of_known = |port: &mut PacketPort| {
+                // None of them is from before the last change.
+                port.receive(64, &mut |_| ()).unwrap();
+                send_all(&mut a, &mut all, UNKNOWN, 0..8);
+                send_all(&mut a, &mut all, KNOWN, 0..1);
+                take(port, 9).iter().position(|(qpn, _)| *qpn == KNOWN)
+            };
+            old.prefer(&known()).unwrap();
+            drop(PacketPort::take_over(&config, old.hand_over().unwrap()).unwrap());
+            assert_eq!(place_of_known(&mut old), Some(0));
+            let mut new = PacketPort::take_over(&config, old.hand_over().unwrap()).unwrap();
+            old.give_away();
+            drop(old);
+            new.take_charge().unwrap();
+            assert_eq!(place_of_known(&mut new), Some(8));
+        });
+    }
 }
 
 mod shared_by_cores {
