@@ -224,7 +224,7 @@ impl TestLab {
     /// If the lab is not up.
     pub fn kill(&self) {
         let pid = self.status()["pid"].as_u64().expect("a process id");
-        crate::program::kill(pid as u32);
+        crate::kill(pid as u32, libc::SIGKILL);
         let deadline = Instant::now() + LIMIT;
         while Path::new(&format!("/proc/{pid}/fd/0")).exists() {
             assert!(Instant::now() < deadline, "the daemon, {pid}, survives SIGKILL");

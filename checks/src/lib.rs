@@ -35,6 +35,6 @@ pub use lab::{RuntimeDir, TestLab, Turn};
 pub use lab_hosts::{LabHosts, Ranks};
 pub use pair::{Ready, free_tcp_port, wait_for_listener, wait_until_asleep};
 pub use program::{
-    Finished, Program, longhaul, longhaul_with_dpdk, members_of_group, python, require,
+    Finished, Program, kill, longhaul, longhaul_with_dpdk, members_of_group, python, require,
 };
 pub use slurm::Slurm;

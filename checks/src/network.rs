@@ -425,6 +425,16 @@ impl RunningBox {
         self.program.signal(signal);
     }
 
+    /// PID of its carrier guard.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn guard(&self) -> u32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.program.id());
+        let guard = std::fs::read_to_string(children).expect("a process");
+        guard.trim().parse().expect("one child")
+    }
+
     /// Ends it with SIGTERM.
     ///
     /// # Panics

@@ -115,8 +115,7 @@ impl Program {
 
     /// Sends it `signal`.
     pub fn signal(&self, signal: libc::c_int) {
-        // SAFETY: as in `interrupt_group`.
-        unsafe { libc::kill(self.id() as libc::pid_t, signal) };
+        kill(self.id(), signal);
     }
 
     /// `true` while it runs.
@@ -251,10 +250,10 @@ impl std::fmt::Display for Finished {
     }
 }
 
-/// Kills process `id` with SIGKILL.
-pub(crate) fn kill(id: u32) {
+/// Sends a signal to process `id`, which may have ended.
+pub fn kill(id: u32, signal: libc::c_int) {
     // SAFETY: kill has no preconditions.
-    unsafe { libc::kill(id as libc::pid_t, libc::SIGKILL) };
+    unsafe { libc::kill(id as libc::pid_t, signal) };
 }
 
 /// Command lines of the running processes in `group`.

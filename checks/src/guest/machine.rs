@@ -370,7 +370,7 @@ impl Guest {
     /// Ends the guest as a power cut would; later calls panic.
     pub fn kill(&self) {
         let number = self.qemu.id();
-        crate::program::kill(number);
+        crate::kill(number, libc::SIGKILL);
         // The guest's taps are free once QEMU has ended; `drop` reaps it.
         // SAFETY: all-zero is a valid siginfo_t, which the call fills in; the child was not waited
         // for.

@@ -6,7 +6,7 @@
 
 use super::{Arrivals, Flow, LEFT, LIMIT, Network, RIGHT, RunningBox, Traffic, Transfer};
 use super::{Namespace, has_af_xdp};
-use crate::Program;
+use crate::{Program, kill};
 use serde_json::Value;
 use std::fmt;
 use std::fs;
@@ -353,8 +353,8 @@ impl<'a> Site<'a> {
         format!("memif:{}", self.network.runtime.path().join("lan.sock").display())
     }
 
-    /// Arguments of a box, with the key of this name if it needs one.
-    fn command(&self, at: usize, key: &str) -> String {
+    /// Ports of a box.
+    fn ports(&self, at: usize) -> [String; 2] {
         let only = if self.cell.topology == Topology::Bridge { ",only=roce" } else { "" };
         let port = |name: &str| match self.cell.ports {
             Ports::XdpNative => format!("xdp:{name},native{only}"),
@@ -367,6 +367,12 @@ impl<'a> Site<'a> {
             Ports::Memif if at == 0 => format!("{},slave", self.memif()),
             _ => lan,
         };
+        [lan, wan]
+    }
+
+    /// Arguments of a box, with the key of this name if it needs one.
+    fn command(&self, at: usize, key: &str) -> String {
+        let [lan, wan] = self.ports(at);
         let options = match self.cell.failure {
             Failure::WrongKey => {
                 let file = self.network.runtime.path().join(key).with_extension("key");
@@ -423,6 +429,7 @@ impl<'a> Site<'a> {
                 for port in ["west", "w1"] {
                     middle.set(&format!("link set {port} up"));
                 }
+                self.take_ports_down();
                 self.start(NAMES[0]);
             }
             Failure::CablePull => {
@@ -446,16 +453,22 @@ impl<'a> Site<'a> {
     /// Everything of the near box's machine ends at once.
     fn cut_power(&mut self) {
         let near = self.near.take().expect("a box");
-        let children = format!("/proc/{0}/task/{0}/children", near.program.id());
-        let children = fs::read_to_string(children).expect("a process");
-        for guard in children.split_whitespace() {
-            crate::program::kill(guard.parse().expect("a process id"));
-        }
+        kill(near.guard(), libc::SIGKILL);
         near.signal(libc::SIGKILL);
         for port in ["west", "w1"] {
             self.network.middle.set(&format!("link set {port} down"));
         }
         near.program.finish(LIMIT);
+    }
+
+    /// What the units do before a box starts.
+    fn take_ports_down(&self) {
+        let file = self.network.runtime.path().join("near.toml");
+        let [lan, wan] = self.ports(0);
+        fs::write(&file, format!("[[pair]]\nlan = '{lan}'\nwan = '{wan}'\n")).expect("a file");
+        let arguments = format!("accelerate down --config {}", file.display());
+        let mut command = self.network.middle.longhaul(&self.network.runtime, &arguments);
+        Program::start(&mut command).succeed(LIMIT);
     }
 
     fn upgrade(&mut self) {

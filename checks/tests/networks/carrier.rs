@@ -2,7 +2,7 @@
 //! this machine. Skipped, loudly, if namespaces cannot be created.
 
 use longhaul_checks::network::{LIMIT, Namespace, Network, RIGHT, RunningBox, has_af_xdp};
-use longhaul_checks::{Program, RuntimeDir};
+use longhaul_checks::{Program, RuntimeDir, kill};
 use longhaul_netdev::setting::{Setting, set};
 use longhaul_netdev::watch::{Presence, Watch};
 use serde_json::Value;
@@ -264,7 +264,7 @@ fn a_side_that_is_held_down_stays_so_when_the_box_is_replaced() {
 fn a_guard_has_one_privilege() {
     let Some(network) = Network::new("the privileges of a guard", 1500) else { return };
     let one = network.start("accelerate --name box --lan west --wan east");
-    let guard = guard_of(&one);
+    let guard = one.guard();
     let status = std::fs::read_to_string(format!("/proc/{guard}/status")).expect("a process");
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
@@ -274,12 +274,6 @@ fn a_guard_has_one_privilege() {
     assert_eq!(field("NoNewPrivs:"), ["1"], "{status}");
     assert!(!field("Uid:").contains(&"0".to_string()), "{status}");
     one.end();
-}
-
-fn guard_of(one: &RunningBox) -> libc::pid_t {
-    let children = format!("/proc/{0}/task/{0}/children", one.program.id());
-    let guard = std::fs::read_to_string(children).expect("a process");
-    guard.trim().parse().expect("one child")
 }
 
 /// As a service whose processes are all killed: its unit then takes the ports down.
@@ -294,8 +288,7 @@ fn ports_of_a_box_that_died_with_its_guard_are_taken_down_by_a_command() {
         Program::start(&mut network.middle.longhaul(&network.runtime, &arguments)).finish(LIMIT)
     };
     let mut one = start();
-    // SAFETY: takes numbers only; the process is the box's child, which has not reaped it.
-    assert_eq!(unsafe { libc::kill(guard_of(&one), libc::SIGKILL) }, 0);
+    kill(one.guard(), libc::SIGKILL);
     one.program.wait_for_output("the carrier guard has ended", LIMIT);
     both_have_carriers(&network);
     let refused = down();
