@@ -4,7 +4,7 @@
 use longhaul_checks::network::{
     Flow, LEFT, LIMIT, Namespace, Network, RIGHT, RunningBox, Traffic, has_af_xdp,
 };
-use longhaul_checks::{Finished, Program, require};
+use longhaul_checks::{Finished, Program, kill, require};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -240,6 +240,30 @@ fn a_signal_waits_for_the_verdict() {
     assert!(ended.stderr.contains("west, east taken down: the box ends"), "{ended}");
 }
 
+/// A box that is killed just after it has taken over leaves its ports to its guard, which has
+/// nothing but its orders by then: the guard of the box before still has the ports.
+#[test]
+fn a_new_box_that_is_killed_at_once_takes_its_ports_down() {
+    let Some(network) = Network::new("a successor that is killed", 1500) else { return };
+    let arguments = "accelerate --name near --lan west --wan east";
+    let mut near = network.start(arguments);
+    network.round_trip(RIGHT, 64, 2);
+    // The box waits for its guard's end before its own.
+    let guard = near.guard();
+    kill(guard, libc::SIGSTOP);
+    let arguments = format!("{arguments} --replace");
+    let new = Program::start(&mut network.middle.longhaul(&network.runtime, &arguments));
+    near.program.wait_for_output("has replaced this box", LIMIT);
+    new.signal(libc::SIGKILL);
+    new.finish(LIMIT);
+    kill(guard, libc::SIGCONT);
+    let ended = near.program.succeed(LIMIT);
+    assert!(!ended.stderr.contains("taken down"), "{ended}");
+    for host in [&network.left, &network.right] {
+        host.until_carrier("eth0", false);
+    }
+}
+
 mod the_running_box_continues {
     use super::*;
 
@@ -415,15 +439,15 @@ mod the_running_box_continues {
         near.end();
     }
 
-    /// A process that becomes the box's user, is told to go, says so, and does nothing more.
+    /// A process that becomes a user, is told to go, says so, and does nothing more.
     const SILENT: &str = r#"
 import os, pwd, signal, socket, sys
 stream = socket.socket(socket.AF_UNIX)
 stream.connect(sys.argv[1])
 if os.geteuid() == 0:
-    os.setuid(pwd.getpwnam("nobody").pw_uid)
+    os.setuid(pwd.getpwnam(sys.argv[2]).pw_uid)
 lines = stream.makefile("rw")
-for say, until in zip(sys.argv[2:], ("accepted", "complete", "go")):
+for say, until in zip(sys.argv[3:], ("accepted", "complete", "go")):
     print(say, file=lines, flush=True)
     while until not in lines.readline():
         pass
@@ -431,19 +455,39 @@ print("told to go", file=sys.stderr, flush=True)
 signal.pause()
 "#;
 
-    #[test]
-    fn if_the_new_one_stops_before_it_forwards() {
-        let Some(network) = Network::new("a successor that stops", 1500) else { return };
-        let mut near = network.start("accelerate --name near --lan west --wan east");
-        network.round_trip(RIGHT, 64, 2);
+    fn silent(network: &Network, user: &str) -> Program {
         let mut silent = Command::new("python3");
-        silent.args(["-c", SILENT]).arg(control(&network));
+        silent.args(["-c", SILENT]).arg(control(network)).arg(user);
         let ready = json!({"descriptors": 0, "message": "ready"});
         for says in [json!({"replace": {"version": 2}}), wanted(), ready] {
             silent.arg(says.to_string());
         }
         let mut silent = Program::start(&mut silent);
         silent.wait_for_output("told to go", LIMIT);
+        silent
+    }
+
+    #[test]
+    fn and_ends_if_the_new_one_stops_and_cannot_be_killed() {
+        let Some(network) = Network::new("a successor of another user", 1500) else { return };
+        let mut near = network.start("accelerate --name near --lan west --wan east");
+        let silent = silent(&network, "root");
+        near.program.wait_for_output("kill it, and this box continues", LIMIT);
+        near.signal(libc::SIGTERM);
+        let ended = near.program.succeed(LIMIT);
+        for text in ["this box ends without it", "west, east taken down: the box ends"] {
+            assert!(ended.stderr.contains(text), "{text}: {ended}");
+        }
+        silent.signal(libc::SIGKILL);
+        silent.finish(LIMIT);
+    }
+
+    #[test]
+    fn if_the_new_one_stops_before_it_forwards() {
+        let Some(network) = Network::new("a successor that stops", 1500) else { return };
+        let mut near = network.start("accelerate --name near --lan west --wan east");
+        network.round_trip(RIGHT, 64, 2);
+        let silent = silent(&network, "nobody");
         near.program.wait_for_output("it said nothing in time, and was killed", LIMIT);
         assert_eq!(silent.finish(LIMIT).status.signal(), Some(libc::SIGKILL));
         network.round_trip(RIGHT, 64, 2);

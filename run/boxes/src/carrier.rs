@@ -27,15 +27,17 @@ use crate::plan::{BoxKind, Given, Pair, Plan, Process, plan};
 use crate::port::PortName;
 use crate::privileges::Privileges;
 use bypass::Which;
-use devices::{Device, Devices};
+use devices::Devices;
 use guard::{GuardedPair, GuardedPort, Manner};
 use longhaul_port::LinkState;
 use nix::ifaddrs::getifaddrs;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use serde::{Deserialize, Serialize};
 use state::PairCarrier;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -49,7 +51,7 @@ use std::time::Duration;
 pub const GUARD: &str = "carrier-guard";
 
 /// Time limit of the guard's tasks at the box's start and end; longer than that of a command.
-const PATIENCE: Duration = Duration::from_secs(7);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(7);
 
 /// The journal's warning about a guard that ended before its box.
 const GUARD_DIED: &str = "the carrier guard has ended: ports no longer follow each other, nor go \
@@ -79,10 +81,18 @@ struct Orders {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Order {
+    /// The ports are the box's from here on; a guard that has not heard this leaves them alone. A
+    /// box that gives them to another says so too: the other may be killed before it does.
+    TakeCharge {
+        /// The bypass NIC, if there is one, is armed already.
+        is_armed: bool,
+    },
     /// The box forwards.
     Armed,
     /// It still does.
     Beat,
+    /// The link of a device of the box cannot be set.
+    Stays { pair: usize, side: Side, port: usize, error: String },
     /// A device of the box has no carrier, or has one.
     Carrier { pair: usize, side: Side, port: usize, why_down: Option<String> },
     /// Another process has the ports now: end, and leave them as they are.
@@ -95,6 +105,8 @@ enum Order {
 enum News {
     /// The ports were brought up.
     Ready,
+    /// A device does not follow, because its link cannot be set.
+    Stays { pair: usize, side: Side, port: usize, error: String },
     /// A port lost its carrier by itself, or found it again.
     Carrier { pair: usize, side: Side, port: usize, why_down: Option<String> },
     /// A side stays down until the other has a carrier.
@@ -111,11 +123,10 @@ enum News {
     Failed { error: String },
 }
 
-/// A guard that was started: a process that does nothing yet.
+/// A guard that was started: a process that has its orders, and is not in charge yet.
 pub struct StartedGuard {
     process: Child,
     stream: UnixStream,
-    orders: Orders,
     /// Time between heartbeats, if there is a bypass NIC.
     interval: Option<Duration>,
     pairs: Vec<PairCarrier>,
@@ -154,6 +165,7 @@ impl StartedGuard {
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()?;
+        send(&stream, &orders)?;
         let named = |(pair, guarded): (&Pair<S>, &GuardedPair)| {
             let ports = pair.named_ports(S::Element::SIDES).zip(guarded.all());
             PairCarrier::new(pair.name.clone(), ports)
@@ -162,27 +174,18 @@ impl StartedGuard {
         let interval = orders.bypass.as_ref().map(|bypass| bypass.interval);
         let parts = orders.pairs.iter().enumerate().map(|(at, pair)| devices::devices(at, pair));
         let (devices, attendants) = parts.map(Option::unzip).unzip();
-        Ok(Some(StartedGuard { process, stream, orders, interval, pairs, devices, attendants }))
+        Ok(Some(StartedGuard { process, stream, interval, pairs, devices, attendants }))
+    }
+
+    /// The stream to it, by which a box that gives its ports to this one puts it in charge.
+    pub fn stream(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 
     /// What the thread that has the ports of pair number `pair` attends to, if devices are among
     /// them.
     pub fn attendant(&mut self, pair: usize) -> Option<Attendant> {
         self.attendants.get_mut(pair)?.take()
-    }
-
-    /// Brings the links of all devices up. Those that cannot be set do not follow.
-    fn bring_devices_up(&mut self, wake: &dyn Fn(usize)) {
-        for (pair, devices) in self.devices.iter_mut().enumerate() {
-            let Some(devices) = devices else { continue };
-            for (Device { side, port }, error) in devices.bring_up(|| wake(pair)) {
-                self.pairs[pair].stays(side, port);
-                if let Some(guarded) = &mut self.orders.pairs[pair].sides[side][port] {
-                    guarded.manner = Manner::Device { follows: false };
-                }
-                journal::warn(&failed(&error));
-            }
-        }
     }
 
     fn wait_until_ready(&self) {
@@ -197,22 +200,21 @@ impl StartedGuard {
         }
     }
 
-    /// Sets the guard to work, waits until it has brought the ports up, and follows its news on a
+    /// Puts the guard in charge, waits until it has brought the ports up, and follows its news on a
     /// thread of its own. Without privileges to set them, the journal says that ports stay as they
     /// are. `wake` makes the thread of a pair, by number, attend to it.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn watch(mut self, wake: impl Fn(usize) + Send + Sync + 'static) -> io::Result<Guard> {
-        self.bring_devices_up(&wake);
-        send(&self.stream, &self.orders)?;
+    pub fn watch(self, wake: impl Fn(usize) + Send + Sync + 'static) -> io::Result<Guard> {
+        send(&self.stream, &Order::TakeCharge { is_armed: false })?;
         self.stream.set_read_timeout(Some(PATIENCE))?;
         self.wait_until_ready();
         self.stream.set_read_timeout(None)?;
         let StartedGuard { process, stream, interval, pairs, devices, .. } = self;
         let states = Arc::new(Mutex::new(pairs));
         let links = Arc::new(Links { devices, wake: Box::new(wake) });
-        links.tell(&stream)?;
+        links.begin(&stream)?;
         let (over, is_over) = channel();
         let is_ending = Arc::new(AtomicBool::new(false));
         let (news, seen, ending) =
@@ -237,11 +239,11 @@ struct Links {
 }
 
 impl Links {
-    /// Has the guard told of all links.
-    fn tell(&self, guard: &UnixStream) -> io::Result<()> {
+    /// Has all links brought up, and the guard told of them.
+    fn begin(&self, guard: &UnixStream) -> io::Result<()> {
         for (pair, devices) in self.devices.iter().enumerate() {
             if let Some(devices) = devices {
-                devices.tell(guard.try_clone()?, || (self.wake)(pair));
+                devices.begin(guard.try_clone()?, || (self.wake)(pair));
             }
         }
         Ok(())
@@ -352,6 +354,23 @@ fn send(mut stream: &UnixStream, told: &impl Serialize) -> io::Result<()> {
     stream.write_all(line(told)?.as_bytes())
 }
 
+/// Sends an order, unless that would block.
+fn send_at_once(guard: &UnixStream, order: &Order) -> io::Result<()> {
+    // So short that the kernel takes all of it or nothing.
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::send(guard, line(order)?.as_bytes(), flags) {
+        // Elsewhere it is told that the guard has ended.
+        Ok(_) | Err(Errno::PIPE) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts the guard of another box, at the other end of `stream`, in charge of this one's ports.
+pub(crate) fn put_in_charge(stream: OwnedFd) {
+    // The other box does so too, unless it is killed.
+    let _ = send_at_once(&UnixStream::from(stream), &Order::TakeCharge { is_armed: true });
+}
+
 fn line(told: &impl Serialize) -> io::Result<String> {
     Ok(format!("{}\n", serde_json::to_string(told)?))
 }
@@ -395,6 +414,12 @@ fn tell(pairs: &mut [PairCarrier], news: News) {
     match news {
         News::Ready | News::Command { .. } => {}
         News::Failed { error } => journal::warn(&failed(&error)),
+        News::Stays { pair, side, port, error } => {
+            if let Some(of) = pairs.get_mut(pair) {
+                of.stays(side, port);
+            }
+            journal::warn(&failed(&error));
+        }
         News::Fallen { interfaces } if interfaces.is_empty() => {}
         News::Fallen { interfaces } => {
             journal::line(&format!("{} taken down: the box ends", interfaces.join(", ")));

@@ -15,15 +15,20 @@
 //!     |<---------------- Draining ----|  repeated: the flows end
 //!     |<------- Listener, Queue … ----|  its threads hold still
 //!     |<---------------- Complete ----|
-//!     |---- Ready ------------------->|
+//!     |---- Ready ------------------->|  with the stream to the successor's guard
 //!     |<---------------------- Go ----|  it uses the ports no more …
-//!     |---- Forwards ---------------->|  … and ends
+//!     |---- Forwards ---------------->|  … puts that guard in charge, and ends
 //! ```
 //!
 //! Until `Go` either end may give up: the predecessor then continues, as it does if the successor
 //! dies before `Forwards`, which it says before it uses a port. A successor that says nothing then
 //! is killed. If the predecessor dies after `Complete`, the successor continues. A predecessor that
-//! is told to end meanwhile ends once it is decided which of the two has the ports.
+//! is told to end meanwhile ends once it is decided which of the two has the ports, or if it cannot
+//! kill a successor that says nothing.
+//!
+//! A successor that is killed after `Forwards` leaves its ports to its guard, which has its orders
+//! by then. The guard of one that failed before was never put in charge, and leaves the
+//! predecessor's ports alone.
 
 mod line;
 mod predecessor;
@@ -48,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Maximum time for which the predecessor holds still for a successor that is not ready, or does
 /// not forward.
-const READY_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const READY_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a running box is not replaced. It continues.
 #[derive(Debug, Error)]
@@ -120,7 +125,7 @@ enum Listener {
 enum FromSuccessor {
     /// It asks for these pairs.
     Wanted(Wanted),
-    /// It can continue with what it got.
+    /// It can continue with what it got. Comes with the stream to its guard, if it has one.
     Ready,
     /// It continues.
     Forwards,

@@ -145,7 +145,8 @@ pub fn run<S: BoxKind>(
         let when_over = move || ended.close();
         running.push(Running::prepare(pair, cores, &places, clock, devices, when_over)?);
     }
-    successor.as_mut().map_or(Ok(()), Successor::commit)?;
+    let stream = guard.as_ref().map(StartedGuard::stream);
+    successor.as_mut().map_or(Ok(()), |successor| successor.commit(stream))?;
     running.iter().for_each(Running::begin);
     successor.into_iter().for_each(Successor::conclude);
     let observers: Vec<_> = running.iter().map(Running::observer).collect();
@@ -210,6 +211,9 @@ fn leave<E: Element>(
         Some(guard) => guard.fall(),
         None => {}
     }
+    // The kernel waits for an RCU grace period in each close of a packet or AF_XDP socket, and the
+    // pairs wait at the same time.
+    running.iter().for_each(Running::stop);
     let ended = running.into_iter().map(Running::end).collect();
     if is_replaced {
         control.give_away();
@@ -326,4 +330,27 @@ fn record<S: BoxKind>(
 
 fn of_pair<S>(pair: &Pair<S>, error: Error) -> Error {
     Error::OfPair { pair: pair.name.clone(), error: Box::new(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{carrier, replace};
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    /// A box that ends waits for a successor that is in doubt, and for its guard. The same again is
+    /// left to the kernel, which closes sockets one by one.
+    #[test]
+    fn services_may_take_twice_the_time_that_a_box_waits_at_its_end() {
+        let waits = 2 * replace::READY_WITHIN + carrier::PATIENCE;
+        let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+        for unit in fs::read_dir(units).unwrap() {
+            let path = unit.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let limit = text.lines().find_map(|line| line.strip_prefix("TimeoutStopSec="));
+            let limit = Duration::from_secs(limit.unwrap().parse().unwrap());
+            assert!(limit >= 2 * waits, "{}: {limit:?}", path.display());
+        }
+    }
 }

@@ -3,11 +3,8 @@
 
 use super::follow::Side;
 use super::guard::{GuardedPair, Manner};
-use super::{Order, line};
+use super::{Order, send_at_once};
 use longhaul_port::{LinkState, Port};
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
-use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
@@ -15,34 +12,19 @@ use std::time::Duration;
 /// Time limit of a thread's answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// A device among the ports of a pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Device {
-    pub side: Side,
-    /// Its number within its side.
-    pub port: usize,
-}
-
-impl Device {
-    /// Its place among all ports of the pair: the first side has one.
-    fn place(self) -> usize {
-        self.side + self.port
-    }
-}
-
-/// What the thread is asked.
+/// What the thread is asked. It answers in order, and late if a driver is slow.
 enum Ask {
-    /// To set the links of these devices, and answer with those that stay as they were, and why.
-    Set { devices: Vec<Device>, to: LinkState, answer: SyncSender<Vec<(Device, String)>> },
-    /// To tell the guard of all links from now on.
-    Tell(UnixStream),
+    /// To bring all links up, and tell the guard of them from now on.
+    Begin(UnixStream),
+    /// To set the links of a side, or of both, and answer why some stay as they were.
+    Set { of: Option<Side>, to: LinkState, answer: SyncSender<Vec<String>> },
 }
 
 /// The devices of a pair, for other threads than that which has them.
 pub struct Devices {
     asks: Sender<Ask>,
-    /// Those whose links can be set.
-    setting: Vec<Device>,
+    /// Whether a side has any.
+    sides: [bool; 2],
 }
 
 /// The devices of a pair, for the thread that has them.
@@ -50,119 +32,133 @@ pub struct Attendant {
     pair: usize,
     asks: Receiver<Ask>,
     guard: Option<UnixStream>,
-    /// The devices with their links as last told.
-    devices: Vec<(Device, Option<LinkState>)>,
+    devices: Vec<Device>,
+}
+
+/// A device among the ports of a pair.
+struct Device {
+    side: Side,
+    /// Its number within its side.
+    port: usize,
+    setting: Setting,
+    /// Its link as last told.
+    told: Option<LinkState>,
+}
+
+/// Whether a device's link can be set.
+enum Setting {
+    Possible,
+    /// It cannot, for a reason of which the guard has yet to be told.
+    Refused(String),
+    Impossible,
+}
+
+impl Device {
+    /// Its place among all ports of the pair: the first side has one.
+    fn place(&self) -> usize {
+        self.side + self.port
+    }
+
+    /// Sets its link; returns why that stays as it was. Leaves one alone that cannot be set.
+    fn set(&self, ports: &mut [impl Port], to: LinkState) -> Option<String> {
+        match (&self.setting, ports.get_mut(self.place())) {
+            (Setting::Possible, Some(port)) => Some(port.set_link(to).err()?.to_string()),
+            _ => None,
+        }
+    }
 }
 
 /// The devices of pair number `pair`, if it has any.
 pub fn devices(pair: usize, guarded: &GuardedPair) -> Option<(Devices, Attendant)> {
-    let mut setting = Vec::new();
+    let mut devices = Vec::new();
     for (side, ports) in guarded.sides.iter().enumerate() {
         for (port, guarded) in ports.iter().enumerate() {
             if guarded.as_ref().is_some_and(|of| matches!(of.manner, Manner::Device { .. })) {
-                setting.push(Device { side, port });
+                devices.push(Device { side, port, setting: Setting::Possible, told: None });
             }
         }
     }
-    if setting.is_empty() {
+    if devices.is_empty() {
         return None;
     }
     let (sender, asks) = channel();
-    let devices = setting.iter().map(|device| (*device, None)).collect();
-    Some((Devices { asks: sender, setting }, Attendant { pair, asks, guard: None, devices }))
+    let sides = [0, 1].map(|side| devices.iter().any(|device| device.side == side));
+    Some((Devices { asks: sender, sides }, Attendant { pair, asks, guard: None, devices }))
 }
 
 impl Devices {
-    /// Brings all links up, from now on leaves alone those that cannot be set, and returns these
-    /// with the reasons. `wake` makes the thread attend.
-    pub fn bring_up(&mut self, wake: impl FnOnce()) -> Vec<(Device, String)> {
-        let failed = self.ask(self.setting.clone(), LinkState::Up, wake);
-        self.setting.retain(|device| !failed.iter().any(|(one, _)| one == device));
-        failed
+    /// Has all links brought up, and the guard at the other end of `stream` told of them, and of
+    /// devices that cannot be set. `wake` makes the thread attend.
+    pub fn begin(&self, stream: UnixStream, wake: impl FnOnce()) {
+        // A thread that has died ends the box.
+        if self.asks.send(Ask::Begin(stream)).is_ok() {
+            wake();
+        }
     }
 
     /// Sets the links of one side, or of both, and returns why some stay as they were.
     pub fn set(&self, of: Option<Side>, to: LinkState, wake: impl FnOnce()) -> Vec<String> {
-        let these = self.setting.iter().filter(|device| of.is_none_or(|side| side == device.side));
-        let failed = self.ask(these.copied().collect(), to, wake);
-        failed.into_iter().map(|(_, error)| error).collect()
-    }
-
-    /// Has the guard at the other end of `stream` told of all links.
-    pub fn tell(&self, stream: UnixStream, wake: impl FnOnce()) {
-        // A thread that has died ends the box.
-        if self.asks.send(Ask::Tell(stream)).is_ok() {
-            wake();
-        }
-    }
-
-    fn ask(
-        &self,
-        devices: Vec<Device>,
-        to: LinkState,
-        wake: impl FnOnce(),
-    ) -> Vec<(Device, String)> {
-        if devices.is_empty() {
+        if of.is_some_and(|side| self.sides.get(side) != Some(&true)) {
             return Vec::new();
         }
         let (answer, answered) = sync_channel(1);
-        let ask = Ask::Set { devices: devices.clone(), to, answer };
-        if self.asks.send(ask).is_ok() {
+        if self.asks.send(Ask::Set { of, to, answer }).is_ok() {
             wake();
         }
-        let silent = |device| (device, "its thread does not answer".to_string());
-        let answer = answered.recv_timeout(ANSWER_WITHIN);
-        answer.unwrap_or_else(|_| devices.into_iter().map(silent).collect())
+        let silent = |_| vec!["its thread does not answer; it follows when that does".to_string()];
+        answered.recv_timeout(ANSWER_WITHIN).unwrap_or_else(silent)
     }
 }
 
 impl Attendant {
-    /// Does what was asked, and tells the guard of links that have changed. `ports`: the pair's.
+    /// Does what was asked, and tells the guard of what has changed. `ports`: the pair's.
     pub fn attend(&mut self, ports: &mut [impl Port]) {
         while let Ok(ask) = self.asks.try_recv() {
             match ask {
-                Ask::Set { devices, to, answer } => {
-                    let set = |device: Device| {
-                        let done = ports.get_mut(device.place())?.set_link(to);
-                        Some((device, done.err()?.to_string()))
-                    };
-                    // Nobody may wait for it any more.
-                    let _ = answer.send(devices.into_iter().filter_map(set).collect());
+                Ask::Begin(stream) => {
+                    self.guard = Some(stream);
+                    for device in &mut self.devices {
+                        if let Some(error) = device.set(ports, LinkState::Up) {
+                            device.setting = Setting::Refused(error);
+                        }
+                    }
                 }
-                Ask::Tell(stream) => self.guard = Some(stream),
+                Ask::Set { of, to, answer } => {
+                    let these = self.devices.iter();
+                    let these = these.filter(|device| of.is_none_or(|side| side == device.side));
+                    // Nobody may wait for it any more.
+                    let _ = answer.send(these.filter_map(|device| device.set(ports, to)).collect());
+                }
             }
         }
         let Some(guard) = &self.guard else { return };
-        for (device, told) in &mut self.devices {
+        for device in &mut self.devices {
             let Some(port) = ports.get(device.place()) else { continue };
+            let Device { side, port: number, .. } = *device;
+            if let Setting::Refused(error) = &device.setting {
+                let error = error.clone();
+                let order = Order::Stays { pair: self.pair, side, port: number, error };
+                if send_at_once(guard, &order).is_ok() {
+                    device.setting = Setting::Impossible;
+                }
+            }
             let link = port.link_state();
-            if *told != Some(link) && tell(guard, self.pair, *device, port).is_ok() {
-                *told = Some(link);
+            if device.told != Some(link) {
+                let why_down = (link == LinkState::Down).then(|| why_down(port));
+                let order = Order::Carrier { pair: self.pair, side, port: number, why_down };
+                if send_at_once(guard, &order).is_ok() {
+                    device.told = Some(link);
+                }
             }
         }
     }
 }
 
-/// Tells the guard of a link, unless that would block.
-fn tell(guard: &UnixStream, pair: usize, device: Device, port: &impl Port) -> io::Result<()> {
-    let why_down = || {
-        let name = port.capabilities().name;
-        match port.last_disconnect() {
-            Some(why) => format!("device {name}: {why}"),
-            None => {
-                format!("device {name} has no carrier: is the other end connected and up?")
-            }
-        }
-    };
-    let Device { side, port: number } = device;
-    let why_down = (port.link_state() == LinkState::Down).then(why_down);
-    let order = Order::Carrier { pair, side, port: number, why_down };
-    // So short that the kernel takes all of it or nothing.
-    let sent = send(guard, line(&order)?.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    match sent {
-        // Elsewhere it is told that the guard has ended.
-        Ok(_) | Err(Errno::PIPE) => Ok(()),
-        Err(error) => Err(error.into()),
+fn why_down(port: &impl Port) -> String {
+    let name = port.capabilities().name;
+    match port.last_disconnect() {
+        Some(why) => format!("device {name}: {why}"),
+        None => format!("device {name} has no carrier: is the other end connected and up?"),
     }
 }
 
@@ -180,10 +176,15 @@ mod tests {
         port: NullPort,
         link: LinkState,
         refuses: bool,
+        /// The first time, it waits for the end of this.
+        slow: Option<Receiver<()>>,
     }
 
     impl Port for WithLink {
         fn set_link(&mut self, to: LinkState) -> Result<(), PortError> {
+            if let Some(slow) = self.slow.take() {
+                let _ = slow.recv();
+            }
             if self.refuses {
                 let (port, reason) = ("test".to_string(), "it cannot".to_string());
                 return Err(PortError::LinkStays { port, reason });
@@ -201,7 +202,8 @@ mod tests {
     }
 
     fn port(refuses: bool) -> WithLink {
-        WithLink { port: NullPort::new("test", 64), link: LinkState::Down, refuses }
+        let (port, link) = (NullPort::new("test", 64), LinkState::Down);
+        WithLink { port, link, refuses, slow: None }
     }
 
     fn device() -> Option<GuardedPort> {
@@ -209,13 +211,23 @@ mod tests {
         Some(GuardedPort { name: "test".to_string(), manner })
     }
 
+    fn next(told: &mut impl Iterator<Item = std::io::Result<String>>) -> Order {
+        serde_json::from_str(&told.next().unwrap().unwrap()).unwrap()
+    }
+
+    const IS_DOWN: &str = "device test has no carrier: is the other end connected and up?";
+
     #[test]
     fn devices_are_set_and_told_of_by_the_thread_that_has_them() {
         let guarded = GuardedPair { sides: [vec![device()], vec![None, device()]], held: None };
-        let (mut devices, mut attendant) = super::devices(7, &guarded).unwrap();
+        let (devices, mut attendant) = super::devices(7, &guarded).unwrap();
         let (ours, its) = UnixStream::pair().unwrap();
         let mut told = BufReader::new(its).lines();
         let (end, is_over) = channel::<()>();
+        let carrier = |side, port, why_down: Option<&str>| {
+            let why_down = why_down.map(str::to_string);
+            Order::Carrier { pair: 7, side, port, why_down }
+        };
         thread::scope(|scope| {
             // Dropped at the end, also if an assertion fails.
             let _end = end;
@@ -226,24 +238,40 @@ mod tests {
                     thread::yield_now();
                 }
             });
-            let failed = devices.bring_up(|| ());
-            assert_eq!(failed[0].0, Device { side: 1, port: 1 });
-            assert!(failed.len() == 1 && failed[0].1.ends_with("it cannot"), "{failed:?}");
-            assert!(devices.set(None, LinkState::Down, || ()).is_empty());
-            devices.tell(ours, || ());
-            let mut told = || {
-                let line = told.next().unwrap().unwrap();
-                serde_json::from_str::<Order>(&line).unwrap()
+            devices.begin(ours, || ());
+            assert_eq!(next(&mut told), carrier(0, 0, None));
+            let Order::Stays { pair: 7, side: 1, port: 1, error } = next(&mut told) else {
+                panic!("a device that refuses")
             };
-            let is_down = "device test has no carrier: is the other end connected and up?";
-            for (side, port) in [(0, 0), (1, 1)] {
-                let why_down = Some(is_down.to_string());
-                assert_eq!(told(), Order::Carrier { pair: 7, side, port, why_down });
-            }
+            assert!(error.ends_with("it cannot"), "{error}");
+            assert_eq!(next(&mut told), carrier(1, 1, Some(IS_DOWN)));
+            // It is left alone.
+            assert!(devices.set(None, LinkState::Down, || ()).is_empty());
+            assert_eq!(next(&mut told), carrier(0, 0, Some(IS_DOWN)));
             assert!(devices.set(Some(0), LinkState::Up, || ()).is_empty());
-            assert_eq!(told(), Order::Carrier { pair: 7, side: 0, port: 0, why_down: None });
+            assert_eq!(next(&mut told), carrier(0, 0, None));
         });
         let failed = devices.set(Some(0), LinkState::Up, || ());
-        assert_eq!(failed, ["its thread does not answer"]);
+        assert!(failed[0].starts_with("its thread does not answer"), "{failed:?}");
+    }
+
+    #[test]
+    fn a_device_that_is_slow_follows_once_it_answers() {
+        let guarded = GuardedPair { sides: [vec![device()], vec![None]], held: None };
+        let (devices, mut attendant) = super::devices(0, &guarded).unwrap();
+        let (ours, its) = UnixStream::pair().unwrap();
+        let mut told = BufReader::new(its).lines();
+        let (answer, slow) = channel::<()>();
+        devices.begin(ours, || ());
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                attendant.attend(&mut [WithLink { slow: Some(slow), ..port(false) }]);
+            });
+            let silent = devices.set(Some(0), LinkState::Down, || ());
+            assert!(silent[0].starts_with("its thread does not answer"), "{silent:?}");
+            drop(answer);
+            let why_down = Some(IS_DOWN.to_string());
+            assert_eq!(next(&mut told), Order::Carrier { pair: 0, side: 0, port: 0, why_down });
+        });
     }
 }

@@ -22,10 +22,14 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Interval at which an interface is claimed again that the guard of another box has.
-const CLAIM_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const CLAIM_AGAIN: Duration = Duration::from_millis(2);
+/// Maximum time for which a guard whose box has ended waits for that: longer than a box that was
+/// replaced waits for its guard. A guard that waited on would outlive the start of a third box.
+const CLAIM_WITHIN: Duration = Duration::from_secs(8);
 
 /// Maximum bytes of a line: the orders for many pairs.
 const ORDER_BYTES_MAX: u64 = 1 << 20;
@@ -126,15 +130,15 @@ pub fn guard() -> io::Result<()> {
     }
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut orders = BufReader::new(stream.try_clone()?);
-    // A box that ends before it sets the guard to work has nothing to guard.
     let Some(first) = read_order(&mut orders)? else { return Ok(()) };
     let Orders { pairs, bypass, user } = serde_json::from_str(&first)?;
+    let Some(is_armed) = await_charge(&mut orders)? else { return Ok(()) };
     let Some(_claims) = claim(&pairs, &stream) else { return Ok(()) };
     // The commands need what they need.
     if bypass.is_none() {
         keep_one_capability(user)?;
     }
-    let mut running = Running::new(stream, pairs, bypass.map(Runner::new))?;
+    let mut running = Running::new(stream, pairs, bypass.map(Runner::new), is_armed)?;
     running.run(&mut orders)
 }
 
@@ -143,6 +147,22 @@ fn read_order(orders: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     let len = orders.take(ORDER_BYTES_MAX).read_line(&mut line)?;
     Ok((len > 0).then_some(line))
+}
+
+/// Waits until the box has the ports, and returns whether its bypass NIC is armed. `None`: it ended
+/// before.
+fn await_charge(orders: &mut impl BufRead) -> io::Result<Option<bool>> {
+    let Some(order) = read_order(orders)? else { return Ok(None) };
+    match serde_json::from_str(&order)? {
+        Order::TakeCharge { is_armed } => Ok(Some(is_armed)),
+        _ => Err(io::Error::other("an order to a guard that is not in charge")),
+    }
+}
+
+/// True if nobody sends orders any more.
+fn has_ended(stream: &UnixStream) -> bool {
+    let mut end = [PollFd::new(stream, PollFlags::RDHUP)];
+    matches!(poll(&mut end, Some(&Timespec::default())), Ok(1..))
 }
 
 /// Becomes this user and group, and drops all capabilities but that of setting interfaces.
@@ -162,12 +182,14 @@ fn keep_one_capability(user: Option<(u32, u32)>) -> io::Result<()> {
 
 /// Claims the interfaces: the guard of an earlier box takes them down after that box's end, and not
 /// after this one's start; that of a box that is being replaced leaves them as they are. The kernel
-/// ends a claim with its process. `None`: the box has ended meanwhile.
+/// ends a claim with its process. `None`: the box has ended meanwhile, and the earlier guard has
+/// not.
 fn claim(pairs: &[GuardedPair], stream: &UnixStream) -> Option<Vec<UnixListener>> {
     let is_in_use = |claimed: &io::Result<UnixListener>| {
         claimed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
     let mut claims = Vec::new();
+    let mut ended_at: Option<Instant> = None;
     let ports = pairs.iter().flat_map(GuardedPair::ports);
     for port in ports.filter(|port| !matches!(port.manner, Manner::Device { .. })) {
         let name = format!("longhaul/carrier/{}", port.name);
@@ -179,10 +201,12 @@ fn claim(pairs: &[GuardedPair], stream: &UnixStream) -> Option<Vec<UnixListener>
             continue;
         }
         while is_in_use(&claimed) {
-            let mut end = [PollFd::new(stream, PollFlags::RDHUP)];
-            if !matches!(poll(&mut end, Some(&CLAIM_AGAIN)), Ok(0) | Err(rustix::io::Errno::INTR)) {
+            if has_ended(stream)
+                && ended_at.get_or_insert_with(Instant::now).elapsed() > CLAIM_WITHIN
+            {
                 return None;
             }
+            sleep(CLAIM_AGAIN);
             claimed = UnixListener::bind_addr(&address);
         }
         claims.extend(claimed);
@@ -311,11 +335,12 @@ impl Running {
         stream: UnixStream,
         pairs: Vec<GuardedPair>,
         commands: Option<Runner>,
+        is_armed: bool,
     ) -> io::Result<Self> {
         let now = Instant::now();
         let followed = |pair| Followed::new(pair, now);
         let pairs = pairs.into_iter().map(followed).collect::<io::Result<_>>()?;
-        Ok(Running { stream, pairs, commands, is_armed: false })
+        Ok(Running { stream, pairs, commands, is_armed })
     }
 
     fn ports(&self) -> impl Iterator<Item = &Watched> {
@@ -330,7 +355,9 @@ impl Running {
     }
 
     fn run(&mut self, orders: &mut BufReader<UnixStream>) -> io::Result<()> {
-        for pair in 0..self.pairs.len() {
+        // A box that has ended meanwhile needs no ports.
+        let pairs = if has_ended(&self.stream) { 0 } else { self.pairs.len() };
+        for pair in 0..pairs {
             let held = self.pairs[pair].follow.held();
             for side in (0..2).filter(|side| held != Some(*side)) {
                 let failed = self.set_side(pair, side, GuardedPort::bring_up);
@@ -353,11 +380,16 @@ impl Running {
             let order = read_order(orders).unwrap_or_default();
             match order.map(|order| serde_json::from_str(&order)) {
                 Some(Ok(Order::Disarm)) => return Ok(()),
+                // From both boxes.
+                Some(Ok(Order::TakeCharge { is_armed })) => self.is_armed |= is_armed,
                 Some(Ok(Order::Armed)) => {
                     self.is_armed = true;
                     self.command(Which::Armed);
                 }
                 Some(Ok(Order::Beat)) => self.command(Which::Heartbeat),
+                Some(Ok(Order::Stays { pair, side, port, error })) => {
+                    self.stays(pair, side, port, error);
+                }
                 Some(Ok(Order::Carrier { pair, side, port, why_down })) => {
                     self.hear(pair, side, port, why_down);
                 }
@@ -370,12 +402,23 @@ impl Running {
         }
     }
 
+    fn port(&mut self, pair: usize, side: Side, port: usize) -> Option<&mut Watched> {
+        self.pairs.get_mut(pair)?.sides.get_mut(side)?.get_mut(port)?.as_mut()
+    }
+
+    /// Leaves a device of the box alone from now on.
+    fn stays(&mut self, pair: usize, side: Side, port: usize, error: String) {
+        let Some(watched) = self.port(pair, side, port) else { return };
+        if let Manner::Device { follows } = &mut watched.port.manner {
+            *follows = false;
+            self.tell(&News::Stays { pair, side, port, error });
+        }
+    }
+
     /// Takes what the box tells of a device.
     fn hear(&mut self, pair: usize, side: Side, port: usize, why_down: Option<String>) {
-        let Some(followed) = self.pairs.get_mut(pair) else { return };
-        let held = followed.follow.held();
-        let ports = followed.sides.get_mut(side);
-        let Some(Some(watched)) = ports.and_then(|ports| ports.get_mut(port)) else { return };
+        let held = self.pairs.get(pair).and_then(|followed| followed.follow.held());
+        let Some(watched) = self.port(pair, side, port) else { return };
         if watched.hear(why_down.clone()) && held != Some(side) {
             self.tell(&News::Carrier { pair, side, port, why_down });
         }
@@ -489,8 +532,9 @@ mod tests {
     use crate::carrier::{line, send};
     use std::thread;
 
-    /// Whether a guard opened the bypass NIC after these orders, and the end of the stream.
-    fn opens_after(orders: &[Order]) -> bool {
+    /// Whether a guard in charge opened the bypass NIC after these orders, and the end of the
+    /// stream.
+    fn opens_after(is_armed: bool, orders: &[Order]) -> bool {
         let name = format!("longhaul-opened-{}-{:x}", std::process::id(), crate::random_seed());
         let opened = std::env::temp_dir().join(name);
         let commands = format!("armed = 'true'\nopen = 'touch {}'", opened.display());
@@ -500,7 +544,8 @@ mod tests {
         let mut line = String::new();
         let guard = thread::spawn(move || {
             let mut orders = BufReader::new(its.try_clone().unwrap());
-            Running::new(its, Vec::new(), Some(commands)).unwrap().run(&mut orders).unwrap();
+            let mut running = Running::new(its, Vec::new(), Some(commands), is_armed).unwrap();
+            running.run(&mut orders).unwrap();
         });
         news.read_line(&mut line).unwrap();
         assert_eq!(serde_json::from_str::<News>(&line).unwrap(), News::Ready);
@@ -514,9 +559,27 @@ mod tests {
 
     #[test]
     fn the_end_of_a_box_is_acted_upon_unless_the_guard_was_disarmed() {
-        assert!(!opens_after(&[]), "the NIC was never armed");
-        assert!(opens_after(&[Order::Armed, Order::Beat, Order::Beat]));
-        assert!(!opens_after(&[Order::Armed, Order::Disarm]));
+        assert!(!opens_after(false, &[]), "the NIC was never armed");
+        assert!(opens_after(false, &[Order::Armed, Order::Beat, Order::Beat]));
+        assert!(!opens_after(false, &[Order::Armed, Order::Disarm]));
+        // By the box that was replaced.
+        assert!(opens_after(true, &[]));
+        assert!(opens_after(false, &[Order::TakeCharge { is_armed: true }]));
+        assert!(!opens_after(true, &[Order::TakeCharge { is_armed: false }, Order::Disarm]));
+    }
+
+    /// The guard of a box that failed to take over leaves the ports alone.
+    #[test]
+    fn a_guard_acts_only_once_it_is_in_charge() {
+        let says = |orders: &[Order]| {
+            let lines: String = orders.iter().map(|order| line(order).unwrap()).collect();
+            await_charge(&mut lines.as_bytes())
+        };
+        assert_eq!(says(&[]).unwrap(), None);
+        for is_armed in [false, true] {
+            assert_eq!(says(&[Order::TakeCharge { is_armed }]).unwrap(), Some(is_armed));
+        }
+        assert!(says(&[Order::Disarm]).is_err());
     }
 
     #[test]
@@ -525,7 +588,7 @@ mod tests {
         let follows = |near: Option<GuardedPort>, behind: Option<GuardedPort>| {
             let pair = GuardedPair { sides: [vec![near], vec![behind]], held: None };
             let (stream, _box) = UnixStream::pair().unwrap();
-            let running = Running::new(stream, vec![pair], None).unwrap();
+            let running = Running::new(stream, vec![pair], None, false).unwrap();
             [0, 1].map(|side| !running.pairs[0].has_carrier(side))
         };
         let plain = || port(Manner::Interface);
@@ -549,7 +612,7 @@ mod tests {
         let (ours, its) = UnixStream::pair().unwrap();
         let guard = thread::spawn(move || {
             let mut orders = BufReader::new(its.try_clone().unwrap());
-            Running::new(its, vec![pair], None).unwrap().run(&mut orders).unwrap();
+            Running::new(its, vec![pair], None, false).unwrap().run(&mut orders).unwrap();
         });
         let news = BufReader::new(ours.try_clone().unwrap());
         let mut news = news.lines().map(|line| serde_json::from_str::<News>(&line.unwrap()));
@@ -577,6 +640,17 @@ mod tests {
             send(&ours, &carrier(other, None)).unwrap();
             assert_eq!(next(), lost(other, None));
         }
+        // One that turns out to stay up need not be taken down.
+        let stays = || (0, 1, 0, "no such command".to_string());
+        let (pair, side, port, error) = stays();
+        send(&ours, &Order::Stays { pair, side, port, error }).unwrap();
+        let (pair, side, port, error) = stays();
+        assert_eq!(next(), News::Stays { pair, side, port, error });
+        send(&ours, &carrier(0, why("no light"))).unwrap();
+        assert_eq!(next(), lost(0, why("no light")));
+        send(&ours, &carrier(1, why("no light"))).unwrap();
+        assert_eq!(next(), lost(1, why("no light")));
+        assert_eq!(next(), News::Held { pair: 0, side: 0 });
         send(&ours, &Order::Disarm).unwrap();
         guard.join().unwrap();
     }

@@ -77,8 +77,8 @@ impl PairCarrier {
 
     /// A port cannot be taken down.
     pub fn stays(&mut self, side: Side, port: usize) {
-        let of = self.sides[side].iter_mut().find(|of| of.number == port);
-        of.into_iter().for_each(|of| of.follows = false);
+        let ports = self.sides.get_mut(side).into_iter().flatten();
+        ports.filter(|of| of.number == port).for_each(|of| of.follows = false);
     }
 
     /// A port lost its carrier, or found it.

@@ -4,6 +4,7 @@ use super::line::{Arrived, Line};
 use super::{
     FromPredecessor, FromSuccessor, Listener, PATIENCE, READY_WITHIN, VERSION, Wanted, WantedPair,
 };
+use crate::carrier;
 use crate::journal;
 use crate::operation::{Operated, Operation};
 use crate::pair::Observer;
@@ -23,8 +24,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Interval at which a draining box looks whether it still owes anything.
-const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// Interval at which a box looks whether it still owes anything, or is to end.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Interval of messages about progress.
 const TELL_AGAIN: Duration = Duration::from_millis(500);
 
@@ -39,6 +40,8 @@ pub(crate) struct Predecessor<S: BoxKind> {
     signals: signal_hook::iterator::Handle,
     /// A successor is being served.
     is_busy: AtomicBool,
+    /// This process is to end.
+    is_to_end: AtomicBool,
     /// Locked while the ports are another process' for the taking.
     fate: Mutex<Fate>,
 }
@@ -68,6 +71,8 @@ enum Failure {
     Lost(String),
     /// It was killed when it had begun to use the ports, which this process cannot use any more.
     Died,
+    /// It may have the ports, says nothing, and cannot be killed; this process is to end.
+    InDoubt,
 }
 
 impl Failure {
@@ -96,13 +101,15 @@ impl<S: BoxKind> Predecessor<S> {
         claims: Vec<UnixListener>,
         signals: signal_hook::iterator::Handle,
     ) -> Self {
-        let (is_busy, fate) = (AtomicBool::new(false), Mutex::new(Fate::Runs));
-        Predecessor { operation, control, health, claims, signals, is_busy, fate }
+        let (is_busy, is_to_end) = (AtomicBool::new(false), AtomicBool::new(false));
+        let fate = Mutex::new(Fate::Runs);
+        Predecessor { operation, control, health, claims, signals, is_busy, is_to_end, fate }
     }
 
     /// Returns whether this process, which is to end, has been replaced; rules it out for the time
-    /// to come if not. Waits if that is being decided.
+    /// to come if not. Waits if that is being decided, a few times [`READY_WITHIN`] at most.
     pub fn is_replaced_at_end(&self) -> bool {
+        self.is_to_end.store(true, Ordering::Relaxed);
         let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*fate, Fate::Replaced) {
             return true;
@@ -140,6 +147,12 @@ impl<S: BoxKind> Predecessor<S> {
             Err(Failure::Died) => {
                 return journal::warn(&format!(
                     "{who} was killed as it began to forward: this box ends too; start it again"
+                ));
+            }
+            Err(Failure::InDoubt) => {
+                return journal::warn(&format!(
+                    "{who} has the ports and still does not forward: this box ends without it, as \
+                     if it were not replaced"
                 ));
             }
         };
@@ -240,6 +253,7 @@ impl<S: BoxKind> Predecessor<S> {
     fn drain(&self, line: &mut Line, limit: Duration) -> Result<Vec<Vec<Still>>, Failure> {
         self.operation.set_draining(true).or_else(|e| Failure::refused(e.to_string()))?;
         let start = Instant::now();
+        let look_again = Timespec::try_from(LOOK_AGAIN).map_err(io::Error::other)?;
         let mut told: Option<Instant> = None;
         loop {
             let stored_bytes = self.stored_bytes()?;
@@ -266,7 +280,7 @@ impl<S: BoxKind> Predecessor<S> {
             }
             // The successor says nothing meanwhile, unless it ends.
             let mut waiting = [PollFd::new(&*line, PollFlags::IN)];
-            match poll(&mut waiting, Some(&LOOK_AGAIN)) {
+            match poll(&mut waiting, Some(&look_again)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Err(Failure::Lost("it ended".to_string())),
                 Err(error) => return Err(io::Error::from(error).into()),
@@ -299,12 +313,15 @@ impl<S: BoxKind> Predecessor<S> {
         }
         let since = Instant::now();
         self.send_all(line, &still)?;
-        match line.receive(Some(READY_WITHIN))? {
-            Arrived::Message(FromSuccessor::Ready, _) => {}
+        let guard = match line.receive(Some(READY_WITHIN))? {
+            Arrived::Message(FromSuccessor::Ready, descriptors) => descriptors.into_iter().next(),
             _ => return Failure::refused("the new process said something else than expected"),
-        }
+        };
         line.send(FromPredecessor::Go, &[], READY_WITHIN)?;
-        let has_died = await_forwards(line, peer)?;
+        let has_died = self.await_forwards(line, peer)?;
+        if !has_died {
+            guard.into_iter().for_each(carrier::put_in_charge);
+        }
         let interrupted = since.elapsed();
         still.into_iter().flatten().for_each(Still::give_away);
         if has_died {
@@ -346,30 +363,36 @@ impl<S: BoxKind> Predecessor<S> {
         let held = self.operation.carriers().held();
         line.send(FromPredecessor::Complete { held }, &[], PATIENCE)
     }
-}
 
-/// Waits until the successor forwards. Only its end shows that it does not and will not: one that
-/// says nothing is killed. Returns whether it was killed too late.
-fn await_forwards(line: &mut Line, peer: &Peer) -> Result<bool, Failure> {
-    let mut said = line.receive(Some(READY_WITHIN));
-    let mut is_killed = false;
-    if said.as_ref().is_err_and(is_timeout) {
-        let killed = peer.process.as_ref().map(|it| pidfd_send_signal(it, Signal::KILL));
-        is_killed = matches!(killed, Some(Ok(())));
-        if !is_killed {
-            journal::warn(&format!(
-                "process {} has the ports and does not forward: kill it, and this box continues",
-                peer.pid
-            ));
+    /// Waits until the successor forwards. Only its end shows that it does not and will not: one
+    /// that says nothing is killed. Returns whether it was killed too late.
+    fn await_forwards(&self, line: &mut Line, peer: &Peer) -> Result<bool, Failure> {
+        let mut said = line.receive(Some(READY_WITHIN));
+        let mut is_killed = false;
+        if said.as_ref().is_err_and(is_timeout) {
+            let killed = peer.process.as_ref().map(|it| pidfd_send_signal(it, Signal::KILL));
+            is_killed = matches!(killed, Some(Ok(())));
+            if !is_killed {
+                journal::warn(&format!(
+                    "process {} has the ports and does not forward: kill it, and this box \
+                     continues",
+                    peer.pid
+                ));
+            }
         }
-        said = line.receive(None);
+        while said.as_ref().is_err_and(is_timeout) {
+            if self.is_to_end.load(Ordering::Relaxed) {
+                return Err(Failure::InDoubt);
+            }
+            said = line.receive(Some(LOOK_AGAIN));
+        }
         if said.is_err() && is_killed {
             return Err(Failure::Lost("it said nothing in time, and was killed".to_string()));
         }
-    }
-    match said? {
-        Arrived::Message(FromSuccessor::Forwards, _) => Ok(is_killed),
-        _ => Failure::refused("the new process said something else than expected"),
+        match said? {
+            Arrived::Message(FromSuccessor::Forwards, _) => Ok(is_killed),
+            _ => Failure::refused("the new process said something else than expected"),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use longhaul_port::Handover;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -126,11 +126,11 @@ impl Successor {
     }
 
     /// Makes the ports this process' own: the caller forwards from here on, and nothing that may
-    /// fail comes before.
-    pub fn commit(&mut self) -> Result<(), ReplaceError> {
+    /// fail comes before. `guard`: the stream to this box's guard.
+    pub fn commit(&mut self, guard: Option<BorrowedFd<'_>>) -> Result<(), ReplaceError> {
         // A box that broke off has said so, and can still be heard. One that has died says nothing:
         // its ports have nobody else.
-        let _ = self.say(FromSuccessor::Ready);
+        let _ = self.line.send(FromSuccessor::Ready, guard.as_slice(), PATIENCE);
         match self.hear() {
             Ok((FromPredecessor::Go, _)) => {
                 // If it has died meanwhile, this process has the ports all the same.
