@@ -39,11 +39,12 @@ class Cache:
             self.map[at + self.size : at + 2 * self.size] = bytes(self.size)
 
     def check(self, salt):
+        zeros = bytes(self.size)
         for i in range(self.blocks):
             at = i * self.size * SPREAD
             if self.map[at : at + self.size] != pattern(salt, i, self.size):
                 raise SystemExit(f"block {i} of {self.blocks} is wrong")
-            if any(self.map[at + self.size : at + 2 * self.size]):
+            if self.map[at + self.size : at + 2 * self.size] != zeros:
                 raise SystemExit(f"the memory after block {i} was written to")
 
 
