@@ -404,7 +404,11 @@ impl Store {
             count += 1;
             awaited += usize::from(is_awaited);
             released.bytes += u64::from(entry.bytes);
-            let by_name = entry.last() + 1 == limit && entry.times_sent == 1 && entry.ack_request;
+            // A READ or atomic was sampled at its first response.
+            let by_name = entry.last() + 1 == limit
+                && entry.times_sent == 1
+                && entry.ack_request
+                && entry.kind != RequestKind::Response;
             released.sample = by_name.then_some(entry.sent_at);
             if count <= self.frontier_index {
                 self.frontier_bytes -= u64::from(entry.bytes);

@@ -260,9 +260,9 @@ impl Flow {
         // The request that it answers has been executed, and everything before that.
         let answered = self.store.awaited_at(seq).copied();
         let answered_to = answered.map(|answered| answered.last + 1);
-        // The first sample: without one, any response looks like the answer to a repeated request.
-        if self.responder.retransmission.rtt().smoothed().is_none()
-            && let Some(sent_at) = answered.and_then(|answered| answered.sent_at)
+        // Its first response tells the RTT; later ones also tell how long the READ is.
+        if let Some(sent_at) =
+            answered.filter(|read| read.first == seq && read.next == seq).and_then(|it| it.sent_at)
         {
             self.responder.retransmission.sample(sent_at, now);
         }

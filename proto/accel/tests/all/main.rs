@@ -27,6 +27,7 @@ mod peer;
 mod pseudo_ack;
 mod questions;
 mod restarts;
+mod round_trip;
 mod row;
 mod script;
 mod sites;
