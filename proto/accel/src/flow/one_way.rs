@@ -18,7 +18,7 @@ use super::state::{Passing, Remains, State};
 use crate::shared::AccelShared;
 use crate::{DropReason, PassReason};
 use longhaul_node::Frame;
-use longhaul_units::Instant;
+use longhaul_units::{Duration, Instant};
 use longhaul_wire::{Aeth, NakCode, Packet, Syndrome, Verb};
 
 /// Times that a requester goes back, but not as far as it was acknowledged here: others have
@@ -37,6 +37,11 @@ const RESENDS: u8 = 3;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Silence {
     returns: Repetitions,
+    /// How long the requester waited before the latest return.
+    waited: Duration,
+    /// Returns after a wait that adaptive retransmission has lengthened: such a requester begins
+    /// far below the round trip.
+    lengthened: u32,
     /// Those that do not go back as far as was acknowledged here.
     skips: u32,
     /// Time of this box's latest sequence NAK.
@@ -60,14 +65,23 @@ impl Silence {
         self.returns.last_at().is_some_and(|at| heard_at > at)
     }
 
-    /// The requester goes back. `skips`: not as far as it was acknowledged here. True if that was
-    /// once too often.
-    fn note_return(&mut self, now: Instant, skips: bool, returns_max: u32) -> bool {
+    /// The requester goes back to a packet sent at `sent_at`. `skips`: not as far as it was
+    /// acknowledged here. True if that was once too often.
+    fn note_return(
+        &mut self,
+        now: Instant,
+        sent_at: Instant,
+        skips: bool,
+        returns_max: u32,
+    ) -> bool {
+        let waited = now.since(self.returns.last_at().unwrap_or(sent_at));
         if !self.returns.count(now) {
             return false;
         }
+        let before = std::mem::replace(&mut self.waited, waited);
+        self.lengthened += u32::from(before > Duration::ZERO && waited.times(2) > before.times(3));
         self.skips += u32::from(skips);
-        self.skips >= SKIPS || self.returns.times() >= returns_max
+        self.skips >= SKIPS || self.returns.times() - self.lengthened >= returns_max
     }
 }
 
@@ -99,11 +113,16 @@ impl Flow {
         if silence.is_explained(now) {
             return false;
         }
+        let sent_at =
+            self.store.entry(self.store.index_of(seq)).map_or(Instant::ZERO, |it| it.sent_at);
+        if !retransmission.rtt().can_answer(sent_at, now) {
+            return false;
+        }
         // A READ that is answered in part is asked for the rest of.
         let skips =
             seq > acks.to() && self.store.awaited_at(seq).is_none_or(|read| read.first == seq);
         let returns_max = if self.answer.is_deduced() { RETURNS_UNHEARD } else { RETURNS };
-        silence.note_return(now, skips, returns_max)
+        silence.note_return(now, sent_at, skips, returns_max)
     }
 
     /// True if no answer was ever seen, and none is expected.

@@ -129,7 +129,8 @@ fn boxes_say_what_they_see() {
 /// One box, frame by frame.
 mod step_by_step {
     use super::*;
-    use crate::script::{Script, run};
+    use crate::script::{Script, config, run, run_with};
+    use longhaul_accel::{Config, Policy};
 
     /// A script after the responder's silence has exceeded the box's limit: all acknowledged
     /// packets have been retransmitted.
@@ -382,5 +383,45 @@ mod step_by_step {
              > wan read 101 dma=1024
              > wan write_only 100 A");
         assert!(is_one_way(&script));
+    }
+
+    fn in_tail(text: &str) -> Script {
+        let policy = Policy::all(Mode::Tail);
+        run_with(Config { policy, rto_initial: Duration::from_ms(1000), ..config() }, text)
+    }
+
+    #[test]
+    fn retries_sooner_than_a_round_trip_are_no_sign_of_it() {
+        let mut script = in_tail(
+            "connect psn=100
+             lan: write_only 100 A
+             > wan write_only 100 A
+             after 60ms
+             wan: ack 100 msn=1
+             > lan ack 100 msn=1
+             lan: write_only 101 A
+             > wan write_only 101 A",
+        );
+        for _ in 0..5 {
+            script.go_on("after 10ms\n lan: write_only 101 A\n > lan ack 100 msn=1");
+        }
+        assert!(!is_one_way(&script));
+        script.go_on("after 10ms\n wan: ack 101 msn=2\n > lan ack 101 msn=2");
+    }
+
+    /// Adaptive retransmission: each wait is twice the one before, up to the QP's timeout.
+    #[test]
+    fn retries_after_longer_and_longer_waits_are_no_sign_of_it() {
+        let mut script =
+            in_tail("connect psn=100\n lan: write_only 100 A\n > wan write_only 100 A");
+        let mut go_back_after = |waits_ms: &[u64]| {
+            for &wait_ms in waits_ms {
+                let probe = if wait_ms > 2 { "> wan write_only 100 A" } else { "" };
+                script.go_on(&format!("after {wait_ms}ms\n lan: write_only 100 A\n {probe}"));
+            }
+            is_one_way(&script)
+        };
+        assert!(!go_back_after(&[2, 4, 8, 16, 32, 64]));
+        assert!(go_back_after(&[67, 67]), "a constant timeout is one");
     }
 }
