@@ -150,6 +150,14 @@ impl Trace {
         self.first.max(self.known.saturating_sub(OUTSTANDING_MAX))
     }
 
+    /// Notes that the requester has sent everything before `to`, which late ACKs may name.
+    pub(crate) fn note_sent_before(&mut self, now: Instant, to: u64) {
+        if (self.latest..self.latest + OUTSTANDING_MAX).contains(&to) {
+            self.latest = to;
+            self.forgotten_at = Some(now);
+        }
+    }
+
     /// Processes a request.
     pub(crate) fn note(&mut self, now: Instant, request: Requested) {
         let Requested { seq, span, span_max, ends } = request;
@@ -306,6 +314,18 @@ mod tests {
         assert_eq!(trace.fit(at(1100), late), Fit::No);
         assert!(matches!(trace.fit(at(900), Psn::from_sequence(START + 50)), Fit::Yes(_)));
         assert_eq!(trace.fit(at(900), Psn::from_sequence(START - 1)), Fit::No);
+    }
+
+    #[test]
+    fn what_was_sent_before_it_was_followed_may_be_its_own_for_a_while() {
+        let mut trace = Trace::new(START);
+        trace.note_sent_before(at(5), START + 7);
+        assert_eq!(trace.fit(at(900), Psn::from_sequence(START + 6)), Fit::Maybe);
+        assert_eq!(trace.fit(at(900), Psn::from_sequence(START + 7)), Fit::No);
+        assert_eq!(trace.fit(at(1100), Psn::from_sequence(START + 6)), Fit::No);
+        assert!(trace.may_hold(START + 7) && !trace.may_hold(START + 8));
+        trace.note_sent_before(at(5), START + (1 << 23));
+        assert!(!trace.may_hold(START + 8), "another life");
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl Learning {
     /// Notes that the requester goes back, and had sent everything before `to`.
     pub(crate) fn may_go_back_from(&mut self, now: Instant, to: u64) {
         self.heard = Heard { to: Psn::from_sequence(to), to_at: now };
+        self.trace.note_sent_before(now, to);
     }
 
     /// Processes a request. Returns `true` if the responder must be asked what it expects.

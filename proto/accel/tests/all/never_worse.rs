@@ -538,6 +538,13 @@ fn alike_are_served(seeds: impl Iterator<Item = u64>) {
     }
 }
 
+/// The ACK of one QP was attributed to another, whose requester was then told of a loss: the owner
+/// was being learnt again, and its trace lacked what it had sent before.
+#[test]
+fn a_flow_learnt_again_keeps_its_acks_from_others_alike() {
+    alike_are_served([1551].into_iter());
+}
+
 #[test]
 fn queue_pairs_that_are_alike() {
     alike_are_served(0..100);
