@@ -7,6 +7,10 @@
 //! retry counter thus decides how often it retries; its retry counter is not used. The RNR timer
 //! includes the round trip to the responder, so that a requester counts no more RNR NAKs than
 //! without the box, and grows with the time for which the responder has not been ready.
+//!
+//! A responder that takes a packet and is not ready for the next may release nothing to the
+//! requester. The requester's wait then goes on: it gets the next RNR NAK at once, or its local ACK
+//! timer would take a retry for each packet that the responder takes.
 
 use super::missing::Missing;
 use crate::Config;
@@ -28,6 +32,16 @@ struct NotReady {
     is_long: bool,
 }
 
+/// The last RNR NAK.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    psn: u64,
+    /// Since when the requester has to wait at this PSN.
+    since: Instant,
+    /// The requester has retransmitted that packet.
+    has_returned: bool,
+}
+
 /// Why the requester of a flow must wait, and what it was told.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hold {
@@ -36,8 +50,7 @@ pub(crate) struct Hold {
     refused_since: Option<Instant>,
     /// An RNR NAK must be sent.
     is_owed: bool,
-    /// PSN of the last RNR NAK, until the requester retransmits that packet.
-    told: Option<u64>,
+    told: Option<Told>,
 }
 
 impl Hold {
@@ -72,7 +85,7 @@ impl Hold {
         missing: &Missing,
     ) -> Instant {
         let since = self.not_ready.map_or(now, |before| before.since);
-        let is_long = now.since(since) >= config.ack_hold_max;
+        let is_long = self.waits_since(store).is_some() || now.since(since) >= config.ack_hold_max;
         self.not_ready = Some(NotReady { timer, since, is_long });
         self.owe(store, missing);
         now + rnr_backoff(timer, now.since(since))
@@ -81,7 +94,7 @@ impl Hold {
     /// Notes that the next packet was refused for lack of room.
     pub(crate) fn note_refused(&mut self, now: Instant, store: &Store, missing: &Missing) {
         self.refused_since.get_or_insert(now);
-        if self.told.take_if(|told| *told == store.end()).is_some() {
+        if self.takes_return(store.end()) {
             self.owe(store, missing);
         }
     }
@@ -110,9 +123,28 @@ impl Hold {
         }
     }
 
+    /// Since when the requester has been waiting, if it was told to wait at the frontier.
+    fn waits_since(&self, store: &Store) -> Option<Instant> {
+        self.told.filter(|told| told.psn == store.frontier().0).map(|told| told.since)
+    }
+
+    /// True if the requester was told to retransmit `psn` and has not done so.
+    fn awaits_return(&self, psn: u64) -> bool {
+        self.told.is_some_and(|told| told.psn == psn && !told.has_returned)
+    }
+
+    /// Notes that the requester retransmits `psn`. True if it was told to.
+    pub(crate) fn takes_return(&mut self, psn: u64) -> bool {
+        let is_awaited = self.awaits_return(psn);
+        if let Some(told) = self.told.as_mut().filter(|_| is_awaited) {
+            told.has_returned = true;
+        }
+        is_awaited
+    }
+
     /// Owes an RNR NAK, unless the last one has not yet brought the requester back.
     fn owe(&mut self, store: &Store, missing: &Missing) {
-        self.is_owed = self.must_wait(store, missing) && self.told != Some(store.frontier().0);
+        self.is_owed = self.must_wait(store, missing) && !self.awaits_return(store.frontier().0);
     }
 
     /// True if an RNR NAK must be sent.
@@ -123,7 +155,7 @@ impl Hold {
 
     /// True if the requester was told to retransmit the next PSN expected of it.
     pub(crate) fn is_coming_back(&self, store: &Store) -> bool {
-        self.told == Some(store.end())
+        self.awaits_return(store.end())
     }
 
     /// True if the packet at `seq` must be dropped because its requester has to wait.
@@ -135,11 +167,11 @@ impl Hold {
     #[cold]
     fn drops_at(&mut self, seq: u64, store: &Store, missing: &Missing) -> bool {
         let (frontier, end) = (store.frontier().0, store.end());
-        let returned = self.told.take_if(|told| *told == frontier && seq == frontier).is_some();
+        let returned = seq == frontier && self.takes_return(frontier);
         if !self.must_wait(store, missing) || seq < frontier {
             return false;
         }
-        if seq >= end && self.told != Some(frontier) && !returned && !self.is_owed {
+        if seq >= end && !self.awaits_return(frontier) && !returned && !self.is_owed {
             // Stored if there is room.
             return false;
         }
@@ -159,8 +191,9 @@ impl Hold {
             Some(NotReady { timer, since, .. }) => (timer + round_trip, since),
             None => (config.ack_hold_max.max(round_trip), self.refused_since.unwrap_or(now)),
         };
+        let since = self.waits_since(store).unwrap_or(since);
         self.is_owed = false;
-        self.told = Some(store.frontier().0);
+        self.told = Some(Told { psn: store.frontier().0, since, has_returned: false });
         Syndrome::RnrNak { timer_code: rnr_timer_code(rnr_backoff(timer, now.since(since))) }
     }
 }

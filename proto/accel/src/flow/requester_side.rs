@@ -440,6 +440,7 @@ impl Flow {
             return;
         }
         if seq >= self.store.frontier().0 {
+            self.requester.hold.takes_return(seq);
             self.ask_for_requester(now);
         } else if seq < self.requester.acks.to() && self.requester.replay.is_none() {
             self.lives.note_repeated(now, seq);

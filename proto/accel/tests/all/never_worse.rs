@@ -545,6 +545,16 @@ fn a_flow_learnt_again_keeps_its_acks_from_others_alike() {
     alike_are_served([1551].into_iter());
 }
 
+/// A responder that takes a message each 1.2 s releases nothing to a requester that is far ahead.
+/// Waiting for that takes none of its retries.
+#[test]
+fn a_requester_keeps_its_retries_while_its_receiver_takes_one_message_after_another() {
+    for seed in [647, 10_002, 10_018] {
+        let outcome = run(&Setup { seed, receive_delay: Duration::from_ms(1200), ..alike(647) });
+        assert!(outcome.is_clean(), "seed {seed}: {}", show(&outcome));
+    }
+}
+
 #[test]
 fn queue_pairs_that_are_alike() {
     alike_are_served(0..100);
