@@ -38,14 +38,23 @@ class Cache:
             self.map[at : at + self.size] = pattern(salt, i, self.size)
             self.map[at + self.size : at + 2 * self.size] = bytes(self.size)
 
-    def check(self, salt):
+    def check(self, salt, within_s=0):
+        """Ends the program if a byte is wrong, after `within_s` seconds."""
+        deadline = time.monotonic() + within_s
+        while fault := self.fault(salt):
+            if time.monotonic() >= deadline:
+                raise SystemExit(fault)
+            time.sleep(0.01)
+
+    def fault(self, salt):
         zeros = bytes(self.size)
         for i in range(self.blocks):
             at = i * self.size * SPREAD
             if self.map[at : at + self.size] != pattern(salt, i, self.size):
-                raise SystemExit(f"block {i} of {self.blocks} is wrong")
+                return f"block {i} of {self.blocks} is wrong"
             if self.map[at + self.size : at + 2 * self.size] != zeros:
-                raise SystemExit(f"the memory after block {i} was written to")
+                return f"the memory after block {i} was written to"
+        return None
 
 
 def pattern(salt, block, size):
@@ -157,7 +166,8 @@ def serve(library, own_ip, port):
         if "fill" in asked:
             cache.fill(asked["fill"])
         else:
-            cache.check(asked["check"])
+            # Boxes in mode early complete WRITEs before they arrive, and TCP may overtake them.
+            cache.check(asked["check"], within_s=LIMIT_S)
         line.put("ok")
 
 
