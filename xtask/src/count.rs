@@ -93,14 +93,6 @@ const COUNTED: &[Counted] = &[
     wan("512 B, as over ports", "copied N 512", "build N 512"),
 ];
 
-/// What `cargo xtask count` does with the figures.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Then {
-    Print,
-    Compare,
-    Commit,
-}
-
 /// Figures by row, and the compiler that they are of.
 #[derive(Serialize, Deserialize)]
 struct Counts {
@@ -108,53 +100,35 @@ struct Counts {
     instructions: BTreeMap<String, u64>,
 }
 
-/// How the figures compare with the committed ones.
-#[derive(PartialEq, Debug)]
-pub enum Verdict {
-    /// All are within the tolerance.
-    Within,
-    /// Nothing was compared, for this reason.
-    Skipped(String),
-}
-
 /// Counts, prints, and does what `words` say: nothing, `--check` or `--commit`.
 pub fn run(root: &Path, words: &[String]) -> Result<(), String> {
-    let then = match words {
-        [] => Then::Print,
-        [word] if word == "--check" => Then::Compare,
-        [word] if word == "--commit" => Then::Commit,
-        _ => return Err("count: the options are --check and --commit".to_owned()),
-    };
-    if then == Then::Compare {
-        return match check(root)? {
-            Verdict::Within => Ok(()),
-            Verdict::Skipped(why) => Err(why),
-        };
+    match words {
+        [] => count(root).map(drop),
+        [word] if word == "--check" => check(root)?.map_or(Ok(()), Err),
+        [word] if word == "--commit" => {
+            let text = serde_json::to_string_pretty(&count(root)?).map_err(|e| e.to_string())?;
+            fs::write(root.join(COMMITTED), text + "\n").map_err(|e| format!("{COMMITTED}: {e}"))
+        }
+        _ => Err("count: the options are --check and --commit".to_owned()),
     }
-    let counts = count(root)?;
-    if then == Then::Commit {
-        let text = serde_json::to_string_pretty(&counts).map_err(|e| e.to_string())? + "\n";
-        fs::write(root.join(COMMITTED), text).map_err(|e| format!("{COMMITTED}: {e}"))?;
-    }
-    Ok(())
 }
 
-/// Counts, and compares with the committed figures.
+/// Counts, and compares with the committed figures. Returns why nothing was compared, if so.
 ///
 /// # Errors
 /// If a figure exceeds its committed one by more than the tolerance.
-pub fn check(root: &Path) -> Result<Verdict, String> {
+pub fn check(root: &Path) -> Result<Option<String>, String> {
     if !has_valgrind() {
-        return Ok(Verdict::Skipped(format!("instruction counts: {WITHOUT_VALGRIND}")));
+        return Ok(Some(format!("instruction counts: {WITHOUT_VALGRIND}")));
     }
     let text = fs::read_to_string(root.join(COMMITTED)).map_err(|e| format!("{COMMITTED}: {e}"))?;
     let committed: Counts = serde_json::from_str(&text).map_err(|e| format!("{COMMITTED}: {e}"))?;
     let rustc = rustc()?;
     if committed.rustc != rustc {
         let why = format!("they are of {}, this is {rustc}", committed.rustc);
-        return Ok(Verdict::Skipped(format!("instruction counts: {why}")));
+        return Ok(Some(format!("instruction counts: {why}")));
     }
-    compare(&committed.instructions, &count(root)?.instructions).map(|()| Verdict::Within)
+    compare(&committed.instructions, &count(root)?.instructions).map(|()| None)
 }
 
 fn compare(
