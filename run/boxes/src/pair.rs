@@ -203,12 +203,12 @@ impl<E: Element> Running<E> {
         self.observer.clone()
     }
 
-    /// Ends the pair, recordings included, and returns its last state.
+    /// Waits for the end of all threads, which were told to [stop](Running::stop), recordings
+    /// included, and returns the pair's last state.
     ///
     /// # Errors
     /// If one of its threads had died.
     pub fn end(self) -> Result<PairStatus, ()> {
-        self.stop();
         let ended: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
         let states = ended.into_iter().zip(&self.observer.cores).map(|(state, core)| {
             let state = state.map_err(|_| ())?.ok_or(())?;

@@ -2,7 +2,7 @@
 
 use super::bypass::{Ended, Runner, Which};
 use super::follow::{Follow, STABLE, STABLE_AT_START, Side, Step};
-use super::{News, Order, Orders};
+use super::{News, Order, Orders, PATIENCE};
 use crate::claim::holder;
 use crate::privileges::become_user;
 use longhaul_netdev::setting::{Setting, close_inherited, set};
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const CLAIM_AGAIN: Duration = Duration::from_millis(2);
 /// Maximum time for which a guard whose box has ended waits for that: longer than a box that was
 /// replaced waits for its guard. A guard that waited on would outlive the start of a third box.
-const CLAIM_WITHIN: Duration = Duration::from_secs(8);
+const CLAIM_WITHIN: Duration = PATIENCE.saturating_add(Duration::from_secs(1));
 
 /// Maximum bytes of a line: the orders for many pairs.
 const ORDER_BYTES_MAX: u64 = 1 << 20;
